@@ -72,7 +72,7 @@ pub enum CliCommand {
 }
 
 /// Parses the command line and the environment variables of this process. `--help` and `--version`
-/// are returned as errors too; the error has the text to print and the exit code.
+/// are returned as errors too. An error contains the text to print and the exit code.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let matches = command().try_get_matches_from(&arguments);
@@ -80,7 +80,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap:
     cli.map_err(|error| name_env_variable(error, &arguments))
 }
 
-/// Runs a command until it ends.
+/// Runs a command until it ends. Returns the exit code of the process.
 pub fn run(cli: Cli) -> ExitCode {
     match cli.command {
         CliCommand::Serve(serve) => serve::run::run(*serve),
@@ -110,12 +110,12 @@ pub fn run(cli: Cli) -> ExitCode {
 /// Builds the clap definition of the command line. Help shows the names of environment variables
 /// and hides their values.
 pub(crate) fn command() -> clap::Command {
-    let quiet = |flag: clap::Arg| flag.hide_env_values(true);
-    Cli::command().mut_subcommands(|command| command.mut_args(quiet))
+    let hide_env_value = |flag: clap::Arg| flag.hide_env_values(true);
+    Cli::command().mut_subcommands(|command| command.mut_args(hide_env_value))
 }
 
-/// Adds the name of the environment variable to an error about an invalid value that came from it.
-/// Clap reports such a value as the value of the flag.
+/// Adds a tip to an error about an invalid value, if the value came from an environment variable:
+/// the name of the variable. Clap reports such a value as the value of the flag.
 fn name_env_variable(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     if !matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) {
         return error;
@@ -130,11 +130,12 @@ fn name_env_variable(mut error: clap::Error, arguments: &[OsString]) -> clap::Er
     }
     let command = command();
     let name = arguments.get(1).map(OsString::as_os_str).unwrap_or_default();
-    let known = command.get_subcommands().find(|command| OsStr::new(command.get_name()) == name);
-    let long = flag.trim_start_matches('-');
-    let mut known = known.into_iter().flat_map(clap::Command::get_arguments);
-    let variable = known.find(|argument| argument.get_long() == Some(long));
-    if let Some(variable) = variable.and_then(clap::Arg::get_env) {
+    let subcommand =
+        command.get_subcommands().find(|command| OsStr::new(command.get_name()) == name);
+    let long_name = flag.trim_start_matches('-');
+    let mut flags = subcommand.into_iter().flat_map(clap::Command::get_arguments);
+    let definition = flags.find(|flag| flag.get_long() == Some(long_name));
+    if let Some(variable) = definition.and_then(clap::Arg::get_env) {
         let tip = format!("the value is that of the variable {}", variable.to_string_lossy());
         let tips = vec![StyledStr::from(tip)];
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));

@@ -1,9 +1,9 @@
 //! An LLM gateway for vLLM: forwards OpenAI-compatible requests to backends, routes them by load
 //! and KV cache, and measures every stream.
 //!
-//! The modules are declared in layers. A layer uses only the layers before it; a test enforces
-//! this. The protocol and routing code is in `tokenweir_core`. That crate does no I/O: bytes, time
-//! and randomness are arguments.
+//! The modules are declared in layers. A module uses only modules of its own layer and of earlier
+//! layers; a test enforces this. The protocol and routing code is in `tokenweir_core`. That crate
+//! does no I/O: bytes, time and randomness are arguments.
 //!
 //! ```text
 //! client ─► server ─► proxy::handle_request                Exchange ────────┐ one per request

@@ -1,5 +1,5 @@
-//! Responses of the client listener that do not come from a backend: `/health`, `/version`, and
-//! `/v1/models` with the models of all backends in one list.
+//! Responds to the paths of the client listener that the gateway answers itself, without a backend:
+//! `/health`, `/version`, and `/v1/models` with the models of all backends in one list.
 
 use crate::backend::pool::BackendPool;
 use bytes::Bytes;
@@ -19,7 +19,9 @@ struct ModelListResponse<'a> {
     data: Vec<&'a ModelEntry>,
 }
 
-/// Responds to a route that is not forwarded. `allowed` are the models that the client may use.
+/// The response to a route that is not forwarded to a backend. `allowed` are the models that the
+/// client may use; `/v1/models` lists no others. The error `NoBackend` means that the gateway is
+/// not ready.
 pub fn respond(
     route: ApiRoute,
     pool: &BackendPool,
@@ -34,7 +36,8 @@ pub fn respond(
     }
 }
 
-/// The entries are as the backends sent them, so that fields unknown to the gateway are preserved.
+/// The response to `/v1/models`. The entries of models are forwarded as the backends sent them, so
+/// that fields that the gateway does not know are preserved.
 fn list_models(pool: &BackendPool, allowed: &ModelAllowlist) -> Response<Full<Bytes>> {
     let routes = pool.routes();
     if routes.models().is_empty() && !pool.is_ready() {

@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-/// jemalloc has little fragmentation with many long streams, and returns memory to the kernel.
+/// The allocator is jemalloc: many long streams cause little fragmentation, and free memory is
+/// returned to the kernel.
 #[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -11,7 +12,8 @@ fn main() -> ExitCode {
     match tokenweir::cli::parse(std::env::args_os()) {
         Ok(cli) => tokenweir::cli::run(cli),
         Err(error) => {
-            // `--help` and `--version` arrive here too. A closed output pipe is not an error.
+            // `--help` and `--version` are errors of the parser too. A closed output pipe is
+            // ignored.
             let _ = error.print();
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
         }

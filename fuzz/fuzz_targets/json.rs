@@ -105,10 +105,13 @@ fn agree(document: &[u8], tree: &Tree) {
             | (JsonValue::Array, Some(Tree::Array(_)))
             | (JsonValue::End, None) => true,
             (JsonValue::Bool(value), Some(Tree::Bool(expected_value))) => value == *expected_value,
-            (JsonValue::Text(text), Some(Tree::Text(expected_value))) => text.decode().as_deref() == Some(expected_value),
+            (JsonValue::Text(text), Some(Tree::Text(expected_value))) => {
+                text.decode().as_deref() == Some(expected_value)
+            }
             (JsonValue::Number(raw), Some(Tree::Number(expected_value))) => {
                 let is_long = raw.len() >= MAX_BUFFERED_BYTES;
-                is_long || serde_json::from_slice::<Number>(raw).is_ok_and(|raw| raw == *expected_value)
+                is_long
+                    || serde_json::from_slice::<Number>(raw).is_ok_and(|raw| raw == *expected_value)
             }
             _ => false,
         };
@@ -119,7 +122,11 @@ fn agree(document: &[u8], tree: &Tree) {
 
 /// The values at the positions of the table in the order of the document. `None` is the end of an
 /// object or array.
-fn list<'a>(tree: &'a Tree, position: &mut Position<'a>, expected_reports: &mut Vec<(usize, Option<&'a Tree>)>) {
+fn list<'a>(
+    tree: &'a Tree,
+    position: &mut Position<'a>,
+    expected_reports: &mut Vec<(usize, Option<&'a Tree>)>,
+) {
     let path = POSITIONS.iter().position(|known| known == position);
     expected_reports.extend(path.map(|path| (path, Some(tree))));
     match tree {

@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 use std::time::Instant;
 use tokenweir_core::clock;
-use tokenweir_core::observe::Observer;
+use tokenweir_core::observe::ResponseObserver;
 use tokenweir_core::openai::Api;
 use tokenweir_core::record::{ObservedResponse, Timings, UsageEventOutcome};
 use tokenweir_fuzz::cut;
@@ -53,8 +53,11 @@ fuzz_target!(|input: &[u8]| {
     assert!(is_without_one_part(answer, &forwarded));
 });
 
-fn observe<'a>(settings: ObservationSettings, pieces: impl Iterator<Item = &'a [u8]>) -> ObservationResult {
-    let mut observer = Observer::new(settings.api);
+fn observe<'a>(
+    settings: ObservationSettings,
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> ObservationResult {
+    let mut observer = ResponseObserver::new(settings.api);
     observer.on_head(settings.media_type, false);
     if settings.takes_usage_event {
         observer.remove_usage_event();

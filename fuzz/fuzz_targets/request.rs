@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tokenweir_core::openai::Splice;
-use tokenweir_core::openai::request_fields::{RequestFields, RequestBodyError};
+use tokenweir_core::openai::request_fields::{RequestBodyError, RequestFields};
 use tokenweir_fuzz::Tree;
 
 /// Fields that may occur only once.
@@ -49,22 +49,31 @@ fn check_fields(body: &[u8], tree: &Tree, fields: Result<RequestFields, RequestB
     assert!(UNIQUE_FIELDS.iter().all(|path| tree.at(path).len() <= 1));
     let expected = RequestFields {
         model: text(tree, "model").map(Into::into),
-        model_slot: fields.model_slot.clone(),
         stream: tree.at("stream") == [&Tree::Bool(true)],
-        usage_splice: fields.usage_splice.clone(),
         max_tokens: count(tree, "max_completion_tokens")
             .or_else(|| count(tree, "max_tokens"))
             .or_else(|| count(tree, "max_output_tokens")),
         n: count(tree, "n"),
+        ..fields.clone()
     };
     assert_eq!(fields, expected);
     assert_eq!(fields.usage_splice.is_some(), fields.stream && can_request_usage(tree));
     if let Some(splice) = &fields.usage_splice {
         let edited = Splice::apply([splice], body);
         let again = RequestFields::parse(&edited).expect("an edited body is JSON");
-        // The position of the model name has changed.
-        let model_slot = again.model_slot.clone();
-        assert_eq!(again, RequestFields { usage_splice: None, model_slot, ..expected });
+        assert!(again.prompt.parts(&edited).eq(fields.prompt.parts(body)));
+        assert_eq!(again.prompt.salt, fields.prompt.salt);
+        assert_eq!(control_names(&again), control_names(&fields));
+        // The positions in the body have changed.
+        let moved = RequestFields {
+            usage_splice: None,
+            model_slot: again.model_slot.clone(),
+            prompt: again.prompt.clone(),
+            cache_salt: again.cache_salt.clone(),
+            controls: again.controls.clone(),
+            ..expected
+        };
+        assert_eq!(again, moved);
         let edited = Tree::read(&edited).expect("an edited body is JSON");
         assert_eq!(edited.at("stream_options.include_usage"), [&Tree::Bool(true)]);
         assert_eq!(without_usage(edited), without_usage(tree.clone()));
@@ -76,6 +85,11 @@ fn check_fields(body: &[u8], tree: &Tree, fields: Result<RequestFields, RequestB
         assert_eq!(text(&edited, "model"), Some(NAME_TO_ESCAPE));
         assert_eq!(without_model(edited), without_model(tree.clone()));
     }
+}
+
+/// The names of the engine-control fields that a request uses.
+fn control_names(fields: &RequestFields) -> Vec<&'static str> {
+    fields.controls.iter().map(|used| used.control.name).collect()
 }
 
 fn without_model(body: Tree) -> Tree {

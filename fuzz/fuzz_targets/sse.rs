@@ -61,7 +61,9 @@ fn read(stream: &[u8]) -> Vec<StreamItem> {
             [] => {
                 let (kind, data) = (std::mem::take(&mut kind), std::mem::take(&mut data));
                 items.push(match data.strip_suffix(b"\n") {
-                    Some(data) => StreamItem::Event { kind: stored_type(kind), data: data.to_vec() },
+                    Some(data) => {
+                        StreamItem::Event { kind: stored_type(kind), data: data.to_vec() }
+                    }
                     None => StreamItem::Blank,
                 });
             }

@@ -37,6 +37,7 @@ impl AdminAuthorizer {
         })
     }
 
+    /// Whether a request has the required token, or its path needs no token.
     fn is_authorized(&self, path: &str, headers: &HeaderMap) -> bool {
         let is_public = match path {
             // The page is public. Its script asks for the token and sends it with each request.
@@ -51,12 +52,13 @@ impl AdminAuthorizer {
         is_public || self.token_digest.as_ref().is_none_or(has_token)
     }
 
-    /// Why a request is rejected although its token is correct or not required. `None`: it is not.
+    /// Why a request is rejected although its token is correct or not required. `None`: the request
+    /// is accepted.
     ///
     /// A web page can make its own host name resolve to the gateway (DNS rebinding). Its requests
-    /// then have the page's origin, so a browser lets the page read the responses. Such requests
-    /// name the page's host. Without a token, the gateway therefore responds only to requests for
-    /// hosts that a page cannot have.
+    /// then have the page's origin, so a browser lets the page read the responses. The `Host`
+    /// header of such requests is the page's host. Without a token, the gateway therefore accepts
+    /// only requests for hosts that no foreign page can have.
     fn rejection_reason(
         &self,
         method: &Method,
@@ -75,14 +77,15 @@ impl AdminAuthorizer {
         (!is_trusted && !is_for_any_host).then_some(UNTRUSTED_HOST_MESSAGE)
     }
 
-    /// Whether no web page can have this host as its own.
+    /// Whether a host is an IP address, `localhost` or a name of `access.admin_hosts`. No foreign
+    /// web page can have such a host.
     fn is_trusted_host(&self, host: &str) -> bool {
         let Ok(authority) = host.parse::<Authority>() else { return false };
         let name = authority.host().trim_matches(['[', ']']);
-        let is_name = |known: &str| name.eq_ignore_ascii_case(known);
+        let is_name = |trusted: &str| name.eq_ignore_ascii_case(trusted);
         name.parse::<IpAddr>().is_ok()
             || is_name("localhost")
-            || self.hosts.iter().any(|known| is_name(known))
+            || self.hosts.iter().any(|trusted| is_name(trusted))
     }
 }
 
@@ -95,19 +98,21 @@ const UNTRUSTED_HOST_MESSAGE: &str = "rejected: without access.admin_token the a
                                       name of access.admin_hosts; use one of these, add this name \
                                       to access.admin_hosts, or set access.admin_token\n";
 
-/// Whether this is the path of a probe. Probes have no token and use any host name.
+/// Whether a path is that of a liveness or readiness probe. Probes have no token and use any host
+/// name.
 fn is_probe_path(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz")
 }
 
-/// The host and port of a request.
+/// The host and the port of a request. `None`: the request names no host.
 fn request_host(uri: &Uri, headers: &HeaderMap) -> Option<String> {
     let host = headers.get(HOST).and_then(|value| value.to_str().ok()).map(str::to_owned);
     // HTTP/2 has the authority in the URI.
     host.or_else(|| uri.authority().map(ToString::to_string))
 }
 
-/// Whether a POST request was not sent by a browser for a page of another origin.
+/// Whether a POST request comes from a program without an `Origin` header, or from a page whose
+/// origin is the trusted host of the request.
 fn is_same_origin(host: Option<&str>, headers: &HeaderMap, is_trusted: bool) -> bool {
     let Some(origin) = headers.get(ORIGIN) else { return true };
     let origin = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));

@@ -11,7 +11,8 @@ use tokenweir_core::engine_metrics::ScrapeError;
 use tokenweir_core::routing::{LoadEstimator, PromptFingerprint};
 
 /// The status of each backend of the pool, and of each removed backend that still has open
-/// requests. A removed backend with the name of a current one is merged into it.
+/// requests. If a backend of the pool has the name of a removed backend, the open requests of the
+/// removed backend are added to its status.
 pub(super) fn backend_statuses(
     pool: &BackendPool,
     readiness: &Readiness,
@@ -32,9 +33,9 @@ pub(super) fn backend_statuses(
             ..backend_status(&leaving, now)
         };
         match statuses.iter_mut().find(|other| other.backend == leaving.backend) {
-            Some(same) => {
-                same.in_flight += leaving.in_flight;
-                same.stalled += leaving.stalled;
+            Some(current) => {
+                current.in_flight += leaving.in_flight;
+                current.stalled += leaving.stalled;
             }
             None => statuses.push(leaving),
         }
@@ -78,6 +79,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
     }
 }
 
+/// The values that the load estimator of a backend has learned or estimates at `now`.
 fn learned_estimates(estimator: &LoadEstimator, now: Instant) -> BackendEstimates {
     let learned = estimator.learned();
     let prefill = learned.prefill();
@@ -94,7 +96,7 @@ fn learned_estimates(estimator: &LoadEstimator, now: Instant) -> BackendEstimate
     }
 }
 
-/// Why a backend gets no requests.
+/// Why health checks exclude a backend from routing. `None`: the backend is up and awake.
 fn unavailability_reason(state: &BackendState) -> Option<String> {
     match state.health {
         Health::Up if state.is_asleep() => Some("the engine is asleep".to_owned()),
@@ -103,6 +105,7 @@ fn unavailability_reason(state: &BackendState) -> Option<String> {
     }
 }
 
+/// The names of the signals that the metrics of a backend contain, and of the missing signals.
 fn metric_availability(state: &BackendState) -> BackendMetricAvailability {
     let mut signals = BackendMetricAvailability::default();
     for (signal, is_available) in state.metrics().each() {

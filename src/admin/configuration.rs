@@ -9,12 +9,13 @@ use tokio::sync::{mpsc, oneshot};
 
 /// The active configuration without secrets, and the counts of reloads.
 pub struct ActiveConfiguration {
+    /// The JSON document of `/config`.
     view: ArcSwap<Value>,
     reloads: Mutex<ConfigReloadStatus>,
     reload_requests: mpsc::Sender<ReloadRequest>,
 }
 
-/// A request to reload the configuration. The sender waits for the result: a summary of the
+/// A request to reload the configuration. The requester waits for the result: a summary of the
 /// changes, or the problem.
 #[derive(Debug)]
 pub struct ReloadRequest(oneshot::Sender<Result<String, String>>);
@@ -22,14 +23,16 @@ pub struct ReloadRequest(oneshot::Sender<Result<String, String>>);
 /// The receiver of reload requests. Reload requests fail after it is dropped.
 pub type ReloadRequests = mpsc::Receiver<ReloadRequest>;
 
-/// Capacity of the channel of reload requests. One reload serves all requests that wait.
+/// Capacity of the channel of reload requests. Each request causes its own reload. While the
+/// channel is full, further requests wait.
 const MAX_PENDING_RELOADS: usize = 16;
 
 // === impl ActiveConfiguration ===
 
 impl ActiveConfiguration {
-    /// The configuration with which the gateway starts at `now`, with the source of each value and
-    /// without secrets.
+    /// Creates the value at the start of the gateway. `view` is the JSON document of `/config`: the
+    /// configuration with the source of each value and without secrets. Also returns the receiver
+    /// of reload requests.
     pub fn new(view: Value, now: SystemTime) -> (Arc<Self>, ReloadRequests) {
         let (requests, receiver) = mpsc::channel(MAX_PENDING_RELOADS);
         let view = ArcSwap::from_pointee(view);
@@ -42,7 +45,7 @@ impl ActiveConfiguration {
         self.view.load_full()
     }
 
-    /// Replaces the active configuration and counts a successful reload at `now`.
+    /// Replaces the document of `/config` and counts a successful reload at `now`.
     pub fn replace(&self, view: Value, now: SystemTime) {
         self.view.store(Arc::new(view));
         self.update_reloads(|reloads| reloads.record_success(now));
@@ -53,7 +56,7 @@ impl ActiveConfiguration {
         self.update_reloads(ConfigReloadStatus::failed);
     }
 
-    /// The result and the counts of reloads.
+    /// The result of the last reload, and the counts of reloads.
     pub fn reloads(&self) -> ConfigReloadStatus {
         *self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
     }

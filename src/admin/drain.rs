@@ -13,13 +13,13 @@ use serde::Deserialize;
 use serde_json::json;
 use std::sync::Arc;
 
-/// The query parameters of both endpoints.
+/// The query parameters of both endpoints: the name of the backend.
 #[derive(Debug, Deserialize)]
 pub(super) struct DrainQuery {
     backend: String,
 }
 
-/// `POST /-/drain?backend=NAME`
+/// Handles `POST /-/drain?backend=NAME`.
 pub(super) async fn drain(
     State(admin): State<Arc<Admin>>,
     headers: HeaderMap,
@@ -28,7 +28,7 @@ pub(super) async fn drain(
     set_drained(&admin, &headers, query, true)
 }
 
-/// `POST /-/undrain?backend=NAME`
+/// Handles `POST /-/undrain?backend=NAME`.
 pub(super) async fn undrain(
     State(admin): State<Arc<Admin>>,
     headers: HeaderMap,
@@ -37,6 +37,7 @@ pub(super) async fn undrain(
     set_drained(&admin, &headers, query, false)
 }
 
+/// Drains a backend, or undrains it if `is_drained` is false.
 fn set_drained(
     admin: &Admin,
     headers: &HeaderMap,

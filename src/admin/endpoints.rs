@@ -44,34 +44,34 @@ pub(super) async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
-    let vitals = admin.status_snapshot(clock::now());
+    let status = admin.status_snapshot(clock::now());
     let body = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "policy": admin.proxy.pool.policy().name(),
-        "ready": vitals.ready,
-        "unready_reason": vitals.unready_reason,
-        "panic_mode": vitals.panic_mode,
-        "draining": vitals.draining,
-        "requests_in_flight": vitals.in_flight,
-        "queue": vitals.queue,
+        "ready": status.ready,
+        "unready_reason": status.unready_reason,
+        "panic_mode": status.panic_mode,
+        "draining": status.draining,
+        "requests_in_flight": status.in_flight,
+        "queue": status.queue,
         "access": access_summary(&admin.proxy.access),
         "models": admin.proxy.pool.routes().models().iter().map(|model| &*model.id).collect::<Vec<_>>(),
-        "backends": vitals.backends,
-        "spans": vitals.spans,
-        "trace_capture": vitals.capture,
-        "quality": vitals.quality,
-        "metric_pushes": vitals.pushes,
-        "connections": vitals.connections,
-        "request_bodies": vitals.request_bodies,
-        "certificates": vitals.tls,
-        "config_reloads": vitals.reloads,
-        "verdicts": vitals.diagnosis.verdicts,
+        "backends": status.backends,
+        "spans": status.spans,
+        "trace_capture": status.capture,
+        "quality": status.quality,
+        "metric_pushes": status.pushes,
+        "connections": status.connections,
+        "request_bodies": status.request_bodies,
+        "certificates": status.tls,
+        "config_reloads": status.reloads,
+        "verdicts": status.diagnosis.verdicts,
     });
     without_caching(Json(body).into_response())
 }
 
-/// The open requests of each tenant, and the problem of the last reload of the keys file. `None`:
-/// no API keys are configured.
+/// The number of API keys, the open requests of each tenant, and the problem of the last reload of
+/// the keys file. `None`: no API keys are configured.
 fn access_summary(access: &AccessControl) -> Option<Value> {
     let keys = access.keys()?;
     let open: BTreeMap<_, _> = keys.open().map(|(name, open)| (name.to_string(), open)).collect();
@@ -89,7 +89,7 @@ pub(super) async fn get_diagnosis(State(admin): State<Arc<Admin>>) -> Response {
 
 pub(super) async fn post_reload(State(admin): State<Arc<Admin>>) -> Response {
     let (status, result) = match admin.configuration.request_reload().await {
-        Ok(changed) => (StatusCode::OK, changed),
+        Ok(summary) => (StatusCode::OK, summary),
         Err(problem) => (StatusCode::INTERNAL_SERVER_ERROR, problem),
     };
     without_caching((status, format!("{result}\n")).into_response())
@@ -102,7 +102,8 @@ pub(super) async fn list_decisions(State(admin): State<Arc<Admin>>) -> Response 
     without_caching(Json(body).into_response())
 }
 
-/// The decision of one request. A path that is not UTF-8 is treated as an unknown request id.
+/// Responds with the decision of one request. A path that is not UTF-8 is treated as an unknown
+/// request id.
 pub(super) async fn get_decision(
     State(admin): State<Arc<Admin>>,
     request_id: Result<Path<String>, PathRejection>,
@@ -114,6 +115,8 @@ pub(super) async fn get_decision(
     })
 }
 
+/// The response for a request id without a stored decision. `log_size` is the capacity of the
+/// decision log.
 fn decision_not_found(log_size: usize) -> Response {
     let problem = format!(
         "no decision is stored for this request id: the request has not ended, no backend was \

@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 
 /// A static file of the page.
 struct Asset {
+    /// The path below [`ASSET_PATH_PREFIX`].
     name: &'static str,
     content_type: &'static str,
     text: &'static str,
@@ -22,25 +23,26 @@ const ASSETS: [Asset; 8] = [
         content_type: "text/css; charset=utf-8",
         text: include_str!("page/page.css"),
     },
-    script("page.js", include_str!("page/page.js")),
-    script("tables.js", include_str!("page/tables.js")),
-    script("columns.js", include_str!("page/columns.js")),
-    script("verdicts.js", include_str!("page/verdicts.js")),
-    script("plots.js", include_str!("page/plots.js")),
-    script("dialogs.js", include_str!("page/dialogs.js")),
-    script("words.js", include_str!("page/words.js")),
+    script_asset("page.js", include_str!("page/page.js")),
+    script_asset("tables.js", include_str!("page/tables.js")),
+    script_asset("columns.js", include_str!("page/columns.js")),
+    script_asset("verdicts.js", include_str!("page/verdicts.js")),
+    script_asset("plots.js", include_str!("page/plots.js")),
+    script_asset("dialogs.js", include_str!("page/dialogs.js")),
+    script_asset("words.js", include_str!("page/words.js")),
 ];
 
-const fn script(name: &'static str, text: &'static str) -> Asset {
+const fn script_asset(name: &'static str, text: &'static str) -> Asset {
     Asset { name, content_type: "text/javascript; charset=utf-8", text }
 }
 
-/// Allows no inline code, no other sources and no framing.
+/// Content security policy of the page. It allows no inline code, no other sources and no framing.
 const PAGE_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
                       connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 
-/// The body of a response for an unknown path, and of `/` for clients other than browsers.
+/// The list of endpoints: part of the response for an unknown path, and the response for `/` to
+/// clients that do not accept HTML.
 pub(super) const ENDPOINT_LIST: &str = "endpoints: GET /metrics /livez /readyz /status /streams /diagnose \
                              /config /decisions, a page for browsers at /, and POST /-/reload \
                              /-/drain /-/undrain\n";
@@ -73,7 +75,7 @@ fn asset_response(content_type: &'static str, text: &'static str) -> Response {
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (X_FRAME_OPTIONS, "DENY"),
         (REFERRER_POLICY, "no-referrer"),
-        // After an update of the program, browsers must load the new page.
+        // Browsers must check for a new page, because an update of the program changes the page.
         (CACHE_CONTROL, "no-cache"),
         (VARY, "accept"),
     ];

@@ -4,7 +4,7 @@ use axum::http::HeaderValue;
 use axum::http::header::CACHE_CONTROL;
 use axum::response::Response;
 
-/// The response, with the instruction to clients not to store it.
+/// Adds the header `Cache-Control: no-store` to a response.
 pub(super) fn without_caching(mut response: Response) -> Response {
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response

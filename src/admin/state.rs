@@ -22,11 +22,11 @@ pub struct Admin {
     pub authorizer: AdminAuthorizer,
     /// The backends, keys, queue, open requests and metrics.
     pub proxy: ProxyState,
-    /// The last routing decisions.
+    /// The most recent routing decisions.
     pub decisions: Arc<DecisionLog>,
     /// The requests that ended recently.
     pub recent_requests: Arc<RecentRequests>,
-    /// Fill the counts of sinks, listeners and certificates into the status.
+    /// Functions that write the counts of sinks, listeners and certificates into the status.
     pub status_sources: Vec<StatusSource>,
     /// The latest diagnosis of the backends.
     pub diagnosis: Arc<LatestDiagnosis>,
@@ -34,11 +34,12 @@ pub struct Admin {
     pub configuration: Arc<ActiveConfiguration>,
     /// URL template of the trace UI, with the placeholder `{trace_id}`.
     pub trace_ui_url: Option<String>,
-    /// Whether the gateway drains.
+    /// Whether the gateway drains: it shuts down and completes its open requests.
     pub draining: AtomicBool,
 }
 
-/// Fills the fields of one part of the gateway into a status, as of a moment.
+/// A function that writes the state of one part of the gateway into a status. Its second argument
+/// is the current time.
 pub type StatusSource = Arc<dyn Fn(&mut StatusSnapshot, Instant) + Send + Sync>;
 
 impl Admin {
@@ -47,7 +48,7 @@ impl Admin {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Reports from now on that the gateway drains.
+    /// Marks the gateway as draining, for its status and its readiness.
     pub fn begin_drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }

@@ -1,5 +1,5 @@
-//! `GET /streams`: the JSON document behind the live page and `tokenweir top`. It has the backends,
-//! the open streams and the requests that ended recently. It is built for each request.
+//! `GET /streams`: the JSON document that the live page and `tokenweir top` show. It contains the
+//! backends, the open streams and the requests that ended recently, and is built for each request.
 
 use super::response::without_caching;
 use super::state::Admin;
@@ -21,15 +21,15 @@ use tokenweir_core::record::ClientIdentity;
 /// Maximum number of streams that the document lists.
 const MAX_LISTED_STREAMS: usize = 200;
 
-/// Responds with the document.
+/// Responds with the document of `/streams`.
 pub(super) async fn get_streams(State(admin): State<Arc<Admin>>) -> Response {
     without_caching(Json(build_document(&admin, clock::now())).into_response())
 }
 
 fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
-    // The totals are read before the streams. A stream that ends in between is missing from one of
-    // them; it is never counted twice.
-    let vitals = admin.status_snapshot(now);
+    // The totals of ended requests are read before the open streams. The tokens of a stream that
+    // ends in between are in neither of them, and never in both.
+    let status = admin.status_snapshot(now);
     let (totals, last_minute) =
         (admin.recent_requests.totals(), admin.recent_requests.last_minute(now));
     let snapshot = admin.proxy.open_streams.snapshot(MAX_LISTED_STREAMS, now);
@@ -40,16 +40,16 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
     GatewaySnapshot {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         policy: admin.proxy.pool.policy().name().to_owned(),
-        ready: vitals.ready,
-        unready_reason: vitals.unready_reason.clone(),
-        panic_mode: vitals.panic_mode,
-        draining: vitals.draining,
+        ready: status.ready,
+        unready_reason: status.unready_reason.clone(),
+        panic_mode: status.panic_mode,
+        draining: status.draining,
         uptime_seconds: rounded_seconds(
             now.saturating_duration_since(admin.proxy.open_streams.epoch()),
         ),
-        requests_in_flight: vitals.in_flight,
-        queue: vitals.queue.iter().map(queue_class).collect(),
-        backends: backend_documents(&vitals.backends, &last_minute),
+        requests_in_flight: status.in_flight,
+        queue: status.queue.iter().map(queue_class).collect(),
+        backends: backend_documents(&status.backends, &last_minute),
         totals: RequestTotals { output_tokens: totals.output_tokens + snapshot.tokens, ..totals },
         streams: stream_summary(&snapshot, now),
         last_minute,
@@ -59,21 +59,23 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
             .iter()
             .map(|request| ended_request(request, now))
             .collect(),
-        verdicts: vitals.diagnosis.verdicts.clone(),
+        verdicts: status.diagnosis.verdicts.clone(),
         trace_ui: admin.trace_ui_url.clone(),
     }
 }
 
+/// The backends. The share of a backend is its part of the requests of all backends that ended in
+/// the last minute or are in flight.
 fn backend_documents(
     backends: &[BackendStatusSnapshot],
     last_minute: &LastMinute,
 ) -> Vec<BackendSummary> {
-    let requests = |backend: &BackendStatusSnapshot| {
+    let recent_requests = |backend: &BackendStatusSnapshot| {
         let ended =
             last_minute.requests_by_backend.get(&backend.backend).copied().unwrap_or_default();
         (ended + u64::from(backend.in_flight)) as f64
     };
-    let total: f64 = backends.iter().map(requests).sum();
+    let total: f64 = backends.iter().map(recent_requests).sum();
     let document = |backend: &BackendStatusSnapshot| BackendSummary {
         name: backend.backend.clone(),
         url: backend.url.clone(),
@@ -91,7 +93,7 @@ fn backend_documents(
         running: backend.running,
         in_flight: backend.in_flight,
         stalled: backend.stalled,
-        share: (total > 0.0).then(|| requests(backend) / total),
+        share: (total > 0.0).then(|| recent_requests(backend) / total),
         ttft_seconds: backend.learned.ttft_seconds,
         scrape_age_seconds: backend.scrape_age_seconds,
         scrape_error: backend.scrape_error.map(Into::into),

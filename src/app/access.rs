@@ -7,7 +7,8 @@ use crate::proxy::access::AccessControl;
 use std::sync::Arc;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 
-/// The access control of clients, and the watcher of the keys file if there is one.
+/// Builds the access control of clients, and the watcher of the keys file. `None`: no keys file is
+/// configured.
 pub(super) fn build(
     config: &Config,
     env: impl Fn(&str) -> Option<String>,

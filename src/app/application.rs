@@ -30,16 +30,17 @@ pub(crate) struct Application {
     /// The facts that the start banner shows.
     pub(crate) summary: StartSummary,
     server: Server,
-    /// The workers of the sinks.
+    /// The background workers of the telemetry sinks.
     workers: TelemetryWorkers,
     /// Applies reloads and discovered backends.
     reloader: Reloader,
-    /// The tasks of the keys file and of the diagnosis. Dropping them ends them.
+    /// The tasks that reload the keys file and that diagnose the backends. A task ends when it is
+    /// dropped.
     _background_tasks: Vec<SupervisedTask>,
 }
 
-/// How long the start waits for discovery and for the first scrapes, so that the banner can show
-/// the state of the backends.
+/// How long the start waits for the first results of discovery, and after that for the first
+/// scrapes, so that the banner can show the state of the backends.
 const FIRST_SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Application {
@@ -51,8 +52,9 @@ impl Application {
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ApplicationError> {
         let config = &loaded.config;
-        let (configuration, requests) = ActiveConfiguration::new(loaded.view(), clock::wall_time());
-        let triggers = ReloadTriggers::new(loaded.file.clone(), requests);
+        let (configuration, reload_requests) =
+            ActiveConfiguration::new(loaded.view(), clock::wall_time());
+        let triggers = ReloadTriggers::new(loaded.file.clone(), reload_requests);
         let listeners = BoundListeners::bind(config)?;
         let guard = listeners.overload_guard.clone();
         let (sources, pool, client) = build_pool(config, &guard, &env).await?;
@@ -101,15 +103,16 @@ impl Application {
             descriptors,
             state: state.clone(),
         };
-        // Listens last: no step after this can fail, so no client waits in the backlog in vain.
+        // Listening is the last step. No later step can fail, so every connection that the kernel
+        // accepts from here on is served.
         let client_listener = clients.listen()?;
         let server = Server { client_listener, admin_listener: listeners.admin, state, tls };
         let background_tasks = keys_task.into_iter().chain([diagnosis]).collect();
         Ok(Self { summary, server, workers, reloader, _background_tasks: background_tasks })
     }
 
-    /// Serves until `shutdown`, drains, and exports the remaining spans and metrics. Fails if a
-    /// required task of the gateway ends.
+    /// Serves requests until `shutdown` completes, drains, and exports the remaining spans and
+    /// metrics. The error is a required task of the gateway that ended before the shutdown.
     pub(crate) async fn run(
         self,
         shutdown: impl Future<Output = ()> + Send + 'static,
@@ -120,16 +123,16 @@ impl Application {
             let reloader = reloader.clone();
             async move { reloader.lock().await.run().await }
         });
-        let watchdog = supervise::spawn(BackgroundTask::SystemdWatchdog, systemd::alive);
+        let watchdog = supervise::spawn(BackgroundTask::SystemdWatchdog, systemd::run_watchdog);
         let shutdown = async {
             shutdown.await;
-            systemd::stopping();
+            systemd::notify_stopping();
         };
-        systemd::ready();
-        // On a worker thread: on the thread of `block_on`, each new or closed connection would wake
-        // two threads instead of one.
-        let drained = tokio::spawn(self.server.run(shutdown)).await;
-        let drained = drained.unwrap_or_else(|_| {
+        systemd::notify_ready();
+        // The server runs in a task on a worker thread. On the thread of `block_on`, each new or
+        // closed connection would wake two threads instead of one.
+        let drain_outcome = tokio::spawn(self.server.run(shutdown)).await;
+        let drain_outcome = drain_outcome.unwrap_or_else(|_| {
             supervise::record_panic(BackgroundTask::Listener);
             DrainOutcome::TaskFailed(BackgroundTask::Listener)
         });
@@ -137,7 +140,7 @@ impl Application {
         // Waits for the end of the task, which drops the reloader and its health checkers.
         reloading.stop().await;
         self.workers.shutdown().await;
-        match drained {
+        match drain_outcome {
             DrainOutcome::Whole => tracing::info!("drain completed: all requests have ended"),
             DrainOutcome::DeadlineExceeded => {
                 tracing::warn!("drain timeout exceeded: aborted the remaining requests");
@@ -161,7 +164,7 @@ async fn build_pool(
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<(DiscoverySources, Arc<BackendPool>, HttpClient), ApplicationError> {
     let mut sources = DiscoverySources::start(&config.discovery);
-    sources.first(FIRST_SCRAPE_TIMEOUT).await;
+    sources.wait_for_all_sources(FIRST_SCRAPE_TIMEOUT).await;
     let entries = sources.backends(config);
     overload_guard.set_health_checkers(entries.len());
     let client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?)

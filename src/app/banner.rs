@@ -27,13 +27,13 @@ pub(crate) struct StartSummary {
     pub(crate) admin: SocketAddr,
     /// Whether the client listener and the admin listener use TLS.
     is_https: [bool; 2],
-    /// Maximum number of client connections, each with one request.
+    /// Maximum number of client connections. `usize::MAX`: no limit.
     max_connections: usize,
-    /// The OTLP endpoint of spans.
+    /// The OTLP endpoint of spans. `None`: spans are not exported.
     traces: Option<String>,
-    /// The OTLP endpoint of metrics.
+    /// The OTLP endpoint of metrics. `None`: metrics are not pushed.
     metrics: Option<String>,
-    /// The file of the trace capture.
+    /// The file of the trace capture. `None`: no capture.
     capture: Option<PathBuf>,
     pool: Arc<BackendPool>,
 }
@@ -123,11 +123,11 @@ fn render(summary: &StartSummary) -> String {
 fn list_models(models: &[ServedModel]) -> String {
     let shown: Vec<&str> = models.iter().take(MAX_LISTED_MODELS).map(|model| &*model.id).collect();
     let shown = shown.join(", ");
-    let more = models.len().saturating_sub(MAX_LISTED_MODELS);
-    if more == 0 { shown } else { format!("{shown} and {more} more") }
+    let omitted = models.len().saturating_sub(MAX_LISTED_MODELS);
+    if omitted == 0 { shown } else { format!("{shown} and {omitted} more") }
 }
 
-/// The line of one backend.
+/// The line of one backend: its URL and health, and then its models or the reason of a failure.
 fn describe_backend(backend: &BackendStatusSnapshot) -> String {
     let mut parts = vec![backend.url.clone(), backend.health.into()];
     if let Some(reason) = &backend.reason {

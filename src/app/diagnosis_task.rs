@@ -16,25 +16,26 @@ use tokenweir_diagnose::{
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::time::MissedTickBehavior;
 
-/// The task and its inputs.
+/// The diagnosis task: the sources of its samples, and the shared value that it publishes.
 #[derive(Clone)]
 pub(crate) struct DiagnosisTask {
     pool: Arc<BackendPool>,
     admission: Arc<AdmissionController>,
-    /// Counts of requests per backend.
-    tallies: Arc<BackendRequestCounters>,
-    /// Receives the latest diagnosis.
-    board: Arc<LatestDiagnosis>,
+    /// Counters of requests per backend since the last sample.
+    request_counters: Arc<BackendRequestCounters>,
+    /// The latest diagnosis, which the task replaces at each sample.
+    latest_diagnosis: Arc<LatestDiagnosis>,
 }
 
-/// Maximum age of a scrape, in sampling intervals. An older one counts as missing.
+/// Maximum age of a scrape, in sampling intervals. An older scrape counts as missing.
 const MAX_SAMPLE_AGE_INTERVALS: u32 = 3;
 
 impl DiagnosisTask {
-    /// The diagnosis of the backends that the admin listener shows.
-    pub(super) fn new(admin: &Admin, tallies: Arc<BackendRequestCounters>) -> Self {
+    /// Creates the task that diagnoses the backends of the pool and publishes the result to
+    /// `admin`.
+    pub(super) fn new(admin: &Admin, request_counters: Arc<BackendRequestCounters>) -> Self {
         let ProxyState { pool, admission, .. } = admin.proxy.clone();
-        Self { pool, admission, tallies, board: admin.diagnosis.clone() }
+        Self { pool, admission, request_counters, latest_diagnosis: admin.diagnosis.clone() }
     }
 
     /// Starts the task.
@@ -44,27 +45,28 @@ impl DiagnosisTask {
 
     /// Samples and diagnoses until the future is dropped.
     async fn run(self) {
-        let mut watch = Diagnoser::default();
+        let mut diagnoser = Diagnoser::default();
         let mut ticks = tokio::time::interval(EVERY);
         // Two samples in direct succession would be equal.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.board.put(self.diagnose(&mut watch, clock::now()));
+            self.latest_diagnosis.put(self.diagnose(&mut diagnoser, clock::now()));
         }
     }
 
-    fn diagnose(&self, watch: &mut Diagnoser, now: Instant) -> Diagnosis {
-        // Called for its side effect: it logs the end of panic mode, which no request does.
+    fn diagnose(&self, diagnoser: &mut Diagnoser, now: Instant) -> Diagnosis {
+        // The readiness is not used. Its computation logs the end of panic mode, which no request
+        // logs.
         self.pool.readiness(now);
         let backends = self.pool.backends();
-        self.tallies.retain_backends(backends.iter().map(|backend| &backend.identity.id));
+        self.request_counters.retain_backends(backends.iter().map(|backend| &backend.identity.id));
         let queued = self.admission.waiting_by_class().iter().map(|(_, waiting)| waiting).sum();
         let samples = backends.iter().map(|backend| {
-            let counts = self.tallies.take(&backend.identity.id);
+            let counts = self.request_counters.take(&backend.identity.id);
             (backend.identity.id.clone(), sample_backend(backend, counts, queued, now))
         });
-        watch.diagnose(samples.collect::<Vec<(BackendId, DiagnosisSample)>>(), now)
+        diagnoser.diagnose(samples.collect::<Vec<(BackendId, DiagnosisSample)>>(), now)
     }
 }
 
@@ -88,7 +90,8 @@ fn sample_backend(
         queued,
         counts,
     };
-    // A backend that gets no requests on purpose is not judged.
+    // A backend that is asleep or drained or has weight 0 gets no requests on purpose, so the
+    // diagnosis does not judge it.
     let is_up = state.health == Health::Up && !state.is_asleep() && backend.weight() > 0;
     DiagnosisSample {
         at: now,
@@ -109,14 +112,19 @@ mod tests {
         let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
         let backend = Backend::new(BackendId::new("gpu-0"), address, None);
         let pool = Arc::new(BackendPool::new(vec![backend], &[], Policy::default()));
-        let board = Arc::new(LatestDiagnosis::default());
+        let latest_diagnosis = Arc::new(LatestDiagnosis::default());
         let admission = Arc::new(AdmissionController::new(pool.clone(), None));
-        let tallies = Arc::<BackendRequestCounters>::default();
-        let diagnosis = DiagnosisTask { pool, admission, tallies, board: board.clone() };
+        let request_counters = Arc::<BackendRequestCounters>::default();
+        let diagnosis = DiagnosisTask {
+            pool,
+            admission,
+            request_counters,
+            latest_diagnosis: latest_diagnosis.clone(),
+        };
         let task = tokio::spawn(diagnosis.run());
         tokio::time::sleep(EVERY * 20).await;
         task.abort();
-        let latest = board.latest();
+        let latest = latest_diagnosis.latest();
         assert!(latest.verdicts.is_empty(), "{latest:?}");
         assert_eq!(latest.backends[0].backend, "gpu-0");
         assert!(!latest.backends[0].is_determined);

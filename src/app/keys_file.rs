@@ -7,17 +7,18 @@ use std::sync::Arc;
 use tokenweir_core::access::KeyFile;
 use tokenweir_net::file_watcher::FileWatcher;
 
-/// Watches the keys file.
+/// Reloads the keys file when it changes.
 #[derive(Clone)]
 pub(crate) struct KeysFileWatcher {
     file: PathBuf,
     watcher: FileWatcher,
+    /// The tiers that tenants in the file may have.
     tiers: config::TiersConfig,
 }
 
 impl KeysFileWatcher {
-    /// Loads the file for the first time. An error here prevents the start of the gateway, because
-    /// it must not serve without its keys.
+    /// Loads the file for the first time. An error prevents the start of the gateway, because
+    /// without keys every client could use the backends.
     pub(crate) fn open(
         file: PathBuf,
         tiers: config::TiersConfig,
@@ -64,7 +65,7 @@ mod tests {
     use tokenweir_core::access::{Cors, KeyDigest};
     use tokio::task::JoinHandle;
 
-    /// Longer than two polls.
+    /// Time in which the file is polled at least twice.
     const TWO_POLLS: Duration = Duration::from_millis(2_500);
 
     fn keys_file_text(name: &str) -> String {

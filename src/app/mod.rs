@@ -1,7 +1,7 @@
 //! The composition root: builds the gateway from the configuration, runs it and reloads it.
 //!
-//! `application` builds each part once, in order. Every part is built beside its type: settings by
-//! `config`, the listeners by `server`, the sinks by `telemetry_pipeline`.
+//! `application` assembles the parts in order. `config` converts itself into settings, `server`
+//! binds the listeners, and `telemetry_pipeline` starts the sinks.
 
 mod access;
 pub(crate) mod application;

@@ -34,19 +34,19 @@ pub(super) struct Reloader {
     pub(super) health_checks: HealthCheckSupervisor,
     /// The file descriptor budget.
     pub(super) descriptors: DescriptorBudget,
-    /// The running gateway.
+    /// The state of the running gateway, which a reload changes.
     pub(super) state: Arc<ServerState>,
 }
 
-/// The causes of a reload.
+/// The triggers of a reload: a change of the file, SIGHUP and requests to the admin listener.
 pub(super) struct ReloadTriggers {
-    /// Watches the configuration file, if the gateway was started with one.
+    /// Watches the configuration file. Watches nothing if the gateway was started without a file.
     file_watcher: FileWatcher,
-    hangups: SighupListener,
+    sighups: SighupListener,
     requests: ReloadRequests,
 }
 
-/// The next change to apply.
+/// The next change that the [`Reloader`] applies.
 enum ReloadTask {
     /// Reload the configuration, and respond to the admin request if there is one.
     Reload(Option<ReloadRequest>),
@@ -54,7 +54,7 @@ enum ReloadTask {
     BackendsDiscovered,
 }
 
-/// The parts of another configuration that could fail to build.
+/// The parts of a new configuration whose construction can fail.
 struct PreparedReload {
     backends: Vec<Backend>,
     tls_contexts: BackendTlsContexts,
@@ -68,19 +68,21 @@ const NEW_BACKEND_TIMEOUT: Duration = Duration::from_secs(1);
 // === impl ReloadTriggers ===
 
 impl ReloadTriggers {
-    /// Must be called inside a Tokio runtime. A change of the file or a SIGHUP counts from here on.
+    /// A change of the file or a SIGHUP after this call triggers a reload. Must be called inside a
+    /// Tokio runtime.
     pub(super) fn new(file: Option<PathBuf>, requests: ReloadRequests) -> Self {
-        let hangups = SighupListener::new();
+        let sighups = SighupListener::new();
         let mut file_watcher = FileWatcher::new(file);
         file_watcher.skip_current();
-        Self { file_watcher, hangups, requests }
+        Self { file_watcher, sighups, requests }
     }
 
-    /// Waits for the next cause. Returns the request of the admin listener, if it is one.
+    /// Waits for the next trigger. Returns the reload request of the admin listener. `None`: the
+    /// trigger was a SIGHUP or a change of the file.
     async fn next(&mut self, is_file_watched: bool) -> Option<ReloadRequest> {
         tokio::select! {
             Some(request) = self.requests.recv() => Some(request),
-            () = self.hangups.next() => None,
+            () = self.sighups.next() => None,
             () = self.file_watcher.changed(), if is_file_watched => None,
         }
     }
@@ -100,9 +102,9 @@ impl Reloader {
             match task {
                 ReloadTask::BackendsDiscovered => self.on_backends_discovered().await,
                 ReloadTask::Reload(request) => {
-                    systemd::reloading();
+                    systemd::notify_reloading();
                     let result = self.reload().await;
-                    systemd::ready();
+                    systemd::notify_ready();
                     if let Some(request) = request {
                         request.respond(result);
                     }
@@ -111,6 +113,7 @@ impl Reloader {
         }
     }
 
+    /// Updates the pool with the backends of the active configuration and of discovery.
     async fn on_backends_discovered(&mut self) {
         let config = &self.loaded.config;
         let entries = self.sources.backends(config);
@@ -132,6 +135,8 @@ impl Reloader {
         }
     }
 
+    /// Reloads the configuration. Returns a summary of the changes, or the problem. Both are texts
+    /// for the response of the admin listener.
     async fn reload(&mut self) -> Result<String, String> {
         let reloaded = self.load_and_apply();
         let reloaded =
@@ -156,7 +161,7 @@ impl Reloader {
                         --config to enable reloads"
                 .to_owned());
         };
-        // A change of the file from here on triggers another reload.
+        // A change of the file after this point triggers another reload.
         self.triggers.file_watcher.skip_current();
         let loaded = Config::load(Some(&file), self.overrides.clone());
         if loaded.as_ref().is_err_and(ConfigError::is_unreadable) {
@@ -176,8 +181,8 @@ impl Reloader {
     async fn apply(&mut self, config: &Config) -> Result<(), String> {
         let previous = &self.loaded.config;
         let mut sources = self.sources.reconfigured(previous, config);
-        let has_other_sources = config.discovery != previous.discovery;
-        if has_other_sources && !sources.wait_for_new_sources(NEW_BACKEND_TIMEOUT).await {
+        let have_sources_changed = config.discovery != previous.discovery;
+        if have_sources_changed && !sources.wait_for_new_sources(NEW_BACKEND_TIMEOUT).await {
             tracing::warn!(
                 "new discovery source has no results yet: keeping the backends of the replaced \
                  sources until it has"
@@ -188,11 +193,11 @@ impl Reloader {
         let prepared = prepared.map_err(|error| ErrorChain(&error).to_string())?;
         let proxy = self.state.proxy_context.load_full();
         let mut client = proxy.backend_client.clone();
-        let has_other_client = config.timeouts != previous.timeouts;
-        if has_other_client {
+        let have_timeouts_changed = config.timeouts != previous.timeouts;
+        if have_timeouts_changed {
             client = client.with_timeouts(config.timeouts);
         }
-        if has_other_client || config.scrape != previous.scrape {
+        if have_timeouts_changed || config.scrape != previous.scrape {
             self.health_checks.reconfigure(client.clone(), config.scrape);
         }
         self.sources = sources;
@@ -226,7 +231,7 @@ impl PreparedReload {
     }
 }
 
-/// Builds backends, and the TLS contexts of those that have their own TLS settings.
+/// Builds the backends, and the TLS contexts of the backends that have their own TLS settings.
 fn build_backends(
     config: &Config,
     entries: &[BackendConfig],
@@ -237,20 +242,20 @@ fn build_backends(
 
 /// Logs the changed keys of a reload, and returns them as the text of the admin response.
 fn summarize(reloaded: &ReloadOutcome) -> String {
-    let (changed, held) = (reloaded.changed.join(", "), reloaded.held.join(", "));
+    let (changed, unapplied) = (reloaded.changed.join(", "), reloaded.unapplied.join(", "));
     tracing::info!(changed, "configuration reloaded");
     let mut summary = if changed.is_empty() {
         "nothing has changed".into()
     } else {
         format!("changed: {changed}")
     };
-    if !held.is_empty() {
+    if !unapplied.is_empty() {
         tracing::warn!(
-            keys = held,
+            keys = unapplied,
             "changed keys need a restart: their previous values stay active"
         );
         summary.push_str("\nneeds a restart: ");
-        summary.push_str(&held);
+        summary.push_str(&unapplied);
     }
     summary
 }

@@ -39,22 +39,24 @@ pub(super) struct TelemetryPipeline {
     pub(super) recent_requests: Arc<RecentRequests>,
     /// The request counters of the diagnosis.
     pub(super) request_counters: Arc<BackendRequestCounters>,
-    /// Fill the counts of the sinks into the status.
+    /// Functions that write the counts of the sinks into the status.
     pub(super) status_sources: Vec<StatusSource>,
     pub(super) workers: TelemetryWorkers,
 }
 
 /// The background workers of the pipeline.
 pub(super) struct TelemetryWorkers {
-    /// Dropping it flushes the remaining records.
+    /// The guard of the dispatcher of record batches. The remaining records are flushed when the
+    /// guard is dropped.
     dispatcher: BatchDispatcherGuard,
-    /// The OTLP endpoint of spans.
+    /// The OTLP endpoint of spans. `None`: spans are not exported.
     traces_endpoint: Option<String>,
     spans: Option<SpanSink>,
     metrics_push: Option<MetricsPush>,
-    /// The running task of `metrics_push`.
+    /// The running task of `metrics_push`. `None`: it has not been started.
     metrics_pusher: Option<MetricsPusher>,
-    /// Dropping them flushes their files.
+    /// The guards of the sinks. When the guard of a sink with a file is dropped, the file is
+    /// flushed.
     _guards: Vec<Box<dyn Any + Send>>,
 }
 
@@ -133,15 +135,15 @@ impl TelemetryPipeline {
 
 fn build_metrics(config: &Config, pool: &BackendPool) -> Result<Prometheus, ApplicationError> {
     let buckets = BucketOverrides::new(&config.metrics.buckets, &config.slos)?;
-    let known = KnownLabelValues {
+    let label_values = KnownLabelValues {
         models: Vec::new(),
         backends: pool.backends().iter().map(|backend| backend.identity.id.to_string()).collect(),
         tiers: config.tiers.all_names(),
-        // Read from the active keys at each scrape.
+        // The tenants are read from the active keys at each scrape.
         tenants: Vec::new(),
         slos: Vec::new(),
     };
-    Ok(Prometheus::new(known, &buckets, config.slos.clone()))
+    Ok(Prometheus::new(label_values, &buckets, config.slos.clone()))
 }
 
 // === impl TelemetryWorkers ===
@@ -173,7 +175,7 @@ impl TelemetryWorkers {
         self.metrics_push.as_ref().map(|push| push.settings.endpoint.as_str())
     }
 
-    /// TLS of the connections to collectors.
+    /// The TLS contexts of the connections to collectors.
     pub(super) fn outbound_tls(&self) -> impl Iterator<Item = &Arc<OutboundTls>> {
         let spans = self.spans.as_ref().and_then(SpanSink::outbound);
         spans.into_iter().chain(self.metrics_pusher.as_ref().map(MetricsPusher::outbound))
@@ -201,9 +203,14 @@ impl TelemetryWorkers {
 impl SinkSet {
     /// Adds the access log, if it is enabled.
     fn add_access_log(&mut self, logs: &LogWriters) {
-        let Some((access_log, dropped)) = logs.access_log().zip(logs.dropped()) else { return };
+        let dropped_lines = logs.dropped_lines_counter();
+        let Some((access_log, dropped_lines)) = logs.access_log().zip(dropped_lines) else {
+            return;
+        };
         let lines = access_log.counter();
-        self.add(access_log, (), move |status, _| status.logs.access = lines.counts(dropped()));
+        self.add(access_log, (), move |status, _| {
+            status.logs.access = lines.counts(dropped_lines());
+        });
     }
 
     /// Adds the span export, if an endpoint is configured.
@@ -227,7 +234,8 @@ impl SinkSet {
         Ok(Some(spans))
     }
 
-    /// Adds the trace capture, if a file is configured. Returns its share of requests, 0 to 1.
+    /// Adds the trace capture, if a file is configured. Returns the share of requests that it
+    /// records, 0 to 1.
     fn add_trace_capture(
         &mut self,
         settings: &TraceCaptureConfig,
@@ -241,7 +249,8 @@ impl SinkSet {
         Ok(settings.sample)
     }
 
-    /// Adds the payload log, if it is enabled. Returns its share of requests, 0 to 1.
+    /// Adds the payload log, if it is enabled. Returns the share of requests that it records, 0 to
+    /// 1.
     fn add_payload_log(&mut self, settings: &PayloadLogSettings) -> Result<f64, ApplicationError> {
         let Some((payload_log, guard)) = PayloadLog::start(settings)? else { return Ok(0.0) };
         let stats = payload_log.counter();
@@ -249,7 +258,8 @@ impl SinkSet {
         Ok(settings.sample)
     }
 
-    /// Adds the quality samples, if they are enabled. Returns their share of requests, 0 to 1.
+    /// Adds the quality samples, if they are enabled. Returns the share of requests that are
+    /// sampled, 0 to 1.
     fn add_quality(
         &mut self,
         settings: &QualitySettings,

@@ -18,18 +18,20 @@ use tokenweir_net::resource_exhaustion;
 
 /// One backend. A change of its health or its load is published to its pool.
 ///
-/// In a large fleet the fields are not in the CPU caches, and each cache line that routing reads
-/// costs a miss. Routing reads the last fields of the identity and the first fields of the health
-/// and the load.
+/// In a large pool the fields are not in the CPU caches, and each cache line that routing reads
+/// costs a cache miss. So the fields that routing reads are adjacent: the last fields of the
+/// identity, and the first fields of the health and of the load.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Backend {
     /// The name, the address and the settings.
     pub identity: BackendIdentity,
-    /// The state from health checks and scrapes, the circuit breaker, and whether it is drained.
+    /// The state from health checks and scrapes, the circuit breaker, and whether an operator
+    /// drained the backend.
     pub health: BackendHealth,
-    /// The requests in flight, the estimates, and the stalls and gaps of streams.
+    /// The requests in flight, the estimates of load and speed, and the stalls and gaps of streams.
     pub load: BackendLoad,
+    /// The connection to the pool.
     membership: PoolMembership,
     /// The idle connections to the backend.
     pub idle_pool: IdlePool,
@@ -38,7 +40,8 @@ pub struct Backend {
 // === impl Backend ===
 
 impl Backend {
-    /// A backend of unknown health: it gets no requests before its first health check.
+    /// A backend whose health is unknown. It gets no requests before its first health check has
+    /// passed.
     pub fn new(id: BackendId, address: BackendAddress, authorization: Option<HeaderValue>) -> Self {
         let now = clock::now();
         Self {
@@ -56,24 +59,25 @@ impl Backend {
         self
     }
 
-    /// Sets the share of the requests relative to other backends. 0: no new requests.
+    /// Sets the weight: the share of the requests relative to other backends. 0: the backend gets
+    /// no new requests.
     pub fn with_weight(self, weight: u32) -> Self {
         self.identity.set_weight(weight);
         self
     }
 
-    /// Sets when the circuit breaker ejects and re-admits the backend.
+    /// Sets the settings of the circuit breaker. Resets the health to unknown.
     pub fn with_circuit_breaker(self, settings: CircuitBreakerSettings) -> Self {
         Self { health: BackendHealth::new(settings, clock::now()), ..self }
     }
 
-    /// Sets the age at which reported load has half its weight.
+    /// Sets the age at which the reported load has half of its weight in predictions.
     pub fn with_load_horizon(self, horizon: Duration) -> Self {
         self.load.estimator.set_horizon(horizon);
         self
     }
 
-    /// Sets the share of streams, 0 to 1, for which the gateway requests usage in every event.
+    /// Sets the share of streams, from 0 to 1, for which the gateway requests usage in every event.
     pub fn with_continuous_usage(self, share: f64) -> Self {
         self.identity.set_continuous_usage_share(share);
         self
@@ -84,14 +88,16 @@ impl Backend {
         Self { membership, ..self }
     }
 
-    /// Copies the settings that can change without a new backend.
+    /// Copies the settings of `other` that can change while the backend stays in the pool: weight,
+    /// usage injection, circuit breaker and load horizon.
     pub(super) fn adopt_settings(&self, other: &Self) {
         self.identity.adopt_settings(&other.identity);
         self.health.breaker.set(other.health.breaker.settings());
         self.load.estimator.set_horizon(other.load.estimator.horizon());
     }
 
-    /// The share of the requests relative to other backends. 0 while the backend is drained.
+    /// The current weight: the share of the requests relative to other backends. 0 while the
+    /// backend is drained.
     pub fn weight(&self) -> u32 {
         if self.health.is_drained() { 0 } else { self.identity.weight() }
     }
@@ -101,25 +107,29 @@ impl Backend {
         self.health.availability(self.identity.weight(), now)
     }
 
-    /// Whether the gateway adds `include_usage` to requests without it. True only for servers that
-    /// are known to send usage in a separate event, which the gateway can remove.
+    /// Whether the gateway adds `include_usage` to requests that do not have it. True only if the
+    /// kind of the server is known to send usage in a separate event, which the gateway can remove.
     pub fn should_inject_usage(&self) -> bool {
         self.identity.may_inject_usage()
             && self.health.server_kind().is_some_and(EngineKind::sends_usage_event)
     }
 
-    /// The share of streams, among those with requested usage, for which the gateway requests usage
-    /// in every event. 0 for servers other than vLLM. 0 also until a stream has shown that the
-    /// server sends usage only on request: before that the gateway cannot tell which usage to
-    /// remove from the response.
+    /// The share, from 0 to 1, of the streams for which the gateway requests usage in every event.
+    /// 0 for servers other than vLLM. 0 also until a stream has shown that the server sends usage
+    /// only on request: before that, the gateway does not know which usage it must remove from the
+    /// response.
     pub fn continuous_usage_share(&self) -> f64 {
-        let is_known = self.load.stream_profile.has_usage_on_request_only();
+        let has_usage_on_request_only = self.load.stream_profile.has_usage_on_request_only();
         let is_vllm = || self.health.server_kind() == Some(EngineKind::Vllm);
-        if is_known && is_vllm() { self.identity.continuous_usage_share() } else { 0.0 }
+        if has_usage_on_request_only && is_vllm() {
+            self.identity.continuous_usage_share()
+        } else {
+            0.0
+        }
     }
 
     /// Drains or undrains the backend. A drained backend finishes its requests and gets no new
-    /// ones. Returns whether the state changed.
+    /// requests. Returns whether the setting changed.
     pub(super) fn set_drained(&self, is_drained: bool) -> bool {
         let is_change = self.health.set_drained(is_drained);
         if is_change {
@@ -130,8 +140,8 @@ impl Backend {
         is_change
     }
 
-    /// Marks the backend down after a failed connection, and requests a health check at once. The
-    /// backend gets no requests until a health check passes.
+    /// Marks the backend down after the connection of a request failed, and requests a health check
+    /// at once. The backend gets no new requests until a health check passes.
     pub fn mark_down(&self, reason: &str) {
         self.update_state(|state| {
             state.health = Health::Down;
@@ -140,7 +150,8 @@ impl Backend {
         self.health.request_check();
     }
 
-    /// Handles a failed request: applies the breaker action of the failure. `why` is for the log.
+    /// Applies the effect of a failed request to the backend, for example an ejection. `why` is the
+    /// reason of the failure for the log and the status.
     pub fn on_failure(&self, failure: FailureKind, why: &str, now: Instant) {
         match failure.effect() {
             BreakerAction::Nothing => {}
@@ -154,7 +165,8 @@ impl Backend {
         }
     }
 
-    /// Handles the start of a response: closes a half-open circuit breaker.
+    /// Records a successful request when its response has begun. Closes a half-open circuit
+    /// breaker, which re-admits the backend.
     pub fn on_response_started(&self, now: Instant) {
         if self.health.breaker.on_answer(now) {
             tracing::info!(backend = %self.identity.id, "backend re-admitted: slow start begins");
@@ -162,7 +174,8 @@ impl Backend {
         }
     }
 
-    /// The gateway lacked resources for a health check. The previous state stays valid.
+    /// Records that a health check was skipped because the gateway lacked sockets or ports. The
+    /// health does not change.
     pub(super) fn on_check_skipped(&self, problem: &str) {
         resource_exhaustion::warn_rate_limited(problem);
         self.update_state(|state| {
@@ -172,25 +185,26 @@ impl Backend {
         });
     }
 
+    /// Changes the state, and publishes the change to the pool. `change` may run more than once.
     pub(super) fn update_state(&self, change: impl Fn(&mut BackendState)) {
         self.health.update_state(change);
         self.on_change(clock::now());
     }
 
-    /// Sets the index in the pool.
+    /// Sets the index of the backend in the pool.
     pub(super) fn set_position(&self, position: usize) {
         self.membership.set_position(position);
         self.publish_load_hint(clock::now());
     }
 
-    /// Publishes the load hint and wakes queued requests. Called after every change that may affect
-    /// routing.
+    /// Publishes the load hint and notifies the admission queue. Must be called after every change
+    /// that may affect routing.
     pub(super) fn on_change(&self, now: Instant) {
         self.publish_load_hint(now);
         self.membership.notify_capacity();
     }
 
-    /// Publishes the load hint to the candidate sampler.
+    /// Publishes the load hint of the backend to the candidate sampler of the pool.
     pub(super) fn publish_load_hint(&self, now: Instant) {
         self.membership.publish_load_hint(now, || {
             let is_excluded =

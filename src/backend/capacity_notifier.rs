@@ -1,14 +1,15 @@
-//! Notifies the admission queue that a backend may have free capacity. Without queued requests a
-//! notification costs a fence and a load.
+//! Notifies the admission queue that a backend may have free capacity. Without queued requests, a
+//! notification costs one memory fence and one load.
 //!
-//! The side that frees capacity updates the load counters first and reads the number of waiting
-//! requests afterwards. The queue stores that number first and tries for a lease afterwards. The
-//! fences enforce this order, so at least one side sees the other and no notification is lost.
+//! The code that frees capacity first updates the load counters and then reads the number of
+//! waiting requests. The queue first stores the number of waiting requests and then tries to lease
+//! a backend. The memory fences enforce both orders. So either the notification sees the waiting
+//! request, or the queue sees the free capacity, and no notification is lost.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use tokio::sync::Notify;
 
-/// The notifier, shared by all backends of a pool.
+/// The notifier of the admission queue, which all backends of a pool share.
 #[derive(Debug, Default)]
 pub struct CapacityNotifier {
     waiting_requests: AtomicUsize,
@@ -16,7 +17,7 @@ pub struct CapacityNotifier {
 }
 
 impl CapacityNotifier {
-    /// Wakes the queue because capacity may have become free.
+    /// Wakes the admission queue, if requests wait in it, because a backend may have capacity.
     pub fn notify(&self) {
         fence(Ordering::SeqCst);
         if self.waiting_requests() > 0 {
@@ -24,7 +25,8 @@ impl CapacityNotifier {
         }
     }
 
-    /// Sets the number of queued requests. Call it before the last attempt to get a lease.
+    /// Sets the number of queued requests. The queue must call this before its last try to lease a
+    /// backend for a request that it queued.
     pub fn set_waiting_requests(&self, waiting: usize) {
         self.waiting_requests.store(waiting, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -35,7 +37,8 @@ impl CapacityNotifier {
         self.waiting_requests.load(Ordering::Relaxed)
     }
 
-    /// Waits until capacity may have become free since the previous call returned.
+    /// Waits for a notification that a backend may have capacity. Returns at once if there was a
+    /// notification since the previous call returned.
     pub async fn wait_capacity_freed(&self) {
         self.capacity_freed.notified().await;
     }

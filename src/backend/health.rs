@@ -1,5 +1,5 @@
-//! The health of a backend: its state from health checks and scrapes, its circuit breaker, and
-//! whether an operator has drained it.
+//! The health of a backend: the state from its health checks and scrapes, its circuit breaker, and
+//! whether an operator has drained the backend.
 
 use super::state::{Availability, BackendState, Health};
 use arc_swap::{ArcSwap, Guard};
@@ -16,30 +16,35 @@ use tokio::sync::{Notify, SetOnce, watch};
 #[derive(Debug)]
 #[repr(C)] // the fields that routing reads of each candidate come first
 pub struct BackendHealth {
-    /// Copy of [`BackendState::is_serving`]: routing reads it for many backends per request.
+    /// Copy of [`BackendState::is_serving`]. Routing reads this copy, which is cheaper than
+    /// `state`, for many backends per request.
     is_serving: AtomicBool,
+    /// Whether an operator has drained the backend.
     is_drained: AtomicBool,
-    /// The backend rejected a model that it had listed, so the known list may be out of date.
+    /// Whether the backend rejected a model that it had listed, so that the stored model list may
+    /// be out of date.
     is_model_list_stale: AtomicBool,
-    /// Ejects the backend when it fails requests.
+    /// The circuit breaker, which ejects the backend when its requests fail.
     pub breaker: CircuitBreaker,
     state: ArcSwap<BackendState>,
-    /// Boxed, so that the fields of the load follow in the next cache lines.
+    /// Boxed, so that the load of the backend follows in the next cache lines.
     signals: Box<HealthSignals>,
 }
 
-/// Signals from and to the health checker.
+/// Signals between the health checker of a backend and the requests to the backend.
 #[derive(Debug)]
 struct HealthSignals {
-    /// Requests a health check before the interval is over.
+    /// Makes the health checker check before its interval is over.
     check_requested: Notify,
+    /// Set when the first health check has completed.
     first_check_completed: SetOnce<()>,
-    /// Whether the health checker declared the backend down. A failed connection alone does not.
+    /// Whether the health checker declared the backend down. A connection of a request that failed
+    /// does not set this.
     declared_down: watch::Sender<bool>,
 }
 
 impl BackendHealth {
-    /// Unknown health, with a closed circuit breaker.
+    /// The health of a new backend: unknown, with a closed circuit breaker.
     pub(super) fn new(settings: CircuitBreakerSettings, now: Instant) -> Self {
         Self {
             is_serving: AtomicBool::new(false),
@@ -60,17 +65,18 @@ impl BackendHealth {
         self.state.load_full()
     }
 
-    /// The current state, for a short use: the guard is not to be stored.
+    /// The current state, cheaper than [`Self::state`]. The guard is for a short use and must not
+    /// be stored.
     pub(super) fn load_state(&self) -> Guard<Arc<BackendState>> {
         self.state.load()
     }
 
-    /// The kind of the inference server, if known.
+    /// The kind of the inference server, such as vLLM. `None`: not known.
     pub fn server_kind(&self) -> Option<EngineKind> {
         self.state.load().server_kind()
     }
 
-    /// Whether the backend is up and awake.
+    /// Whether the backend is up and its engine does not sleep.
     pub(super) fn is_serving(&self) -> bool {
         self.is_serving.load(Ordering::Acquire)
     }
@@ -80,7 +86,7 @@ impl BackendHealth {
         self.is_drained.load(Ordering::Relaxed)
     }
 
-    /// Sets whether an operator has drained the backend. Returns whether that changed.
+    /// Sets whether an operator has drained the backend. Returns whether the value changed.
     pub(super) fn set_drained(&self, is_drained: bool) -> bool {
         self.is_drained.swap(is_drained, Ordering::Relaxed) != is_drained
     }
@@ -99,13 +105,15 @@ impl BackendHealth {
         }
     }
 
+    /// Replaces the state by a changed copy. `change` may run more than once.
     pub(super) fn update_state(&self, change: impl Fn(&mut BackendState)) {
         self.state.rcu(|state| {
             let mut next = BackendState::clone(state);
             change(&mut next);
             next.with_summary()
         });
-        // Concurrent updates may store their flags out of order: repeat until the state is stable.
+        // Concurrent updates may store `is_serving` in another order than the states. So the loop
+        // repeats until the stored value belongs to the current state.
         loop {
             let state = self.state.load();
             self.is_serving.store(state.is_serving(), Ordering::Release);
@@ -115,8 +123,8 @@ impl BackendHealth {
         }
     }
 
-    /// Applies the action of a failed request to the circuit breaker. `id` and `why` are for the
-    /// log.
+    /// Applies the effect of a failed request to the circuit breaker, and logs an ejection. `id`
+    /// names the backend in the log, and `why` is the logged reason of the failure.
     pub(super) fn apply_to_breaker(
         &self,
         action: BreakerAction,
@@ -139,7 +147,7 @@ impl BackendHealth {
         }
     }
 
-    /// Requests a health check at once.
+    /// Makes the health checker check the backend at once.
     pub(super) fn request_check(&self) {
         self.signals.check_requested.notify_one();
     }
@@ -149,23 +157,25 @@ impl BackendHealth {
         self.signals.check_requested.notified().await;
     }
 
-    /// Requests a new model list, because the backend rejected a model that it had listed.
+    /// Marks the stored model list as out of date, because the backend rejected a model that it had
+    /// listed. Requests a health check, which fetches a new list.
     pub fn mark_models_stale(&self) {
         if !self.is_model_list_stale.swap(true, Ordering::Relaxed) {
             self.request_check();
         }
     }
 
-    /// Whether the backend rejected a model of the known list.
+    /// Whether the backend rejected a model that it had listed, since the last new model list.
     pub(super) fn is_model_list_stale(&self) -> bool {
         self.is_model_list_stale.load(Ordering::Relaxed)
     }
 
-    /// Whether a new model list differs from the known one. The known list is not stale any more.
+    /// Whether `models`, a list that the backend sent, differs from the stored model list. Clears
+    /// the mark of [`Self::mark_models_stale`].
     pub(super) fn has_new_models(&self, models: &[ServedModel]) -> bool {
         self.is_model_list_stale.store(false, Ordering::Relaxed);
-        let known = self.state.load().models.clone();
-        !known.is_some_and(|known| ServedModel::are_equivalent(&known, models))
+        let stored_models = self.state.load().models.clone();
+        !stored_models.is_some_and(|stored| ServedModel::are_equivalent(&stored, models))
     }
 
     /// Records whether the health checker declared the backend down.
@@ -175,13 +185,13 @@ impl BackendHealth {
 
     /// Waits until the health checker declares the backend down.
     pub async fn wait_declared_down(&self) {
-        // The sender lives as long as `self`, so this cannot fail.
+        // This cannot fail, because the sender lives as long as `self`.
         let _ = self.signals.declared_down.subscribe().wait_for(|is_down| *is_down).await;
     }
 
     /// Records that a health check has completed.
     pub(super) fn on_check_completed(&self) {
-        // Fails after the first check, which has set it.
+        // After the first check this fails, because the value is already set.
         let _ = self.signals.first_check_completed.set(());
     }
 
@@ -200,7 +210,7 @@ mod tests {
     use tokenweir_core::clock;
     use tokenweir_core::dialect::EngineLoad;
 
-    fn health() -> BackendHealth {
+    fn new_health() -> BackendHealth {
         BackendHealth::new(CircuitBreakerSettings::default(), clock::now())
     }
 
@@ -210,7 +220,7 @@ mod tests {
 
     #[test]
     fn only_a_backend_that_is_up_and_awake_serves() {
-        let health = health();
+        let health = new_health();
         assert!(!health.is_serving(), "its health is unknown");
         set_health(&health, Health::Up);
         assert!(health.is_serving());
@@ -225,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_drained_backend_is_drained_whatever_its_health_is() {
-        let (health, now) = (health(), clock::now());
+        let (health, now) = (new_health(), clock::now());
         assert_eq!(health.availability(1, now), Availability::Unknown);
         assert!(health.set_drained(true) && !health.set_drained(true));
         for value in [Health::Unknown, Health::Up, Health::Down] {
@@ -238,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_backend_of_weight_zero_or_with_an_open_breaker_is_not_available() {
-        let (health, now) = (health(), clock::now());
+        let (health, now) = (new_health(), clock::now());
         set_health(&health, Health::Up);
         assert_eq!(health.availability(1, now), Availability::Available);
         assert_eq!(health.availability(0, now), Availability::ZeroWeight);
@@ -248,12 +258,12 @@ mod tests {
 
     #[test]
     fn a_rejected_model_requests_one_check_until_the_list_arrives() {
-        let health = health();
-        let requested = || health.wait_check_requested().now_or_never().is_some();
+        let health = new_health();
+        let is_check_requested = || health.wait_check_requested().now_or_never().is_some();
         health.mark_models_stale();
-        assert!(health.is_model_list_stale() && requested());
+        assert!(health.is_model_list_stale() && is_check_requested());
         health.mark_models_stale();
-        assert!(!requested(), "it was requested before");
+        assert!(!is_check_requested(), "it was requested before");
         let models = [ServedModel::from_entry(&json!({ "id": "a" })).unwrap()];
         assert!(health.has_new_models(&models) && !health.is_model_list_stale());
         health.update_state(|state| state.models = Some(models.clone().into()));
@@ -262,7 +272,7 @@ mod tests {
 
     #[test]
     fn the_waits_end_with_the_first_check_and_when_the_backend_is_declared_down() {
-        let health = health();
+        let health = new_health();
         assert!(health.wait_first_check().now_or_never().is_none());
         health.on_check_completed();
         health.on_check_completed();

@@ -8,20 +8,23 @@ use tokenweir_core::routing::mix;
 
 /// The identity and the settings of a backend. A reload can change the settings.
 #[derive(Debug)]
-#[repr(C)] // the last fields, which routing reads, are next to the first fields of the health
+#[repr(C)] // routing reads the last fields, which are next to the first fields of the health
 pub struct BackendIdentity {
     /// The name of the backend.
     pub id: BackendId,
     /// Host, port and scheme.
     pub address: BackendAddress,
-    /// The `Authorization` header to send instead of the client's.
+    /// The `Authorization` header that the gateway sends to the backend instead of the client's.
+    /// `None`: the gateway forwards the client's header.
     pub authorization: Option<HeaderValue>,
-    /// Share of streams for which the gateway requests usage in every event, as bits of an `f64`.
+    /// Share of streams, from 0 to 1, for which the gateway requests usage in every event, as bits
+    /// of an `f64`.
     continuous_usage_share: AtomicU64,
     /// Whether the gateway may request usage that the client did not request.
     may_inject_usage: AtomicBool,
+    /// The configured weight. 0: the backend gets no new requests.
     weight: AtomicU32,
-    /// Hash of the name.
+    /// Hash of the backend's name.
     pub(super) id_hash: u64,
 }
 
@@ -44,21 +47,22 @@ impl BackendIdentity {
         }
     }
 
-    /// Whether both have the same name, address and credentials.
+    /// Whether both identities have the same name, address and `Authorization` header. The settings
+    /// may differ.
     pub(super) fn is_same_endpoint(&self, other: &Self) -> bool {
         self.id == other.id
             && self.address == other.address
             && self.authorization == other.authorization
     }
 
-    /// Copies the settings of another identity.
+    /// Copies the settings of `other`: weight and usage injection.
     pub(super) fn adopt_settings(&self, other: &Self) {
         self.set_weight(other.weight());
         self.set_usage_injection(other.may_inject_usage());
         self.set_continuous_usage_share(other.continuous_usage_share());
     }
 
-    /// The configured share of the requests relative to other backends.
+    /// The configured weight: the share of the requests relative to other backends.
     pub(super) fn weight(&self) -> u32 {
         self.weight.load(Ordering::Relaxed)
     }
@@ -76,7 +80,7 @@ impl BackendIdentity {
         self.may_inject_usage.store(may_inject_usage, Ordering::Relaxed);
     }
 
-    /// The configured share of streams, 0 to 1, for which the gateway requests usage in every
+    /// The configured share of streams, from 0 to 1, for which the gateway requests usage in every
     /// event.
     pub(super) fn continuous_usage_share(&self) -> f64 {
         f64::from_bits(self.continuous_usage_share.load(Ordering::Relaxed))

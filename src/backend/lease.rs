@@ -1,5 +1,6 @@
-//! The lease of one attempt on one backend: it counts the attempt in the backend's load, feeds
-//! observations of the response back to the backend, and releases the load when it is dropped.
+//! The lease of one attempt on one backend: it counts the attempt in the load of the backend,
+//! passes observations of the response to the backend, and releases the load when the lease is
+//! dropped.
 
 use super::backend::Backend;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,14 +10,15 @@ use tokenweir_core::observe::BackendMonitor;
 use tokenweir_core::record::{BackendCondition, ObservedResponse, RecentEngineTimes, UsageSource};
 use tokenweir_core::routing::{Candidate, PromptFingerprint, Reservation, TokenCounts};
 
-/// The lease of one attempt on one backend. Dropping it releases the load.
+/// The lease of one attempt on one backend. Dropping the lease releases the load of the attempt.
 #[derive(Debug)]
 pub struct Lease(Arc<LeaseState>);
 
-/// The backend and the reserved load of the attempt. Receives observations of the response.
+/// The state of a lease. As a [`BackendMonitor`], it receives observations of the response.
 #[derive(Debug)]
 struct LeaseState {
     backend: Arc<Backend>,
+    /// The load that the attempt adds to the backend.
     reservation: Mutex<Reservation>,
 }
 
@@ -41,7 +43,8 @@ impl Lease {
         &self.0.backend
     }
 
-    /// The interface through which the exchange reads the backend's state and reports to it.
+    /// The interface through which the exchange reads the state of the backend, and reports
+    /// observations of the response to the backend.
     pub fn backend_feedback(&self) -> Arc<dyn BackendMonitor> {
         self.0.clone()
     }
@@ -49,7 +52,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let (reservation, now) = (*self.0.reservation(), clock::now());
+        let (reservation, now) = (*self.0.lock_reservation(), clock::now());
         let backend = self.backend();
         backend.load.estimator.release(reservation, now);
         backend.on_change(now);
@@ -57,7 +60,7 @@ impl Drop for Lease {
 }
 
 impl LeaseState {
-    fn reservation(&self) -> MutexGuard<'_, Reservation> {
+    fn lock_reservation(&self) -> MutexGuard<'_, Reservation> {
         self.reservation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -84,7 +87,7 @@ impl BackendMonitor for LeaseState {
     }
 
     fn on_first_output(&self, now: Instant) {
-        self.backend.load.estimator.first_output(&mut self.reservation(), now);
+        self.backend.load.estimator.first_output(&mut self.lock_reservation(), now);
         self.backend.publish_load_hint(now);
     }
 
@@ -100,6 +103,6 @@ impl BackendMonitor for LeaseState {
             cached: usage.cached.filter(|_| is_exact),
             output: usage.output.filter(|_| is_exact),
         };
-        self.backend.load.estimator.answered(&mut self.reservation(), &counts);
+        self.backend.load.estimator.answered(&mut self.lock_reservation(), &counts);
     }
 }

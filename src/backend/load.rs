@@ -1,5 +1,5 @@
-//! The load of a backend: its requests in flight, the estimates that the gateway learned from its
-//! responses and its scrapes, and the stalls and gaps of its streams.
+//! The load of a backend: the requests in flight, the estimates that the gateway learned from
+//! responses and scrapes of the backend, and the stalls and gaps of its streams.
 
 use super::recent_times::RollingGapHistogram;
 use super::stream_profile::StreamProfile;
@@ -14,20 +14,23 @@ use tokio::sync::Notify;
 pub struct BackendLoad {
     /// Estimates the load and the speed of the backend.
     pub estimator: LoadEstimator,
-    /// `first_request` was signalled, and the health checker has not received the signal yet.
+    /// Whether `first_request` was signalled and the health checker has not received the signal
+    /// yet.
     is_first_request_notified: AtomicBool,
-    /// Signals the health checker that an idle backend got a request.
+    /// Signals to the health checker that the idle backend got a request.
     first_request: Notify,
+    /// The recent gaps between outputs of streams.
     pub(super) recent_gaps: RollingGapHistogram,
     pub(super) stream_profile: StreamProfile,
+    /// Number of stalls since the backend joined the gateway.
     stall_count: AtomicU64,
 }
 
-/// Default age at which reported load has half its weight.
+/// Default age at which the reported load has half of its weight in predictions.
 const DEFAULT_LOAD_HORIZON: Duration = Duration::from_secs(5);
 
 impl BackendLoad {
-    /// The load of a backend without requests and scrapes.
+    /// The load of a new backend, without requests and scrapes.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             estimator: LoadEstimator::new(now, DEFAULT_LOAD_HORIZON),
@@ -49,32 +52,34 @@ impl BackendLoad {
         self.estimator.silent()
     }
 
-    /// Number of stalls since the start of the gateway.
+    /// Number of stalls of the streams of the backend since the backend joined the gateway.
     pub fn stall_count(&self) -> u64 {
         self.stall_count.load(Ordering::Relaxed)
     }
 
-    /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: too few gaps.
+    /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: there are too few
+    /// gaps.
     pub fn gap_p99(&self) -> Option<f64> {
         self.recent_gaps.p99()
     }
 
-    /// A stream of the backend stalled, or its stall ended.
-    pub(super) fn on_stall(&self, is_silent: bool, now: Instant) {
-        if is_silent {
+    /// Records that a stream of the backend stalled (`is_stalled`), or that its stall ended.
+    pub(super) fn on_stall(&self, is_stalled: bool, now: Instant) {
+        if is_stalled {
             self.stall_count.fetch_add(1, Ordering::Relaxed);
         }
-        self.estimator.on_stall_change(is_silent, now);
+        self.estimator.on_stall_change(is_stalled, now);
     }
 
-    /// The server process restarted, possibly with other flags.
+    /// Forgets the learned values that a restart of the server process makes invalid.
     pub(super) fn on_restart(&self) {
         self.estimator.on_restart();
         self.stream_profile.on_restart();
     }
 
-    /// Signals the health checker that an idle backend gets a request. The flag avoids a second
-    /// signal before the first one is received: the `Notify` is usually not in the CPU caches.
+    /// Signals to the health checker that the idle backend gets a request. While the health checker
+    /// has not received the signal, further calls only read a flag. The flag is cheaper than the
+    /// `Notify`, which is usually not in the CPU caches.
     pub(super) fn on_first_request(&self) {
         if !self.is_first_request_notified.load(Ordering::Relaxed)
             && !self.is_first_request_notified.swap(true, Ordering::Relaxed)
@@ -83,7 +88,7 @@ impl BackendLoad {
         }
     }
 
-    /// Waits until an idle backend gets a request.
+    /// Waits until the idle backend gets a request.
     pub(super) async fn wait_first_request(&self) {
         self.first_request.notified().await;
         self.is_first_request_notified.store(false, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! The backends: their addresses, health and load from scrapes, and the requests in flight on them.
+//! The backends: their addresses, their health and load, the pool that picks among them, and the
+//! routes from models to backends.
 
 #[expect(clippy::module_inception, reason = "the file has the type that the folder is about")]
 mod backend;

@@ -1,4 +1,6 @@
-//! The place of a backend in its pool: where it publishes its load hint and freed capacity.
+//! The connection of a backend to its pool: the sampler that receives its load hint, and the
+//! notifier that receives its freed capacity. A load hint is an estimate of the load for the
+//! selection of candidates in a large pool.
 
 use super::capacity_notifier::CapacityNotifier;
 use std::sync::Arc;
@@ -6,19 +8,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use tokenweir_core::routing::{Candidate, CandidateSampler};
 
-/// The place of a backend in its pool.
+/// The connection of a backend to its pool.
 #[derive(Debug)]
 pub(super) struct PoolMembership {
-    /// Receives the load hint of the backend.
+    /// The sampler of the pool, which receives the load hint of the backend.
     candidate_sampler: Arc<CandidateSampler>,
-    /// Index in the pool. `usize::MAX` outside a pool.
+    /// Index of the backend in the pool. `usize::MAX`: the backend is not in a pool.
     position: AtomicUsize,
-    /// Notified of every change that may free capacity.
+    /// The notifier of the pool, which is called after every change that may free capacity.
     capacity_notifier: Arc<CapacityNotifier>,
 }
 
 impl PoolMembership {
-    /// A backend that has no position yet.
+    /// The membership of a backend that will join a pool and has no position yet.
     pub(super) const fn new(
         candidate_sampler: Arc<CandidateSampler>,
         capacity_notifier: Arc<CapacityNotifier>,
@@ -26,17 +28,18 @@ impl PoolMembership {
         Self { candidate_sampler, position: AtomicUsize::new(usize::MAX), capacity_notifier }
     }
 
-    /// A backend outside a pool.
+    /// The membership of a backend that is not in a pool.
     pub(super) fn none(now: Instant) -> Self {
         Self::new(Arc::new(CandidateSampler::new(now, 0)), Arc::default())
     }
 
-    /// Sets the index in the pool.
+    /// Sets the index of the backend in the pool.
     pub(super) fn set_position(&self, position: usize) {
         self.position.store(position, Ordering::Relaxed);
     }
 
-    /// Publishes the load hint. `candidate` returns `None` if the backend must not get requests.
+    /// Publishes the load hint of the backend to the sampler. `candidate` computes the load
+    /// estimate. It returns `None` if the backend must not get requests.
     pub(super) fn publish_load_hint(
         &self,
         now: Instant,
@@ -45,7 +48,7 @@ impl PoolMembership {
         self.candidate_sampler.show(self.position.load(Ordering::Relaxed), now, candidate);
     }
 
-    /// Wakes queued requests.
+    /// Notifies the admission queue that the backend may have capacity.
     pub(super) fn notify_capacity(&self) {
         self.capacity_notifier.notify();
     }

@@ -1,5 +1,5 @@
-//! Recent times of a backend's requests, from two sources: the output gaps of the streams through
-//! this gateway, and the counters of the engine.
+//! Recent times of the requests of a backend, from two sources: the gaps between outputs in the
+//! streams through this gateway, and the counters of the engine.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -7,30 +7,37 @@ use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::histogram::{self, BucketBounds, BucketLayout, OutputGap};
 use tokenweir_core::record::RecentEngineTimes;
 
-/// Histogram of the output gaps of a backend's streams, over the current window and the previous
-/// one.
+/// Histogram of the gaps between outputs in the streams of a backend, over the current time window
+/// and the previous time window.
 #[derive(Debug, Default)]
 pub(super) struct RollingGapHistogram {
+    /// The number of gaps in each bucket, for each of the two windows.
     windows: [[AtomicU32; GAP_BUCKET_COUNT]; 2],
+    /// Index of the current window in `windows`: 0 or 1.
     current_window: AtomicUsize,
 }
 
-/// Mean queue and prefill times, from the recent increase of the engine's counters.
+/// Recent mean queue and prefill times of the requests of an engine, from the increase of the
+/// engine's counters.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RecentMeanTimes {
+    /// The load of an earlier scrape, with which the counters are compared, and the start of that
+    /// scrape. `None` before the first scrape.
     baseline: Option<(EngineLoad, Instant)>,
+    /// The mean times since the baseline.
     times: RecentEngineTimes,
 }
 
-/// Fixed buckets, independent of the configured buckets of the metrics.
+/// Upper bounds of the histogram buckets, in seconds. They do not depend on the configured buckets
+/// of the metrics.
 const GAP_BUCKET_BOUNDS: BucketBounds = BucketBounds::from_static(OutputGap::BOUNDS);
-/// The buckets with a bound and the one above the last bound.
+/// Number of histogram buckets: one for each bound, and one for gaps above the last bound.
 const GAP_BUCKET_COUNT: usize = OutputGap::BOUNDS.len() + 1;
-/// Length of one window.
+/// Length of one time window of the gap histogram.
 pub(super) const GAP_WINDOW: Duration = Duration::from_secs(30);
-/// Min number of gaps in both windows for a p99.
+/// Minimum number of gaps in both windows together for which a p99 is computed.
 const MIN_GAPS_FOR_P99: u32 = 200;
-/// Counters are compared with their values of about this time ago.
+/// Age at which the baseline of [`RecentMeanTimes`] is replaced by the current scrape.
 const MEAN_WINDOW: Duration = Duration::from_secs(10);
 
 // === impl RollingGapHistogram ===
@@ -44,7 +51,8 @@ impl RollingGapHistogram {
         }
     }
 
-    /// Starts a new window and discards the oldest one.
+    /// Starts a new window. The current window becomes the previous window, and the counts of the
+    /// previous window are discarded.
     pub(super) fn rotate(&self) {
         let next = (self.current_window.load(Ordering::Relaxed) + 1) & 1;
         for count in &self.windows[next] {
@@ -53,13 +61,14 @@ impl RollingGapHistogram {
         self.current_window.store(next, Ordering::Relaxed);
     }
 
-    /// The p99 in seconds. `None`: fewer than [`MIN_GAPS_FOR_P99`] gaps.
+    /// The p99 of the gaps in both windows, in seconds. `None`: there are fewer than
+    /// [`MIN_GAPS_FOR_P99`] gaps.
     pub(super) fn p99(&self) -> Option<f64> {
         let [first, second] = &self.windows;
-        let total = |bucket: usize| {
+        let count_in_both = |bucket: usize| {
             first[bucket].load(Ordering::Relaxed) + second[bucket].load(Ordering::Relaxed)
         };
-        let counts: [u32; GAP_BUCKET_COUNT] = std::array::from_fn(total);
+        let counts: [u32; GAP_BUCKET_COUNT] = std::array::from_fn(count_in_both);
         let is_enough = counts.iter().sum::<u32>() >= MIN_GAPS_FOR_P99;
         histogram::bucket_quantile(OutputGap::BOUNDS, &counts, 0.99).filter(|_| is_enough)
     }
@@ -68,10 +77,10 @@ impl RollingGapHistogram {
 // === impl RecentMeanTimes ===
 
 impl RecentMeanTimes {
-    /// Records the load of a scrape that started at `at`.
-    pub(super) fn record_load(&mut self, load: &EngineLoad, at: Instant) {
-        let Some((baseline, since)) = &self.baseline else {
-            self.baseline = Some((*load, at));
+    /// Updates the mean times with the load of a scrape that started at `scraped_at`.
+    pub(super) fn record_load(&mut self, load: &EngineLoad, scraped_at: Instant) {
+        let Some((baseline, baseline_at)) = &self.baseline else {
+            self.baseline = Some((*load, scraped_at));
             return;
         };
         let queue =
@@ -86,18 +95,21 @@ impl RecentMeanTimes {
         if queue.is_some() {
             self.times = RecentEngineTimes { queue, prefill };
         }
-        if is_restarted || (queue.is_some() && at.saturating_duration_since(*since) > MEAN_WINDOW) {
-            self.baseline = Some((*load, at));
+        if is_restarted
+            || (queue.is_some() && scraped_at.saturating_duration_since(*baseline_at) > MEAN_WINDOW)
+        {
+            self.baseline = Some((*load, scraped_at));
         }
     }
 
-    /// The mean times. Unchanged while the counters do not grow.
+    /// The recent mean times. They do not change while the engine's counters do not grow.
     pub(super) fn times(&self) -> RecentEngineTimes {
         self.times
     }
 }
 
-/// `(sum - previous_sum) ÷ (count - previous_count)` in seconds. `None` without new requests.
+/// The mean duration of new requests: `(sum - previous_sum) ÷ (count - previous_count)`, with sums
+/// in seconds. `None`: there are no new requests, or a counter is missing.
 fn mean_duration(
     previous_sum: Option<f64>,
     sum: Option<f64>,

@@ -1,4 +1,4 @@
-//! The state of a backend at one moment, from health checks and scrapes.
+//! The state of a backend at one moment, as its health checks and scrapes found it.
 
 use super::recent_times::RecentMeanTimes;
 use std::sync::Arc;
@@ -8,36 +8,37 @@ use tokenweir_core::engine_metrics::{EngineMetricSet, ScrapeError};
 use tokenweir_core::model::ServedModel;
 use tokenweir_core::record::{BackendCondition, RecentEngineTimes};
 
-/// The state of a backend. Each change replaces the whole value.
+/// The state of a backend at one moment. A change replaces the value by a new value.
 #[derive(Debug, Clone, Default)]
 #[repr(C)] // the summary, which every request reads, comes first and in adjacent cache lines
 pub struct BackendState {
     summary: StateSummary,
     /// The result of the health checks.
     pub health: Health,
-    /// The version from `/version`.
+    /// The server version from `/version`. `None`: not known.
     pub version: Option<Arc<str>>,
     /// The models from `/v1/models`, each with its original entry. `None`: not known yet.
     pub models: Option<Arc<[ServedModel]>>,
-    /// The last successful scrape.
+    /// The result of the last successful scrape. `None`: no scrape has succeeded.
     pub sample: Option<LoadSample>,
-    /// Start of the last scrape that reported waiting requests.
+    /// Start of the last scrape that reported waiting requests. `None`: no scrape has.
     queued_at: Option<Instant>,
     /// Recent mean queue and prefill times, from the counters of the engine.
     pub(super) mean_times: RecentMeanTimes,
-    /// Why the last scrape failed, if it did.
+    /// The reason why the last scrape failed. `None`: it did not fail.
     pub metrics_error: Option<ScrapeError>,
-    /// Why the backend is down or unknown, as text for users.
+    /// The reason why `health` is down or unknown, as text for status pages and logs.
     pub reason: Option<Arc<str>>,
 }
 
-/// The values that every request record reads, derived anew with each change.
+/// The values that every request record reads. They are derived from the other fields of
+/// [`BackendState`] at each change of the state.
 #[derive(Debug, Clone, Copy, Default)]
 struct StateSummary {
     server_kind: Option<EngineKind>,
-    /// The last reported load, without its age.
+    /// The reported load, without its age, which depends on the time of the read.
     condition: BackendCondition,
-    /// Start of the scrape that reported `condition`.
+    /// Start of the scrape that reported the load in `condition`.
     scraped_at: Option<Instant>,
     /// Recent mean queue and prefill times.
     recent_times: RecentEngineTimes,
@@ -49,9 +50,9 @@ pub enum Health {
     /// No health check has completed yet. The backend gets no requests.
     #[default]
     Unknown,
-    /// The health checks pass.
+    /// The last health check passed.
     Up,
-    /// The health checks fail, a connection failed, or the engine is stuck.
+    /// Health checks fail, a connection of a request failed, or the engine is stuck.
     Down,
 }
 
@@ -63,35 +64,35 @@ pub enum Availability {
     Available,
     /// The circuit breaker has ejected the backend, because it failed requests.
     Ejected,
-    /// The engine sleeps.
+    /// The engine reports that it sleeps: its weights are not on the GPU.
     Asleep,
     /// The configured weight is 0.
     ZeroWeight,
     /// An operator has drained the backend.
     Drained,
-    /// The health checks fail, or the engine makes no progress.
+    /// Health checks fail, a connection of a request failed, or the engine makes no progress.
     Down,
     /// The first health check has not completed.
     Unknown,
 }
 
-/// The result of one scrape.
+/// The result of one successful scrape.
 #[derive(Debug, Clone, Copy)]
 pub struct LoadSample {
     /// The load that the metrics page reported.
     pub load: EngineLoad,
-    /// Start of the scrape. The page may be newer, but not older.
+    /// Start of the scrape. The backend rendered the metrics page at this time or later.
     pub scraped_at: Instant,
 }
 
 // === impl BackendState ===
 
 impl BackendState {
-    /// The same state with the summary derived from its other fields.
+    /// The same state with a summary that is derived from the other fields.
     pub(super) fn with_summary(mut self) -> Self {
         let has_queue = |sample: &LoadSample| sample.load.waiting.is_some_and(|count| count >= 1.0);
-        let queued = self.sample.filter(has_queue);
-        self.queued_at = queued.map(|sample| sample.scraped_at).or(self.queued_at);
+        let queued_sample = self.sample.filter(has_queue);
+        self.queued_at = queued_sample.map(|sample| sample.scraped_at).or(self.queued_at);
         let from_models = self.models().first().and_then(|model| model.server);
         let condition = self.sample.map(|sample| sample.load.condition()).unwrap_or_default();
         let from_metrics = || self.sample.as_ref().and_then(|sample| sample.load.server);
@@ -108,34 +109,36 @@ impl BackendState {
         self
     }
 
-    /// The kind of inference server, from the `owned_by` of its models or else from its metrics.
+    /// The kind of the inference server, from `owned_by` in the model list or else from the names
+    /// of the metrics. `None`: not known.
     pub const fn server_kind(&self) -> Option<EngineKind> {
         self.summary.server_kind
     }
 
-    /// Whether its engine reports that it sleeps: its weights are off the GPU, and it gets no
-    /// requests.
+    /// Whether the engine of the backend reports that it sleeps: its weights are not on the GPU.
+    /// The gateway sends no requests to a backend that sleeps.
     pub fn is_asleep(&self) -> bool {
         self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
     }
 
-    /// Whether it is up and awake.
+    /// Whether the backend is up and its engine does not sleep.
     pub(super) fn is_serving(&self) -> bool {
         self.health == Health::Up && !self.is_asleep()
     }
 
-    /// Whether it has this LoRA adapter loaded, or does not report its adapters.
+    /// Whether the backend has loaded a LoRA adapter, given as the hash of its name. Also true if
+    /// the backend does not report its adapters.
     pub(super) fn may_have_adapter(&self, adapter: u64) -> bool {
         let adapters = self.sample.and_then(|sample| sample.load.adapters);
         adapters.is_none_or(|adapters| adapters.has(adapter))
     }
 
-    /// The metrics that its last successful scrape offered.
+    /// The set of engine metrics that the last successful scrape contained. Empty without a scrape.
     pub fn metrics(&self) -> EngineMetricSet {
         self.sample.map(|sample| EngineMetricSet::from_load(&sample.load)).unwrap_or_default()
     }
 
-    /// The last reported load of the backend, with its age at `now`.
+    /// The reported load of the backend, with its age at `now`.
     pub fn condition(&self, now: Instant) -> BackendCondition {
         let age = self.summary.scraped_at.map(|at| now.saturating_duration_since(at));
         BackendCondition { age, ..self.summary.condition }
@@ -146,7 +149,7 @@ impl BackendState {
         self.summary.recent_times
     }
 
-    /// The models that it lists. Empty if its list is not known yet.
+    /// The models that the backend lists. Empty if the list is not known yet.
     pub fn models(&self) -> &[ServedModel] {
         self.models.as_deref().unwrap_or_default()
     }
@@ -155,7 +158,7 @@ impl BackendState {
 // === impl Health ===
 
 impl Health {
-    /// The name in `/status` and the banner.
+    /// The name in `/status` and in the banner that the gateway prints at its start.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -168,7 +171,7 @@ impl Health {
 // === impl Availability ===
 
 impl Availability {
-    /// All values.
+    /// All values of the enum.
     pub const ALL: [Self; 7] = [
         Self::Available,
         Self::Ejected,

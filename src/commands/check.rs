@@ -1,6 +1,6 @@
 //! `tokenweir check`: validates a configuration file and reports its mistakes.
 
-use super::{USAGE, variable};
+use super::{EXIT_USAGE, variable};
 use crate::config;
 use clap::Args;
 use std::path::PathBuf;
@@ -36,5 +36,5 @@ pub(crate) fn run(check: &CheckArgs) -> ExitCode {
         CheckFormat::Human if result.is_ok() => println!("{result}"),
         CheckFormat::Human => eprintln!("{result}"),
     }
-    if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(USAGE) }
+    if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) }
 }

@@ -1,6 +1,6 @@
 //! `tokenweir keygen`: creates an API key for a client, and its hash for the keys file.
 
-use crate::commands::failed;
+use crate::commands::report_error;
 use std::process::ExitCode;
 use tokenweir_core::access::{KeyDigest, mint};
 
@@ -8,7 +8,7 @@ use tokenweir_core::access::{KeyDigest, mint};
 pub(crate) fn run() -> ExitCode {
     let mut random = [0; 32];
     if let Err(error) = getrandom::fill(&mut random) {
-        return failed(&error);
+        return report_error(&error);
     }
     let key = mint(random);
     #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]

@@ -30,29 +30,30 @@ use crate::config::ConfigError;
 use std::future::Future;
 use std::process::ExitCode;
 
-/// Exit code of a wrong command line or file: `EX_USAGE` of `sysexits.h`.
-pub(crate) const USAGE: u8 = 64;
+/// Exit code for an invalid configuration file: `EX_USAGE` of `sysexits.h`.
+pub(crate) const EXIT_USAGE: u8 = 64;
 
-/// The name of the environment variable of a flag.
+/// The name of the environment variable of a flag. `id` is the name of the flag, without the
+/// leading dashes.
 pub(crate) fn flag_variable_name(command: &str, id: &str) -> String {
     let name = if command == "serve" { id.to_owned() } else { format!("{command}_{id}") };
     format!("TOKENWEIR_{}", name.replace('-', "_").to_uppercase())
 }
 
-/// Prints a configuration error and returns its exit code.
-pub(crate) fn wrong(error: &ConfigError) -> ExitCode {
+/// Prints a configuration error to standard error and returns [`EXIT_USAGE`].
+pub(crate) fn report_config_error(error: &ConfigError) -> ExitCode {
     eprintln!("error: {error}");
-    ExitCode::from(USAGE)
+    ExitCode::from(EXIT_USAGE)
 }
 
-/// Prints an error with its causes and returns the exit code of a failure.
-pub(crate) fn failed(error: &dyn std::error::Error) -> ExitCode {
+/// Prints an error with its causes to standard error and returns [`ExitCode::FAILURE`].
+pub(crate) fn report_error(error: &dyn std::error::Error) -> ExitCode {
     eprintln!("error: {}", ErrorChain(error));
     ExitCode::FAILURE
 }
 
-/// The `Authorization` header with a secret. `None`: the secret is in an environment variable that
-/// is not set.
+/// Reads a secret and returns it as the value of an `Authorization` header. `None`: the secret is
+/// in an environment variable that is not set.
 #[cfg(feature = "tools")]
 pub(crate) fn resolve_optional_secret(
     secret: &crate::config::Secret,
@@ -67,6 +68,6 @@ pub(crate) fn resolve_optional_secret(
 pub(crate) fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(command),
-        Err(error) => failed(&error),
+        Err(error) => report_error(&error),
     }
 }

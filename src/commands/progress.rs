@@ -5,10 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A progress line on standard error. If standard error is no terminal, it writes nothing.
 pub(crate) struct ProgressLine {
+    /// Name of the steps.
     label: &'static str,
+    /// Number of all steps. `None`: unknown.
     total: Option<usize>,
+    /// Number of completed steps.
     done: AtomicUsize,
+    /// Number of steps between two updates of the line.
     update_interval: usize,
+    /// Whether standard error is a terminal.
     is_shown: bool,
 }
 
@@ -26,6 +31,7 @@ impl ProgressLine {
         Self { label, total, done: AtomicUsize::new(0), update_interval, is_shown }
     }
 
+    /// Counts a completed step, and updates the line if enough steps have been completed.
     pub(super) fn step(&self) {
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
         if !self.is_shown || !done.is_multiple_of(self.update_interval) {
@@ -50,26 +56,28 @@ impl Drop for ProgressLine {
 
 /// A progress bar on standard error. If standard error is no terminal, it writes nothing.
 pub(crate) struct ProgressBar {
+    /// Whether standard error is a terminal.
     is_shown: bool,
 }
 
 /// Width of the bar, in characters.
-const BAR_CELLS: usize = 24;
+const BAR_WIDTH_CHARS: usize = 24;
 
 impl ProgressBar {
     pub(super) fn new() -> Self {
         Self { is_shown: std::io::stderr().is_terminal() }
     }
 
-    /// Draws the bar for a completed share from 0 to 1, if it is known, followed by `text`.
+    /// Draws the bar, followed by `text`. `share`: the completed share, 0 to 1. `None`: unknown,
+    /// only the text is shown.
     pub(super) fn show(&self, share: Option<f64>, text: impl FnOnce() -> String) {
         if !self.is_shown {
             return;
         }
         let bar = share.map_or(String::new(), |share| {
             let share = share.clamp(0.0, 1.0);
-            let full = (share * BAR_CELLS as f64) as usize;
-            let cells = "█".repeat(full) + &"░".repeat(BAR_CELLS - full);
+            let full = (share * BAR_WIDTH_CHARS as f64) as usize;
+            let cells = "█".repeat(full) + &"░".repeat(BAR_WIDTH_CHARS - full);
             format!("{cells} {:>3.0} %  ", share * 1e2)
         });
         eprint!("\r{bar}{}\x1b[K", text());

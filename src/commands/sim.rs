@@ -1,6 +1,6 @@
 //! `tokenweir sim`: simulated vLLM backends.
 
-use super::failed;
+use super::report_error;
 use crate::app::process::signals;
 use std::process::ExitCode;
 use tokenweir_sim::Simulator;
@@ -9,7 +9,7 @@ use tokenweir_sim::Simulator;
 pub(crate) async fn run(settings: tokenweir_sim::SimulatorSettings) -> ExitCode {
     let sim = match Simulator::bind(&settings).await {
         Ok(sim) => sim,
-        Err(error) => return failed(&error),
+        Err(error) => return report_error(&error),
     };
     for addr in sim.addrs() {
         eprintln!(
@@ -17,6 +17,6 @@ pub(crate) async fn run(settings: tokenweir_sim::SimulatorSettings) -> ExitCode 
             settings.models.join(", ")
         );
     }
-    sim.run(signals::stop()).await;
+    sim.run(signals::wait_for_shutdown()).await;
     ExitCode::SUCCESS
 }

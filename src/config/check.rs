@@ -10,22 +10,24 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The result of the check of a file.
+/// The result of the validation of a configuration file.
 #[derive(Debug)]
 pub struct ConfigCheck {
     file: PathBuf,
     result: Result<CheckSummary, ConfigError>,
 }
 
+/// The result for a valid configuration.
 #[derive(Debug)]
 struct CheckSummary {
+    /// Number of entries in `backends`.
     backends: usize,
-    /// Problems that are not errors.
+    /// Problems that are not errors, as texts for operators.
     notes: Vec<String>,
 }
 
-/// Checks a file. `env` returns the value of an environment variable. A missing secret is a note
-/// and not an error, because the gateway may run on another machine.
+/// Validates a configuration file. `env` returns the value of an environment variable. A missing
+/// secret is a note and not an error, because the gateway may run on another machine.
 pub fn check(file: &Path, env: impl Fn(&str) -> Option<String>) -> ConfigCheck {
     let result = Config::load(Some(file), Overrides::default())
         .and_then(|loaded| CheckSummary::from_config(&loaded.config, env));
@@ -38,8 +40,8 @@ impl ConfigCheck {
         self.result.is_ok()
     }
 
-    /// As JSON: `ok`, `file`, and then `backends` and `notes`, or `line`, `column`, `problem` and
-    /// `help`.
+    /// The result as a JSON object. Its keys are `ok`, `file`, and then `backends` and `notes`, or
+    /// for an error `line`, `column`, `problem` and `help`.
     pub fn to_json(&self) -> Value {
         let file = self.file.display().to_string();
         match &self.result {

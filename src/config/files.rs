@@ -11,15 +11,15 @@ use tokenweir_core::access::KeyFile;
 
 /// Loads and validates a keys file. Its tenants may have the tiers in `tiers`.
 ///
-/// The error has a position in the file and quotes none of its text, because an operator may have
+/// An error has a position in the file and quotes no text of the file, because an operator may have
 /// written a key in place of its hash.
 pub fn load_keys(file: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
     let text = file::read(file).map_err(ConfigError::without_quotes)?;
     let (keys, outline) =
         yaml::parse::<KeyFile>(&text, file).map_err(ConfigError::without_quotes)?;
     let key_tiers = tiers.keys.iter().map(|key| &key.tier);
-    let known: Vec<&String> = tiers.names.iter().chain(key_tiers).collect();
-    keys.check(&known).map_err(|violation| {
+    let tier_names: Vec<&String> = tiers.names.iter().chain(key_tiers).collect();
+    keys.check(&tier_names).map_err(|violation| {
         let error = ConfigError::new(&violation.problem);
         match outline.position(&violation.path) {
             Some(position) => {
@@ -31,7 +31,7 @@ pub fn load_keys(file: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigErro
     Ok(keys)
 }
 
-/// Loads the file of a file source: a list of backends.
+/// Loads and validates the file of a discovery source: a list of backends.
 pub fn backends_in(path: &Path) -> Result<Vec<BackendConfig>, ConfigError> {
     let text = file::read(path)?;
     let (backends, _) = yaml::parse::<Vec<BackendConfig>>(&text, path)?;
@@ -51,6 +51,7 @@ mod tests {
     use tokenweir_core::openai::engine_control::Permission;
 
     const HASH: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    /// Stands for a key that must not appear in an error text.
     const CANARY: &str = "canary-5e1f";
 
     fn keys_text() -> String {
@@ -73,11 +74,11 @@ mod tests {
 
     #[test]
     fn a_keys_file_has_tenants_with_several_keys() {
-        let other = HASH.replace(":ba", ":bb");
+        let other_hash = HASH.replace(":ba", ":bb");
         let text = format!(
             "tenants:\n- name: a\n  tier: gold\n  models: [m, 'n-*']\n  \
              limits: {{ concurrency: 2 }}\n  keys:\n  - {{ name: one, hash: '{HASH}' }}\n  \
-             - name: two\n    hash: {other}\n    limits: {{ tokens_per_minute: 10 }}\n"
+             - name: two\n    hash: {other_hash}\n    limits: {{ tokens_per_minute: 10 }}\n"
         );
         let keys = load("good.yaml", &text).unwrap();
         let tenant = &keys.tenants[0];
@@ -158,7 +159,8 @@ mod tests {
     }
 
     proptest! {
-        /// A key is at any position of a file with any syntax error.
+        /// Inserts a key at any position of a keys file, between characters that cause syntax
+        /// errors.
         #[test]
         fn no_error_quotes_a_key_in_the_file(
             cut in 0_usize..200, insert in 0_usize..200,

@@ -17,7 +17,7 @@ pub struct LoadedConfig {
     pub config: Config,
     /// The source of every value.
     pub sources: ConfigSources,
-    /// The configuration file, if there is one.
+    /// The configuration file. `None`: the configuration was loaded without a file.
     pub file: Option<PathBuf>,
 }
 
@@ -34,7 +34,7 @@ impl Config {
         Self::parse(&file::read(file)?, file, overrides)
     }
 
-    /// Like [`Config::load`], with the content of `file` in `text`.
+    /// Like [`Config::load`], but `text` is the content of `file`, which is not read.
     pub fn parse(
         text: &str,
         file: &Path,
@@ -57,8 +57,9 @@ fn locate_violation(
     file: &Path,
 ) -> ConfigError {
     let error = ConfigError::new(&violation.problem);
-    let set = violation.paths.iter().find(|path| sources.source_of(path) != ConfigSource::Default);
-    let Some(path) = set.or(violation.paths.first()) else { return error };
+    let set_path =
+        violation.paths.iter().find(|path| sources.source_of(path) != ConfigSource::Default);
+    let Some(path) = set_path.or(violation.paths.first()) else { return error };
     match sources.source_of(path) {
         source @ (ConfigSource::Flag(_) | ConfigSource::Environment(_)) => error.at_source(source),
         ConfigSource::File | ConfigSource::Default => match sources.outline().position(path) {
@@ -85,27 +86,32 @@ impl LoadedConfig {
         Err(error.with_help(Some(help)))
     }
 
-    /// Every value with its source, for `/config`. Secrets are shown as references.
+    /// The JSON document of `/config`: every value with its source. A secret is shown as its
+    /// location.
     pub fn view(&self) -> Value {
         let values = serde_json::to_value(&self.config).unwrap_or_default();
         let file = self.file.as_ref().map(|file| file.display().to_string());
         json!({ "file": file, "config": self.annotate("", values) })
     }
 
+    /// Replaces each value inside `value`, which is at `path`, by an object with the value and its
+    /// source.
     fn annotate(&self, path: &str, value: Value) -> Value {
-        let below =
+        let child_path =
             |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
         match value {
             Value::Object(fields) if !fields.is_empty() => {
                 let annotate = |(key, value): (String, Value)| {
-                    let value = self.annotate(&below(&key), value);
+                    let value = self.annotate(&child_path(&key), value);
                     (key, value)
                 };
                 Value::Object(fields.into_iter().map(annotate).collect::<Map<_, _>>())
             }
             Value::Array(items) if !items.is_empty() => {
                 let items = items.into_iter().enumerate();
-                items.map(|(index, item)| self.annotate(&below(&index.to_string()), item)).collect()
+                items
+                    .map(|(index, item)| self.annotate(&child_path(&index.to_string()), item))
+                    .collect()
             }
             value => json!({ "value": value, "source": self.sources.source_of(path).to_string() }),
         }

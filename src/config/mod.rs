@@ -1,6 +1,6 @@
 //! Loads and validates the configuration from four sources: flags, environment variables, a file
-//! and defaults. The result is a valid [`Config`] or an error with its location. Most sections are
-//! defined by the modules that use them.
+//! and defaults. The result is a valid [`Config`] or an error with its location. Many sections are
+//! defined by the modules that use them, the others by `sections`.
 //!
 //! ```text
 //! text        a file as text, its YAML with positions, and the errors

@@ -14,48 +14,51 @@ use tokenweir_core::routing::PolicyKind;
 /// A value from a flag or an environment variable, with its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverrideValue<T> {
-    /// The value.
+    /// The value of the flag or the variable.
     pub value: T,
-    /// A flag or an environment variable.
+    /// The flag or the environment variable.
     pub source: ConfigSource,
 }
 
-/// The values of flags and environment variables. `None`: not given.
+/// The values of flags and environment variables. `None`: neither the flag nor the variable is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// `backends`. It replaces all `backends` of the file.
+    /// Overrides the key `backends`: replaces all `backends` of the file.
     pub backends: Option<OverrideValue<Vec<BackendAddress>>>,
-    /// `listen`.
+    /// Overrides the key `listen`.
     pub listen: Option<OverrideValue<SocketAddr>>,
-    /// `admin`.
+    /// Overrides the key `admin`.
     pub admin: Option<OverrideValue<SocketAddr>>,
-    /// `routing.policy`.
+    /// Overrides the key `routing.policy`.
     pub policy: Option<OverrideValue<PolicyKind>>,
-    /// `usage`.
+    /// Overrides the key `usage`.
     pub usage: Option<OverrideValue<UsageMode>>,
-    /// `drain.timeout`.
+    /// Overrides the key `drain.timeout`.
     pub drain_timeout: Option<OverrideValue<Duration>>,
-    /// `log.level`.
+    /// Overrides the key `log.level`.
     pub log_level: Option<OverrideValue<LogLevel>>,
-    /// `log.format`.
+    /// Overrides the key `log.format`.
     pub log_format: Option<OverrideValue<LogFormat>>,
-    /// `log.access`.
+    /// Overrides the key `log.access`.
     pub access_log: Option<OverrideValue<bool>>,
-    /// `tracing.endpoint`.
+    /// Overrides the key `tracing.endpoint`.
     pub otlp_endpoint: Option<OverrideValue<String>>,
 }
 
 /// The source of every value, by its path, such as `drain.timeout`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigSources {
+    /// The values that the file contains.
     outline: Outline,
+    /// The paths that flags and environment variables override.
     overridden: Vec<(&'static str, ConfigSource)>,
 }
 
 // === impl Overrides ===
 
 impl Overrides {
-    /// Overrides values of the file and the defaults.
+    /// Writes the overrides into a configuration that has the values of the file and the defaults.
+    /// `outline` has the values of the file. Returns the source of every value.
     pub(super) fn apply(self, config: &mut Config, outline: Outline) -> ConfigSources {
         let mut sources = ConfigSources { outline, overridden: Vec::new() };
         let backends = self.backends.map(|OverrideValue { value, source }| OverrideValue {
@@ -79,14 +82,14 @@ impl Overrides {
     }
 }
 
-// === impl Sources ===
+// === impl ConfigSources ===
 
 impl ConfigSources {
     /// The source of the value at a path.
     pub fn source_of(&self, path: &str) -> ConfigSource {
         let is_below = |parent: &str| {
-            let rest = path.strip_prefix(parent);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            let suffix = path.strip_prefix(parent);
+            suffix.is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
         };
         match self.overridden.iter().find(|(parent, _)| is_below(parent)) {
             Some((_, source)) => source.clone(),
@@ -103,10 +106,10 @@ impl ConfigSources {
         &mut self,
         path: &'static str,
         value: &mut T,
-        given: Option<OverrideValue<T>>,
+        override_value: Option<OverrideValue<T>>,
     ) {
-        if let Some(OverrideValue { value: override_value, source }) = given {
-            *value = override_value;
+        if let Some(OverrideValue { value: new_value, source }) = override_value {
+            *value = new_value;
             self.overridden.push((path, source));
         }
     }

@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 pub struct ReloadOutcome {
     /// The configuration to apply.
     pub loaded: LoadedConfig,
-    /// The keys that change at once.
+    /// The keys whose new values apply at once.
     pub changed: Vec<String>,
-    /// The keys that have changed in the file and need a restart.
-    pub held: Vec<String>,
+    /// The keys that have changed and whose new values apply only after a restart.
+    pub unapplied: Vec<String>,
 }
 
 impl LoadedConfig {
@@ -25,13 +25,13 @@ impl LoadedConfig {
     pub fn reload(&self, new: Self) -> ReloadOutcome {
         let config = merge_reloadable(&self.config, &new.config);
         let changed = changed_keys(&self.config, &config);
-        let held = changed_keys(&config, &new.config);
-        ReloadOutcome { loaded: Self { config, ..new }, changed, held }
+        let unapplied = changed_keys(&config, &new.config);
+        ReloadOutcome { loaded: Self { config, ..new }, changed, unapplied }
     }
 }
 
-/// The new configuration, with the old values of keys that need a restart. It lists every section
-/// without `..`, so that a new section does not compile until it is classified here.
+/// The new configuration, with the old values of keys that need a restart. The expression lists
+/// every section without `..`, so that a new section does not compile until it is classified here.
 fn merge_reloadable(old: &Config, new: &Config) -> Config {
     Config {
         // Applied at once. A request keeps the values with which it started.
@@ -91,20 +91,23 @@ fn changed_keys(old: &Config, new: &Config) -> Vec<String> {
     changed
 }
 
+/// Adds the paths at and below `path` whose values differ to `changed`.
 fn compare_values(path: &str, old: &Value, new: &Value, changed: &mut Vec<String>) {
-    let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+    let child_path =
+        |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
     match (old, new) {
         (old, new) if old == new => {}
-        (Value::Object(olds), Value::Object(news)) => {
-            let removed = olds.keys().filter(|key| !news.contains_key(*key));
-            changed.extend(removed.map(|key| below(key)));
-            for (key, new) in news {
-                compare_values(&below(key), olds.get(key).unwrap_or(&Value::Null), new, changed);
+        (Value::Object(old_fields), Value::Object(new_fields)) => {
+            let removed = old_fields.keys().filter(|key| !new_fields.contains_key(*key));
+            changed.extend(removed.map(|key| child_path(key)));
+            for (key, new) in new_fields {
+                let old = old_fields.get(key).unwrap_or(&Value::Null);
+                compare_values(&child_path(key), old, new, changed);
             }
         }
-        (Value::Array(olds), Value::Array(news)) => {
-            match (index_by_name(olds), index_by_name(news)) {
-                (Some(olds), Some(news)) => compare_entries(path, &olds, &news, changed),
+        (Value::Array(old_items), Value::Array(new_items)) => {
+            match (index_by_name(old_items), index_by_name(new_items)) {
+                (Some(old), Some(new)) => compare_entries(path, &old, &new, changed),
                 _ => changed.push(path.to_owned()),
             }
         }
@@ -112,18 +115,20 @@ fn compare_values(path: &str, old: &Value, new: &Value, changed: &mut Vec<String
     }
 }
 
+/// Compares two lists whose entries have names. Adds the paths of changed, added and removed
+/// entries to `changed`, or the path of the list if only the order of the entries differs.
 fn compare_entries(
     path: &str,
-    olds: &BTreeMap<&str, &Value>,
-    news: &BTreeMap<&str, &Value>,
+    old_entries: &BTreeMap<&str, &Value>,
+    new_entries: &BTreeMap<&str, &Value>,
     changed: &mut Vec<String>,
 ) {
     let previous_count = changed.len();
-    for name in olds.keys().filter(|name| !news.contains_key(*name)) {
+    for name in old_entries.keys().filter(|name| !new_entries.contains_key(*name)) {
         changed.push(format!("{path}[{name}] removed"));
     }
-    for (name, new) in news {
-        match olds.get(name) {
+    for (name, new) in new_entries {
+        match old_entries.get(name) {
             Some(old) => compare_values(&format!("{path}[{name}]"), old, new, changed),
             None => changed.push(format!("{path}[{name}] added")),
         }
@@ -138,7 +143,7 @@ fn index_by_name(items: &[Value]) -> Option<BTreeMap<&str, &Value>> {
     items.iter().map(|item| Some((entry_name(item)?, item))).collect()
 }
 
-/// The name, URL or tier of an entry.
+/// The name of an entry of a list: its `name`, or else its `url` or `tier`.
 fn entry_name(item: &Value) -> Option<&str> {
     ["name", "url", "tier"].iter().find_map(|key| item.get(key)?.as_str())
 }
@@ -163,7 +168,7 @@ mod tests {
         let new = "backends: [{ url: c:1, weight: 2 }, \
                    { url: a:1, name: x, api_key: { env: NEW } }]\n\
                    routing: { policy: p2c, session_headers: [x-user] }\ndrain: { timeout: 1m }\n";
-        let ReloadOutcome { changed, held, loaded } = reload(old, new);
+        let ReloadOutcome { changed, unapplied, loaded } = reload(old, new);
         assert_eq!(
             changed,
             [
@@ -175,7 +180,7 @@ mod tests {
                 "routing.session_headers",
             ]
         );
-        assert_eq!(held, [""; 0]);
+        assert_eq!(unapplied, [""; 0]);
         assert_eq!(loaded.config.backends.len(), 2);
     }
 
@@ -184,9 +189,9 @@ mod tests {
         let old = "listen: 127.0.0.1:1\nrouting: { decision_log_size: 5 }\nlog: { level: warn }\n";
         let new = "listen: 127.0.0.1:2\nrouting: { decision_log_size: 6 }\nlog: { level: info }\n\
                    usage: passive\n";
-        let ReloadOutcome { changed, held, loaded } = reload(old, new);
+        let ReloadOutcome { changed, unapplied, loaded } = reload(old, new);
         assert_eq!(changed, ["usage"]);
-        assert_eq!(held, ["listen", "log.level", "routing.decision_log_size"]);
+        assert_eq!(unapplied, ["listen", "log.level", "routing.decision_log_size"]);
         assert_eq!((loaded.config.listen.port(), loaded.config.routing.decision_log_size), (1, 5));
     }
 
@@ -194,7 +199,7 @@ mod tests {
     fn the_same_text_changes_nothing() {
         let text = "backends: [{ url: a:1 }]\nmodels: [{ name: a, served_as: b }]\n";
         let reloaded = reload(text, text);
-        assert_eq!((reloaded.changed, reloaded.held), (Vec::new(), Vec::new()));
+        assert_eq!((reloaded.changed, reloaded.unapplied), (Vec::new(), Vec::new()));
     }
 
     #[test]

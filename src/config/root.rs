@@ -136,6 +136,7 @@ impl Default for Config {
     }
 }
 
+/// Reads an IP address and a port.
 fn read_socket<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(from)?;
     let problem =

@@ -7,15 +7,16 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
 use serde_json::Value;
 
-/// The schema, in draft 2020-12. Subschemas are inlined: it contains no `$ref`.
+/// Generates the JSON Schema, in draft 2020-12. Subschemas are inlined: the schema contains no
+/// `$ref`.
 pub fn schema() -> Schema {
     let settings =
         SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let settings = settings.with_transform(RecursiveTransform(adapt_schema));
     let mut schema = settings.into_generator().into_root_schema_for::<Config>();
-    let about = "All keys of the configuration file. A missing key has its default.";
+    let description = "All keys of the configuration file. A missing key has its default.";
     schema.insert("title".to_owned(), "The configuration of tokenweir".into());
-    schema.insert("description".to_owned(), about.into());
+    schema.insert("description".to_owned(), description.into());
     schema
 }
 

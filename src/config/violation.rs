@@ -1,16 +1,16 @@
-//! A violated rule of the configuration.
+//! The violation of a rule of the configuration.
 
-/// A violated rule.
+/// The violation of a rule of the configuration.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RuleViolation {
-    /// The values that violate the rule together. The error is reported at the first one that is
-    /// not a default.
+    /// The paths of the values that together violate the rule. The error is reported at the first
+    /// of these values that is not a default.
     pub(crate) paths: Vec<String>,
-    /// The problem, as text for users.
+    /// The problem, as text for operators.
     pub(crate) problem: String,
 }
 
-/// A violation of a rule for one value.
-pub(crate) fn broken(path: &str, problem: impl Into<String>) -> RuleViolation {
+/// The violation of a rule for the single value at `path`.
+pub(crate) fn violation_at(path: &str, problem: impl Into<String>) -> RuleViolation {
     RuleViolation { paths: vec![path.to_owned()], problem: problem.into() }
 }

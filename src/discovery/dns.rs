@@ -21,21 +21,21 @@ pub struct DnsResolver(TokioResolver);
 /// A DNS query for backends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DnsQuery {
-    /// The addresses of a host.
+    /// Each address of a host is a backend.
     Host {
         /// Name of the host.
         name: String,
-        /// Port of the backend at every address.
+        /// Port of the backends. All addresses have the same port.
         port: u16,
     },
-    /// The hosts of a service, with their ports.
+    /// Each host and port of a service (SRV) is a backend.
     Service {
         /// Name of the service, such as `_http._tcp.vllm.default.svc.cluster.local`.
         name: String,
     },
 }
 
-/// Why a query returned no addresses.
+/// Why a query has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
     /// No name server is configured, or the query failed.
@@ -73,7 +73,8 @@ impl DnsResolver {
         Ok(Self(builder.build()?))
     }
 
-    /// The addresses for a query, sorted and without duplicates.
+    /// Resolves a query to addresses, sorted and without duplicates. Fails if there are no
+    /// addresses.
     pub async fn resolve(&self, query: &DnsQuery) -> Result<Vec<BackendAddress>, DnsError> {
         let mut addresses = match query {
             DnsQuery::Host { name, port } => self.resolve_host(name, *port).await?,
@@ -103,6 +104,7 @@ impl DnsResolver {
     }
 }
 
+/// Disables the cache and limits the time and the attempts of a query.
 fn configure(options: &mut ResolverOpts) {
     options.cache_size = 0;
     options.timeout = QUERY_TIMEOUT;

@@ -12,9 +12,11 @@ const A: u16 = 1;
 const AAAA: u16 = 28;
 const SRV: u16 = 33;
 
-/// The records of the server: type and data of each. `None`: the server responds with SERVFAIL.
+/// The records of the name server: the type and the data of each record. `None`: the server
+/// responds with SERVFAIL.
 type Zone = Option<Vec<(u16, Vec<u8>)>>;
 
+/// A name server on loopback that counts its queries.
 struct TestNameServer {
     addr: SocketAddr,
     zone: Arc<Mutex<Zone>>,
@@ -29,10 +31,10 @@ impl TestNameServer {
         let (zone, query_count) = (server.zone.clone(), server.query_count.clone());
         tokio::spawn(async move {
             let mut query = [0; 512];
-            while let Ok((length, peer)) = socket.recv_from(&mut query).await {
+            while let Ok((length, client)) = socket.recv_from(&mut query).await {
                 query_count.fetch_add(1, Ordering::Relaxed);
                 let response = encode_response(&query[..length], zone.lock().unwrap().as_deref());
-                socket.send_to(&response, peer).await.unwrap();
+                socket.send_to(&response, client).await.unwrap();
             }
         });
         server
@@ -49,7 +51,8 @@ impl TestNameServer {
     }
 }
 
-/// The response to a query: its id and question, and the records of the requested type.
+/// Encodes the response to a query: the id and the question of the query, and the records of the
+/// requested type.
 fn encode_response(query: &[u8], zone: Option<&[(u16, Vec<u8>)]>) -> Vec<u8> {
     let name = query[12..].iter().position(|byte| *byte == 0).unwrap() + 1;
     let question = &query[12..12 + name + 4];

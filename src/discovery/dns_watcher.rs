@@ -10,17 +10,21 @@ use tokenweir_core::clock;
 pub struct DnsWatcher {
     resolver: DnsResolver,
     query: DnsQuery,
+    /// Time from the end of one query to the next query.
     interval: Duration,
-    /// The addresses that were reported last.
+    /// The addresses that were reported last. Empty before the first report.
     last_reported: Vec<BackendAddress>,
+    /// Whether the first query has been sent.
     has_queried: bool,
+    /// Whether the last query failed.
     is_failing: bool,
 }
 
 // === impl DnsWatcher ===
 
 impl DnsWatcher {
-    /// Resolves the name at once, and then after each `interval`.
+    /// Creates the source. It resolves the name at the first call of [`DiscoverySource::changed`],
+    /// and then `interval` after each result.
     pub fn new(resolver: DnsResolver, query: DnsQuery, interval: Duration) -> Self {
         Self {
             resolver,
@@ -34,7 +38,7 @@ impl DnsWatcher {
 }
 
 impl DiscoverySource for DnsWatcher {
-    /// Waits until the name resolves to other addresses than before and returns all of them.
+    /// Waits until the name resolves to other addresses than before and returns all new addresses.
     /// Failures and responses without addresses are logged and retried.
     async fn changed(&mut self) -> Vec<BackendAddress> {
         loop {
@@ -43,7 +47,7 @@ impl DiscoverySource for DnsWatcher {
             }
             let result = self.resolver.resolve(&self.query).await;
             let has_failed = std::mem::replace(&mut self.is_failing, result.is_err());
-            let (name, known) = (&self.query, self.last_reported.len());
+            let (name, reported) = (&self.query, self.last_reported.len());
             match result {
                 Err(error) if has_failed => {
                     tracing::debug!(%name, %error, "DNS discovery still fails");
@@ -52,7 +56,7 @@ impl DiscoverySource for DnsWatcher {
                     tracing::warn!(
                         %name,
                         %error,
-                        known,
+                        known = reported,
                         "DNS discovery failed: keeping the known backends of this name"
                     );
                 }

@@ -14,7 +14,7 @@ use tokenweir_core::address::BackendAddress;
 
 /// A source of backend addresses.
 pub trait DiscoverySource: Send {
-    /// Waits until the list of addresses changes and returns the complete list. Failures are logged
-    /// and retried.
+    /// Waits until the list of addresses differs from the list that was returned last, and returns
+    /// the complete new list. Failures are logged and retried.
     fn changed(&mut self) -> impl Future<Output = Vec<BackendAddress>> + Send;
 }

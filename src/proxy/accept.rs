@@ -1,5 +1,5 @@
-//! Accepts a request by its head: routing, authentication, overload check, and the start of its
-//! record.
+//! Accepts a request by its head, before its body is read: looks up its API route, authenticates
+//! the client, checks for overload, and opens the record of the request.
 
 use super::access::{AuthOutcome, Principal};
 use super::context::ProxyContext;
@@ -20,11 +20,12 @@ use tokenweir_core::openai::route::{ApiRoute, RouteError};
 use tokenweir_core::record::{RequestHeadAttributes, RequestRecord};
 use tokenweir_core::trace_context::Propagation;
 
-/// A request whose head has been read.
+/// A request whose head has been read and checked.
 pub enum AcceptedRequest {
     /// The gateway answers the request itself, without a record.
     AnsweredLocally(Response<Full<Bytes>>),
-    /// Any other request. It is recorded even if it is dropped from here on.
+    /// Any other request. The gateway writes its record even if the client disconnects before the
+    /// request is handled.
     Recorded(RecordedRequest),
 }
 
@@ -32,16 +33,19 @@ pub enum AcceptedRequest {
 pub struct RecordedRequest {
     pub(super) exchange: Exchange,
     pub(super) principal: Principal,
-    /// The concurrency permit of its tenant, or the error that rejects the request. `None`: the
-    /// tenant has no concurrency limit.
+    /// The concurrency permit of the tenant, or the error with which the gateway rejects the
+    /// request. `None`: the request needs no concurrency permit.
     pub(super) permit: Result<Option<ConcurrencyPermit>, GatewayError>,
+    /// The `Origin` header of the request, for the CORS headers of the response.
     pub(super) origin: Option<HeaderValue>,
 }
 
-/// Accepts a request of a client, and removes the credentials for the gateway from its headers.
+/// Accepts a request of a client by its head, and removes the API key of the gateway from the
+/// request headers.
 ///
-/// This is not a part of [`handle_request`](super::handle_request), because hyper drops that future
-/// before its first poll if the client disconnects with the last byte of its request.
+/// This function is separate from [`handle_request`](super::handle_request), because hyper drops
+/// the future of `handle_request` before its first poll if the client disconnects right after the
+/// last byte of the request. The record of the request exists by then.
 pub fn accept_request<B>(
     context: &ProxyContext,
     client: &ClientInfo,
@@ -59,7 +63,7 @@ pub fn accept_request<B>(
         (_, Err(error)) => Err(error),
         _ if !has_host => Err(GatewayError::BadHead),
         (Err(no_route), _) => Err(no_route_error(no_route, request.uri().path())),
-        // The count does not include this request yet.
+        // `open()` does not include this request yet.
         (Ok((ApiRoute::Forward(_), _)), Ok(permit)) => context
             .state
             .overload_guard
@@ -92,8 +96,8 @@ fn no_route_error(no_route: RouteError, path: &str) -> GatewayError {
     }
 }
 
-/// A record with the attributes of the request head. Its initial outcome is a client disconnect,
-/// which holds if the request is dropped.
+/// A new record with the attributes of the request head. The initial outcome of the record is a
+/// client disconnect. This outcome remains if the request is dropped before it is handled.
 fn new_record<B>(
     request: &Request<B>,
     client: IpAddr,
@@ -102,10 +106,10 @@ fn new_record<B>(
     context: &ProxyContext,
 ) -> RequestRecord {
     let now = clock::now();
-    let begin = |propagation: &Propagation| {
+    let start_trace = |propagation: &Propagation| {
         propagation.start_trace(request.headers(), fastrand::u128(1..), now)
     };
-    let trace = context.state.recording.propagation.as_ref().map(begin);
+    let trace = context.state.recording.propagation.as_ref().map(start_trace);
     let request_id = RequestId::from_headers(request.headers(), fastrand::u128(..));
     let method = method_name(request.method());
     RequestRecord {
@@ -122,6 +126,7 @@ fn new_record<B>(
     }
 }
 
+/// The name of the method for the record. `_OTHER`: a method that HTTP does not define.
 fn method_name(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",

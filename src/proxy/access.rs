@@ -1,5 +1,5 @@
-//! Authenticates requests by API key, checks what their principals may use, and charges tokens to
-//! tenants when requests have ended.
+//! Authenticates requests by API key, checks which models and engine-control fields their
+//! principals may use, and charges tokens to tenants when requests have ended.
 
 use crate::backend::pool::BackendPool;
 use crate::backend::routes::RouteTable;
@@ -19,52 +19,57 @@ use tokenweir_core::openai::engine_control::Permissions;
 use tokenweir_core::openai::route::{ApiRoute, RouteError};
 use tokenweir_core::record::RequestRecord;
 
-/// API keys, permissions and CORS of the client listener. Keys can be replaced while requests run.
+/// API keys, permissions and CORS settings of the client listener. The keys can be replaced while
+/// requests are open.
 #[derive(Default)]
 pub struct AccessControl {
-    /// `None`: no API key is required.
+    /// The accepted API keys. `None`: no API key is required.
     keys: ArcSwapOption<ApiKeys>,
     cors: Cors,
-    /// The permissions of all clients.
+    /// The engine-control permissions of all clients, in addition to those of an API key.
     permissions: Permissions,
-    /// Derives the `cache_salt` of each tenant. `None`: the salts of clients are forwarded.
+    /// The secret key from which the `cache_salt` of each tenant is derived. `None`: the gateway
+    /// forwards the `cache_salt` of the client unchanged.
     salt_key: Option<SaltKey>,
-    /// Why the last reload of the key file failed. `None`: the keys are those of the file.
+    /// The reason why the last reload of the key file failed. `None`: it did not fail, so the keys
+    /// are those of the file.
     reload_error: ArcSwapOption<String>,
 }
 
-/// The result of authentication: the principal, and whether the request is admitted.
+/// The result of authentication: the principal, and whether its key and limits allow the request.
 pub(super) struct AuthOutcome {
     pub(super) principal: Principal,
-    /// The concurrency permit of the tenant, or the error that rejects the request. `None`: no
-    /// concurrency is counted.
+    /// The concurrency permit of the tenant, or the error with which the gateway rejects the
+    /// request. `None`: the request does not count towards a concurrency limit.
     pub(super) permit: Result<Option<ConcurrencyPermit>, GatewayError>,
 }
 
-/// The identity behind a request. The default is a principal without a key and permissions.
+/// The identity that authentication derived for a request. The default has no API key and no
+/// permissions.
 #[derive(Default)]
 pub(super) struct Principal {
+    /// `None`: the request was not authenticated by an API key.
     key: Option<Arc<ApiKey>>,
-    /// Permissions for engine-control fields.
+    /// The engine-control fields that the principal may use.
     pub(super) permissions: Permissions,
-    /// The remaining rate limits, for the response headers.
+    /// The rate limits that remain after this request, for the response headers.
     pub(super) rate_limit_status: RateLimitStatus,
 }
 
 // === impl AccessControl ===
 
 impl AccessControl {
-    /// Access with the keys of a file. `None`: no API key is required.
+    /// Access control with the keys of a key file. `None`: no API key is required.
     pub fn new(key_file: Option<&KeyFile>, cors: Cors) -> Self {
         let access = Self { cors, ..Self::default() };
         access.replace_keys(key_file);
         access
     }
 
-    /// Sets the permissions of all clients.
+    /// Sets the engine-control permissions of all clients.
     #[must_use]
-    pub fn with_permissions(self, allowed: Permissions) -> Self {
-        Self { permissions: allowed, ..self }
+    pub fn with_permissions(self, permissions: Permissions) -> Self {
+        Self { permissions, ..self }
     }
 
     /// Sets the key that derives the `cache_salt` of requests from their tenants.
@@ -73,8 +78,9 @@ impl AccessControl {
         Self { salt_key, ..self }
     }
 
-    /// Replaces the keys for requests that begin from now on. Used-up limits stay used up, and open
-    /// requests continue. Also clears the reload error. `None`: no API key is required any more.
+    /// Replaces the API keys for new requests. The used parts of rate limits and quotas stay used,
+    /// and open requests continue. Also clears the reload error. `None`: no API key is required any
+    /// more.
     pub fn replace_keys(&self, key_file: Option<&KeyFile>) {
         self.keys.rcu(|previous| {
             let no_keys = ApiKeys::default();
@@ -84,12 +90,14 @@ impl AccessControl {
         self.reload_error.store(None);
     }
 
-    /// Records why a reload of the key file failed. [`Self::replace_keys`] clears it.
+    /// Records the reason why a reload of the key file failed. [`Self::replace_keys`] clears the
+    /// reason.
     pub fn set_reload_error(&self, problem: String) {
         self.reload_error.store(Some(Arc::new(problem)));
     }
 
-    /// Why the last reload of the key file failed. `None`: the keys are those of the file.
+    /// The reason why the last reload of the key file failed. `None`: it did not fail, so the keys
+    /// are those of the file.
     pub fn reload_error(&self) -> Option<Arc<String>> {
         self.reload_error.load_full()
     }
@@ -116,9 +124,10 @@ impl AccessControl {
         Some(response)
     }
 
-    /// Authenticates a request by its API key. Health and version need no key, as in vLLM. For
-    /// every other path the key is checked first, so that a client without a key learns nothing
-    /// else.
+    /// Authenticates a request by its API key, and counts the request towards the limits of the
+    /// key. `/health` and `/version` need no key, as in vLLM. For every other path, a missing key
+    /// takes precedence over other errors. So a client without a key does not learn which paths
+    /// exist.
     pub(super) fn authenticate(
         &self,
         route: Result<(ApiRoute, &str), RouteError>,
@@ -154,7 +163,7 @@ impl AccessControl {
     }
 }
 
-/// Charges the tokens of each request to its tenant when the request has ended, in any way.
+/// Charges the tokens of each request to its tenant when the request has ended, with any outcome.
 impl Sink for AccessControl {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
@@ -176,8 +185,8 @@ impl Principal {
         self.key.as_ref().map_or(&ALL, |key| key.models())
     }
 
-    /// Writes the identity and tier of the principal into the record, and removes its credentials
-    /// from the headers so that they are not forwarded.
+    /// Writes the identity and the tier of the principal into the record. Removes the API key from
+    /// the request headers, so that the key is not forwarded to a backend.
     pub(super) fn annotate_record(&self, record: &mut RequestRecord, headers: &mut HeaderMap) {
         let Some(key) = &self.key else { return };
         record.caller = Some(key.caller.clone());
@@ -187,8 +196,8 @@ impl Principal {
         remove_credentials(headers);
     }
 
-    /// Fails if the principal may not use the model of a request. A request without a model, or
-    /// with an empty one, gets the default model of the backends, if it is known.
+    /// Fails if the principal may not use the model of a request. For a request without a model
+    /// name or with an empty name, the default model of the backends is checked.
     pub(super) fn check_model_access(
         &self,
         model: Option<&str>,
@@ -206,7 +215,7 @@ impl Principal {
         Err(GatewayError::ModelNotAllowed { model })
     }
 
-    /// The error without the names of models that the principal may not use.
+    /// Removes the names of models that the principal may not use from an error text.
     pub(super) fn redact_error(&self, error: GatewayError, pool: &BackendPool) -> GatewayError {
         let GatewayError::UnknownModel { model, .. } = error else { return error };
         let routes = pool.routes();

@@ -1,14 +1,14 @@
-//! Admission control: leases a backend with capacity to a request, or queues the request until one
-//! has capacity.
+//! Admission control: leases a backend with capacity to a request, or queues the request until a
+//! backend has capacity.
 //!
-//! While a backend below its saturation thresholds can serve a request, the request gets a lease at
-//! once. Otherwise it waits in the admission queue. When capacity is freed, the first request in
-//! the queue that can use it gets the lease.
+//! If a backend below the saturation thresholds can serve a request, the request gets a lease at
+//! once. Otherwise the request waits in the admission queue. When a backend gets capacity, the
+//! first queued request that this backend can serve gets the lease.
 //!
 //! The lease is taken under the lock of the queue and sent to the waiting request. So no later
-//! request can take the capacity in between, no request is woken in vain, and the policy picks the
-//! backend as late as possible. A client disconnect drops the queue entry. A lease that was already
-//! sent to it is released.
+//! request can take the capacity first, a waiting request wakes only when it has a lease or an
+//! error, and the policy picks the backend as late as possible. A client disconnect removes the
+//! request from the queue, and releases a lease that was already sent to the request.
 
 use crate::backend::Lease;
 use crate::backend::pool::{BackendPool, BackendRequirements};
@@ -30,7 +30,7 @@ use tokenweir_core::routing::PromptFingerprint;
 use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokio::sync::oneshot;
 
-/// Decides which requests go to a backend now, and which ones wait.
+/// Decides which requests are sent to a backend now, and which requests wait in the queue.
 pub struct AdmissionController {
     pool: Arc<BackendPool>,
     /// `None`: admission control is disabled. No further request is queued.
@@ -40,14 +40,15 @@ pub struct AdmissionController {
     queue: Mutex<AdmissionQueue<LeaseWaiter>>,
 }
 
-/// When requests wait, how many of them, and for how long.
+/// Settings of admission control: when requests wait, the maximum number of waiting requests, and
+/// the maximum wait.
 #[derive(Debug, Clone)]
 pub struct AdmissionSettings {
     /// A backend above one of these thresholds gets no new requests.
     pub thresholds: SaturationThresholds,
-    /// Most waiting requests.
+    /// Maximum number of waiting requests.
     pub queue_capacity: usize,
-    /// Longest wait of a request.
+    /// Maximum wait of a request. After that, the gateway rejects the request.
     pub max_wait: Duration,
     /// The priority classes: tiers in order of precedence.
     pub classes: PriorityClasses,
@@ -55,16 +56,19 @@ pub struct AdmissionSettings {
     pub tenant_header: Option<HeaderName>,
 }
 
-/// The flow of a request in the queue: its priority class and tenant.
+/// The flow of a request in the queue: its priority class and its tenant. Flows of the same class
+/// share the queue fairly.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowKey {
+    /// Index of the priority class. 0 takes precedence over all others.
     priority_class: usize,
     tenant_hash: u64,
 }
 
-/// Assumed output of a request, in tokens, for its cost in the fair queue.
+/// Assumed number of output tokens of a request. With the estimated prompt tokens, it is the cost
+/// of the request in the fair queue.
 const EXPECTED_OUTPUT_TOKENS: u64 = 256;
-/// Assumed bytes of JSON per prompt token, for the same cost.
+/// Assumed number of prompt bytes in the JSON body per prompt token, to estimate the prompt tokens.
 const PROMPT_BYTES_PER_TOKEN: u64 = 4;
 
 /// A lease on a backend, and the decision that picked the backend.
@@ -79,7 +83,7 @@ struct LeaseWaiter {
     result_sender: oneshot::Sender<Result<LeasedBackend, GatewayError>>,
 }
 
-/// The result of a second admission attempt under the lock of the queue.
+/// The result of the second try to admit a request, which is made under the lock of the queue.
 enum AdmitOutcome {
     /// The request got a lease.
     Leased(LeasedBackend),
@@ -87,9 +91,10 @@ enum AdmitOutcome {
     Queued(QueuedRequestId),
 }
 
-/// The entry of a request in the queue. Dropping it removes the entry.
+/// The entry of a waiting request in the queue. Dropping the guard removes the entry.
 struct QueueGuard<'a> {
     controller: &'a AdmissionController,
+    /// The id of the entry.
     key: QueuedRequestId,
     result_receiver: oneshot::Receiver<Result<LeasedBackend, GatewayError>>,
 }
@@ -97,7 +102,8 @@ struct QueueGuard<'a> {
 // === impl AdmissionController ===
 
 impl AdmissionController {
-    /// Admission control for the backends of a pool. `None`: disabled, no request waits.
+    /// Admission control for the backends of a pool. `None`: admission control is disabled, so no
+    /// request waits.
     pub fn new(pool: Arc<BackendPool>, settings: Option<AdmissionSettings>) -> Self {
         let (capacity, classes) = settings
             .as_ref()
@@ -107,8 +113,9 @@ impl AdmissionController {
         Self { pool, settings, tenant_hasher: RandomState::new(), queue }
     }
 
-    /// Replaces the settings. Waiting requests keep waiting, in the class of the same name or in
-    /// the default class. With `None` they wait until the next backend is free, without thresholds.
+    /// Replaces the settings. Waiting requests stay in the queue, in the new class with the name of
+    /// their class, or else in the default class. `None` disables admission control: waiting
+    /// requests get a lease on any available backend without regard to saturation.
     pub fn update_settings(&self, settings: Option<AdmissionSettings>) {
         self.with_queue(|queue| {
             let previous = self.settings.load_full();
@@ -122,20 +129,21 @@ impl AdmissionController {
             }
             self.settings.store(settings.map(Arc::new));
         });
-        // With other thresholds, backends may have capacity.
+        // A backend that was saturated may have capacity under the new thresholds.
         self.pool.capacity_notifier().notify();
     }
 
-    /// Waiting requests per class, in order of precedence. Empty if admission control is disabled.
+    /// The name of each priority class and the number of its waiting requests, in order of
+    /// precedence. Empty if admission control is disabled.
     pub fn waiting_by_class(&self) -> Vec<(Arc<str>, usize)> {
         let Some(settings) = self.settings.load_full() else { return Vec::new() };
         let names = settings.classes.names().iter().cloned();
         names.zip(self.lock_queue().waiting()).collect()
     }
 
-    /// The flow of a request. Its tenant is `tenant`, the tenant of its API key; otherwise the
-    /// value of the configured header, otherwise the client's `Authorization`, otherwise the client
-    /// address.
+    /// The flow of a request. `tenant` is the tenant of its API key. If `tenant` is `None`, the
+    /// value of the configured tenant header identifies the tenant, otherwise the `Authorization`
+    /// header, otherwise the address of the client.
     pub fn flow_key(
         &self,
         headers: &HeaderMap,
@@ -159,10 +167,11 @@ impl AdmissionController {
         FlowKey { priority_class, tenant_hash }
     }
 
-    /// Leases a backend, now or when one has capacity.
+    /// Leases a backend to a request, at once or when a backend has capacity. Writes the times at
+    /// which the request enters and leaves the queue into `timings`.
     ///
-    /// Fails if no backend serves the model or is available, if the queue is full, if a request
-    /// with precedence displaces this one, and after the longest wait.
+    /// Fails if no backend serves the model, if no backend is available, if the queue is full, if a
+    /// request with precedence displaces this request from the queue, or after the maximum wait.
     pub async fn admit(
         &self,
         requirements: BackendRequirements<'_>,
@@ -196,7 +205,8 @@ impl AdmissionController {
             },
         };
         let outcome = self.with_queue(|queue| {
-            // Waiting requests go first. Capacity that they cannot use is for new requests.
+            // Waiting requests are served first. The new request gets a lease only if no request
+            // for the same model still waits.
             if !self.dispatch_queued(queue, &settings.thresholds, now).has(requirements.model)
                 && let Some(lease) =
                     self.pool.lease_below_thresholds(&settings.thresholds, requirements, now)?
@@ -211,14 +221,15 @@ impl AdmissionController {
         };
         let mut guard = QueueGuard { controller: self, key, result_receiver };
         timings.queued = Some(now);
-        // Capacity that was freed before this request was queued has notified no one.
+        // Capacity that was freed before this request was queued has woken no task, so it is
+        // dispatched here.
         self.with_queue(|queue| self.dispatch_queued(queue, &settings.thresholds, now));
         let result = guard.wait_for_lease(settings, now + settings.max_wait).await;
         timings.dequeued = Some(clock::now());
         result
     }
 
-    /// Dispatches freed capacity to waiting requests. Never returns.
+    /// Leases freed capacity to waiting requests, in an endless loop.
     pub async fn run(self: Arc<Self>) {
         loop {
             self.pool.capacity_notifier().wait_capacity_freed().await;
@@ -228,8 +239,8 @@ impl AdmissionController {
         }
     }
 
-    /// Leases all available capacity to waiting requests, each to the first one that can use it.
-    /// Returns the models of the requests that still wait, for which no backend has capacity.
+    /// Leases all available capacity to waiting requests, in the order of the queue. A request
+    /// whose model has no capacity is skipped. Returns the models of the skipped requests.
     fn dispatch_queued(
         &self,
         queue: &mut AdmissionQueue<LeaseWaiter>,
@@ -250,6 +261,7 @@ impl AdmissionController {
         exhausted
     }
 
+    /// Runs `work` on the locked queue, and then publishes the number of waiting requests.
     fn with_queue<R>(&self, work: impl FnOnce(&mut AdmissionQueue<LeaseWaiter>) -> R) -> R {
         let mut queue = self.lock_queue();
         let result = work(&mut queue);
@@ -295,8 +307,8 @@ fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequireme
 // === impl LeaseWaiter ===
 
 impl LeaseWaiter {
-    /// Sends the result to the waiting request. If its client has disconnected, the lease is
-    /// released.
+    /// Sends the lease or the error to the waiting request. If the client of the request has
+    /// disconnected, the lease is dropped and thereby released.
     fn send_result(self, result: Result<LeasedBackend, GatewayError>) {
         drop(self.result_sender.send(result));
     }
@@ -305,7 +317,8 @@ impl LeaseWaiter {
 // === impl QueueGuard ===
 
 impl QueueGuard<'_> {
-    /// Waits for the lease until the deadline.
+    /// Waits for the lease until the deadline. Fails if the request is displaced from the queue, if
+    /// no backend serves its model any more, or at the deadline.
     async fn wait_for_lease(
         &mut self,
         settings: &AdmissionSettings,
@@ -320,7 +333,7 @@ impl QueueGuard<'_> {
             Some(RejectedRequest { retry_after, .. }) => {
                 Err(GatewayError::QueueTimeout { waited: settings.max_wait, retry_after })
             }
-            // The result was sent at the same moment.
+            // The entry is already removed: the result was sent while the timeout expired.
             None => self.result_receiver.try_recv().unwrap_or(Err(GatewayError::Internal)),
         }
     }
@@ -328,7 +341,7 @@ impl QueueGuard<'_> {
 
 impl Drop for QueueGuard<'_> {
     fn drop(&mut self) {
-        // No effect if the request got a result: then its entry is already removed.
+        // This has no effect if a result was sent, because the entry is already removed then.
         self.controller.with_queue(|queue| queue.leave(self.key));
     }
 }

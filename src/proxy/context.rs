@@ -1,5 +1,5 @@
-//! The parts of the gateway that serve a request: the state that survives reloads, and the settings
-//! that reloads replace.
+//! The values with which the proxy serves requests: the state that survives reloads, and the
+//! settings that reloads replace.
 
 use super::access::AccessControl;
 use super::admission::{AdmissionController, AdmissionSettings};
@@ -18,22 +18,23 @@ use tokenweir_core::record::TierResolver;
 use tokenweir_core::trace_context::Propagation;
 use tokenweir_net::client::HttpClient;
 
-/// Serves requests. A reload replaces it by one with the same state.
+/// The values with which the proxy serves requests. A reload replaces the context by a new context
+/// with the same state and other settings.
 pub struct ProxyContext {
     /// The state that survives reloads.
     pub state: ProxyState,
     /// The settings of requests.
     pub settings: RequestSettings,
-    /// The HTTP client for backends.
+    /// The HTTP client that sends requests to backends.
     pub backend_client: HttpClient,
-    /// Decides about retries on other backends.
+    /// Decides whether failed requests are retried on other backends.
     pub retry: RetryController,
 }
 
-/// The state of the proxy that survives reloads. Clones share it.
+/// The state of the proxy that survives reloads. Clones share one state.
 #[derive(Clone)]
 pub struct ProxyState {
-    /// The backends.
+    /// The backends, and the policy that picks among them.
     pub pool: Arc<BackendPool>,
     /// API keys, permissions and CORS.
     pub access: Arc<AccessControl>,
@@ -41,39 +42,41 @@ pub struct ProxyState {
     pub admission: Arc<AdmissionController>,
     /// Rejects requests while the gateway is overloaded.
     pub overload_guard: Arc<OverloadGuard>,
-    /// The memory of all request bodies together.
+    /// Counts and limits the memory of all request bodies together.
     pub body_memory: Arc<BodyMemory>,
-    /// The registry of open requests.
+    /// The registry of all open requests, streamed or not.
     pub open_streams: Arc<ExchangeRegistry>,
     /// The consumer of the records of all requests.
     pub telemetry: Arc<Telemetry>,
-    /// The data that sinks get in addition to records.
+    /// The settings of the optional data in records: trace context, trace capture and sampled text.
     pub recording: RecordingSettings,
 }
 
-/// The data of requests that sinks get in addition to records.
+/// Settings of the optional data in the records of requests: trace context, trace capture and
+/// sampled text.
 #[derive(Debug, Clone, Default)]
 pub struct RecordingSettings {
     /// Propagation of trace context. `None`: the context of the client is forwarded unchanged.
     pub propagation: Option<Propagation>,
-    /// Share of requests in the trace capture, from 0 to 1; 0 without a capture.
+    /// Share of requests that the trace capture samples, from 0 to 1. 0: there is no trace capture.
     pub capture_ratio: f64,
     /// Sampling of prompt and response text. `None`: no text is sampled.
     pub payload_sampling: Option<PayloadSampling>,
 }
 
-/// Settings of requests. A request keeps the settings with which it began.
+/// Settings of requests. A reload does not change the settings of requests that are open.
 #[derive(Debug, Default)]
 pub struct RequestSettings {
     /// Timeout of the first output of a stream, counted from the request head. `None`: no timeout.
     pub first_output_timeout: Option<Duration>,
-    /// Longest request body in bytes.
+    /// Maximum length of a request body, in bytes.
     pub max_body_bytes: usize,
-    /// Longest wait for the next chunk of a request body.
+    /// Maximum wait for the next chunk of a request body. After that, the request is rejected.
     pub body_idle_timeout: Duration,
-    /// Determines the tier of a request.
+    /// Determines the tier of a request from its headers.
     pub tiers: TierResolver,
-    /// The headers that can contain a session id, the preferred one first.
+    /// The names of the headers that can contain a session id. If a request has several of them,
+    /// the first in this list counts.
     pub session_headers: Vec<HeaderName>,
 }
 
@@ -83,9 +86,9 @@ pub struct ProxySettings {
     pub requests: RequestSettings,
     /// Limits of retries.
     pub retry: RetrySettings,
-    /// The admission queue. `None`: admission control is disabled.
+    /// Settings of admission control and its queue. `None`: admission control is disabled.
     pub admission: Option<AdmissionSettings>,
-    /// Limit of the memory of all request bodies, in bytes.
+    /// Limit on the memory of all request bodies together, in bytes.
     pub body_memory_bytes: usize,
     /// Settings of the observation of responses.
     pub observation: ObservationSettings,
@@ -115,14 +118,15 @@ impl ProxyContext {
         Self { state, settings: requests, backend_client, retry: RetryController::new(retry) }
     }
 
-    /// Sets the data that sinks get in addition to records.
+    /// Sets which optional data the records of requests contain.
     #[must_use]
     pub fn with_recording(mut self, recording: RecordingSettings) -> Self {
         self.state.recording = recording;
         self
     }
 
-    /// The context after a reload. Applies the settings of the shared state at once.
+    /// The context after a reload. The settings of the shared state (observation, body memory and
+    /// admission) take effect during this call, before the new context is used.
     #[must_use]
     pub fn reloaded(&self, settings: ProxySettings, backend_client: HttpClient) -> Self {
         let ProxySettings { requests, retry, admission, body_memory_bytes, observation } = settings;

@@ -1,4 +1,5 @@
-//! Serves one accepted request, from the read of its body to the head of its response.
+//! Handles one accepted request: reads its body, sends the request to a backend, and makes the head
+//! of the response.
 
 use super::accept::{AcceptedRequest, RecordedRequest};
 use super::access::Principal;
@@ -29,12 +30,13 @@ use tokenweir_core::openai::Api;
 use tokenweir_core::record::RequestOptions;
 use tokenweir_net::backend_body::BackendBody;
 
-/// The body of a response: one that the gateway made, or the observed body of a backend.
+/// The body of a response to a client: a complete body that the gateway made, such as an error, or
+/// the observed body from a backend.
 pub type ProxyResponseBody =
     Either<Full<Bytes>, ObservedBody<BackendBody, (Lease, Option<ConcurrencyPermit>)>>;
 
-/// Serves one [accepted](super::accept_request) request. `abort_handle` aborts the response if the client
-/// does not read it.
+/// Handles one [accepted](super::accept_request) request and returns its response. `abort_handle`
+/// aborts the response if the client does not read the response.
 pub async fn handle_request<B: IncomingBody>(
     context: &ProxyContext,
     accepted: AcceptedRequest,
@@ -77,7 +79,8 @@ pub async fn handle_request<B: IncomingBody>(
     response
 }
 
-/// Reads and checks the request, waits for admission, and relays it until a backend has answered.
+/// Reads and checks the request, waits for admission, and sends the request to backends until a
+/// response has begun or the request fails.
 async fn forward<B: IncomingBody>(
     context: &ProxyContext,
     principal: &Principal,
@@ -85,7 +88,7 @@ async fn forward<B: IncomingBody>(
     request: Request<B>,
 ) -> Result<(Response<PrefetchedBody<BackendBody>>, Lease), GatewayError> {
     let (mut head, body) = request.into_parts();
-    // Released when this function returns, together with the body.
+    // The permit and the body are dropped when this function returns.
     let mut memory_permit = context.state.body_memory.empty_permit();
     let (limit, idle_timeout) =
         (context.settings.max_body_bytes, context.settings.body_idle_timeout);
@@ -109,11 +112,11 @@ async fn forward<B: IncomingBody>(
         route
     };
     let access = &context.state.access;
-    let mut control =
+    let mut control_check =
         EngineControlCheck::check(access, principal, route.permissions, record, &fields, &body)?;
-    let prompt = features::hash_prompt(&fields, &route, control.salt.as_deref(), &body);
-    let bytes = body.clone();
-    let (api, edits) = (record.api, take(&mut control.edits));
+    let prompt = features::hash_prompt(&fields, &route, control_check.salt.as_deref(), &body);
+    let original_body = body.clone();
+    let (api, edits) = (record.api, take(&mut control_check.edits));
     let body = UpstreamBody::new(body, api, &head.headers, &fields, &route, edits)?
         .with_usage_sampling_value(fastrand::f64());
     memory_permit.add(body.edited_copy_bytes())?;
@@ -132,38 +135,40 @@ async fn forward<B: IncomingBody>(
             fastrand::u64(..),
         );
         if let Some(sampling) = context.state.recording.payload_sampling {
-            features::sample_payload(sampling, &fields, &bytes, fastrand::u64(..), record);
+            features::sample_payload(sampling, &fields, &original_body, fastrand::u64(..), record);
         }
     }
-    let first_output = route.policy.first_output.or(context.settings.first_output_timeout);
-    let deadline = deadline::first_output_deadline(record, &head.headers, first_output);
+    let first_output_timeout = route.policy.first_output.or(context.settings.first_output_timeout);
+    let deadline = deadline::first_output_deadline(record, &head.headers, first_output_timeout);
     let tenant = record.caller.as_ref().map(|identity| &*identity.tenant);
     let flow_key =
         context.state.admission.flow_key(&head.headers, record.client, &record.tier, tenant);
     let lease = context.state.admission.admit(requirements, flow_key, &mut record.timings).await?;
-    control.strip_headers(&mut head.headers);
+    control_check.strip_headers(&mut head.headers);
     apply_route_policy(exchange.policy(), &route.policy, deadline);
-    let response_headers = route.policy.response_headers;
+    let response_headers_timeout = route.policy.response_headers;
     let backend_model = route.served_as.as_deref().or(requirements.model);
     let prepared = PreparedRequest {
         head: &head,
-        peek: &fields,
+        fields: &fields,
         body,
         requirements,
         deadline,
         backend_model,
-        response_headers_timeout: response_headers,
+        response_headers_timeout,
     };
     relay::send(context, exchange, prepared, lease).await
 }
 
-/// Applies the timeouts and the truncation handling of the route to the stream.
+/// Sets the deadline of the first output in the policy of a stream, and the idle timeout and the
+/// truncation handling of the route.
 fn apply_route_policy(
-    terms: &mut StreamPolicy,
+    stream_policy: &mut StreamPolicy,
     route: &routes::RoutePolicy,
     deadline: Option<FirstOutputDeadline>,
 ) {
-    terms.first_output_by = deadline.map(FirstOutputDeadline::at);
-    terms.idle = route.idle;
-    terms.rules.on_truncation = route.on_truncation.unwrap_or(terms.rules.on_truncation);
+    stream_policy.first_output_by = deadline.map(FirstOutputDeadline::at);
+    stream_policy.idle = route.idle;
+    stream_policy.rules.on_truncation =
+        route.on_truncation.unwrap_or(stream_policy.rules.on_truncation);
 }

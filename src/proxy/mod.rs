@@ -1,4 +1,4 @@
-//! Serves one request: from its head to the body of its response.
+//! Serves a request, from its head to the end of its response.
 //!
 //! ```text
 //! accept     route, API key, limits    the gateway answers local routes itself; for every other
@@ -12,8 +12,9 @@
 //! ```
 //!
 //! A request has no task and no channel of its own: the client connection polls the response body,
-//! which polls the body of the backend. Back-pressure and cancellation follow from this. A client
-//! disconnect drops the future or the body, and with it the connection to the backend.
+//! and the response body polls the body of the backend. So the gateway reads from the backend only
+//! as fast as the client reads. A client disconnect drops the request future or the response body,
+//! and with it the connection to the backend.
 
 mod accept;
 pub mod access;

@@ -1,5 +1,5 @@
-//! Rejects requests while the gateway is overloaded: at once, before their bodies are read, so that
-//! accepted requests can finish.
+//! Rejects new requests while the gateway is overloaded, so that accepted requests can finish. A
+//! request is rejected before its body is read.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,31 +9,36 @@ use tokenweir_net::file_descriptors::{FileDescriptorPool, max_probe_descriptors}
 /// The client of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct ClientInfo {
-    /// Address of the client.
+    /// IP address of the client.
     pub ip: IpAddr,
-    /// Open requests of this address on all of its connections, including this one.
+    /// Number of open requests of this address (IPv6: of its /64 network) on all of its
+    /// connections, including the new request.
     pub open_requests: u32,
 }
 
-/// The limits of concurrent work.
+/// The limits above which the gateway rejects new requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OverloadLimits {
-    /// Most open requests. `None`: no limit other than that of open files.
+    /// Maximum number of open requests. `None`: only the limit on file descriptors applies.
     pub max_requests: Option<usize>,
-    /// Most open requests of one client address. `None`: no limit.
+    /// Maximum number of open requests of one client address. `None`: no limit.
     pub max_requests_per_client: Option<u32>,
-    /// Most file descriptors for client connections and backend connections together. `None`: no
-    /// limit.
+    /// Maximum number of file descriptors for client connections and backend connections together.
+    /// `None`: no limit.
     pub max_descriptors: Option<usize>,
 }
 
-/// Decides whether a new request is accepted.
+/// Decides whether the gateway accepts a new request, from the numbers of open requests and
+/// connections and the memory of the process.
 #[derive(Debug)]
 pub struct OverloadGuard {
     limits: OverloadLimits,
     descriptors: FileDescriptorPool,
+    /// Number of open client connections.
     client_connections: AtomicUsize,
+    /// Number of backends with health checks.
     health_checkers: AtomicUsize,
+    /// Whether the memory of the process exceeds its limit.
     is_memory_full: AtomicBool,
 }
 
@@ -60,7 +65,8 @@ impl OverloadGuard {
         &self.descriptors
     }
 
-    /// Sets the number of health-checked backends. Each has its own connection for health checks.
+    /// Sets the number of backends with health checks. File descriptors are reserved for one
+    /// health-check connection to each of these backends, at most a quarter of all descriptors.
     pub fn set_health_checkers(&self, count: usize) {
         self.health_checkers.store(count, Ordering::Relaxed);
     }
@@ -80,16 +86,17 @@ impl OverloadGuard {
         self.is_memory_full.load(Ordering::Relaxed)
     }
 
-    /// Fails if a limit is exceeded. `open` is the number of open requests, including this one.
+    /// Checks the limits for a new request. Fails if one of the limits is exceeded. `open` is the
+    /// number of open requests of all clients, including the new request.
     pub(super) fn check(&self, open: usize, client: &ClientInfo) -> Result<(), GatewayError> {
         if self.limits.max_requests_per_client.is_some_and(|max| client.open_requests > max) {
             return Err(GatewayError::ClientBusy);
         }
         let connections = self.client_connections.load(Ordering::Relaxed);
         let checkers = self.health_checkers.load(Ordering::Relaxed);
-        let reserved = |max: usize| connections + max_probe_descriptors(checkers, max);
+        let used_by_connections = |max: usize| connections + max_probe_descriptors(checkers, max);
         let is_full = self.limits.max_requests.is_some_and(|max| open > max)
-            || self.limits.max_descriptors.is_some_and(|max| open + reserved(max) > max)
+            || self.limits.max_descriptors.is_some_and(|max| open + used_by_connections(max) > max)
             || self.is_memory_full();
         if is_full { Err(GatewayError::Overloaded) } else { Ok(()) }
     }
@@ -100,8 +107,8 @@ mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    fn client(requests: u32) -> ClientInfo {
-        ClientInfo { ip: Ipv4Addr::LOCALHOST.into(), open_requests: requests }
+    fn client(open_requests: u32) -> ClientInfo {
+        ClientInfo { ip: Ipv4Addr::LOCALHOST.into(), open_requests }
     }
 
     #[test]

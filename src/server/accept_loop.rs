@@ -1,5 +1,5 @@
-//! Accepts the connections of clients, and closes the client listener at shutdown without a reset
-//! of connections that wait in the kernel's accept queue.
+//! Accepts the connections of clients. At shutdown, closes the client listener without a reset of
+//! the connections that wait in the kernel's accept queue.
 
 use super::connection::handler::ConnectionHandler;
 use super::connection::limiter::ConnectionLimiter;
@@ -20,7 +20,9 @@ pub(super) struct AcceptLoop {
     listener: TcpListener,
     handler: Arc<ConnectionHandler>,
     limiter: Arc<ConnectionLimiter>,
+    /// One task for each open connection.
     connections: JoinSet<()>,
+    /// Sends `true` to all connections when the gateway shuts down.
     shutdown: watch::Sender<bool>,
 }
 
@@ -30,11 +32,12 @@ pub(super) struct DrainingConnections {
     shutdown: watch::Sender<bool>,
 }
 
-/// The listener is closed when no connection arrived for this time. If the port is shared,
-/// handshakes that had begun before the SYN filter was set can complete within it. A client whose
-/// SYN was dropped tries again after one second.
+/// At shutdown, the listener is closed when no connection has arrived for this time. If the port is
+/// shared, TCP handshakes that began before the SYN filter was set can complete within this time.
+/// It is shorter than the second after which a client repeats a SYN that was dropped.
 const ACCEPT_QUIET_PERIOD: Duration = Duration::from_millis(100);
-/// Longest wait for [`ACCEPT_QUIET_PERIOD`] without a new connection.
+/// Maximum time from the start of the close of the listener to the close, if connections keep
+/// arriving within each [`ACCEPT_QUIET_PERIOD`].
 const ACCEPT_DRAIN_TIMEOUT: Duration = Duration::from_millis(800);
 
 // === impl AcceptLoop ===
@@ -66,15 +69,16 @@ impl AcceptLoop {
         }
     }
 
-    /// Accepts the connections that wait in the kernel's queue, then closes the listener. If other
-    /// processes share the port, new connections are left to them first.
+    /// Accepts the connections that wait in the kernel's accept queue, and then closes the
+    /// listener. If the port is shared, a filter first drops new SYN packets, so that new
+    /// connections go to the other processes.
     pub(super) async fn stop_accepting(mut self) -> DrainingConnections {
         listener::drop_new_syns(&self.listener);
         let deadline = clock::now() + ACCEPT_DRAIN_TIMEOUT;
         loop {
-            let until = (clock::now() + ACCEPT_QUIET_PERIOD).min(deadline);
-            match tokio::time::timeout_at(until.into(), accept(&self.listener, &self.limiter)).await
-            {
+            let quiet_until = (clock::now() + ACCEPT_QUIET_PERIOD).min(deadline);
+            let accepting = accept(&self.listener, &self.limiter);
+            match tokio::time::timeout_at(quiet_until.into(), accepting).await {
                 Ok((stream, peer)) => self.serve(stream, peer),
                 Err(_) => break,
             }
@@ -82,6 +86,7 @@ impl AcceptLoop {
         DrainingConnections { connections: self.connections, shutdown: self.shutdown }
     }
 
+    /// Admits a connection and spawns the task that serves it.
     fn serve(&mut self, stream: TcpStream, peer: SocketAddr) {
         let admitted =
             supervise::catch_panic(BackgroundTask::Listener, || self.handler.admit(stream, peer));
@@ -96,7 +101,8 @@ impl AcceptLoop {
 // === impl DrainingConnections ===
 
 impl DrainingConnections {
-    /// Sends the shutdown signal and waits until every connection has ended its open requests.
+    /// Sends the shutdown signal to all connections, and waits until every connection has finished
+    /// its open requests and closed.
     pub(super) async fn drain(&mut self) {
         self.shutdown.send_replace(true);
         while self.connections.join_next().await.is_some() {}

@@ -1,7 +1,8 @@
 //! Serves the admin listener over HTTP/1.1, with or without TLS.
 //!
-//! The number of connections is small and every connection has timeouts: the listener must not take
-//! the file descriptors of clients, and it must stay reachable for probes.
+//! The number of admin connections is limited to a small number, and every connection has timeouts.
+//! So the admin listener does not use the file descriptors that clients need, and stays reachable
+//! for probes.
 
 use super::connection::limiter::ConnectionLimiter;
 use super::guarded_body::GuardedBody;
@@ -31,28 +32,30 @@ use tower::ServiceExt;
 /// Timeout of the TLS handshake.
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for a complete request head, from the start of the connection or from the end of the
-/// previous response. It exceeds the usual intervals between two scrapes of Prometheus and between
-/// two updates of the live page.
+/// previous response. The timeout is longer than the usual time between two scrapes of Prometheus
+/// and between two updates of the live page, so their connections stay open.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The open connections of the admin listener.
 struct AdminConnections {
     max_connections: usize,
+    /// One task for each open connection.
     tasks: JoinSet<()>,
-    /// Ordered from the oldest to the newest.
+    /// The open connections, from the oldest to the newest.
     connections: Vec<AdminConnection>,
 }
 
 struct AdminConnection {
     task: AbortHandle,
-    /// Open requests of the connection: 0 or 1.
+    /// Number of open requests of the connection: 0 or 1.
     requests_in_flight: Arc<AtomicUsize>,
 }
 
 /// Counts one request as open until its response is sent or dropped.
 struct AdminRequestGuard(Arc<AtomicUsize>);
 
-/// Serves until the task is aborted, which ends all connections.
+/// Accepts and serves admin connections in an endless loop. All connections end when the returned
+/// future is dropped.
 pub(super) async fn serve(
     listener: TcpListener,
     acceptor: Option<Acceptor>,
@@ -168,9 +171,9 @@ impl AdminConnections {
         self.connections.retain(|connection| connection.task.id() != id);
     }
 
-    /// Waits until one more connection is allowed. At the limit, the oldest connection without an
-    /// open request is closed; if every connection has one, the first connection that ends is
-    /// awaited. Idle connections therefore cannot block probes.
+    /// Waits until the number of connections is below the limit. At the limit, closes the oldest
+    /// connection without an open request. If every connection has an open request, waits until one
+    /// of them ends. So idle connections cannot keep probes out.
     async fn wait_for_capacity(&mut self) {
         while self.connections.len() >= self.max_connections {
             let is_idle = |connection: &&AdminConnection| {
@@ -202,14 +205,18 @@ mod tests {
         let router = Router::new().fallback(|| async { "ok" });
         let serving = tokio::spawn(serve(listener, None, router, limits, limiter));
         let request = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
-        for sent in ["", "GET / HT", request] {
+        for sent_bytes in ["", "GET / HT", request] {
             let mut stream = TcpStream::connect(addr).await.unwrap();
             let start = clock::now();
-            stream.write_all(sent.as_bytes()).await.unwrap();
+            stream.write_all(sent_bytes.as_bytes()).await.unwrap();
             let mut response = Vec::new();
             stream.read_to_end(&mut response).await.unwrap();
-            assert_eq!(response.starts_with(b"HTTP/1.1 200"), sent == request, "{sent:?}");
-            assert!(clock::now() - start >= HEADER_READ_TIMEOUT, "{sent:?}");
+            assert_eq!(
+                response.starts_with(b"HTTP/1.1 200"),
+                sent_bytes == request,
+                "{sent_bytes:?}"
+            );
+            assert!(clock::now() - start >= HEADER_READ_TIMEOUT, "{sent_bytes:?}");
         }
         serving.abort();
     }

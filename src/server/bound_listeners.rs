@@ -14,11 +14,11 @@ use tokio::net::TcpListener;
 
 /// The bound listeners with their limits.
 pub(crate) struct BoundListeners {
-    /// The client listener. It does not listen yet.
+    /// The socket of the client listener. The socket is bound and does not listen yet.
     pub(crate) clients: BoundSocket,
-    /// The admin listener.
+    /// The admin listener, which listens already.
     pub(crate) admin: TcpListener,
-    /// The file descriptor budget.
+    /// The division of the file descriptor limit among the parts of the gateway.
     pub(crate) descriptors: DescriptorBudget,
     pub(crate) overload_guard: Arc<OverloadGuard>,
     pub(crate) limits: ServerLimits,
@@ -26,18 +26,19 @@ pub(crate) struct BoundListeners {
     pub(crate) tls: ServerTls,
 }
 
-/// TLS of both listeners.
+/// The TLS settings of the client listener and the admin listener.
 #[derive(Default)]
 pub struct ServerTls {
     /// The TLS acceptor of the client listener. `None`: plain TCP.
     pub client_acceptor: Option<Acceptor>,
     /// The TLS acceptor of the admin listener. `None`: plain TCP.
     pub admin_acceptor: Option<Acceptor>,
-    /// All certificates, keys and certificate authorities that are reloaded from files.
+    /// All certificates, private keys and certificate authorities that are read from files and
+    /// reloaded when the files change.
     pub credentials: Arc<Credentials>,
 }
 
-/// Why the listeners cannot be bound.
+/// The reason why the listeners cannot be bound.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListenError {
     #[error(transparent)]
@@ -49,7 +50,8 @@ pub(crate) enum ListenError {
 // === impl BoundListeners ===
 
 impl BoundListeners {
-    /// Binds both sockets and reads their certificates.
+    /// Binds the sockets of the client listener and the admin listener, derives their limits from
+    /// the configuration and the file descriptor limit, and reads their certificates.
     pub(crate) fn bind(config: &Config) -> Result<Self, ListenError> {
         let is_shared = config.listen_reuse_port;
         let clients = listener::bind_socket(config.listen, "client listener", is_shared)?;
@@ -69,17 +71,19 @@ impl BoundListeners {
         Ok(Self { clients, admin, descriptors, overload_guard, limits, connection_limiter, tls })
     }
 
-    /// The address of the admin listener. Differs from the configured one if that has port 0.
+    /// The address of the admin listener. If the configured address has port 0, the returned
+    /// address has the port that the kernel chose.
     pub(crate) fn admin_address(&self, configured: SocketAddr) -> SocketAddr {
         self.admin.local_addr().unwrap_or(configured)
     }
 
-    /// Whether the client listener and the admin listener use TLS.
+    /// Whether the client listener (first) and the admin listener (second) use TLS.
     pub(crate) fn is_https(&self) -> [bool; 2] {
         [&self.tls.client_acceptor, &self.tls.admin_acceptor].map(Option::is_some)
     }
 
-    /// Fill the counts of connections and certificates into the status.
+    /// Functions that write the counts of client connections and of TLS certificates into the
+    /// status of the gateway.
     pub(crate) fn status_sources(&self) -> Vec<StatusSource> {
         let (limiter, credentials) =
             (self.connection_limiter.clone(), self.tls.credentials.clone());

@@ -3,33 +3,38 @@
 
 use tokenweir_net::file_descriptors::max_probe_descriptors;
 
-/// The file descriptor budget. The sum of its parts is at most the limit.
+/// The division of the file descriptor limit, in numbers of descriptors. The sum of the parts and
+/// of the descriptors for internal use is at most the limit, unless the limit is very low.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DescriptorBudget {
-    /// For client connections, and for connections to backends for requests and health checks.
-    /// `None`: no limit.
+    /// Maximum number of descriptors for client connections and for connections to backends, for
+    /// requests and health checks. `None`: no limit.
     pub(crate) traffic: Option<usize>,
-    /// For connections to the admin listener.
+    /// Maximum number of descriptors for connections to the admin listener.
     pub(crate) admin: usize,
-    /// For client connections that the gateway rejects with an error response.
+    /// Maximum number of descriptors for client connections that the gateway rejects with an error
+    /// response.
     pub(crate) refusals: usize,
 }
 
-/// Min budget for internal use: standard streams, the runtime, both listeners, log and capture
-/// files, configuration files, OTLP collectors, and connections that are just accepted or closed.
+/// Minimum number of file descriptors for internal use: standard streams, the runtime, both
+/// listeners, log and capture files, configuration files, OTLP collectors, and connections that are
+/// being accepted or closed.
 const MIN_INTERNAL_DESCRIPTORS: usize = 24;
-/// Max budget for internal use. Enough for connections to the expected number of OTLP collectors
-/// and discovery sources.
+/// Maximum number of file descriptors for internal use. It is enough for connections to the
+/// expected number of OTLP collectors and discovery sources.
 const MAX_INTERNAL_DESCRIPTORS: usize = 128;
-/// Max budget for admin connections, and for rejected connections.
+/// Maximum number of file descriptors for admin connections, and likewise for rejected client
+/// connections.
 const MAX_AUXILIARY_CONNECTIONS: usize = 64;
-/// Min budget for each of the two.
+/// Minimum number of file descriptors for admin connections, and likewise for rejected client
+/// connections.
 const MIN_AUXILIARY_CONNECTIONS: usize = 4;
-/// The gateway logs a warning at the start if the limit is below this.
+/// File descriptor limit below which the gateway logs a warning at its start.
 const LOW_FILE_LIMIT: usize = 1_024;
 
-/// Raises the soft limit of open files to the hard limit, because every request in flight takes two
-/// descriptors. Returns the limit. `None`: unknown.
+/// Raises the soft limit of open files of the process to the hard limit, because every request in
+/// flight takes two file descriptors. Returns the new limit. `None`: the limit is unknown.
 pub(crate) fn raise_file_limit() -> Option<usize> {
     let raised = rlimit::increase_nofile_limit(u64::MAX);
     match raised.or_else(|error| {
@@ -45,7 +50,8 @@ pub(crate) fn raise_file_limit() -> Option<usize> {
 }
 
 impl DescriptorBudget {
-    /// The budget for a limit. `None`: the limit is unknown, or there is none.
+    /// The budget for this file descriptor limit. `None`: the limit is unknown, or there is no
+    /// limit.
     pub(crate) fn from_limit(limit: Option<usize>) -> Self {
         let Some(limit) = limit else {
             return Self {
@@ -56,19 +62,20 @@ impl DescriptorBudget {
         };
         let internal = (limit / 8).clamp(MIN_INTERNAL_DESCRIPTORS, MAX_INTERNAL_DESCRIPTORS);
         let auxiliary = (limit / 16).clamp(MIN_AUXILIARY_CONNECTIONS, MAX_AUXILIARY_CONNECTIONS);
-        // Each of the two accepts one connection before it knows that its budget is exhausted.
+        // Each listener accepts one more connection before it finds that its budget is exhausted.
         let traffic = limit.saturating_sub(internal + 2 * (auxiliary + 1)).max(2);
         Self { traffic: Some(traffic), admin: auxiliary, refusals: auxiliary }
     }
 
-    /// Maximum number of client connections, each with a connection to a backend, in addition to
-    /// the health checks of `backends` backends.
+    /// Maximum number of client connections in the traffic budget, at least 1. Each client
+    /// connection needs a connection to a backend too. The descriptors for the health checks of
+    /// `backends` backends are subtracted first. `usize::MAX`: no limit.
     pub(crate) fn clients(&self, backends: usize) -> usize {
         let Some(traffic) = self.traffic else { return usize::MAX };
         (traffic.saturating_sub(max_probe_descriptors(backends, traffic)) / 2).max(1)
     }
 
-    /// Logs a warning if the limit is below [`LOW_FILE_LIMIT`].
+    /// Logs a warning if the file descriptor limit is below [`LOW_FILE_LIMIT`].
     pub(crate) fn warn_if_low(&self, limit: Option<usize>, backends: usize) {
         if let Some(limit) = limit.filter(|limit| *limit < LOW_FILE_LIMIT) {
             let connections = self.clients(backends);
@@ -107,12 +114,7 @@ mod tests {
 
     #[test]
     fn without_a_known_limit_client_connections_are_unlimited() {
-        assert_eq!(
-            (
-                DescriptorBudget::from_limit(None).traffic,
-                DescriptorBudget::from_limit(None).clients(9)
-            ),
-            (None, usize::MAX)
-        );
+        let budget = DescriptorBudget::from_limit(None);
+        assert_eq!((budget.traffic, budget.clients(9)), (None, usize::MAX));
     }
 }

@@ -1,10 +1,10 @@
-//! A body that holds a guard until the body is sent or dropped.
+//! A response body that keeps a guard, such as a request permit, until the body is sent or dropped.
 
 use http_body::{Body, Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A body with a guard that is dropped together with it.
+/// A response body and a guard. The guard is dropped when the body is dropped.
 pub(super) struct GuardedBody<B, T> {
     body: B,
     _guard: T,

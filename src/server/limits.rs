@@ -11,19 +11,20 @@ pub struct ServerLimits {
     pub max_head_bytes: usize,
     /// Maximum number of headers of a request.
     pub max_headers: usize,
-    /// Timeout for the TLS handshake, for the first request head of a connection, and for the rest
-    /// of a request head that has begun.
+    /// Timeout for the TLS handshake, for the first request head of a connection, and for a later
+    /// request head from its first byte to its end. Each counts separately.
     pub head_timeout: Duration,
     /// Time after which an idle connection that has served a request is closed.
     pub keep_alive_timeout: Duration,
-    /// Longest time during which a client reads none of the bytes that wait to be written to it.
+    /// Maximum time in which a client reads nothing while response bytes wait for it. After that,
+    /// the gateway aborts the response.
     pub write_timeout: Duration,
     /// Maximum number of client connections.
     pub max_connections: usize,
     /// Maximum number of connections of one client address. `None`: no limit.
     pub max_connections_per_client: Option<u32>,
-    /// Maximum number of rejected connections that get an error response at the same time. Further
-    /// rejected connections are closed without a response.
+    /// Maximum number of rejected client connections that get an error response at the same time.
+    /// Further rejected connections are closed without a response.
     pub max_concurrent_rejections: usize,
     /// Maximum number of connections to the admin listener.
     pub max_admin_connections: usize,
@@ -32,9 +33,10 @@ pub struct ServerLimits {
     /// Resident memory of the process, in bytes, above which new requests are shed. `None`: no
     /// limit.
     pub max_memory_bytes: Option<u64>,
-    /// Time after the shutdown signal during which the gateway still accepts connections.
+    /// Time after the shutdown signal in which the gateway still accepts client connections.
     pub drain_delay: Duration,
-    /// Longest wait for open requests to end, after `drain_delay`. Then they are aborted.
+    /// Maximum wait for open requests to end, after `drain_delay` and the close of the client
+    /// listener. The gateway aborts the requests that are open after this time.
     pub drain_timeout: Duration,
 }
 
@@ -59,8 +61,8 @@ impl Default for ServerLimits {
 }
 
 impl ServerLimits {
-    /// The limits from the configuration and the file descriptor budget, with this number of
-    /// backends.
+    /// The limits from the configuration and the file descriptor budget. `backends` is the number
+    /// of configured backends, whose health checks take file descriptors too.
     pub(crate) fn from_config(
         config: &Config,
         descriptors: DescriptorBudget,

@@ -8,7 +8,8 @@ use std::time::Duration;
 use tokenweir_core::clock;
 use tokio::net::{TcpListener, TcpStream};
 
-/// The gateway cannot listen on an address.
+/// The error when the gateway cannot bind an address or listen on it. The text names the address,
+/// the listener and, for common causes, a remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} ({purpose}): {cause}{}", hint(cause))]
 pub struct BindError {
@@ -17,20 +18,23 @@ pub struct BindError {
     cause: io::Error,
 }
 
-/// Length of the kernel's queue of connections that are not accepted yet.
+/// Maximum number of connections in the kernel's accept queue: established connections that the
+/// gateway has not accepted yet.
 const LISTEN_BACKLOG: i32 = 4_096;
-/// Pause after an `accept()` that failed for lack of a resource, such as file descriptors.
+/// Pause before the next `accept()` after an `accept()` that failed for lack of a resource, such as
+/// file descriptors.
 const ACCEPT_ERROR_BACKOFF: Duration = Duration::from_millis(50);
 
-/// Unsent bytes that the kernel buffers for one client (`TCP_NOTSENT_LOWAT`). Without this bound, a
-/// client that reads slowly takes megabytes of the socket memory that all connections share.
+/// Maximum number of unsent bytes that the kernel buffers for one client connection
+/// (`TCP_NOTSENT_LOWAT`). Without this bound, a client that reads slowly takes megabytes of the
+/// socket memory that all connections share.
 #[cfg(target_os = "linux")]
 const NOTSENT_LOWAT_BYTES: u32 = 64 << 10;
 
-/// Idle time after which the kernel sends keep-alive probes to a client.
+/// Time without data on a connection after which the kernel sends keep-alive probes to the client.
 const TCP_KEEPALIVE_TIME: Duration = Duration::from_mins(1);
-/// `TCP_USER_TIMEOUT` exceeds the write timeout by this margin. The gateway then closes a connected
-/// client that does not read before the kernel does, so the reason is recorded.
+/// Time by which `TCP_USER_TIMEOUT` is longer than the write timeout. So the gateway closes the
+/// connection of a client that does not read before the kernel does, and records the reason.
 #[cfg(target_os = "linux")]
 const TCP_USER_TIMEOUT_MARGIN: Duration = Duration::from_secs(15);
 
@@ -42,7 +46,7 @@ pub struct BoundSocket {
     purpose: &'static str,
 }
 
-/// Binds an address and listens on it. `purpose` describes the listener in the error.
+/// Binds an address and listens on it. `purpose` names the listener in the error text.
 pub fn bind_listener(address: SocketAddr, purpose: &'static str) -> Result<TcpListener, BindError> {
     bind_socket(address, purpose, false)?.listen()
 }
@@ -73,13 +77,13 @@ pub fn bind_socket(
 }
 
 impl BoundSocket {
-    /// The bound address. If the configured port is 0, this has the port that the kernel chose.
+    /// The bound address. If the configured port is 0, the port is the one that the kernel chose.
     pub fn address(&self) -> SocketAddr {
         let bound = self.socket.local_addr().ok().and_then(|address| address.as_socket());
         bound.unwrap_or(self.address)
     }
 
-    /// Starts to listen. Must be called inside a Tokio runtime.
+    /// Starts to listen on the socket. Must be called inside a Tokio runtime.
     pub fn listen(self) -> Result<TcpListener, BindError> {
         let Self { socket, address, purpose } = self;
         let listening =
@@ -90,10 +94,10 @@ impl BoundSocket {
 
 /// Drops the SYN packets of new connections if the port is shared (`SO_REUSEPORT`).
 ///
-/// A client whose SYN was dropped sends it again after one second. By then this listener is closed,
-/// and the kernel gives the connection to another process. Handshakes that have begun continue.
-/// Without this filter, the kernel resets connections in the queue of a listener that is closed
-/// before it accepts them.
+/// A client whose SYN was dropped sends the SYN again after one second. By then this listener is
+/// closed, and the kernel gives the connection to another process. TCP handshakes that have begun
+/// continue. Without this filter, new connections would keep entering the accept queue of this
+/// listener, and the kernel would reset the connections that are in the queue at the close.
 pub(super) fn drop_new_syns(listener: &TcpListener) {
     let socket = SockRef::from(listener);
     if !socket.reuse_port().unwrap_or(false) {
@@ -117,27 +121,28 @@ mod syn_filter {
     const AND: u16 = 0x54;
     const JUMP_IF_EQUAL: u16 = 0x15;
     const RETURN: u16 = 0x06;
-    /// Offset of the flags in a TCP header, in bytes, and two of the flags.
+    /// Offset of the flags in a TCP header, in bytes.
     const TCP_FLAGS_OFFSET: u32 = 13;
-    const SYN: u32 = 0x02;
-    const ACK: u32 = 0x10;
+    const SYN_FLAG: u32 = 0x02;
+    const ACK_FLAG: u32 = 0x10;
 
-    /// Drops packets with SYN and without ACK. Accepts all other packets in full length.
+    /// The filter program: drops packets with the SYN flag and without the ACK flag, and accepts
+    /// all other packets unchanged.
     pub(super) const DROP_SYN: [SockFilter; 5] = [
         SockFilter::new(LOAD_BYTE, 0, 0, TCP_FLAGS_OFFSET),
-        SockFilter::new(AND, 0, 0, SYN | ACK),
-        SockFilter::new(JUMP_IF_EQUAL, 0, 1, SYN),
+        SockFilter::new(AND, 0, 0, SYN_FLAG | ACK_FLAG),
+        SockFilter::new(JUMP_IF_EQUAL, 0, 1, SYN_FLAG),
         SockFilter::new(RETURN, 0, 0, 0),
         SockFilter::new(RETURN, 0, 0, u32::MAX),
     ];
 }
 
-/// Accepts the next connection and sets `TCP_NODELAY` on it. An error is logged and counted, and
-/// `accept()` is tried again after [`ACCEPT_ERROR_BACKOFF`], because file descriptors become free
-/// again.
+/// Accepts the next connection and sets `TCP_NODELAY` on it. If `accept()` fails for lack of a
+/// resource, logs and counts the error and calls `accept()` again after [`ACCEPT_ERROR_BACKOFF`],
+/// because file descriptors become free again.
 pub(super) async fn accept(
     listener: &TcpListener,
-    connections: &ConnectionLimiter,
+    limiter: &ConnectionLimiter,
 ) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
@@ -149,7 +154,7 @@ pub(super) async fn accept(
             }
             Err(error) if is_connection_error(&error) => {}
             Err(error) => {
-                connections.record_accept_error();
+                limiter.record_accept_error();
                 tracing::error!(%error, "cannot accept connections: trying again");
                 let deadline = tokio::time::Instant::from_std(clock::now() + ACCEPT_ERROR_BACKOFF);
                 tokio::time::sleep_until(deadline).await;
@@ -158,9 +163,9 @@ pub(super) async fn accept(
     }
 }
 
-/// Enables TCP keep-alive, and `TCP_USER_TIMEOUT` on Linux, so that the kernel detects clients that
-/// disappeared: clients that do not respond to probes and clients that acknowledge no data.
-/// Accepted connections inherit both options.
+/// Enables TCP keep-alive, and on Linux `TCP_USER_TIMEOUT`. With these options the kernel closes
+/// connections whose client does not respond to keep-alive probes or acknowledges no data. Accepted
+/// connections inherit the options from the listener.
 pub(super) fn configure_keepalive(listener: &TcpListener, write_timeout: Duration) {
     let socket = SockRef::from(listener);
     let keepalive =
@@ -176,12 +181,14 @@ pub(super) fn configure_keepalive(listener: &TcpListener, write_timeout: Duratio
     }
 }
 
-/// Whether the client closed the connection before it was accepted.
+/// Whether an `accept()` failed because the client closed its connection before the gateway
+/// accepted it.
 fn is_connection_error(error: &io::Error) -> bool {
     use io::ErrorKind as K;
     matches!(error.kind(), K::ConnectionRefused | K::ConnectionAborted | K::ConnectionReset)
 }
 
+/// The remedy or explanation at the end of the error text. Empty for uncommon causes.
 fn hint(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::AddrInUse => "; another process uses the port: stop it or change the port",
@@ -219,7 +226,8 @@ mod tests {
         while let Ok(bytes) = accepted.try_write(&chunk) {
             written += bytes;
         }
-        // Unsent bytes plus the receive buffer of the client. Without the bound it is 2.8 MB.
+        // The written bytes are the unsent bytes plus the receive buffer of the client. Without the
+        // bound they are 2.8 MB.
         assert!(written < 512 << 10, "{written} bytes");
     }
 }

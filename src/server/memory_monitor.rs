@@ -1,19 +1,20 @@
-//! Sheds new requests while the resident memory of the process exceeds `limits.memory`. Open
-//! requests continue.
+//! Makes the overload guard shed new requests while the resident memory of the process exceeds
+//! `limits.memory`. Open requests continue.
 //!
-//! The value is read from the kernel every second, because it is the kernel that kills a process
-//! that exceeds its memory limit.
+//! The resident memory is read from the kernel every second. The kernel's value counts, because the
+//! kernel kills a process that exceeds its memory limit.
 
 use crate::proxy::OverloadGuard;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
-/// Time between two samples.
+/// Time between two samples of the resident memory.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Compares the resident memory with `limit`, in bytes, in an endless loop, and reports the result
-/// to the overload guard. Returns if the memory cannot be read.
+/// Compares the resident memory of the process with `limit`, in bytes, in an endless loop, and
+/// tells the overload guard whether the limit is exceeded. Returns only if the resident memory
+/// cannot be read.
 pub(super) async fn monitor_memory(limit: u64, overload_guard: Arc<OverloadGuard>) {
     let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -45,12 +46,13 @@ pub(super) async fn monitor_memory(limit: u64, overload_guard: Arc<OverloadGuard
     }
 }
 
-/// Resident memory of the process, in bytes. `None` where `/proc` has no such value.
+/// Resident memory of the process, in bytes. `None`: `/proc` does not exist or has no such value.
 fn resident_memory_bytes() -> Option<u64> {
     // procfs: reading it does not block.
     parse_resident_bytes(&std::fs::read_to_string("/proc/self/status").ok()?)
 }
 
+/// Parses the `VmRSS` line of `/proc/self/status`. Returns bytes.
 fn parse_resident_bytes(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

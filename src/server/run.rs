@@ -1,4 +1,5 @@
-//! Runs both listeners until the shutdown signal, and drains the gateway.
+//! Runs the client listener and the admin listener until the shutdown signal, and then drains the
+//! gateway.
 
 use super::accept_loop::AcceptLoop;
 use super::bound_listeners::ServerTls;
@@ -17,36 +18,38 @@ use tokenweir_net::tls::Credentials;
 use tokio::net::TcpListener;
 use tokio::time::MissedTickBehavior;
 
-/// A gateway with both listeners bound, before it serves.
+/// A server whose listeners are bound and which does not serve yet.
 pub struct Server {
     /// Accepts connections of clients.
     pub client_listener: TcpListener,
     /// Accepts connections of operators.
     pub admin_listener: TcpListener,
-    /// The state of all connections.
+    /// The state that all client connections use.
     pub state: Arc<ServerState>,
-    /// TLS of both listeners.
+    /// The TLS settings of both listeners.
     pub tls: ServerTls,
 }
 
 /// The result of [`Server::run`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainOutcome {
-    /// Every connection ended before the deadline.
+    /// All client connections ended before the deadline of the drain.
     Whole,
-    /// Some connections were aborted at the deadline.
+    /// Some client connections were open at the deadline of the drain, and were aborted.
     DeadlineExceeded,
-    /// An essential task ended. Open requests were drained.
+    /// The server stopped because this essential task ended. The gateway was drained before it
+    /// stopped.
     TaskFailed(BackgroundTask),
 }
 
 /// Time between two log messages about the progress of a drain.
 const DRAIN_PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// Time between two sweeps over the open streams.
+/// Time between two sweeps, which look for stalled streams among all open streams.
 const STREAM_SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Server {
-    /// Serves until `shutdown` completes or the admin listener fails, then drains.
+    /// Serves until `shutdown` completes or the task of the admin listener ends, and then drains
+    /// the gateway. Returns how the drain ended.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> DrainOutcome {
         let Self { client_listener, admin_listener, state, tls } = self;
         let initial_limits = **state.limits.load();
@@ -65,13 +68,13 @@ impl Server {
         let handler = ConnectionHandler::new(state.clone(), tls.client_acceptor);
         let mut accept_loop = AcceptLoop::new(client_listener, handler, limiter);
         let mut failed_task = None;
-        let end = async {
+        let stop_signal = async {
             tokio::select! {
                 () = shutdown => {}
                 task = admin_task.wait_for_end() => failed_task = Some(task),
             }
         };
-        accept_loop.accept_until(end).await;
+        accept_loop.accept_until(stop_signal).await;
         admin.begin_drain();
         let open_streams = &admin.proxy.open_streams;
         let ServerLimits { drain_delay, drain_timeout, .. } = **state.limits.load();
@@ -98,14 +101,15 @@ impl Server {
     }
 }
 
-/// Starts the tasks that run as long as the server. Dropping them ends them.
+/// Starts the background tasks that run as long as the server. A task ends when its returned value
+/// is dropped.
 fn start_background_tasks(
     state: &Arc<ServerState>,
     credentials: Arc<Credentials>,
 ) -> Vec<SupervisedTask> {
-    let (proxy, swept) = (state.admin.proxy.clone(), state.clone());
+    let (proxy, swept_state) = (state.admin.proxy.clone(), state.clone());
     let mut tasks = vec![
-        supervise::spawn(BackgroundTask::StallSweep, move || sweep_streams(swept.clone())),
+        supervise::spawn(BackgroundTask::StallSweep, move || sweep_streams(swept_state.clone())),
         supervise::spawn(BackgroundTask::Certificates, move || credentials.clone().run()),
         supervise::spawn(BackgroundTask::Admission, move || proxy.admission.clone().run()),
     ];
@@ -126,7 +130,8 @@ async fn log_drain_progress(open_streams: Arc<ExchangeRegistry>) {
     }
 }
 
-/// Finds stalled streams, and aborts streams whose client reads nothing for the write timeout.
+/// In an endless loop, detects stalled streams, and aborts HTTP/2 streams whose client reads
+/// nothing for the write timeout.
 async fn sweep_streams(state: Arc<ServerState>) {
     let mut ticks = tokio::time::interval(STREAM_SWEEP_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! The state that all client connections and reloads share.
+//! The state of the server that all client connections use and that reloads change.
 
 use super::connection::limiter::ConnectionLimiter;
 use super::limits::ServerLimits;
@@ -9,11 +9,13 @@ use std::sync::Arc;
 use tokenweir_core::clock;
 use tokenweir_core::observe::AbortRegistry;
 
-/// The state of the server. Reloads replace the context and the limits.
+/// The state of the server. A reload replaces `proxy_context` and `limits`.
 pub struct ServerState {
-    /// Serves requests. Each request uses the context that is current when the request arrives.
+    /// The context that serves requests. Each request uses the context that is current when the
+    /// request arrives.
     pub proxy_context: ArcSwap<ProxyContext>,
-    /// The limits. Each connection uses the limits that are current when it is accepted.
+    /// The limits and timeouts. Each connection uses the limits that are current when the
+    /// connection is accepted.
     pub limits: ArcSwap<ServerLimits>,
     /// Counts and limits the connections of clients.
     pub connection_limiter: Arc<ConnectionLimiter>,

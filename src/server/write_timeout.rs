@@ -1,8 +1,8 @@
-//! Timeouts for slow clients: a stream wrapper with a write timeout, and the timer that it shares
-//! with the read timeouts of HTTP/1.1 and HTTP/2.
+//! Timeouts for slow clients: a wrapper of the client connection with a write timeout, and the
+//! timer type that the write timeout and the read timeouts of HTTP/1.1 and HTTP/2 use.
 //!
-//! A timer is armed only when the connection waits for the client. A client that reads without
-//! delay costs no timer.
+//! A timer is created only when the connection waits for the client. A connection whose client
+//! reads without delay has no timer.
 
 use std::future::Future;
 use std::io;
@@ -14,30 +14,34 @@ use tokenweir_core::observe::ResponseAbortHandle;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// A stream that fails with [`io::ErrorKind::TimedOut`] when the client reads nothing for `timeout`
-/// while bytes wait to be written or flushed.
+/// The byte stream of a client connection with a write timeout. Writes fail with
+/// [`io::ErrorKind::TimedOut`] when the client reads nothing for `timeout` while bytes wait to be
+/// written or flushed.
 pub(super) struct WriteTimeoutStream<S> {
     stream: S,
     timeout: Duration,
-    /// Aborts the open responses of the connection, so that they record the write timeout.
+    /// Aborts the open responses of the connection when the timeout expires, so that their records
+    /// show the write timeout.
     abort_handle: ResponseAbortHandle,
     timer: KeyedTimer<WriteOperation>,
 }
 
-/// A timer for one wait at a time. A key identifies the wait; the timeout counts from the first
-/// call with a new key. The underlying timer is reset lazily: when it fires before the deadline,
-/// and not for each wait.
+/// A timer for one wait at a time. The key `K` identifies the wait: the timeout counts from the
+/// first call of [`KeyedTimer::has_elapsed`] with a new key. A new wait with a later deadline does
+/// not reset the Tokio timer. The Tokio timer is reset when it fires before the deadline.
 pub(super) struct KeyedTimer<K> {
+    /// The Tokio timer. `None` before the first wait.
     sleep: Option<Pin<Box<Sleep>>>,
+    /// The key and the deadline of the current wait. `None`: nothing waits.
     pending: Option<(K, Instant)>,
 }
 
-/// The write operation that makes no progress.
+/// The kind of write operation that waits for the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteOperation {
-    /// The stream accepts no bytes.
+    /// The connection accepts no more bytes.
     Write,
-    /// The stream accepted bytes and has not sent them.
+    /// The connection accepted bytes that it has not sent yet.
     Flush,
 }
 
@@ -48,7 +52,8 @@ impl<K: PartialEq> KeyedTimer<K> {
         Self { sleep: None, pending: None }
     }
 
-    /// Whether the wait for `key` has lasted as long as `limit`.
+    /// Whether the wait for `key` has lasted for `limit` or longer. If not, the task of `cx` is
+    /// woken when it has. A key that differs from the key of the previous call starts a new wait.
     pub(super) fn has_elapsed(&mut self, key: K, limit: Duration, cx: &mut Context<'_>) -> bool {
         let deadline = match &self.pending {
             Some((awaited, deadline)) if *awaited == key => *deadline,
@@ -69,12 +74,12 @@ impl<K: PartialEq> KeyedTimer<K> {
         false
     }
 
-    /// The key of the current wait.
+    /// The key of the current wait. `None`: nothing waits.
     fn pending_key(&self) -> Option<&K> {
         self.pending.as_ref().map(|(key, _)| key)
     }
 
-    /// Ends the current wait. The underlying timer is kept for the next wait.
+    /// Ends the current wait. The Tokio timer is kept for the next wait.
     pub(super) fn clear(&mut self) {
         self.pending = None;
     }
@@ -87,8 +92,9 @@ impl<S> WriteTimeoutStream<S> {
         Self { stream, timeout, abort_handle, timer: KeyedTimer::new() }
     }
 
-    /// Applies the timeout to the result of an operation. An accepted write is progress. A flush is
-    /// progress only if the timer waits for a flush: with nothing to flush it always succeeds.
+    /// Applies the timeout to the result of a write operation. A completed write ends the wait. A
+    /// completed flush ends the wait only if the wait is for a flush, because a flush without
+    /// pending bytes always completes. A pending operation fails when the wait exceeds the timeout.
     fn apply_timeout<T>(
         &mut self,
         operation: WriteOperation,
@@ -163,9 +169,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn write_timeout_closes_the_connection_and_aborts_responses() {
-        let (near, _far) = duplex(4);
+        let (gateway_side, _client_side) = duplex(4);
         let abort_handle = ResponseAbortHandle::default();
-        let mut stream = WriteTimeoutStream::new(near, WRITE_TIMEOUT, abort_handle.clone());
+        let mut stream = WriteTimeoutStream::new(gateway_side, WRITE_TIMEOUT, abort_handle.clone());
         let start = clock::now();
         let error = stream.write_all(b"12345").await.unwrap_err();
         let elapsed = clock::now().duration_since(start);
@@ -175,19 +181,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn slow_reads_do_not_trigger_the_write_timeout() {
-        let (near, mut far) = duplex(1);
+        let (gateway_side, mut client_side) = duplex(1);
         let abort_handle = ResponseAbortHandle::default();
-        let mut stream = WriteTimeoutStream::new(near, WRITE_TIMEOUT, abort_handle.clone());
-        let reading = tokio::spawn(async move {
-            let mut read = Vec::new();
+        let mut stream = WriteTimeoutStream::new(gateway_side, WRITE_TIMEOUT, abort_handle.clone());
+        let client_task = tokio::spawn(async move {
+            let mut received = Vec::new();
             for _ in 0..5 {
                 tokio::time::sleep(WRITE_TIMEOUT / 2).await;
-                read.push(far.read_u8().await.unwrap());
+                received.push(client_side.read_u8().await.unwrap());
             }
-            read
+            received
         });
         stream.write_all(b"12345").await.unwrap();
-        assert_eq!(reading.await.unwrap(), b"12345");
+        assert_eq!(client_task.await.unwrap(), b"12345");
         assert!(!abort_handle.is_aborted());
     }
 }

@@ -1,6 +1,7 @@
 //! The access log: one line per request, without prompts, responses or API keys.
 //!
-//! Under load the lines of routine requests are rate limited. Lines of other requests are not.
+//! The lines of routine requests can be rate limited. The lines of all other requests are always
+//! written.
 
 use super::sanitize::{self, LogFieldValue};
 use serde::Serialize;
@@ -16,36 +17,42 @@ use tokenweir_core::record::{
 
 /// The sink that writes access log lines.
 pub struct AccessLog {
+    /// Whether lines are written as JSON and not as text.
     is_json: bool,
     line_writer: AccessLogLineWriter,
+    /// Rate limit of the lines of routine requests. `None`: no limit.
     rate_limit: Option<GcraLimiter>,
-    /// Lines omitted since the last written line.
+    /// Number of lines that the rate limit omitted since the last written line.
     omitted_since_last_line: AtomicU64,
     counters: Arc<AccessLogCounters>,
 }
 
-/// Receives lines with their line endings. It must not block.
+/// A function that receives one line or more, each with its line ending. The function must not
+/// block.
 pub type AccessLogLineWriter = Box<dyn Fn(String) + Send + Sync>;
 
-/// Counts of lines, before it is known how many of them the writer dropped.
+/// Counts of lines. The lines that the line writer dropped are counted as accepted, because only
+/// the line writer knows their number.
 #[derive(Debug, Default)]
 struct AccessLogCounters {
+    /// Lines passed to the line writer.
     accepted: AtomicU64,
+    /// Lines that the rate limit omitted.
     omitted: AtomicU64,
 }
 
-/// Reads the counts of lines.
+/// A handle that reads the counts of access log lines.
 #[derive(Debug, Clone)]
 pub struct AccessLogStats(Arc<AccessLogCounters>);
 
-/// Access log lines by result.
+/// Number of access log lines by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct AccessLogCounts {
-    /// Passed to the writer and not dropped.
+    /// Lines passed to the writer and not dropped.
     pub written: u64,
-    /// Routine requests beyond the rate limit.
+    /// Lines of routine requests that the rate limit omitted.
     pub rate_limited: u64,
-    /// Dropped because the reader of the log was too slow.
+    /// Lines dropped because the reader of the log was too slow.
     pub dropped: u64,
 }
 
@@ -56,14 +63,14 @@ impl AccessLogCounts {
     }
 }
 
-/// The fields of a line, in order.
+/// The fields of an access log line, in the order of the JSON form.
 #[derive(Debug, Serialize)]
 struct AccessLogLine<'a> {
     ts: String,
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
-    /// Why the trace is sampled. Absent if it is not.
+    /// Why the trace of the request is sampled. Absent if the trace is not sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     sample_reason: Option<&'static str>,
     client: String,
@@ -78,10 +85,11 @@ struct AccessLogLine<'a> {
     phase: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
-    /// Cause of a slow request.
+    /// Why the request was slow. Absent if the request was not slow.
     #[serde(skip_serializing_if = "Option::is_none")]
     slow_cause: Option<&'static str>,
-    /// Why the response could not be inspected, so that the counts below may be wrong.
+    /// Why the response could not be inspected. The counts of tokens and events are then not
+    /// reliable.
     #[serde(skip_serializing_if = "Option::is_none")]
     uninspected_reason: Option<&'static str>,
     model: &'a str,
@@ -89,7 +97,7 @@ struct AccessLogLine<'a> {
     tier: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<&'a str>,
-    /// Name of the API key.
+    /// Name of the API key. The key itself is not logged.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     backend: Option<&'a str>,
@@ -102,8 +110,8 @@ struct AccessLogLine<'a> {
     /// Prompt tokens predicted to be cached.
     predicted_cached: Option<f64>,
     attempts: usize,
-    /// Lines of routine requests omitted before this one.
-    #[serde(skip_serializing_if = "is_none")]
+    /// Number of lines that the rate limit omitted between the previous line and this line.
+    #[serde(skip_serializing_if = "is_zero")]
     omitted_lines: u64,
     stream: bool,
     finish: Vec<&'static str>,
@@ -127,7 +135,7 @@ struct AccessLogLine<'a> {
     write_stall_ms: f64,
     duration_ms: Option<f64>,
     overhead_us: Option<u128>,
-    /// Wait in the admission queue.
+    /// Time in the admission queue. Absent if the request was not queued.
     #[serde(skip_serializing_if = "Option::is_none")]
     queued_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -136,17 +144,19 @@ struct AccessLogLine<'a> {
     bytes_out: u64,
 }
 
-/// Queue and prefill time in the engine, in milliseconds.
+/// Times of phases of a request, in milliseconds: the queue and the prefill of the engine, and the
+/// network.
 #[derive(Debug, Serialize)]
 struct AccessLogPhaseTimes {
     queue_ms: f64,
     prefill_ms: f64,
     network_ms: Option<f64>,
+    /// Whether the queue time is an estimate and not a report of the engine.
     estimated: bool,
 }
 
 impl AccessLog {
-    /// An access log in JSON, or in text for people.
+    /// Creates an access log without a rate limit. `is_json` selects JSON lines and not text lines.
     pub fn new(is_json: bool, line_writer: AccessLogLineWriter) -> Self {
         Self {
             is_json,
@@ -157,8 +167,8 @@ impl AccessLog {
         }
     }
 
-    /// Limits the lines of routine requests to `per_second`, counted from `epoch`, with a burst of
-    /// one second's worth.
+    /// Limits the lines of routine requests to `per_second` lines per second, with bursts of up to
+    /// `per_second` lines. `None`: no limit. The limiter counts time from `epoch`.
     pub fn with_rate_limit(self, per_second: Option<u32>, epoch: Instant) -> Self {
         let rate_limit = per_second.map(|per_second| GcraLimiter::new(per_second, epoch));
         Self { rate_limit, ..self }
@@ -185,9 +195,8 @@ impl Sink for AccessLog {
                 self.counters.omitted.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
-            let left_out = self.omitted_since_last_line.swap(0, Ordering::Relaxed);
-            let line =
-                AccessLogLine { omitted_lines: left_out, ..AccessLogLine::from_record(record) };
+            let omitted_lines = self.omitted_since_last_line.swap(0, Ordering::Relaxed);
+            let line = AccessLogLine { omitted_lines, ..AccessLogLine::from_record(record) };
             if self.is_json {
                 // Serializing a struct of texts and numbers cannot fail.
                 lines += &sanitize::json(serde_json::to_string(&line).unwrap_or_default());
@@ -204,8 +213,8 @@ impl Sink for AccessLog {
     }
 }
 
-/// Whether the request succeeded at the first attempt, was not slow and had no stall. Its line is
-/// the least useful one.
+/// Whether the request is routine: it succeeded at the first attempt, was not slow and had no
+/// stall.
 fn is_routine(record: &RequestRecord) -> bool {
     record.outcome == Outcome::Ok
         && record.slow.is_none()
@@ -214,7 +223,7 @@ fn is_routine(record: &RequestRecord) -> bool {
 }
 
 impl AccessLogStats {
-    /// The counts so far. `dropped` is the number of lines that the writer dropped.
+    /// The counts since the start. `dropped` is the number of lines that the line writer dropped.
     pub fn counts(&self, dropped: u64) -> AccessLogCounts {
         AccessLogCounts {
             written: self.0.accepted.load(Ordering::Relaxed).saturating_sub(dropped),
@@ -338,11 +347,11 @@ fn write_field(f: &mut fmt::Formatter<'_>, name: &str, value: Option<impl Displa
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_none(count: &u64) -> bool {
+fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Milliseconds, rounded to three decimals.
+/// Converts a duration to milliseconds, rounded to three decimals.
 pub(super) fn millis(duration: Duration) -> f64 {
     seconds_to_millis(duration.as_secs_f64())
 }

@@ -1,4 +1,5 @@
-//! Passes finished requests in batches to sinks that can wait, on a thread of its own.
+//! The batch dispatcher: passes the records of finished requests in batches to sinks, on a thread
+//! of its own. The sinks are those that need not receive a record at once.
 //!
 //! A finished request then costs the worker thread only a push to a queue, and the series of a
 //! metric are loaded into the CPU cache once per batch and not once per request.
@@ -12,85 +13,94 @@ use tokenweir_core::observe::Sink;
 use tokenweir_core::record::RequestRecord;
 use tokenweir_net::supervise::{self, BackgroundTask};
 
-/// Queues records for the dispatch thread.
+/// Queues records for the dispatch thread, which passes them to the sinks.
 pub(super) struct BatchDispatcher(Arc<BatchDispatcherState>);
 
-/// The dispatch thread. Dropping it dispatches the remaining records and ends the thread.
+/// Guard of the dispatch thread. Dropping the guard dispatches the remaining records and ends the
+/// thread.
 pub type BatchDispatcherGuard = BatchWorkerGuard;
 
 struct BatchDispatcherState {
     sinks: Vec<Arc<dyn Sink>>,
-    /// Boxed, because a record is large and a growing vector moves its elements.
+    /// Queued records. They are boxed, because a record is large and a growing vector moves its
+    /// elements.
     records: Arc<BatchQueue<Box<RequestRecord>>>,
-    /// Held while records are dispatched, so that they stay in order.
+    /// Locked while the queued records are dispatched, so that two flushes at the same time keep
+    /// the order of the records.
     dispatch_lock: Mutex<()>,
 }
 
-/// How long the first record waits for others. The metrics page flushes the queue first, so it is
-/// not outdated. A shorter wait would delay one chunk in a hundred on a core that the thread shares
-/// with a worker.
+/// How long the first record of a batch waits for further records. The metrics page is not outdated
+/// by this wait, because a read of the page flushes the queue. With a shorter wait, the dispatch
+/// thread would delay one response chunk in a hundred on a core that it shares with a worker
+/// thread.
 const BATCH_LINGER: Duration = Duration::from_millis(100);
-/// Most queued records, about 16 MiB. Beyond it, the thread that ends a request dispatches its
-/// record.
+/// Capacity of the queue, in records (about 16 MiB). If the queue is full, the thread that ends a
+/// request dispatches the record itself.
 const MAX_QUEUED_RECORDS: usize = 8_192;
-/// Records dispatched together: few enough to stay in the CPU cache.
+/// Number of records that each sink receives per call under high load. So few records stay in the
+/// CPU cache.
 const DISPATCH_BATCH_SIZE: usize = 32;
-/// A batch with at most this many records means low load. Between parts of such a batch the thread
-/// yields, so that a worker on the same core can run: since Linux 6.6 the scheduler switches to it
-/// only at a yield. Under high load the thread does not yield, because it would fall behind.
+/// Largest batch that counts as low load, in records. Under low load the dispatch thread yields
+/// after each call of a sink, so that a worker thread on the same core can run: since Linux 6.6 the
+/// scheduler switches to the worker thread only at a yield. Under high load the dispatch thread
+/// does not yield, because it would fall behind.
 const LOW_LOAD_MAX_RECORDS: usize = 64;
-/// Records dispatched together under low load. A worker on the same core waits until they are done.
+/// Number of records that each sink receives per call under low load. A worker thread on the same
+/// core waits while the dispatch thread runs one such call.
 const LOW_LOAD_BATCH_SIZE: usize = 4;
 
 // === impl BatchDispatcher ===
 
 impl BatchDispatcher {
-    /// Starts the dispatch thread for these sinks.
+    /// Starts the dispatch thread, which passes the queued records to these sinks in batches.
     pub(super) fn start(sinks: Vec<Arc<dyn Sink>>) -> (Self, BatchDispatcherGuard) {
         let records = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS));
         let dispatch_lock = Mutex::default();
         let state =
             Arc::new(BatchDispatcherState { sinks, records: records.clone(), dispatch_lock });
         let dispatcher = Self(state.clone());
-        // Sinks do not block, and their panics are caught, so the thread ends.
-        (dispatcher, BatchWorkerGuard::start(records, Duration::MAX, move |_| state.settle()))
+        // A drop of the guard may wait without limit: sinks do not block and their panics are
+        // caught, so the thread ends.
+        (dispatcher, BatchWorkerGuard::start(records, Duration::MAX, move |_| state.flush()))
     }
 
-    /// The sinks of the dispatch thread.
+    /// The sinks to which the dispatch thread passes the records.
     pub(super) fn sinks(&self) -> &[Arc<dyn Sink>] {
         &self.0.sinks
     }
 
-    /// Queues a record. If the queue is full or closed, dispatches the queue and the record on this
-    /// thread.
+    /// Queues a record. If the queue is full or closed, the calling thread dispatches the queued
+    /// records and then this record.
     pub(super) fn enqueue(&self, record: Box<RequestRecord>) {
         if let Err(record) = self.0.records.push(record, 1) {
-            self.settle();
+            self.flush();
             self.0.dispatch(&[&record], false);
         }
     }
 
-    /// Dispatches the queued records. All records queued before the call have been dispatched when
-    /// it returns.
-    pub(super) fn settle(&self) {
-        self.0.settle();
+    /// Dispatches the queued records on the calling thread. When the call returns, all records that
+    /// were queued before the call have been dispatched.
+    pub(super) fn flush(&self) {
+        self.0.flush();
     }
 }
 
 impl BatchDispatcherState {
-    fn settle(&self) {
+    fn flush(&self) {
         let _dispatch_guard = self.dispatch_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let records = self.records.take_batch();
         let is_low_load = records.len() <= LOW_LOAD_MAX_RECORDS;
-        let size = if is_low_load { LOW_LOAD_BATCH_SIZE } else { DISPATCH_BATCH_SIZE };
+        let batch_size = if is_low_load { LOW_LOAD_BATCH_SIZE } else { DISPATCH_BATCH_SIZE };
         let records: Vec<&RequestRecord> = records.iter().map(|record| &**record).collect();
-        for records in records.chunks(size) {
+        for records in records.chunks(batch_size) {
             self.dispatch(records, is_low_load);
         }
     }
 
-    /// Calls one sink after the other and yields in between under low load. If a sink panics, it
-    /// misses the rest of these records; the other sinks get all of them.
+    /// Passes the records to one sink after the other. Under low load the thread yields after each
+    /// sink. A sink that panics does not receive the remaining `records`. The other sinks receive
+    /// all of them.
     fn dispatch(&self, records: &[&RequestRecord], is_low_load: bool) {
         for sink in &self.sinks {
             supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished(records));
@@ -107,7 +117,7 @@ mod tests {
     use tokenweir_core::record::fixtures::streamed;
     use tokenweir_net::supervise::PanicCounts;
 
-    /// Collects the `bytes_out` of each record. Tests use it as a record number.
+    /// A sink that collects the `bytes_out` of each record, which the tests use as a record number.
     #[derive(Default)]
     struct RecordNumberCollector(Mutex<Vec<u64>>);
 
@@ -131,7 +141,7 @@ mod tests {
         assert!(numbers.0.lock().unwrap().iter().copied().eq(0..=10_000));
     }
 
-    /// Panics at every hundredth record.
+    /// A sink that panics at every hundredth record.
     struct PanickingSink;
 
     impl Sink for PanickingSink {
@@ -159,7 +169,7 @@ mod tests {
         let (dispatcher, _guard) = BatchDispatcher::start(vec![numbers.clone()]);
         for number in 0..200 {
             dispatcher.enqueue(Box::new(numbered_record(number)));
-            dispatcher.settle();
+            dispatcher.flush();
             assert_eq!(numbers.0.lock().unwrap().last(), Some(&number));
         }
     }

@@ -1,7 +1,7 @@
 //! A thread that handles the items of a bounded queue in batches: records, log lines, payloads and
 //! quality samples.
 //!
-//! A producer never waits: what does not fit into the queue comes back to it. At shutdown the thread
+//! A producer never waits: the queue returns an item that does not fit. At shutdown the thread
 //! handles the remaining items.
 
 use std::sync::Arc;
@@ -10,44 +10,46 @@ use std::thread;
 use std::time::Duration;
 use tokenweir_core::batch_queue::BatchQueue;
 
-/// The thread of a queue. Dropping it closes the queue and waits until the thread has handled the
-/// remaining items.
+/// Guard of the thread that handles the items of a queue. Dropping the guard closes the queue and
+/// waits until the thread has handled the remaining items, or until a time limit.
 pub struct BatchWorkerGuard {
-    close: Box<dyn Fn() + Send + Sync>,
-    /// Disconnected when the thread has dropped its handler.
-    ended: Receiver<()>,
-    max_shutdown: Duration,
+    close_queue: Box<dyn Fn() + Send + Sync>,
+    /// Channel without messages. It is disconnected when the thread has dropped its handler.
+    thread_ended: Receiver<()>,
+    /// Longest wait of the drop for the end of the thread.
+    shutdown_timeout: Duration,
 }
 
 impl BatchWorkerGuard {
-    /// Starts the thread. It calls `handle` for each batch, and once more after the queue was
-    /// closed. `handle` takes the items from the queue and catches the panics of its work. The drop
-    /// waits for `max_shutdown` at most.
+    /// Starts the thread. The thread calls `handle` for each batch, and once more after the queue
+    /// was closed. `handle` must take the items from the queue and catch its own panics. The drop
+    /// of the guard waits for at most `shutdown_timeout`.
     pub(crate) fn start<T: Send + 'static>(
         queue: Arc<BatchQueue<T>>,
-        max_shutdown: Duration,
+        shutdown_timeout: Duration,
         mut handle: impl FnMut(&BatchQueue<T>) + Send + 'static,
     ) -> Self {
-        let (end_sender, ended) = channel();
+        let (end_sender, thread_ended) = channel();
         let thread_queue = queue.clone();
         thread::spawn(move || {
             while thread_queue.wait_for_batch() {
                 handle(&thread_queue);
             }
             handle(&thread_queue);
-            // Its files and processes are closed before the wait ends.
+            // The handler is dropped first, so that its files and processes are closed when the
+            // drop of the guard returns.
             drop(handle);
             drop(end_sender);
         });
-        Self { close: Box::new(move || queue.close()), ended, max_shutdown }
+        Self { close_queue: Box::new(move || queue.close()), thread_ended, shutdown_timeout }
     }
 }
 
 impl Drop for BatchWorkerGuard {
     fn drop(&mut self) {
-        (self.close)();
-        // Fails when the thread has ended, and after the limit.
-        let _ = self.ended.recv_timeout(self.max_shutdown);
+        (self.close_queue)();
+        // The call returns an error when the thread has ended, and after the timeout.
+        let _ = self.thread_ended.recv_timeout(self.shutdown_timeout);
     }
 }
 
@@ -56,11 +58,11 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    const LINGER: Duration = Duration::from_hours(1);
+    const LONG_LINGER: Duration = Duration::from_hours(1);
 
     #[test]
     fn the_remaining_items_are_handled_before_the_drop_returns() {
-        let queue = Arc::new(BatchQueue::new(LINGER, 100));
+        let queue = Arc::new(BatchQueue::new(LONG_LINGER, 100));
         let handled = Arc::new(Mutex::new(Vec::new()));
         let thread_handled = handled.clone();
         let worker = BatchWorkerGuard::start(queue.clone(), Duration::MAX, move |queue| {
@@ -76,12 +78,12 @@ mod tests {
     #[test]
     fn the_drop_does_not_wait_for_a_thread_that_is_blocked_or_has_panicked() {
         let (gate_sender, gate) = channel::<()>();
-        let blocked = Arc::new(BatchQueue::<()>::new(LINGER, 1));
+        let blocked = Arc::new(BatchQueue::<()>::new(LONG_LINGER, 1));
         drop(BatchWorkerGuard::start(blocked, Duration::ZERO, move |_| {
             let _ = gate.recv();
         }));
         drop(gate_sender);
-        let panicking = Arc::new(BatchQueue::<()>::new(LINGER, 1));
+        let panicking = Arc::new(BatchQueue::<()>::new(LONG_LINGER, 1));
         drop(BatchWorkerGuard::start(panicking, Duration::MAX, |_| panic!("a defect")));
     }
 }

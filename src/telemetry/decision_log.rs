@@ -1,7 +1,8 @@
-//! The decision log: the last routing decisions with the predictions for every candidate and the
-//! actual results.
+//! The decision log: the last routing decisions, with the predictions for the candidates and the
+//! actual results of the requests.
 //!
-//! It backs `/decisions`. It contains no text of prompts or responses and no session key.
+//! `/decisions` of the admin listener returns the log. The log contains no text of prompts or
+//! responses and no session key.
 
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -15,28 +16,34 @@ use tokenweir_core::routing::PolicyKind;
 
 /// The sink that retains the last decisions. A decision is added when its request ends.
 ///
-/// One entry takes about 0.5 KiB, plus 0.2 KiB per candidate, plus less than 0.1 KiB per shadow
-/// policy. It has at most [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The lock is held
-/// only while pointers are moved or copied.
+/// One entry takes about 0.5 KiB of memory, plus 0.2 KiB per candidate, plus less than 0.1 KiB per
+/// shadow policy. An entry has at most [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The
+/// lock is held only while pointers are moved or copied.
 #[derive(Debug)]
 pub struct DecisionLog {
+    /// Largest number of entries. 0: no decisions are retained.
     capacity: usize,
+    /// The entries, oldest first.
     entries: Mutex<VecDeque<Arc<DecisionLogEntry>>>,
 }
 
 /// One decision and the actual result of its request.
 #[derive(Debug)]
 pub struct DecisionLogEntry {
-    /// A copy, because the text in the record would retain the whole request head in memory.
+    /// The `x-request-id`. It is a copy, because the text in the record would retain the complete
+    /// request head in memory.
     request_id: Box<str>,
     started: SystemTime,
     model: ModelLabel,
     route: Option<&'static str>,
     decision: Arc<RoutingDecision>,
-    /// Every backend that was tried, and why the attempt failed.
+    /// The backend of each attempt, and why the attempt failed. `None`: the attempt did not fail.
     attempts: Box<[(BackendId, Option<&'static str>)]>,
+    /// Time from sending the request to the backend to the first output, in seconds.
     ttft: Option<f64>,
+    /// Prompt tokens that the engine reported.
     input_tokens: Option<u64>,
+    /// Cached prompt tokens that the engine reported.
     cached_tokens: Option<u64>,
     outcome: &'static str,
 }
@@ -44,17 +51,17 @@ pub struct DecisionLogEntry {
 // === impl DecisionLog ===
 
 impl DecisionLog {
-    /// A log of the last `capacity` decisions. With 0 it stays empty.
+    /// Creates a log that retains the last `capacity` decisions. With 0 the log stays empty.
     pub fn new(capacity: usize) -> Self {
         Self { capacity, entries: Mutex::default() }
     }
 
-    /// The capacity in decisions.
+    /// The number of decisions that the log can retain.
     pub const fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The newest decision of a request ID. `None`: not in the log.
+    /// The newest decision for a request with this ID. `None`: the log has no such decision.
     pub fn get(&self, request_id: &str) -> Option<Arc<DecisionLogEntry>> {
         self.newest(self.capacity).into_iter().find(|entry| &*entry.request_id == request_id)
     }
@@ -92,7 +99,7 @@ impl Sink for DecisionLog {
 // === impl DecisionLogEntry ===
 
 impl DecisionLogEntry {
-    /// `None` if no backend was chosen for the request.
+    /// The entry of a finished request. `None`: no backend was chosen for the request.
     fn from_record(record: &RequestRecord) -> Option<Self> {
         let attempts = record.attempts.iter();
         let [input_tokens, _, cached_tokens, _] = record.engine_token_counts();
@@ -110,7 +117,7 @@ impl DecisionLogEntry {
         })
     }
 
-    /// The main fields of the decision: one element of the list of decisions.
+    /// The main fields of the entry as JSON: one element of the list that `/decisions` returns.
     pub fn summary(&self) -> Value {
         let chosen = self.decision.selected();
         json!({
@@ -125,12 +132,12 @@ impl DecisionLogEntry {
         })
     }
 
-    /// All fields of the decision. Candidates are sorted by cost, lowest first. Times to first
+    /// All fields of the entry as JSON. Candidates are sorted by cost, lowest first. Times to first
     /// token are in seconds and start when the request is sent to the backend.
     pub fn detail(&self) -> Value {
         let decision = &self.decision;
         let chosen = decision.selected();
-        let failed = self.attempts.iter().filter_map(|(backend, failure)| {
+        let failed_attempts = self.attempts.iter().filter_map(|(backend, failure)| {
             Some(json!({ "backend": backend.as_str(), "failure": (*failure)? }))
         });
         // Only the kv_aware policy compares costs.
@@ -147,7 +154,7 @@ impl DecisionLogEntry {
             "policy": decision.policy(),
             "reason": decision.reason(),
             "backend": chosen.backend.as_str(),
-            "failed_attempts": failed.collect::<Vec<_>>(),
+            "failed_attempts": failed_attempts.collect::<Vec<_>>(),
             "predicted": {
                 "ttft_seconds": round_significant(chosen.ttft),
                 "input_tokens": chosen.candidate.prompt.round(),
@@ -191,11 +198,12 @@ fn shadow_to_json(shadow: &ShadowDecision) -> Value {
     })
 }
 
-/// Rounds to six significant digits.
+/// Rounds a number to six significant digits.
 fn round_significant(number: f64) -> f64 {
     format!("{number:.5e}").parse().unwrap_or(number)
 }
 
+/// Rounds the floating-point numbers of a number or an object to six significant digits.
 fn round_numbers(value: Value) -> Value {
     match value {
         Value::Number(number) if number.is_f64() => json!(number.as_f64().map(round_significant)),

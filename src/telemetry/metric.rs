@@ -1,5 +1,5 @@
-//! The types of the metrics catalogue: a row per metric with its labels, whose values come from
-//! closed sets.
+//! The types of the metrics catalogue: one row per metric, with the labels of the metric and the
+//! source of its values. The values of each label come from a closed set.
 
 use super::status::StatusSnapshot;
 use std::time::Duration;
@@ -13,39 +13,42 @@ use tokenweir_core::slo::Objective;
 pub struct MetricDescriptor {
     /// The name in the Prometheus exposition format.
     pub name: &'static str,
-    /// The help text: a short sentence or two.
+    /// The help text on the metrics page.
     pub help: &'static str,
     /// Counter, gauge or histogram.
     pub kind: MetricKind,
-    /// The labels, in the order in which values are emitted.
+    /// The labels, in the order in which a [`MetricEmitter`] receives the label values.
     pub labels: &'static [MetricLabel],
-    /// The source of the values.
+    /// How the values are read.
     pub read: MetricSource,
 }
 
-/// Receives one value and its label values, in the order of the row's labels.
+/// A callback for one value of a metric. Its arguments are the label values, in the order of
+/// [`MetricDescriptor::labels`], and the value.
 pub type MetricEmitter<'a> = &'a mut dyn FnMut(&[&str], f64);
 
-/// The source of the values of a metric.
+/// The event or state from which the values of a metric are read, and the function that reads them.
 #[derive(Clone, Copy)]
 pub enum MetricSource {
-    /// A stream at its first output. The record has no later data.
+    /// Values are read from the record of a stream at its first output, when the record has no
+    /// later data.
     FirstOutput(fn(&RequestRecord, MetricEmitter<'_>)),
-    /// A finished request.
+    /// Values are read from the record of each finished request.
     Record(fn(&RequestRecord, MetricEmitter<'_>)),
-    /// A finished request and an objective of `slos`.
+    /// Values are read from the record of each finished request, once for each objective of `slos`.
     RecordPerObjective(fn(&Objective, &RequestRecord, MetricEmitter<'_>)),
-    /// An objective of `slos`.
+    /// Values are read from each objective of `slos` when the metrics page is read.
     Objective(fn(&Objective, MetricEmitter<'_>)),
-    /// All values of a finished request at once, labelled by model and backend.
+    /// A histogram of many values is read from the record of each finished request. Its labels are
+    /// the model and the backend.
     RecordHistogram(fn(&RequestRecord) -> Option<HistogramSnapshot<'_>>),
-    /// A completed scrape of a backend's metrics.
+    /// Values are read from the result of each scrape of a backend's metrics page.
     Scrape(fn(&ScrapeResult<'_>, MetricEmitter<'_>)),
-    /// The state of the gateway when the metrics page is read.
+    /// Values are read from the state of the gateway when the metrics page is read.
     Status(fn(&StatusSnapshot, MetricEmitter<'_>)),
 }
 
-/// The result of one scrape of a backend's metrics.
+/// The result of one scrape of a backend's metrics page.
 #[derive(Debug, Clone, Copy)]
 pub struct ScrapeResult<'a> {
     /// The name of the backend.
@@ -56,14 +59,13 @@ pub struct ScrapeResult<'a> {
     pub error: Option<ScrapeError>,
 }
 
-/// A label of a metric. A row of the catalogue defines its labels, except those that metrics of
-/// several areas have: these are constants of this type.
+/// A label of a metric. Labels that several files of the catalogue use are constants of this type.
 ///
 /// The values of a label are from a closed set that no client can extend. Models and tenants that
 /// the configuration does not name are bounded in number.
 #[derive(Debug, Clone, Copy)]
 pub struct MetricLabel {
-    /// The name in the exposition format.
+    /// The name of the label in the Prometheus exposition format.
     pub name: &'static str,
     values: LabelValues,
 }
@@ -71,18 +73,19 @@ pub struct MetricLabel {
 /// The values of a label.
 #[derive(Debug, Clone, Copy)]
 enum LabelValues {
-    /// All values, each of which has series before the first request.
+    /// The label has exactly the values that the function returns. Each of them has series before
+    /// the first request.
     Fixed(fn() -> Vec<&'static str>),
-    /// Values that the configuration, the backends or the requests determine.
+    /// The configuration, the backends or the requests determine the values.
     Variable {
-        /// The values that have series before the first request.
+        /// Returns the values that have series before the first request.
         seeds: fn(&KnownLabelValues) -> Vec<String>,
-        /// A description of all values, in Markdown.
+        /// Returns a description of all values, in Markdown.
         description: fn() -> String,
     },
 }
 
-/// Values of the labels whose sets are known only at run time.
+/// The label values that are known only at run time and have series before the first request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownLabelValues {
     /// Models whose series exist before their first request.
@@ -91,18 +94,18 @@ pub struct KnownLabelValues {
     pub backends: Vec<String>,
     /// Tiers of the configuration.
     pub tiers: Vec<String>,
-    /// Tenants of the keys file that have a label value.
+    /// Tenants of the keys file that have a label value of their own.
     pub tenants: Vec<String>,
     /// Names of the objectives in `slos`.
     pub slos: Vec<String>,
 }
 
-/// The label values of counts that their owner lists by label value.
+/// The label values of `counts`, which are pairs of a label value and a count.
 pub(super) fn label_values<const N: usize>(counts: [(&'static str, u64); N]) -> Vec<&'static str> {
     counts.map(|(value, _)| value).to_vec()
 }
 
-/// Emits counts that their owner lists by label value.
+/// Emits `counts`, which are pairs of a label value and a count, for a metric with one label.
 pub(super) fn emit_counts<const N: usize>(
     counts: [(&'static str, u64); N],
     emit: MetricEmitter<'_>,
@@ -115,8 +118,8 @@ pub(super) fn emit_counts<const N: usize>(
 // === impl MetricLabel ===
 
 impl MetricLabel {
-    /// A model that the configuration names, one of the first `metrics.max_models` others that
-    /// backends serve, or `_other`.
+    /// The model of a request. Its values are the models that the configuration names, the first
+    /// `metrics.max_models` further models that backends serve, and `_other` for all other models.
     pub const MODEL: Self = Self::variable(
         "gen_ai_request_model",
         |known| match known.models.as_slice() {
@@ -129,23 +132,24 @@ impl MetricLabel {
                 .to_owned()
         },
     );
-    /// A registered backend, or one of the last removed ones.
+    /// The name of a backend that is registered now or was removed recently.
     pub const BACKEND: Self = Self::variable(
         "backend",
         |known| known.backends.clone(),
         || "the name of a backend".to_owned(),
     );
-    /// A tier of the configuration, or `_other`. Empty if the request has no tier.
+    /// The tier of a request. Its values are the tiers that the configuration names, `_other` for
+    /// an unknown tier, and the empty string for a request without a tier.
     pub const TIER: Self = Self::variable(
         "tier",
         |known| [&[String::new()], known.tiers.as_slice()].concat(),
         || "a tier of the configuration, `_other`, or empty".to_owned(),
     );
-    /// [`Outcome::as_str`]
+    /// The outcome of a request: [`Outcome::as_str`].
     pub const OUTCOME: Self = Self::fixed("outcome", || Outcome::ALL.map(Outcome::as_str).to_vec());
-    /// One of [`MetricLabel::TOKEN_TYPES`].
+    /// The type of the counted tokens, one of [`MetricLabel::TOKEN_TYPES`].
     pub const TOKEN_TYPE: Self = Self::fixed("type", || Self::TOKEN_TYPES.to_vec());
-    /// The types of tokens.
+    /// The values of [`MetricLabel::TOKEN_TYPE`].
     pub const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
 
     /// A label with a fixed set of values, each of which has series before the first request.
@@ -186,17 +190,18 @@ impl MetricLabel {
 // === impl MetricDescriptor ===
 
 impl MetricDescriptor {
-    /// All combinations of label values that have a series before the first request.
+    /// All combinations of label values that have a series before the first request. Each
+    /// combination has the order of `labels`.
     pub fn seeds(&self, known: &KnownLabelValues) -> Vec<Vec<String>> {
         let mut combinations = vec![Vec::new()];
         for label in self.labels {
             let values = label.seeds(known);
-            let extend = |prefix: &Vec<String>| {
-                let append =
+            let append_values = |prefix: &Vec<String>| {
+                let append_value =
                     |value: &String| [prefix.as_slice(), std::slice::from_ref(value)].concat();
-                values.iter().map(append).collect::<Vec<_>>()
+                values.iter().map(append_value).collect::<Vec<_>>()
             };
-            combinations = combinations.iter().flat_map(extend).collect();
+            combinations = combinations.iter().flat_map(append_values).collect();
         }
         combinations
     }

@@ -1,4 +1,4 @@
-//! Telemetry: every finished request leaves one record, and several sinks read it.
+//! Telemetry: passes the record of each finished request to all sinks.
 //!
 //! The sinks are metrics, spans, the access log, the decision log, recent requests, the payload
 //! log, quality sampling and the trace capture.
@@ -38,24 +38,26 @@ use tokenweir_net::supervise::{self, BackgroundTask};
 pub struct Telemetry {
     /// Prometheus metrics. `None`: metrics are disabled.
     prometheus: Option<Arc<Prometheus>>,
-    /// Sinks that receive a record when its request ends, on the thread that ends it.
+    /// Sinks that receive each record on the thread that ends its request.
     sinks: Vec<Arc<dyn Sink>>,
-    /// Passes records in batches to further sinks, on a thread of its own. `None`: there are no
-    /// further sinks.
+    /// Passes records in batches to further sinks, on a thread of its own. `None`: `sinks` contains
+    /// all sinks.
     batch_dispatcher: Option<BatchDispatcher>,
 }
 
 impl Telemetry {
-    /// Metrics and `sinks`. All receive a record when its request ends.
+    /// Creates the telemetry without a dispatch thread. The metrics and `sinks` receive each record
+    /// on the thread that ends its request.
     pub fn new(prometheus: impl Into<Option<Prometheus>>, sinks: Vec<Arc<dyn Sink>>) -> Self {
         let prometheus: Option<Arc<Prometheus>> = prometheus.into().map(Arc::new);
         let metrics = prometheus.iter().map(|metrics| metrics.clone() as Arc<dyn Sink>);
         Self { sinks: metrics.chain(sinks).collect(), prometheus, batch_dispatcher: None }
     }
 
-    /// Only `sinks` receive a record when its request ends. A thread passes records in batches to
-    /// the metrics and to `batched`. Dropping the returned guard passes on the remaining records
-    /// and ends the thread.
+    /// Creates the telemetry with a dispatch thread. `sinks` receive each record on the thread that
+    /// ends its request. The dispatch thread passes records in batches to the metrics and to
+    /// `batched`. Dropping the returned guard dispatches the remaining records and ends the
+    /// dispatch thread.
     pub fn with_batch_dispatcher(
         prometheus: impl Into<Option<Prometheus>>,
         sinks: Vec<Arc<dyn Sink>>,
@@ -66,21 +68,23 @@ impl Telemetry {
         (Self { prometheus, sinks, batch_dispatcher: Some(dispatcher) }, guard)
     }
 
-    /// The metrics page. It includes all requests that had ended at the last call of
+    /// Renders the metrics page. The page includes all requests that had ended at the last call of
     /// [`Telemetry::settle`]. `None`: metrics are disabled.
-    pub fn page(&self, vitals: &StatusSnapshot, format: ExpositionFormat) -> Option<String> {
-        self.prometheus.as_ref().map(|metrics| metrics.page(vitals, format))
+    pub fn page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> Option<String> {
+        self.prometheus.as_ref().map(|metrics| metrics.page(status, format))
     }
 
-    /// Waits until the batched sinks have received the records of all requests that have ended.
+    /// Flushes the batch dispatcher. When the call returns, the sinks of the dispatcher have
+    /// received the records of all requests that ended before the call.
     pub fn settle(&self) {
-        self.batch_dispatcher.iter().for_each(BatchDispatcher::settle);
+        self.batch_dispatcher.iter().for_each(BatchDispatcher::flush);
     }
 
-    /// Whether the trace of a finished request is exported, and why.
-    fn judge(&self, record: &RequestRecord) -> Option<SampleReason> {
-        let judge = || self.all_sinks().find_map(|sink| sink.judge(record));
-        supervise::catch_panic(BackgroundTask::RecordSink, judge).flatten()
+    /// Asks the sinks why the trace of a finished request is sampled. `None`: the trace is not
+    /// sampled, or a sink panicked.
+    fn determine_sample_reason(&self, record: &RequestRecord) -> Option<SampleReason> {
+        let find_reason = || self.all_sinks().find_map(|sink| sink.judge(record));
+        supervise::catch_panic(BackgroundTask::RecordSink, find_reason).flatten()
     }
 
     fn all_sinks(&self) -> impl Iterator<Item = &Arc<dyn Sink>> {
@@ -88,9 +92,9 @@ impl Telemetry {
     }
 }
 
-/// A panic of a sink costs the output of that sink for this record, never the request. A request
-/// can end while its future is dropped during unwinding, where a second panic would abort the
-/// process.
+/// Catches the panics of sinks. A sink that panics for a record produces no output for that record,
+/// and the request is not affected. A request can end while its future is dropped during unwinding,
+/// where a second panic would abort the process.
 impl RecordReceiver for Telemetry {
     fn first_output(&self, record: &RequestRecord) {
         supervise::catch_panic(BackgroundTask::RecordSink, || {
@@ -99,7 +103,7 @@ impl RecordReceiver for Telemetry {
     }
 
     fn finished(&self, mut record: Box<RequestRecord>) {
-        record.sample_reason = self.judge(&record);
+        record.sample_reason = self.determine_sample_reason(&record);
         for sink in &self.sinks {
             supervise::catch_panic(BackgroundTask::RecordSink, || sink.finished(&[&record]));
         }

@@ -1,5 +1,6 @@
-//! Writes log lines in batches from a thread of its own, so that a slow reader never blocks a
-//! worker thread. Lines beyond the buffer are dropped and counted.
+//! The non-blocking writer: writes log lines in batches from a thread of its own, so that a slow
+//! reader of the output never blocks a worker thread. If the queue is full, new lines are dropped
+//! and counted.
 
 use super::batch_worker::BatchWorkerGuard;
 use std::io::Write;
@@ -9,11 +10,12 @@ use std::time::Duration;
 use tokenweir_core::batch_queue::BatchQueue;
 use tokenweir_net::supervise::{self, BackgroundTask};
 
-/// Queues lines. Clones share one writer thread.
+/// Queues lines for the writer thread. Clones share one queue and one thread.
 #[derive(Clone)]
 pub(crate) struct NonBlockingWriter(Arc<NonBlockingWriterState>);
 
-/// The writer thread. Dropping it waits until the remaining lines are written, but at most 1 s.
+/// Guard of the writer thread. Dropping the guard waits until the remaining lines are written, but
+/// at most 1 s.
 pub(crate) type NonBlockingWriterGuard = BatchWorkerGuard;
 
 struct NonBlockingWriterState {
@@ -21,18 +23,19 @@ struct NonBlockingWriterState {
     dropped_lines: AtomicU64,
 }
 
-/// How long the first line waits for others.
+/// How long the first queued line waits for further lines before they are written together.
 const BATCH_LINGER: Duration = Duration::from_millis(100);
-/// Most queued bytes. Lines beyond it are dropped.
+/// Capacity of the queue, in bytes. Lines that do not fit are dropped.
 const MAX_QUEUED_BYTES: usize = 8 << 20;
-/// Longest wait for the writer thread at shutdown, in case the reader does not read.
+/// Longest wait for the writer thread at shutdown. The thread does not end if the reader of the
+/// output does not read.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 // === impl NonBlockingWriter ===
 
 impl NonBlockingWriter {
-    /// Starts a thread that writes to `out`. Each queued text is one write. `out` is flushed when
-    /// the queue is empty.
+    /// Starts a thread that writes to `out`. The lines of one [`NonBlockingWriter::give`] call
+    /// are one write. `out` is flushed after each batch.
     pub(crate) fn start(mut out: impl Write + Send + 'static) -> (Self, NonBlockingWriterGuard) {
         let line_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_BYTES));
         let dropped_lines = AtomicU64::new(0);
@@ -43,7 +46,8 @@ impl NonBlockingWriter {
         (writer, BatchWorkerGuard::start(line_queue, SHUTDOWN_TIMEOUT, write))
     }
 
-    /// Queues one line or more, each with its line ending.
+    /// Queues one line or more, each with its line ending. If the queue is full, the lines are
+    /// dropped and counted.
     pub(crate) fn give(&self, lines: String) {
         let bytes = lines.len();
         if let Err(lines) = self.0.line_queue.push(lines, bytes) {
@@ -51,7 +55,8 @@ impl NonBlockingWriter {
         }
     }
 
-    /// Number of lines dropped because the queue was full or the writer panicked.
+    /// Number of lines that were dropped because the queue was full or closed, or because the
+    /// writer panicked. Lines of a failed write are not counted.
     pub(crate) fn dropped(&self) -> u64 {
         self.0.dropped_lines.load(Ordering::Relaxed)
     }
@@ -60,7 +65,8 @@ impl NonBlockingWriter {
 impl NonBlockingWriterState {
     fn write_queued_lines(&self, out: &mut impl Write) {
         for lines in self.line_queue.take_batch() {
-            // A closed output is not an error that could be handled: the lines are discarded.
+            // The thread cannot handle a write error, such as that of a closed output. The lines
+            // are then discarded.
             let write = || drop(out.write_all(lines.as_bytes()));
             if supervise::catch_panic(BackgroundTask::LogWriter, write).is_none() {
                 self.dropped_lines.fetch_add(lines.lines().count() as u64, Ordering::Relaxed);
@@ -76,14 +82,17 @@ mod tests {
     use std::io::{self, BufWriter};
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Sends each write to a channel. Waits at a gate before each write.
-    struct GatedWriter(Sender<String>, Receiver<()>);
+    /// A writer that sends each write to a channel. Before each write it waits for the gate.
+    struct GatedWriter {
+        writes: Sender<String>,
+        gate: Receiver<()>,
+    }
 
     impl Write for GatedWriter {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             // A gate without a sender is open.
-            let _ = self.1.recv();
-            self.0.send(String::from_utf8(bytes.to_vec()).unwrap()).unwrap();
+            let _ = self.gate.recv();
+            self.writes.send(String::from_utf8(bytes.to_vec()).unwrap()).unwrap();
             Ok(bytes.len())
         }
 
@@ -95,7 +104,7 @@ mod tests {
     #[test]
     fn lines_are_batched_in_order_and_all_written_at_shutdown() {
         let ((writes_sender, writes), (_, gate)) = (channel(), channel());
-        let out = BufWriter::new(GatedWriter(writes_sender, gate));
+        let out = BufWriter::new(GatedWriter { writes: writes_sender, gate });
         let (writer, guard) = NonBlockingWriter::start(out);
         let lines: Vec<String> = (0..1_000).map(|number| format!("{number}\n")).collect();
         for line in &lines {
@@ -111,10 +120,11 @@ mod tests {
     #[test]
     fn stalled_reader_drops_lines_without_blocking_callers() {
         let ((writes_sender, _writes), (gate_sender, gate)) = (channel(), channel());
-        let (writer, guard) = NonBlockingWriter::start(GatedWriter(writes_sender, gate));
+        let out = GatedWriter { writes: writes_sender, gate };
+        let (writer, guard) = NonBlockingWriter::start(out);
         let line = format!("{}\n", "x".repeat(1 << 19));
         (0..40).for_each(|_| writer.give(line.repeat(2)));
-        // Up to 8 MiB are with the thread and up to 8 MiB are queued.
+        // The thread has taken up to 8 MiB, and up to 8 MiB are queued.
         assert!(writer.dropped() >= 80 - 4 * 8, "{}", writer.dropped());
         drop(gate_sender);
         drop(guard);

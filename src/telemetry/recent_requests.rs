@@ -1,5 +1,5 @@
 //! Statistics of recent requests for the admin page and `tokenweir top`: counts and latencies of
-//! the last minute, totals, and lists of the last requests.
+//! the last minute, totals since the start, and lists of the last requests.
 
 mod finished_request;
 
@@ -13,51 +13,59 @@ use tokenweir_core::histogram::{DurationHistogram, OutputGapHistogram};
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{BackendId, ObservedResponse, Outcome, RequestRecord};
 
-/// The sink that collects recent requests.
+/// The sink that collects the statistics and the lists of recent requests.
 ///
-/// It takes about 60 KiB, plus 0.2 KiB per listed request. It locks a mutex, so it is called from
-/// the batch dispatcher and not on the request path.
+/// The sink takes about 60 KiB of memory, plus 0.2 KiB per listed request. The sink locks a mutex,
+/// so the batch dispatcher must call it, and not the thread that serves a request.
 #[derive(Debug)]
 pub struct RecentRequests {
+    /// Start of the window with index 0.
     epoch: Instant,
     state: Mutex<RecentRequestsState>,
 }
 
 #[derive(Debug, Default)]
 struct RecentRequestsState {
+    /// Windows of the last minute that contain requests, oldest first.
     windows: VecDeque<RequestStatsWindow>,
     totals: RequestTotals,
+    /// The last finished requests, oldest first.
     last_requests: VecDeque<Arc<FinishedRequest>>,
+    /// The last slow requests, oldest first.
     slow_requests: VecDeque<Arc<FinishedRequest>>,
 }
 
-/// The error of a quantile is at most 6.25 %.
+/// A histogram of latencies. The error of its quantiles is at most 6.25 %.
 type WindowHistogram = DurationHistogram<3>;
 
-/// Counts of the requests that ended in one window.
+/// Counts and latencies of the requests that ended in one window of [`WINDOW_DURATION`].
 #[derive(Debug)]
 struct RequestStatsWindow {
+    /// Number of windows between the epoch and this window.
     index: u64,
     requests: u64,
     failed: u64,
+    /// Number of requests whose client disconnected.
     disconnected: u64,
     output_tokens: u64,
     ttft: WindowHistogram,
     itl: WindowHistogram,
+    /// Durations of the requests that succeeded.
     e2e: WindowHistogram,
+    /// Number of requests by the backend of the last attempt.
     requests_by_backend: HashMap<BackendId, u64>,
 }
 
-/// Windows per minute, not counting the window that is being filled.
+/// Number of complete windows that make a minute. The current window is not counted.
 const WINDOWS_PER_MINUTE: u64 = 12;
 const WINDOW_DURATION: Duration = Duration::from_secs(5);
-/// Length of each list: the last requests, and the last slow ones.
+/// Maximum length of the list of the last requests and of the list of the last slow requests.
 const MAX_LISTED_REQUESTS: usize = 25;
 
 // === impl RecentRequests ===
 
 impl RecentRequests {
-    /// No requests yet. Windows are counted from `epoch`.
+    /// Creates empty statistics. The first window begins at `epoch`.
     pub fn new(epoch: Instant) -> Self {
         Self { epoch, state: Mutex::default() }
     }
@@ -67,22 +75,22 @@ impl RecentRequests {
         let index = self.window_index(now);
         let first_index = index.saturating_sub(WINDOWS_PER_MINUTE);
         let start = self.epoch + WINDOW_DURATION * u32::try_from(first_index).unwrap_or(u32::MAX);
-        let mut all = RequestStatsWindow::new(index);
+        let mut merged = RequestStatsWindow::new(index);
         let state = self.lock_state();
         let windows = state.windows.iter().filter(|window| window.index >= first_index);
-        windows.for_each(|window| all.merge(window));
+        windows.for_each(|window| merged.merge(window));
         drop(state);
         let to_entry = |(id, requests): (BackendId, u64)| (id.to_string(), requests);
         LastMinute {
             seconds: now.saturating_duration_since(start).as_secs_f64(),
-            requests: all.requests,
-            failed: all.failed,
-            client_disconnects: all.disconnected,
-            output_tokens: all.output_tokens,
-            ttft: quantiles(&all.ttft),
-            itl: quantiles(&all.itl),
-            e2e: quantiles(&all.e2e),
-            requests_by_backend: all.requests_by_backend.into_iter().map(to_entry).collect(),
+            requests: merged.requests,
+            failed: merged.failed,
+            client_disconnects: merged.disconnected,
+            output_tokens: merged.output_tokens,
+            ttft: quantiles(&merged.ttft),
+            itl: quantiles(&merged.itl),
+            e2e: quantiles(&merged.e2e),
+            requests_by_backend: merged.requests_by_backend.into_iter().map(to_entry).collect(),
         }
     }
 
@@ -91,15 +99,15 @@ impl RecentRequests {
         self.lock_state().totals
     }
 
-    /// The last requests and the last slow requests, newest first.
+    /// The last requests and the last slow requests in one list without duplicates, newest first.
     pub fn ended(&self) -> Vec<Arc<FinishedRequest>> {
         let state = self.lock_state();
-        let all = state.last_requests.iter().chain(&state.slow_requests).cloned();
-        let mut ended: Vec<Arc<FinishedRequest>> = all.collect();
+        let listed = state.last_requests.iter().chain(&state.slow_requests).cloned();
+        let mut requests: Vec<Arc<FinishedRequest>> = listed.collect();
         drop(state);
-        ended.sort_by_key(|request| std::cmp::Reverse(request.number));
-        ended.dedup_by_key(|request| request.number);
-        ended
+        requests.sort_by_key(|request| std::cmp::Reverse(request.number));
+        requests.dedup_by_key(|request| request.number);
+        requests
     }
 
     fn window_index(&self, moment: Instant) -> u64 {
@@ -131,25 +139,26 @@ impl RecentRequestsState {
             self.windows.push_back(RequestStatsWindow::new(index));
             self.windows.retain(|window| window.index + WINDOWS_PER_MINUTE >= index);
         }
-        // A record that arrives late is counted in the newest window.
+        // A record is counted in the newest window even if its request ended in an earlier window.
         if let Some(window) = self.windows.back_mut() {
             window.record_request(record);
         }
-        let ended = Arc::new(FinishedRequest::from_record(record, self.totals.requests));
+        let request = Arc::new(FinishedRequest::from_record(record, self.totals.requests));
         self.totals.requests += 1;
         self.totals.output_tokens += record.output_tokens().unwrap_or_default();
-        if ended.slow.is_some() {
-            push_bounded(&mut self.slow_requests, ended.clone());
+        if request.slow.is_some() {
+            push_bounded(&mut self.slow_requests, request.clone());
         }
-        push_bounded(&mut self.last_requests, ended);
+        push_bounded(&mut self.last_requests, request);
     }
 }
 
-fn push_bounded(list: &mut VecDeque<Arc<FinishedRequest>>, ended: Arc<FinishedRequest>) {
+/// Appends a request. A list of [`MAX_LISTED_REQUESTS`] loses its oldest request.
+fn push_bounded(list: &mut VecDeque<Arc<FinishedRequest>>, request: Arc<FinishedRequest>) {
     if list.len() >= MAX_LISTED_REQUESTS {
         list.pop_front();
     }
-    list.push_back(ended);
+    list.push_back(request);
 }
 
 impl RequestStatsWindow {
@@ -200,8 +209,8 @@ impl RequestStatsWindow {
     }
 }
 
-/// Adds the gaps of one stream. Each gap counts as the midpoint of its bucket.
-fn add_gaps(times: &mut WindowHistogram, gaps: &OutputGapHistogram) {
+/// Adds the gaps of one stream to `latencies`. Each gap counts as the midpoint of its bucket.
+fn add_gaps(latencies: &mut WindowHistogram, gaps: &OutputGapHistogram) {
     let snapshot = gaps.snapshot();
     let mut lower = 0.0;
     for (count, bound) in
@@ -209,20 +218,20 @@ fn add_gaps(times: &mut WindowHistogram, gaps: &OutputGapHistogram) {
     {
         let upper = bound.min(snapshot.max);
         if *count > 0 {
-            times.record_between(lower, upper, *count);
+            latencies.record_between(lower, upper, *count);
         }
         lower = upper;
     }
 }
 
-/// The quantiles, in seconds. `None`: no durations.
-fn quantiles(times: &WindowHistogram) -> Option<LatencyQuantiles> {
-    (times.count() > 0).then(|| LatencyQuantiles {
-        p50: times.quantile(0.5),
-        p95: times.quantile(0.95),
-        p99: times.quantile(0.99),
-        max: times.max(),
-        count: times.count(),
+/// The quantiles of the latencies, in seconds. `None`: the histogram is empty.
+fn quantiles(latencies: &WindowHistogram) -> Option<LatencyQuantiles> {
+    (latencies.count() > 0).then(|| LatencyQuantiles {
+        p50: latencies.quantile(0.5),
+        p95: latencies.quantile(0.95),
+        p99: latencies.quantile(0.99),
+        max: latencies.max(),
+        count: latencies.count(),
     })
 }
 

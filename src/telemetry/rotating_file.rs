@@ -1,5 +1,5 @@
-//! A file of lines with a size limit: when it is full, it is renamed to `<name>.old`, which
-//! replaces the previous one.
+//! A file of lines with a size limit. A full file is renamed to `<name>.old`, which replaces an
+//! older file of that name, and a new file is started.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -12,13 +12,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) struct RotatingFile {
     path: PathBuf,
     file: File,
+    /// Current length of the file in bytes.
     length: u64,
-    max: u64,
-    tally: Arc<RotatingFileCounters>,
+    /// Length in bytes above which the file is rotated.
+    max_bytes: u64,
+    counters: Arc<RotatingFileCounters>,
+    /// Whether the last write failed.
     is_failing: bool,
 }
 
-/// Counts of lines by result.
+/// Numbers of lines that were written and of lines whose write failed.
 #[derive(Debug, Default)]
 pub(super) struct RotatingFileCounters {
     pub(super) written: AtomicU64,
@@ -26,11 +29,12 @@ pub(super) struct RotatingFileCounters {
 }
 
 impl RotatingFile {
-    /// Opens a file for appending. It may grow to `max` bytes.
+    /// Opens a file for appending. The file is rotated before a line would make it longer than
+    /// `max_bytes`. Fails if the path is not a regular file or cannot be opened.
     pub(super) fn open(
         path: &Path,
-        max: u64,
-        tally: Arc<RotatingFileCounters>,
+        max_bytes: u64,
+        counters: Arc<RotatingFileCounters>,
     ) -> io::Result<Self> {
         // Opening a pipe would block until a reader opens it.
         if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
@@ -39,16 +43,16 @@ impl RotatingFile {
         }
         let file = open_for_append(path)?;
         let length = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), file, length, max, tally, is_failing: false })
+        Ok(Self { path: path.to_owned(), file, length, max_bytes, counters, is_failing: false })
     }
 
-    /// Appends the whole line or nothing.
+    /// Appends the complete line. If the write fails, the file keeps its previous content.
     fn append_line(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.length > 0 && self.length + line.len() as u64 > self.max {
+        if self.length > 0 && self.length + line.len() as u64 > self.max_bytes {
             self.rotate()?;
         }
         if let Err(error) = self.file.write_all(line) {
-            // A partial line would make the next line unreadable too.
+            // Removes a partial line, because it would make the next line unreadable too.
             let _ = self.file.set_len(self.length);
             return Err(error);
         }
@@ -58,7 +62,7 @@ impl RotatingFile {
 
     fn rotate(&mut self) -> io::Result<()> {
         match fs::rename(&self.path, rotated_path(&self.path)) {
-            // The file was removed or renamed by another process.
+            // Another process has removed or renamed the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             result => result?,
         }
@@ -69,11 +73,12 @@ impl RotatingFile {
 }
 
 impl Write for RotatingFile {
-    /// Writes one whole line. Never fails: failures are counted, and the first of a row is logged.
+    /// Writes one complete line. Returns no error: a failed write is counted, and the first of
+    /// several consecutive failures is logged.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let result = self.append_line(line);
-        let count = if result.is_ok() { &self.tally.written } else { &self.tally.failed };
-        count.fetch_add(1, Ordering::Relaxed);
+        let counter = if result.is_ok() { &self.counters.written } else { &self.counters.failed };
+        counter.fetch_add(1, Ordering::Relaxed);
         if let Err(error) = &result
             && !self.is_failing
         {
@@ -114,26 +119,26 @@ mod tests {
 
     #[test]
     fn full_file_is_rotated_and_both_files_stay_within_the_limit() {
-        let folder = create_temp_dir("turns");
+        let folder = create_temp_dir("rotation");
         let path = folder.join("capture.jsonl");
-        let tally = Arc::new(RotatingFileCounters::default());
-        let mut file = RotatingFile::open(&path, 50, tally.clone()).unwrap();
+        let counters = Arc::new(RotatingFileCounters::default());
+        let mut file = RotatingFile::open(&path, 50, counters.clone()).unwrap();
         for number in 0..20 {
             file.write_all(format!("{{\"a\":{number:02}}}\n").as_bytes()).unwrap();
-            let bytes = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len());
-            assert!(bytes(&path) <= 50 && bytes(&rotated_path(&path)) <= 50);
+            let length = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len());
+            assert!(length(&path) <= 50 && length(&rotated_path(&path)) <= 50);
         }
-        let both =
+        let lines =
             fs::read_to_string(rotated_path(&path)).unwrap() + &fs::read_to_string(&path).unwrap();
         let expected = (10..20).map(|number| format!("{{\"a\":{number}}}\n")).collect::<Vec<_>>();
-        assert_eq!(both, expected.concat(), "the newest lines, whole and in order");
-        assert_eq!(tally.written.load(Ordering::Relaxed), 20);
+        assert_eq!(lines, expected.concat(), "the newest lines, whole and in order");
+        assert_eq!(counters.written.load(Ordering::Relaxed), 20);
         fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn existing_file_is_appended_to_and_counts_towards_the_limit() {
-        let folder = create_temp_dir("continued");
+        let folder = create_temp_dir("append");
         let path = folder.join("capture.jsonl");
         fs::write(&path, "before\n").unwrap();
         let mut file = RotatingFile::open(&path, 14, Arc::default()).unwrap();
@@ -146,19 +151,19 @@ mod tests {
 
     #[test]
     fn full_disk_drops_lines_and_counts_them() {
-        let full = OpenOptions::new().append(true).open("/dev/full").unwrap();
-        let tally = Arc::new(RotatingFileCounters::default());
+        let full_device = OpenOptions::new().append(true).open("/dev/full").unwrap();
+        let counters = Arc::new(RotatingFileCounters::default());
         let path = PathBuf::from("/dev/full");
         let mut file = RotatingFile {
             path,
-            file: full,
+            file: full_device,
             length: 0,
-            max: 100,
-            tally: tally.clone(),
+            max_bytes: 100,
+            counters: counters.clone(),
             is_failing: false,
         };
         file.write_all(b"{}\n").unwrap();
-        assert_eq!(tally.failed.load(Ordering::Relaxed), 1);
+        assert_eq!(counters.failed.load(Ordering::Relaxed), 1);
         assert_eq!((file.length, file.is_failing), (0, true));
     }
 

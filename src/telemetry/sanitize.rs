@@ -3,8 +3,8 @@
 
 use std::fmt::{self, Display, Write};
 
-/// A value of a text log line. Plain ASCII without quotes, backslashes and spaces is written
-/// unchanged. Other text is quoted and escaped.
+/// Displays the value of one field of a text log line. A value of printable ASCII characters other
+/// than spaces, quotes and backslashes is written unchanged. Any other value is quoted and escaped.
 pub(super) struct LogFieldValue<T>(pub(super) T);
 
 impl<T: Display> Display for LogFieldValue<T> {
@@ -19,8 +19,9 @@ impl<T: Display> Display for LogFieldValue<T> {
     }
 }
 
-/// Escapes characters that JSON permits but a terminal may interpret: control characters above
-/// U+001F, line separators and bidirectional formatting.
+/// Escapes characters in a JSON text that JSON permits but a terminal may interpret: control
+/// characters above U+001F, line separators and bidirectional formatting characters. The result is
+/// equivalent JSON.
 pub(super) fn json(text: String) -> String {
     let is_safe = |byte: &u8| byte.is_ascii() && *byte != 0x7f;
     if text.as_bytes().iter().all(is_safe) {
@@ -29,7 +30,8 @@ pub(super) fn json(text: String) -> String {
     let mut escaped = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         if is_control_or_bidi(c) {
-            // All of these characters are below U+10000. Writing to a string cannot fail.
+            // The characters to escape are all below U+10000, so four digits suffice. Writing to a
+            // string cannot fail.
             let _ = write!(escaped, "\\u{:04x}", u32::from(c));
         } else {
             escaped.push(c);
@@ -38,7 +40,8 @@ pub(super) fn json(text: String) -> String {
     escaped
 }
 
-/// Escapes the same characters, and all other control characters, in plain text.
+/// Escapes control characters, line separators and bidirectional formatting characters in plain
+/// text as `\u{…}`.
 pub(crate) fn line(text: &str) -> String {
     let escape = |c: char| {
         if is_control_or_bidi(c) { c.escape_unicode().to_string() } else { c.to_string() }
@@ -46,11 +49,12 @@ pub(crate) fn line(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Control characters, line separators and bidirectional formatting characters.
+/// Whether the character is a control character, a line separator or a bidirectional formatting
+/// character.
 fn is_control_or_bidi(c: char) -> bool {
-    let is_mark =
+    let is_separator_or_bidi =
         matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    is_mark || c.is_control()
+    is_separator_or_bidi || c.is_control()
 }
 
 #[cfg(test)]

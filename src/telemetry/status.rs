@@ -1,7 +1,7 @@
 //! A snapshot of the state of the gateway, for gauges, `/status` and the admin page.
 //!
-//! The values are read from their owners when the snapshot is taken. No counter is maintained
-//! twice.
+//! The values are read from the components of the gateway when the snapshot is taken. No counter is
+//! maintained twice.
 
 use super::{access_log, metrics_push, payload_log, quality, trace_capture};
 use crate::backend::LabelledModel;
@@ -13,16 +13,17 @@ use tokenweir_diagnose::Diagnosis;
 use tokenweir_net::supervise::PanicCounts;
 use tokenweir_net::tls;
 
-/// A snapshot of the state of the gateway. This is the document of `/status`.
+/// A snapshot of the state of the gateway. `/status` returns most of its fields as JSON.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct StatusSnapshot {
     /// Requests in progress, from the first byte of the request to the last byte of the response.
     pub in_flight: usize,
     /// Whether the gateway is ready: a backend can be used and no shutdown is in progress.
     pub ready: bool,
-    /// Why no backend can receive requests: the states of all backends. `None`: at least one can.
+    /// Why no backend can receive requests: a summary of the states of all backends. `None`: at
+    /// least one backend can receive requests.
     pub unready_reason: Option<String>,
-    /// Whether so many backends are ejected that ejections are ignored.
+    /// Whether panic mode is active: so many backends are ejected that ejections are ignored.
     pub panic_mode: bool,
     /// Whether the gateway is shutting down.
     pub draining: bool,
@@ -33,33 +34,33 @@ pub struct StatusSnapshot {
     /// Conditions that diagnosis detects on the backends.
     #[serde(skip)]
     pub diagnosis: Arc<Diagnosis>,
-    /// Current size of the candidate sampler in bytes. The sampler selects the candidates for a
-    /// request in a large pool.
+    /// Memory of the candidate sampler, in bytes. In a large pool the candidate sampler selects the
+    /// short list of a request.
     pub short_list_bytes: usize,
     /// Models that are label values of metrics.
     #[serde(skip)]
     pub models: Vec<LabelledModel>,
     /// Tenants that are label values of metrics.
     pub tenants: Vec<String>,
-    /// Spans by export result.
+    /// Number of spans by export result.
     pub spans: SpanCounts,
-    /// Records of the trace capture by result.
+    /// Number of records of the trace capture by result.
     pub capture: trace_capture::TraceCaptureCounts,
-    /// Access log lines and payload log records by result.
+    /// Number of access log lines and of payload log records by result.
     pub logs: RequestLogCounts,
     /// Quality of responses by model. `None`: `quality` is disabled.
     pub quality: Option<quality::QualitySnapshot>,
-    /// Pushes of metrics to a collector by result.
+    /// Number of pushes of the gateway's metrics to an OTLP collector, by result.
     pub pushes: metrics_push::MetricsPushCounts,
-    /// Client connections.
+    /// Number of open, refused and failed client connections.
     pub connections: ConnectionStatusSnapshot,
-    /// Memory of request bodies.
+    /// Memory of all request bodies that the gateway holds now, and its limit.
     pub request_bodies: RequestBodyVitals,
     /// Expiry and reloads of certificates.
     pub tls: tls::CertificateCounts,
-    /// Results of configuration reloads.
+    /// Number of configuration reloads by result, and the result of the last load.
     pub reloads: ConfigReloadStatus,
-    /// Panics of background tasks.
+    /// Number of panics by background task.
     #[serde(skip)]
     pub panics: PanicCounts,
 }
@@ -67,48 +68,49 @@ pub struct StatusSnapshot {
 /// A snapshot of the client connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ConnectionStatusSnapshot {
-    /// Open connections.
+    /// Number of connections that are open now.
     pub open: usize,
     /// Limit of open connections. `None`: no limit.
     pub limit: Option<usize>,
-    /// Connections refused because of the limit of all connections.
+    /// Number of connections refused because `limit` was reached.
     pub full: u64,
-    /// Connections refused because of the limit per client.
+    /// Number of connections refused because the client had reached the limit per client.
     pub client_full: u64,
-    /// Failed TLS handshakes.
+    /// Number of failed TLS handshakes.
     pub failed_handshakes: u64,
-    /// Failed `accept()` calls.
+    /// Number of failed `accept()` calls.
     pub accept_errors: u64,
 }
 
-/// A snapshot of the memory of request bodies.
+/// A snapshot of the memory of all request bodies that the gateway holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct RequestBodyVitals {
-    /// Bytes in use.
+    /// Memory of the request bodies, in bytes.
     pub bytes: usize,
-    /// Limit in bytes.
+    /// Limit of `bytes`.
     pub limit: usize,
 }
 
 /// The results of configuration reloads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct ConfigReloadStatus {
-    /// Whether the last load succeeded.
+    /// Whether the last load of the configuration succeeded, at the start or at a reload.
     pub last_successful: bool,
     /// Unix time of the last successful load, in seconds.
     pub last_success_seconds: f64,
-    /// Reloads that succeeded.
+    /// Number of reloads that succeeded. The load at the start is not counted.
     pub ok: u64,
-    /// Reloads that failed. The previous configuration stayed in use.
+    /// Number of reloads that failed. After a failed reload the previous configuration stays in
+    /// use.
     pub failed: u64,
 }
 
-/// A snapshot of one class of the admission queue.
+/// A snapshot of the requests of one class in the admission queue.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct QueueStatusSnapshot {
     /// Name of the class.
     pub class: String,
-    /// Requests waiting in the class.
+    /// Number of requests of the class that wait now.
     pub waiting: usize,
 }
 
@@ -119,74 +121,84 @@ pub struct BackendStatusSnapshot {
     pub backend: String,
     /// Base URL of the backend.
     pub url: String,
-    /// `up`, `down`, `unknown`, or [`LEAVING_STATE`].
+    /// Result of the health checks: `up`, `down` or `unknown`. [`LEAVING_STATE`] for a removed
+    /// backend.
     pub health: &'static str,
-    /// State of the circuit breaker.
+    /// State of the circuit breaker:
+    /// [`BreakerState::as_str`](tokenweir_core::resilience::BreakerState::as_str).
     pub breaker: &'static str,
     /// Number of ejections by the circuit breaker.
     pub ejections: u64,
-    /// Whether the backend can receive new requests, and if not, why:
-    /// [`Availability::as_str`](crate::backend::Availability::as_str), or [`LEAVING_STATE`].
+    /// State that determines whether the backend can receive new requests:
+    /// [`Availability::as_str`](crate::backend::Availability::as_str). [`LEAVING_STATE`] for a
+    /// removed backend.
     pub state: &'static str,
-    /// Whether the backend receives new requests now. In panic mode an ejected backend does.
+    /// Whether the backend can receive new requests now. In panic mode an ejected backend can
+    /// receive requests too.
     pub up: bool,
-    /// Why the health of the backend keeps new requests from it.
+    /// Why the backend receives no new requests, if the cause is a failed health check or an engine
+    /// in sleep mode. `None`: neither is the case.
     pub reason: Option<String>,
-    /// Weight of the backend relative to the others.
+    /// Weight of the backend: its share of requests relative to the weights of the other backends.
     pub weight: u32,
     /// Whether an operator has drained the backend.
     pub drained: bool,
-    /// vLLM version of the backend.
+    /// vLLM version of the backend. `None`: not known.
     pub version: Option<String>,
     /// Models that the backend serves.
-    #[serde(serialize_with = "ids")]
+    #[serde(serialize_with = "serialize_model_ids")]
     pub models: Arc<[ServedModel]>,
-    /// Requests of this gateway in progress on the backend.
+    /// Number of requests that this gateway has in progress on the backend.
     pub in_flight: u32,
-    /// Streams of the backend that are stalled now.
+    /// Number of streams of the backend that are stalled now.
     pub stalled: u32,
-    /// Number of stalls on the backend.
+    /// Number of stalls of the backend's streams since the start of the gateway.
     pub stalls: u64,
-    /// KV cache usage from the last successful scrape, 0 to 1.
+    /// KV usage from the last successful scrape, 0 to 1. `None`: not reported.
     pub kv_usage: Option<f64>,
-    /// Requests waiting in the engine.
+    /// Number of requests that wait in the engine, from the last successful scrape. `None`: not
+    /// reported.
     pub waiting: Option<f64>,
-    /// Requests running in the engine.
+    /// Number of requests that run in the engine, from the last successful scrape. `None`: not
+    /// reported.
     pub running: Option<f64>,
-    /// Preemptions since the engine started.
+    /// Number of preemptions since the engine started, from the last successful scrape. `None`: not
+    /// reported.
     pub preemptions: Option<f64>,
-    /// Capacity of the KV cache in tokens.
+    /// Capacity of the KV cache in tokens. `None`: not reported.
     pub kv_capacity_tokens: Option<u64>,
-    /// Whether the engine is in sleep mode.
+    /// Whether the engine is in sleep mode. `None`: not reported.
     pub asleep: Option<bool>,
-    /// Inference server whose metric names the backend uses.
+    /// Name of the inference server whose metric names the backend uses, such as vLLM. `None`: not
+    /// known.
     pub dialect: Option<&'static str>,
-    /// Metrics that the backend reports, and those that it does not.
+    /// Names of the engine metrics that the backend reports and of those that it does not report.
     pub metrics: BackendMetricAvailability,
-    /// Age of the last successful scrape in seconds.
+    /// Age of the last successful scrape in seconds. `None`: no scrape has succeeded.
     pub scrape_age_seconds: Option<f64>,
     /// Why the last scrape failed. `None`: it succeeded.
     pub scrape_error: Option<&'static str>,
-    /// Estimates that the gateway learned from responses of the backend.
+    /// Estimates that the gateway derives from the responses and scrapes of the backend.
     pub learned: BackendEstimates,
 }
 
-/// The health and the state of a removed backend that still serves requests.
+/// Value of [`BackendStatusSnapshot::health`] and [`BackendStatusSnapshot::state`] for a removed
+/// backend that still serves requests.
 pub const LEAVING_STATE: &str = "leaving";
 
-/// Estimates of a backend that the gateway learned from its responses.
+/// Estimates of a backend that the gateway derives from the responses and scrapes of the backend.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct BackendEstimates {
     /// Weight of the last scraped load in predictions, 0 to 1: horizon ÷ (horizon + age). 0: no
     /// scrape has succeeded.
     pub freshness: f64,
-    /// Prompt tokens computed per second.
+    /// Prompt tokens that the backend computes per second.
     pub prefill_tokens_per_second: f64,
-    /// Time to first output of a prompt without uncached tokens, in seconds.
+    /// Predicted time to first output of a prompt whose tokens are all cached, in seconds.
     pub prefill_base_seconds: f64,
     /// Predicted prompt tokens that the engine must compute before those of a new request.
     pub prefill_backlog_tokens: f64,
-    /// Recent mean time to first output in seconds. `None`: no output yet.
+    /// Recent mean time to first output in seconds. `None`: the backend has had no output yet.
     pub ttft_seconds: Option<f64>,
     /// Mean bytes of prompt text per token.
     pub bytes_per_token: f64,
@@ -198,42 +210,42 @@ pub struct BackendEstimates {
     pub prefix_index_bytes: usize,
 }
 
-/// Metrics of a backend, by their names in
+/// The available and the missing engine metrics of a backend. The names are those of
 /// [`ENGINE_METRICS`](tokenweir_core::engine_metrics::ENGINE_METRICS).
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct BackendMetricAvailability {
-    /// Metrics that the last metrics page had.
+    /// Names of the metrics that the last scraped metrics page contains.
     pub available: Vec<&'static str>,
-    /// Metrics that the last metrics page lacked.
+    /// Names of the metrics that the last scraped metrics page lacks.
     pub missing: Vec<&'static str>,
 }
 
-/// Spans by export result.
+/// Number of spans by export result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct SpanCounts {
-    /// Spans put into the queue of the exporter.
+    /// Spans passed to the queue of the exporter, including spans that the full queue dropped.
     pub queued: u64,
     /// Spans that the collector accepted.
     pub exported: u64,
     /// Spans that the collector rejected, or that could not be delivered.
     pub failed: u64,
-    /// Spans of traces that are not sampled.
+    /// Spans that were not exported because their trace is not sampled.
     pub filtered: u64,
 }
 
-/// Access log lines and payload log records by result.
+/// Number of access log lines and of payload log records by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct RequestLogCounts {
-    /// Access log lines.
+    /// Number of access log lines by result.
     pub access: access_log::AccessLogCounts,
-    /// Payload log records.
+    /// Number of payload log records by result.
     pub content: payload_log::PayloadLogCounts,
 }
 
 // === impl ConnectionStatusSnapshot, ConfigReloadStatus, SpanCounts ===
 
 impl ConnectionStatusSnapshot {
-    /// The refused connections by reason.
+    /// The number of refused connections by reason. A failed TLS handshake has the reason `tls`.
     pub const fn refusals(&self) -> [(&'static str, u64); 3] {
         [("full", self.full), ("client_full", self.client_full), ("tls", self.failed_handshakes)]
     }
@@ -257,7 +269,7 @@ impl ConfigReloadStatus {
         [("ok", self.ok), ("failed", self.failed)]
     }
 
-    /// The state after the first load of the configuration.
+    /// The status after the load of the configuration at the start. `now` is the time of that load.
     pub fn initial(now: SystemTime) -> Self {
         Self { last_successful: true, last_success_seconds: unix_seconds(now), ..Self::default() }
     }
@@ -275,7 +287,10 @@ impl ConfigReloadStatus {
     }
 }
 
-fn ids<S: Serializer>(models: &Arc<[ServedModel]>, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_model_ids<S: Serializer>(
+    models: &Arc<[ServedModel]>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(models.iter().map(|model| &*model.id))
 }
 

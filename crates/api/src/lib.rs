@@ -1,7 +1,8 @@
-//! The JSON documents of the admin listener, shared by the gateway that writes them and by
-//! `tokenweir top`, which reads them.
+//! The JSON documents of the admin listener. The gateway writes them, and `tokenweir top` reads
+//! them.
 //!
-//! A field that another version of the gateway leaves out has its default value.
+//! When a document of another version of the gateway lacks a field, the field gets its default
+//! value.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ pub struct GatewaySnapshot {
     pub version: String,
     /// Name of the routing policy.
     pub policy: String,
-    /// Whether the gateway is ready: a backend is available and no drain is in progress.
+    /// Whether the gateway is ready: a backend is available and the gateway is not draining.
     pub ready: bool,
     /// Why no backend is available: a summary of the states of all backends. `None`: at least one
     /// backend is available.
@@ -23,28 +24,30 @@ pub struct GatewaySnapshot {
     /// Whether the gateway is in panic mode: so many backends are ejected that ejections are
     /// ignored.
     pub panic_mode: bool,
-    /// Whether the gateway drains because of a shutdown.
+    /// Whether the gateway is draining because of a shutdown.
     pub draining: bool,
     /// Seconds since the start of the gateway. The rate between two documents is the increase of a
     /// total divided by the increase of this value.
     pub uptime_seconds: f64,
-    /// Requests in progress, from the first byte of the request to the last byte of the response.
+    /// Number of requests in progress, from the first byte of the request to the last byte of the
+    /// response.
     pub requests_in_flight: usize,
-    /// Requests in the admission queue, by class.
+    /// The number of requests in the admission queue, for each class of `admission.classes`.
     pub queue: Vec<QueueSummary>,
-    /// All backends.
+    /// The states of all backends.
     pub backends: Vec<BackendSummary>,
     /// The open streams.
     pub streams: StreamsSummary,
-    /// Totals since the start. They include the tokens of open streams.
+    /// Totals since the start of the gateway. They include the tokens of open streams.
     pub totals: RequestTotals,
-    /// The requests that ended in the last minute.
+    /// Counts and latencies of the requests that ended in the last minute.
     pub last_minute: LastMinute,
     /// The last requests that ended and the last slow requests, newest first.
     pub ended: Vec<EndedRequest>,
-    /// The active verdicts, as in `/status`.
+    /// The active verdicts of the diagnosis, as in `/status`.
     pub verdicts: Vec<Verdict>,
-    /// URL template of the trace UI, with the placeholder `{trace_id}`.
+    /// URL template of a trace in the trace UI, with the placeholder `{trace_id}`. `None`: no trace
+    /// UI is configured.
     pub trace_ui: Option<String>,
 }
 
@@ -52,9 +55,9 @@ pub struct GatewaySnapshot {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueSummary {
-    /// Name of the class.
+    /// Name of the class of requests.
     pub class: String,
-    /// Number of requests that wait.
+    /// Number of requests of the class that wait in the queue.
     pub waiting: usize,
 }
 
@@ -66,7 +69,8 @@ pub struct BackendSummary {
     pub name: String,
     /// URL of the backend.
     pub url: String,
-    /// `up`, `down`, `unknown` or `leaving`.
+    /// Health of the backend: `up`, `down`, `unknown` (no health check has completed yet) or
+    /// `leaving` (removed from the pool, with open requests).
     pub health: String,
     /// State of the circuit breaker.
     pub breaker: String,
@@ -75,7 +79,7 @@ pub struct BackendSummary {
     pub state: String,
     /// Whether the backend gets new requests now. In panic mode an ejected backend does.
     pub up: bool,
-    /// Why the backend gets no new requests.
+    /// Why the backend gets no new requests, as text. `None`: there is no such reason.
     pub reason: Option<String>,
     /// Whether an operator drained the backend.
     pub drained: bool,
@@ -83,17 +87,17 @@ pub struct BackendSummary {
     pub weight: u32,
     /// Names of the models that the backend serves.
     pub models: Vec<String>,
-    /// KV-cache usage, from 0 to 1.
+    /// KV usage of the last scrape, from 0 to 1. `None`: not reported.
     pub kv_usage: Option<f64>,
-    /// Capacity of the KV cache, in tokens.
+    /// Capacity of the KV cache, in tokens. `None`: not reported.
     pub kv_capacity_tokens: Option<u64>,
-    /// Requests that wait in the engine.
+    /// Number of requests that wait in the engine, from the last scrape. `None`: not reported.
     pub waiting: Option<f64>,
-    /// Requests that run in the engine.
+    /// Number of requests that run in the engine, from the last scrape. `None`: not reported.
     pub running: Option<f64>,
-    /// Open requests of this gateway on the backend.
+    /// Number of open requests of this gateway on the backend.
     pub in_flight: u32,
-    /// Stalled streams of the backend.
+    /// Number of stalled streams of the backend.
     pub stalled: u32,
     /// Share of this backend, from 0 to 1, in the requests that ended in the last minute or are
     /// open.
@@ -102,7 +106,7 @@ pub struct BackendSummary {
     pub ttft_seconds: Option<f64>,
     /// Age of the last scraped load, in seconds.
     pub scrape_age_seconds: Option<f64>,
-    /// Why the last scrape failed. `None`: it did not.
+    /// Why the last scrape failed. `None`: the last scrape succeeded.
     pub scrape_error: Option<String>,
 }
 
@@ -114,7 +118,7 @@ pub struct StreamsSummary {
     pub count: usize,
     /// Number of streams in each phase.
     pub phases: BTreeMap<String, usize>,
-    /// The streams that have been open longest, at most 200.
+    /// The streams that have been open for the longest time, at most 200.
     pub oldest: Vec<StreamSummary>,
 }
 
@@ -124,9 +128,9 @@ pub struct StreamsSummary {
 pub struct StreamSummary {
     /// Sequence number: the number of streams opened before this one.
     pub number: u64,
-    /// The `x-request-id`.
+    /// The `x-request-id` of the request.
     pub request_id: String,
-    /// Model, as in the metric labels.
+    /// Model name, as in the metric labels.
     pub model: String,
     /// Name of the backend.
     pub backend: Option<String>,
@@ -136,9 +140,10 @@ pub struct StreamSummary {
     pub phase: String,
     /// Seconds since the request head was read.
     pub age_seconds: f64,
-    /// Output tokens so far. Without usage in the events: the number of events.
+    /// Number of output tokens so far. If the events do not contain usage, each event with output
+    /// counts as one token.
     pub tokens: u64,
-    /// Seconds since the last output.
+    /// Seconds since the last output. `None`: there is no output yet.
     pub last_output_age_seconds: Option<f64>,
 }
 
@@ -148,19 +153,19 @@ pub struct StreamSummary {
 pub struct EndedRequest {
     /// Sequence number: the number of requests that ended before this one.
     pub number: u64,
-    /// The `x-request-id`.
+    /// The `x-request-id` of the request.
     pub request_id: String,
-    /// Start time, RFC 3339 with milliseconds.
+    /// Start time of the request in RFC 3339 format, with milliseconds.
     pub started: String,
     /// Seconds since the request ended.
     pub age_seconds: f64,
     /// Model, as in the metric labels.
     pub model: String,
-    /// Backend of the last attempt.
+    /// Backend of the last attempt. `None`: there was no attempt.
     pub backend: Option<String>,
     /// Tenant, as in the metric labels.
     pub tenant: Option<String>,
-    /// Outcome of the request.
+    /// Outcome of the request, such as `ok` or `upstream_error`.
     pub outcome: String,
     /// TTFT as the client observes it, in seconds.
     pub ttft_seconds: Option<f64>,
@@ -168,9 +173,9 @@ pub struct EndedRequest {
     pub duration_seconds: f64,
     /// Output tokens of the response.
     pub output_tokens: Option<u64>,
-    /// Cause of the slowness. `None`: the request was not slow.
+    /// Cause of a slow request, such as `engine_queue`. `None`: the request was not slow.
     pub slow_cause: Option<String>,
-    /// Trace id, if the trace was sampled.
+    /// Trace id. `None`: the trace was not sampled.
     pub trace_id: Option<String>,
 }
 
@@ -181,22 +186,22 @@ pub struct LastMinute {
     /// Length of the interval in seconds: less than 60 after the start, else 60 plus up to one
     /// window.
     pub seconds: f64,
-    /// Requests that ended.
+    /// Number of requests that ended.
     pub requests: u64,
-    /// Failed requests, for any reason. A disconnect of the client is not a failure.
+    /// Number of requests that failed for any reason. A disconnect of the client is not a failure.
     pub failed: u64,
-    /// Requests whose client disconnected.
+    /// Number of requests whose client disconnected.
     pub client_disconnects: u64,
-    /// Output tokens of the responses.
+    /// Number of output tokens of the ended requests.
     pub output_tokens: u64,
-    /// TTFT of streams as the clients observe it, in seconds.
+    /// TTFT of streams as the clients observe it, in seconds. `None`: there are no samples.
     pub ttft: Option<LatencyQuantiles>,
-    /// Inter-token latency of streams, in seconds. For a stream whose events do not report token
-    /// counts: the time between events.
+    /// ITL of streams, in seconds. For a stream whose events do not report token counts, it is the
+    /// time between events. `None`: there are no samples.
     pub itl: Option<LatencyQuantiles>,
-    /// Duration of successful requests, in seconds.
+    /// Duration of successful requests, in seconds. `None`: there are no samples.
     pub e2e: Option<LatencyQuantiles>,
-    /// Ended requests by the backend that responded.
+    /// Number of ended requests for each backend that responded, by its name.
     pub requests_by_backend: BTreeMap<String, u64>,
 }
 
@@ -204,9 +209,9 @@ pub struct LastMinute {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RequestTotals {
-    /// Requests that ended.
+    /// Number of requests that ended since the start.
     pub requests: u64,
-    /// Output tokens.
+    /// Number of output tokens since the start, including those of open streams.
     pub output_tokens: u64,
 }
 
@@ -214,7 +219,7 @@ pub struct RequestTotals {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LatencyQuantiles {
-    /// Number of samples.
+    /// Number of values from which the quantiles are computed.
     pub count: u64,
     /// 50th percentile.
     pub p50: f64,

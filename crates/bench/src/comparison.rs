@@ -1,7 +1,8 @@
-//! Compares two runs. A difference is significant if it is larger than the random variation within
-//! the runs. The variation is estimated with the moving block bootstrap (Künsch 1989): requests are
-//! resampled in blocks of neighbours, because the latencies of neighbours depend on each other, and
-//! the difference of the runs is computed for each resample.
+//! Compares two benchmark runs. A difference is significant if it is larger than the random
+//! variation within the runs. The variation is estimated with the moving block bootstrap (Künsch
+//! 1989): requests are resampled in blocks of consecutive requests, because the latencies of
+//! consecutive requests depend on each other. The difference of the runs is computed for each
+//! resample.
 
 use super::rendering::millis;
 use super::report::BenchReport;
@@ -10,31 +11,33 @@ use serde::Serialize;
 use std::fmt::Write;
 use tokenweir_core::histogram::sample_quantile;
 
-/// The comparison of two runs.
+/// The comparison of an earlier and a later benchmark run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
-    /// One row per quantity.
+    /// One row for each compared quantity.
     pub rows: Vec<ComparisonRow>,
-    /// Differences of the two setups that make the results hard to compare.
+    /// Differences of the setups of the runs, and reasons why a run is not valid. Each makes the
+    /// results hard to compare.
     pub differences: Vec<String>,
-    /// Quantities that got worse by more than the limit.
+    /// Names of the quantities that got significantly worse by more than the limit.
     pub regressions: Vec<&'static str>,
 }
 
-/// One quantity of both runs.
+/// The values of one quantity in both runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ComparisonRow {
-    /// Name of the quantity.
+    /// Name of the quantity, such as `TTFT p50`.
     pub quantity: &'static str,
-    /// Unit of the values.
+    /// Unit of `before` and `after`: `s`, `share` or `1/s`.
     pub unit: &'static str,
     /// Value of the earlier run.
     pub before: f64,
     /// Value of the later run.
     pub after: f64,
-    /// `after / before - 1`. For shares, `after - before`.
+    /// Relative change, `after / before - 1`. For the unit `share`: `after - before`.
     pub change: f64,
-    /// 95 % bootstrap interval of the change. `None` with too few values.
+    /// Lower and upper end of the 95 % bootstrap interval of the change. `None`: a run has too few
+    /// values.
     pub interval: Option<[f64; 2]>,
     /// Significance and direction of the change.
     pub verdict: ChangeVerdict,
@@ -44,13 +47,13 @@ pub struct ComparisonRow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeVerdict {
-    /// Significantly better.
+    /// The later run is significantly better.
     Better,
-    /// Significantly worse.
+    /// The later run is significantly worse.
     Worse,
-    /// Not significant.
+    /// The change is not significant: its interval contains 0.
     Noise,
-    /// Too few values for a result.
+    /// A run has too few values for a result.
     TooFew,
 }
 
@@ -58,29 +61,33 @@ pub enum ChangeVerdict {
 struct ComparedQuantity {
     name: &'static str,
     unit: &'static str,
+    /// Reads the values of a run from its report.
     read_values: fn(&BenchReport) -> Vec<f64>,
     statistic: Statistic,
     /// Whether a larger value is better.
     is_higher_better: bool,
-    /// Minimum number of values of each run.
+    /// Minimum number of values that each run must have for a verdict.
     min_values: usize,
 }
 
+/// The statistic of a list of values that is compared between runs.
 #[derive(Clone, Copy)]
 enum Statistic {
+    /// A quantile, by its level from 0 to 1.
     Quantile(f64),
     Mean,
-    /// A mean of zeros and ones. Its change is a difference.
+    /// The mean of values that are 0 or 1. Its change is a difference and not a ratio.
     Share,
 }
 
 /// Number of bootstrap resamples.
 const BOOTSTRAP_ROUNDS: usize = 400;
-/// Fixed seed, so that the same two runs always give the same result.
+/// Seed of the bootstrap. It is fixed, so that the same two runs always give the same result.
 const BOOTSTRAP_SEED: u64 = 1;
-/// Minimum number of values for a median or a mean.
+/// Minimum number of values that each run must have before its median or mean is compared.
 const MIN_VALUES_FOR_MEAN: usize = 20;
-/// Minimum number of values for a 99th percentile: two values are above it.
+/// Minimum number of values that each run must have before its 99th percentile is compared. Two of
+/// 200 values are above it.
 const MIN_VALUES_FOR_P99: usize = 200;
 
 const QUANTITIES: [ComparedQuantity; 8] = [
@@ -110,6 +117,7 @@ const QUANTITIES: [ComparedQuantity; 8] = [
     },
 ];
 
+/// A latency that is compared by its quantile `q`.
 const fn latency(
     name: &'static str,
     read_values: fn(&BenchReport) -> Vec<f64>,
@@ -129,7 +137,8 @@ fn sample_values(report: &BenchReport, read_values: fn(&RequestSample) -> Option
     report.samples.requests.iter().filter_map(read_values).collect()
 }
 
-/// The token rate of each slot but the last, which is incomplete.
+/// The output tokens per second of each time slot of a run. The last slot is excluded, because the
+/// run ended within it.
 fn output_token_rates(report: &BenchReport) -> Vec<f64> {
     let slots = report.timeline.slots.split_last().map_or(&[][..], |(_, slots)| slots);
     slots.iter().map(|slot| slot.tokens / report.timeline.width).collect()
@@ -167,7 +176,7 @@ impl Comparison {
             "", "before", "after", "change", "95 % interval"
         )?;
         for row in &self.rows {
-            let shown = |value: f64| match row.unit {
+            let format_value = |value: f64| match row.unit {
                 "s" => format!("{} ms", millis(value)),
                 "share" => format!("{:.1} %", value * 1e2),
                 _ => format!("{value:.1}"),
@@ -185,8 +194,8 @@ impl Comparison {
                 to,
                 "{:<16}{:>12}{:>12}{:>+8.1} %   {interval:<20} {verdict}",
                 row.quantity,
-                shown(row.before),
-                shown(row.after),
+                format_value(row.before),
+                format_value(row.after),
                 row.change * 1e2,
             )?;
         }
@@ -197,30 +206,33 @@ impl Comparison {
     }
 }
 
-/// Lists the differences of the setups that make the runs hard to compare.
+/// Lists the differences of the setups, and the reasons why a run is not valid.
 fn differences(before: &BenchReport, after: &BenchReport) -> Vec<String> {
     let (a, b) = (&before.run, &after.run);
-    let mut found = Vec::new();
+    let mut setup_differences = Vec::new();
     if a.model != b.model {
-        found.push(format!("the models: {} and {}", a.model, b.model));
+        setup_differences.push(format!("the models: {} and {}", a.model, b.model));
     }
     if a.scenario != b.scenario {
-        found.push(format!("the scenarios: {} and {}", a.scenario.arrivals, b.scenario.arrivals));
+        setup_differences
+            .push(format!("the scenarios: {} and {}", a.scenario.arrivals, b.scenario.arrivals));
     }
     if a.seed != b.seed {
-        found.push(format!("the seeds: {} and {}", a.seed, b.seed));
+        setup_differences.push(format!("the seeds: {} and {}", a.seed, b.seed));
     }
     if a.objectives != b.objectives {
-        found.push("the objectives, so the goodput values are not comparable".to_owned());
+        setup_differences
+            .push("the objectives, so the goodput values are not comparable".to_owned());
     }
     for (position, report) in [("earlier", before), ("later", after)] {
-        let complaints = report.generator.problems.iter();
-        found.extend(complaints.map(|reason| format!("the {position} run is not valid: {reason}")));
+        let problems = report.generator.problems.iter();
+        setup_differences
+            .extend(problems.map(|problem| format!("the {position} run is not valid: {problem}")));
     }
-    found
+    setup_differences
 }
 
-// === impl Quantity ===
+// === impl ComparedQuantity ===
 
 impl ComparedQuantity {
     fn row(&self, before: &BenchReport, after: &BenchReport) -> ComparisonRow {
@@ -268,20 +280,21 @@ impl ComparedQuantity {
     }
 }
 
-/// Draws a bootstrap resample of the same size, in blocks of neighbours.
+/// Draws a bootstrap resample of the same size, in blocks of consecutive values.
 fn resample_blocks(values: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
     let count = values.len();
-    let block = (count as f64).cbrt().ceil() as usize;
-    let mut drawn = Vec::with_capacity(count + block);
-    while drawn.len() < count {
-        let begin = random.usize(..=count - block);
-        drawn.extend_from_slice(&values[begin..begin + block]);
+    let block_length = (count as f64).cbrt().ceil() as usize;
+    let mut resample = Vec::with_capacity(count + block_length);
+    while resample.len() < count {
+        let begin = random.usize(..=count - block_length);
+        resample.extend_from_slice(&values[begin..begin + block_length]);
     }
-    drawn.truncate(count);
-    drawn
+    resample.truncate(count);
+    resample
 }
 
 impl Statistic {
+    /// Computes the statistic. Without values it is 0. The order of `values` can change.
     fn compute(self, values: &mut [f64]) -> f64 {
         match self {
             Self::Mean | Self::Share => values.iter().sum::<f64>() / values.len().max(1) as f64,

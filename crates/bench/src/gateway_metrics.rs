@@ -1,7 +1,7 @@
-//! Compares the client's measurements with the gateway's metrics page before and after a run. A
-//! difference of the request counts shows that the gateway served other clients during the run. The
-//! client's values are put into the gateway's buckets, so that both quantiles have the same bucket
-//! error.
+//! Compares the measurements of the benchmark client with the metrics of the gateway. The metrics
+//! of a run are the difference of two metrics pages, before and after the run. Different request
+//! counts show that the gateway served other clients during the run. The values of the client are
+//! counted in the buckets of the gateway, so that the quantiles of both have the same bucket error.
 
 use super::histogram::LatencyHistogram;
 use super::statistics::RunStatistics;
@@ -10,104 +10,111 @@ use std::str;
 use tokenweir_core::dialect::MetricSample;
 use tokenweir_core::histogram;
 
-/// The compared metrics of one model on one metrics page.
+/// The compared metrics of one model, read from one metrics page of the gateway.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GatewayMetricsPage {
+    /// One histogram for each row of [`COMPARED_METRICS`], in its order.
     histograms: Vec<CumulativeBuckets>,
-    /// Output tokens as counted by the engine.
+    /// Number of output tokens that the gateway counted since its start.
     output_tokens: f64,
 }
 
-/// A histogram of a metrics page.
+/// A histogram of a metrics page, summed over all series of one model.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct CumulativeBuckets {
-    /// Upper bounds without `+Inf`, ascending.
+    /// Upper bounds of the buckets in seconds, ascending, without `+Inf`.
     bounds: Vec<f64>,
-    /// Cumulative counts per bound, then the total.
+    /// Number of values up to each bound, and the number of all values at the end.
     cumulative_counts: Vec<f64>,
+    /// Sum of all values, in seconds.
     sum: f64,
 }
 
-/// A quantity as measured by the client and by the gateway.
+/// One latency as measured by the benchmark client and by the gateway.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QuantityComparison {
-    /// Name of the quantity.
+    /// Name of the latency, such as `TTFT`.
     pub quantity: String,
-    /// The gateway's metric.
+    /// Name of the gateway's histogram metric.
     pub metric: String,
-    /// The client's values.
+    /// Summary of the values of the benchmark client.
     pub client: BucketedSummary,
-    /// The gateway's values.
+    /// Summary of the values of the gateway during the run.
     pub gateway: BucketedSummary,
 }
 
-/// Summary of a distribution in the gateway's buckets. In seconds, except for the count.
+/// Summary of latencies that are counted in the buckets of a gateway histogram. In seconds, except
+/// for the count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct BucketedSummary {
     /// Number of values.
     pub count: u64,
-    /// Mean. It is exact, not computed from the buckets.
+    /// Exact mean, which is not computed from the buckets.
     pub mean: f64,
-    /// Median, interpolated within its bucket. `None` if it is above the last bound or there are no
-    /// values.
+    /// Median, interpolated within its bucket. `None`: there are no values, or the median is above
+    /// the last bound.
     pub p50: Option<f64>,
-    /// 99th percentile, computed in the same way.
+    /// 99th percentile, interpolated within its bucket. `None`: there are no values, or it is above
+    /// the last bound.
     pub p99: Option<f64>,
 }
 
-/// The comparison of all quantities.
+/// The comparison of all latencies and of the output tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GatewayComparison {
-    /// One row per quantity.
+    /// One row for each latency.
     pub rows: Vec<QuantityComparison>,
-    /// Output tokens reported to the client, and output tokens counted by the gateway.
+    /// Number of output tokens that the client counted, and number that the gateway counted.
     pub output_tokens: [u64; 2],
-    /// The gateway served other requests for this model during the run, or did not see all requests
-    /// of the run.
+    /// Whether the request counts of client and gateway differ: the gateway served other requests
+    /// for this model during the run, or did not see all requests of the run.
     pub is_shared: bool,
 }
 
-/// A compared metric.
+/// A latency that is compared, with its sources.
 struct ComparedMetric {
+    /// Name of the latency.
     quantity: &'static str,
+    /// Name of the gateway's histogram metric.
     metric: &'static str,
-    /// The client's histogram.
+    /// Returns the histogram of the client.
     client_histogram: fn(&RunStatistics) -> &LatencyHistogram,
 }
 
-/// The gateway measures from the arrival of a request, so the client's values are those measured
-/// from the sending of the request.
+/// The compared latencies. The gateway measures from the arrival of a request, so the values of the
+/// client are measured from the actual send time.
 const COMPARED_METRICS: [ComparedMetric; 4] = [
     ComparedMetric {
         quantity: "TTFT",
         metric: "gen_ai_server_time_to_first_token_seconds",
-        client_histogram: |tally| &tally.service_ttft,
+        client_histogram: |statistics| &statistics.service_ttft,
     },
     ComparedMetric {
         quantity: "TBT",
         metric: "tokenweir_inter_chunk_latency_seconds",
-        client_histogram: |tally| &tally.gaps,
+        client_histogram: |statistics| &statistics.gaps,
     },
     ComparedMetric {
         quantity: "TPOT",
         metric: "gen_ai_server_time_per_output_token_seconds",
-        client_histogram: |tally| &tally.tpot,
+        client_histogram: |statistics| &statistics.tpot,
     },
     ComparedMetric {
         quantity: "E2E",
         metric: "gen_ai_server_request_duration_seconds",
-        client_histogram: |tally| &tally.service_e2e,
+        client_histogram: |statistics| &statistics.service_e2e,
     },
 ];
 const TOKENS_METRIC: &str = "tokenweir_tokens_total";
 const MODEL_LABEL: &str = "gen_ai_request_model";
 
-// === impl Page ===
+// === impl GatewayMetricsPage ===
 
 impl GatewayMetricsPage {
-    /// Parses the gateway's metrics page. Returns `None` for the page of another server.
+    /// Parses a metrics page of the gateway and keeps the metrics of `model`. `None`: the page is
+    /// not that of a gateway.
     pub fn read(page: &[u8], model: &str) -> Option<Self> {
-        let mut read = Self {
+        let mut metrics = Self {
             histograms: vec![CumulativeBuckets::default(); COMPARED_METRICS.len()],
             output_tokens: 0.0,
         };
@@ -119,14 +126,14 @@ impl GatewayMetricsPage {
             }
             let end =
                 line.iter().position(|byte| matches!(byte, b'{' | b' ')).unwrap_or(line.len());
-            let (name, rest) = line.split_at(end);
+            let (name, labels_and_value) = line.split_at(end);
             let Ok(name) = str::from_utf8(name) else { continue };
-            let Some(sample) = MetricSample::parse(rest) else { continue };
+            let Some(sample) = MetricSample::parse(labels_and_value) else { continue };
             if sample.label(MODEL_LABEL).is_some_and(|label| label == model.as_bytes()) {
-                read.add_sample(name, &sample);
+                metrics.add_sample(name, &sample);
             }
         }
-        is_gateway.then_some(read)
+        is_gateway.then_some(metrics)
     }
 
     fn add_sample(&mut self, name: &str, sample: &MetricSample<'_>) {
@@ -144,7 +151,7 @@ impl GatewayMetricsPage {
         }
     }
 
-    /// Returns the increase since an earlier page.
+    /// Returns the increase of all metrics since an earlier page.
     fn since(&self, before: &Self) -> Self {
         let histograms = self.histograms.iter().zip(&before.histograms);
         Self {
@@ -153,21 +160,22 @@ impl GatewayMetricsPage {
         }
     }
 
-    /// Number of streams whose first output the gateway has seen since an earlier page.
+    /// Number of streams whose first output the gateway forwarded since an earlier page.
     pub fn first_outputs_since(&self, before: &Self) -> u64 {
         self.since(before).histograms.first().map_or(0, CumulativeBuckets::count)
     }
 
-    /// Number of requests that ended at the gateway since an earlier page.
+    /// Number of requests that ended in the gateway since an earlier page.
     pub fn finished_requests_since(&self, before: &Self) -> u64 {
         self.since(before).histograms.last().map_or(0, CumulativeBuckets::count)
     }
 
-    /// Compares the client's measurements with the increase since an earlier page.
-    pub fn beside(&self, before: &Self, tally: &RunStatistics) -> GatewayComparison {
-        let added = self.since(before);
-        let rows = COMPARED_METRICS.iter().zip(&added.histograms).map(|(row, buckets)| {
-            let client = (row.client_histogram)(tally);
+    /// Compares the measurements of the client with the increase of the metrics since an earlier
+    /// page.
+    pub fn beside(&self, before: &Self, statistics: &RunStatistics) -> GatewayComparison {
+        let increase = self.since(before);
+        let rows = COMPARED_METRICS.iter().zip(&increase.histograms).map(|(row, buckets)| {
+            let client = (row.client_histogram)(statistics);
             QuantityComparison {
                 quantity: row.quantity.to_owned(),
                 metric: row.metric.to_owned(),
@@ -181,18 +189,18 @@ impl GatewayMetricsPage {
                 gateway: buckets.summary(),
             }
         });
-        let ended = added.histograms.last().map_or(0, CumulativeBuckets::count);
-        let sent = tally.counts.served + tally.counts.failed;
+        let ended = increase.histograms.last().map_or(0, CumulativeBuckets::count);
+        let sent = statistics.counts.served + statistics.counts.failed;
         GatewayComparison {
             rows: rows.collect(),
-            output_tokens: [tally.counts.output_tokens, added.output_tokens.round() as u64],
+            output_tokens: [statistics.counts.output_tokens, increase.output_tokens.round() as u64],
             is_shared: ended != sent,
         }
     }
 }
 
-/// Counts the values per bucket of these ascending upper bounds in seconds. The last count is that
-/// of the values above all bounds.
+/// Counts the values of a histogram in buckets with other upper bounds, in seconds and ascending.
+/// The last count is the number of values above all bounds.
 fn count_in_buckets(histogram: &LatencyHistogram, bounds: &[f64]) -> Vec<u64> {
     let mut counts = vec![0; bounds.len() + 1];
     for (value, count) in histogram.buckets() {
@@ -204,8 +212,9 @@ fn count_in_buckets(histogram: &LatencyHistogram, bounds: &[f64]) -> Vec<u64> {
 // === impl CumulativeBuckets ===
 
 impl CumulativeBuckets {
-    fn add(&mut self, bound: Option<&[u8]>, value: f64) {
-        let bound: Option<f64> = bound.and_then(|text| str::from_utf8(text).ok()?.parse().ok());
+    /// Adds the value of a `_bucket` series. `le` is the label with the upper bound.
+    fn add(&mut self, le: Option<&[u8]>, value: f64) {
+        let bound: Option<f64> = le.and_then(|text| str::from_utf8(text).ok()?.parse().ok());
         let Some(bound) = bound else { return };
         let index = self.bounds.partition_point(|existing| *existing < bound);
         if self.cumulative_counts.is_empty() {
@@ -218,8 +227,8 @@ impl CumulativeBuckets {
         self.cumulative_counts[index] += value;
     }
 
-    /// Returns the increase since an earlier page. That page can lack bounds, because a series
-    /// appears with its first value.
+    /// Returns the increase since an earlier page. The earlier page can lack bounds, because a
+    /// series appears with its first value.
     fn since(&self, before: &Self) -> Self {
         let count_before = |bound: Option<&f64>| match bound {
             Some(bound) => {
@@ -258,12 +267,14 @@ impl CumulativeBuckets {
 // === impl BucketedSummary ===
 
 impl BucketedSummary {
+    /// Computes the count and the quantiles from the counts of the buckets. The mean is left at 0.
     fn from_counts(bounds: &[f64], counts: &[u64]) -> Self {
-        let narrow = |count: &u64| u32::try_from(*count).unwrap_or(u32::MAX);
-        let narrow: Vec<u32> = counts.iter().map(narrow).collect();
-        let at =
-            |q| histogram::bucket_quantile(bounds, &narrow, q).filter(|value| value.is_finite());
-        Self { count: counts.iter().sum(), mean: 0.0, p50: at(0.5), p99: at(0.99) }
+        let to_u32 = |count: &u64| u32::try_from(*count).unwrap_or(u32::MAX);
+        let counts_u32: Vec<u32> = counts.iter().map(to_u32).collect();
+        let quantile = |q| {
+            histogram::bucket_quantile(bounds, &counts_u32, q).filter(|value| value.is_finite())
+        };
+        Self { count: counts.iter().sum(), mean: 0.0, p50: quantile(0.5), p99: quantile(0.99) }
     }
 }
 
@@ -296,9 +307,9 @@ mod tests {
         let read = |text: String| GatewayMetricsPage::read(text.as_bytes(), "m").unwrap();
         let (before, after) = (read(page(2, 0.3)), read(page(12, 2.3)));
         assert_eq!(after.first_outputs_since(&before), 20);
-        let mut tally = RunStatistics::new(LatencyObjectives::new(1.0, 1.0));
-        tally.service_ttft.record_seconds(0.3);
-        let row = &after.beside(&before, &tally).rows[0];
+        let mut statistics = RunStatistics::new(LatencyObjectives::new(1.0, 1.0));
+        statistics.service_ttft.record_seconds(0.3);
+        let row = &after.beside(&before, &statistics).rows[0];
         assert_eq!((row.gateway.count, row.client.count), (20, 1));
         assert!((row.gateway.mean - 0.2).abs() < 1e-9 && (row.client.mean - 0.3).abs() < 1e-9);
         assert_eq!(row.gateway.p50, Some(0.1));

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 use tokenweir_core::histogram::DurationHistogram;
 
-/// The error of a quantile is at most 0.2 %.
+/// A histogram of latencies. The relative error of a quantile is at most 0.2 %.
 pub type LatencyHistogram = DurationHistogram<8>;
 
-/// Summary of a histogram in seconds. All fields of an empty histogram are 0.
+/// Summary of a latency histogram, in seconds. All fields are 0 for an empty histogram.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencySummary {
-    /// Number of values.
+    /// Number of recorded latencies.
     pub count: u64,
     /// Mean.
     pub mean: f64,

@@ -1,6 +1,6 @@
-//! The load generator. It plans beforehand which requests to send and when, and measures every
-//! latency from the intended send time. So a slow server cannot reduce the load that it is measured
-//! with (no coordinated omission).
+//! The load generator. The generator plans the requests and their send times before the run, and
+//! measures each latency from the intended send time. A slow server therefore cannot reduce the
+//! load of its own measurement (no coordinated omission).
 //!
 //! All modules except [`sender`] are pure: times and randomness are arguments.
 

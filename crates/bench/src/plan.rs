@@ -1,5 +1,6 @@
-//! The seeded sequence of requests and send times. Requests are generated on demand, so the memory
-//! does not grow with the length of the run. Equal seeds give equal sequences.
+//! The load plan: the sequence of requests of a run with their send times. The plan generates each
+//! request on demand, so its memory does not grow with the length of the run. Equal seeds give
+//! equal plans.
 
 use super::scenario::{ArrivalProcess, LoadScenario};
 use std::sync::Arc;
@@ -7,45 +8,51 @@ use std::time::Duration;
 use tokenweir_core::routing::PromptFingerprint;
 use tokenweir_lab::trace::TraceRequest;
 
-/// A request to send.
+/// One request of a load plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedRequest {
-    /// Position in the plan.
+    /// Position of the request in the plan, from 0.
     pub number: u64,
-    /// Send time since the start. `None` in a closed loop: when a user is free.
+    /// Intended send time since the start of the run. `None`: the arrival process is a closed loop,
+    /// which sends the request when a user has no request in progress.
     pub at: Option<Duration>,
-    /// The token counts of the request.
+    /// The token counts and, from a trace, the session and the disconnect of the request.
     pub job: TraceRequest,
 }
 
-/// The requests of a run, in order.
+/// An iterator over the requests of a run, in the order of their send times.
 #[derive(Debug, Clone)]
 pub struct LoadPlan {
     scenario: LoadScenario,
-    /// The requests of a trace. Without a trace, token counts are random.
+    /// The requests of a trace. `None`: there is no trace, and the token counts are random.
     recorded: Option<Arc<[TraceRequest]>>,
     limits: PlanLimits,
+    /// Position of the next request in the plan.
     number: u64,
-    clock_seconds: f64,
-    // Two generators, so that other token counts do not change the send times.
+    /// Send time of the next request of a Poisson process, in seconds since the start of the run.
+    next_arrival_seconds: f64,
+    // Send times and token counts have separate random generators, so that other token ranges do
+    // not change the send times.
     arrivals: fastrand::Rng,
     lengths: fastrand::Rng,
 }
 
-/// The limits of a plan.
+/// The limits at which a plan ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PlanLimits {
-    /// Maximum number of requests.
+    /// Maximum number of requests. `None`: no limit.
     pub requests: Option<u64>,
-    /// Requests that are due at or after this time are not sent.
+    /// Time since the start of the run. The plan has no requests that are due at or after it.
+    /// `None`: no limit.
     pub until: Option<Duration>,
 }
 
-/// Tokens in a block of a prompt fingerprint. Generated prompts share no blocks.
+/// Number of tokens in a block of a prompt fingerprint. Generated prompts share no blocks.
 const BLOCK_TOKENS: u32 = 512;
 
 impl LoadPlan {
-    /// Creates a plan. Token ranges that the scenario does not set come from the trace.
+    /// Creates a plan. `recorded` are the requests of a trace. Token counts for which the scenario
+    /// has no range come from the trace.
     pub fn new(
         scenario: LoadScenario,
         recorded: Option<Arc<[TraceRequest]>>,
@@ -54,16 +61,17 @@ impl LoadPlan {
     ) -> Self {
         let mut arrivals = fastrand::Rng::with_seed(seed);
         let lengths = arrivals.fork();
-        Self { scenario, recorded, limits, number: 0, clock_seconds: 0.0, arrivals, lengths }
+        Self { scenario, recorded, limits, number: 0, next_arrival_seconds: 0.0, arrivals, lengths }
     }
 
-    /// Number of requests in the plan, as far as it is known beforehand.
+    /// Expected number of requests in the plan. For a Poisson process it is the mean. `None`: the
+    /// number cannot be computed before the run.
     pub fn expected(&self) -> Option<u64> {
         let recorded = self.recorded.as_ref().map(|jobs| match self.limits.until {
             Some(until) => self.requests_before(jobs, until),
             None => jobs.len() as u64,
         });
-        let timed = match (self.scenario.arrivals, self.limits.until) {
+        let due_before_limit = match (self.scenario.arrivals, self.limits.until) {
             (
                 ArrivalProcess::Poisson { rate }
                 | ArrivalProcess::Constant { rate }
@@ -72,7 +80,7 @@ impl LoadPlan {
             ) => Some((rate * until.as_secs_f64()).ceil() as u64),
             _ => None,
         };
-        [recorded, timed, self.limits.requests].into_iter().flatten().min()
+        [recorded, due_before_limit, self.limits.requests].into_iter().flatten().min()
     }
 
     fn requests_before(&self, jobs: &[TraceRequest], until: Duration) -> u64 {
@@ -84,14 +92,14 @@ impl LoadPlan {
         }
     }
 
-    fn due(&mut self, job: Option<&TraceRequest>) -> Option<Duration> {
+    fn next_send_time(&mut self, job: Option<&TraceRequest>) -> Option<Duration> {
         let number = self.number as f64;
         let seconds = match self.scenario.arrivals {
             ArrivalProcess::Poisson { rate } => {
-                // The first request is due at once, so that the sequence begins with the clock.
+                // The first request is due at time 0.
                 let gap = -(1.0 - self.arrivals.f64()).ln() / rate;
-                let next = self.clock_seconds + gap;
-                std::mem::replace(&mut self.clock_seconds, next)
+                let next = self.next_arrival_seconds + gap;
+                std::mem::replace(&mut self.next_arrival_seconds, next)
             }
             ArrivalProcess::Constant { rate } => number / rate,
             ArrivalProcess::Bursts { rate, size } => {
@@ -105,7 +113,7 @@ impl LoadPlan {
         Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
 
-    fn job(&mut self, recorded: Option<TraceRequest>) -> TraceRequest {
+    fn next_request(&mut self, recorded: Option<TraceRequest>) -> TraceRequest {
         let mut job = recorded.unwrap_or_else(|| TraceRequest {
             at: Duration::ZERO,
             prompt_tokens: 1,
@@ -120,7 +128,7 @@ impl LoadPlan {
         });
         if let Some(lengths) = self.scenario.prompt {
             job.prompt_tokens = lengths.draw(&mut self.lengths);
-            // As in a trace that counts in tokens: one byte per token.
+            // One byte per token, as in a trace that states token counts only.
             job.prompt.bytes = job.prompt_tokens.into();
         }
         if let Some(lengths) = self.scenario.output {
@@ -138,14 +146,15 @@ impl Iterator for LoadPlan {
             Some(jobs) => Some(jobs.get(self.number as usize)?.clone()),
             None => None,
         };
-        let is_request_limit_reached = self.limits.requests.is_some_and(|most| self.number >= most);
-        let at = self.due(recorded.as_ref());
+        let is_request_limit_reached =
+            self.limits.requests.is_some_and(|limit| self.number >= limit);
+        let at = self.next_send_time(recorded.as_ref());
         let is_time_limit_reached =
             at.zip(self.limits.until).is_some_and(|(at, until)| at >= until);
         if is_request_limit_reached || is_time_limit_reached {
             return None;
         }
-        let planned = PlannedRequest { number: self.number, at, job: self.job(recorded) };
+        let planned = PlannedRequest { number: self.number, at, job: self.next_request(recorded) };
         self.number += 1;
         Some(planned)
     }

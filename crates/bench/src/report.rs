@@ -1,5 +1,5 @@
-//! The report of a run: the value from which text, JSON and HTML are rendered, and which later runs
-//! are compared with.
+//! The report of a benchmark run. Text, JSON and HTML are rendered from it, and later runs are
+//! compared with it.
 
 use super::gateway_metrics::GatewayComparison;
 use super::histogram::{LatencyHistogram, LatencySummary};
@@ -9,49 +9,50 @@ use super::statistics::{RequestCounts, RunStatistics, RunTimeline, SlowRequest};
 use serde::{Deserialize, Serialize};
 use tokenweir_lab::results::LatencyObjectives;
 
-/// The report of a run.
+/// The report of a benchmark run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BenchReport {
     /// Version of tokenweir that created the report.
     pub tokenweir: String,
     /// The setup of the run.
     pub run: RunDescription,
-    /// Duration in seconds, from the first intended request to the last end.
+    /// Duration of the run, in seconds.
     pub seconds: f64,
     /// Why the run ended.
     pub termination: RunTermination,
-    /// Whether the generator kept up.
+    /// The delays of the load generator, and the problems that make the results invalid.
     pub generator: GeneratorReport,
     /// Request outcomes and token counts.
     pub counts: RequestCounts,
-    /// Rates per second, and shares.
+    /// Requests and tokens per second, and the shares of good requests and cached tokens.
     pub rates: RunRates,
     /// Latency summaries.
     pub latencies: LatencySummaries,
-    /// Quantile curves of four latencies, for plots.
+    /// The values of four latencies at many quantiles, for plots.
     pub curves: LatencyCurves,
     /// The requests with the highest TTFT.
     pub slowest: Vec<SlowRequest>,
     /// Throughput over time.
     pub timeline: RunTimeline,
-    /// The comparison with the gateway's metrics, if the run was given an admin address.
+    /// The comparison with the metrics of the gateway. `None`: the address of the admin listener
+    /// was not given, or its metrics page could not be fetched after the run.
     pub gateway: Option<GatewayComparison>,
-    /// Single requests.
+    /// The sampled requests.
     pub samples: RequestSamples,
 }
 
 /// The setup of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunDescription {
-    /// URL of the server.
+    /// URL of the server under test.
     pub target: String,
-    /// The requested model.
+    /// The model name of the requests.
     pub model: String,
-    /// The API of the requests.
+    /// The API of the requests: `completions` or `chat`.
     pub api: String,
     /// Start time in RFC 3339 format.
     pub started: String,
-    /// The load.
+    /// The load scenario.
     pub scenario: LoadScenario,
     /// Seed of send times and token counts.
     pub seed: u64,
@@ -59,7 +60,7 @@ pub struct RunDescription {
     pub salt: u64,
     /// The latency objectives for goodput.
     pub objectives: LatencyObjectives,
-    /// Maximum delay of the generator at p99, in seconds.
+    /// Maximum p99 of the delays of the generator, in seconds. Above it, the results are not valid.
     pub lag_limit: f64,
 }
 
@@ -69,77 +70,78 @@ pub struct RunDescription {
 pub enum RunTermination {
     /// All requests ended.
     Complete,
-    /// A signal ended the run.
+    /// A signal ended the run before all requests had ended.
     Interrupted,
-    /// The run was stopped because only failures came.
+    /// The run was stopped because too many requests in a row failed.
     OnlyFailures,
 }
 
-/// Whether the generator kept up. In seconds.
+/// The delays of the load generator in seconds, and the problems that make the results invalid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GeneratorReport {
-    /// Intended to actual send time, of requests that did not wait for the limit of requests in
-    /// flight.
+    /// Time from the intended to the actual send time. Requests that waited for the limit of
+    /// requests in flight are excluded.
     pub lag: LatencySummary,
-    /// Delay of timers of the generator, sampled twenty times per second.
+    /// Delay with which timers of the generator fired, measured twenty times per second.
     pub timer_delay: LatencySummary,
-    /// Reasons why the results are not valid. Empty for valid results.
+    /// Reasons why the results are not valid. Empty: the results are valid.
     pub problems: Vec<String>,
 }
 
 /// Rates per second over the benchmark run, and the shares `goodput` and `cached`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RunRates {
-    /// Requests served per second.
+    /// Served requests per second.
     pub requests: f64,
-    /// Requests per second that met the objectives.
+    /// Requests per second that met the latency objectives.
     pub good_requests: f64,
     /// Prompt tokens per second.
     pub input_tokens: f64,
     /// Output tokens per second.
     pub output_tokens: f64,
-    /// Share of the ended requests that met the objectives.
+    /// Share, from 0 to 1, of the ended requests that met the latency objectives.
     pub goodput: f64,
-    /// Share of prompt tokens that came from a prefix cache. `None` if no response reported it.
+    /// Share, from 0 to 1, of the prompt tokens that came from a prefix cache. `None`: no response
+    /// reported cached tokens.
     pub cached: Option<f64>,
 }
 
 /// Latency summaries in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LatencySummaries {
-    /// Intended send time to first output.
+    /// Time from the intended send time to the first output.
     pub ttft: LatencySummary,
-    /// Actual send time to first output.
+    /// Time from the actual send time to the first output.
     pub service_ttft: LatencySummary,
-    /// Between events with output.
+    /// Time between consecutive events with output.
     pub tbt: LatencySummary,
-    /// Per output token after the first.
+    /// Time per output token after the first token, of each response.
     pub tpot: LatencySummary,
-    /// Intended send time to end.
+    /// Time from the intended send time to the end of the response.
     pub e2e: LatencySummary,
-    /// Actual send time to end.
+    /// Time from the actual send time to the end of the response.
     pub service_e2e: LatencySummary,
 }
 
-/// Values in seconds at the quantiles of [`CURVE_QUANTILES`].
+/// Values of four latencies in seconds. Each list has one value for each of [`CURVE_QUANTILES`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LatencyCurves {
-    /// Intended send time to first output.
+    /// Time from the intended send time to the first output.
     pub ttft: Vec<f64>,
-    /// Actual send time to first output.
+    /// Time from the actual send time to the first output.
     pub service_ttft: Vec<f64>,
-    /// Between events with output.
+    /// Time between consecutive events with output.
     pub tbt: Vec<f64>,
-    /// Intended send time to end.
+    /// Time from the intended send time to the end of the response.
     pub e2e: Vec<f64>,
 }
 
-/// The quantiles of the curves.
+/// The quantiles, from 0 to 1, at which [`LatencyCurves`] has values.
 pub const CURVE_QUANTILES: [f64; 17] = [
     0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999, 0.9999,
 ];
 
-/// How a run ended.
+/// The duration of a finished run, and why the run ended.
 #[derive(Debug, Clone)]
 pub struct RunEnd {
     /// Duration of the run in seconds.
@@ -148,89 +150,91 @@ pub struct RunEnd {
     pub ending: RunTermination,
 }
 
-// === impl Report ===
+// === impl BenchReport ===
 
 impl BenchReport {
     /// Creates the report of a finished run.
     pub fn new(
         run: RunDescription,
         end: &RunEnd,
-        tally: RunStatistics,
+        statistics: RunStatistics,
         gateway: Option<GatewayComparison>,
     ) -> Self {
         let latencies = LatencySummaries {
-            ttft: LatencySummary::from(&tally.ttft),
-            service_ttft: LatencySummary::from(&tally.service_ttft),
-            tbt: LatencySummary::from(&tally.gaps),
-            tpot: LatencySummary::from(&tally.tpot),
-            e2e: LatencySummary::from(&tally.e2e),
-            service_e2e: LatencySummary::from(&tally.service_e2e),
+            ttft: LatencySummary::from(&statistics.ttft),
+            service_ttft: LatencySummary::from(&statistics.service_ttft),
+            tbt: LatencySummary::from(&statistics.gaps),
+            tpot: LatencySummary::from(&statistics.tpot),
+            e2e: LatencySummary::from(&statistics.e2e),
+            service_e2e: LatencySummary::from(&statistics.service_e2e),
         };
         let curve = |histogram: &LatencyHistogram| {
             CURVE_QUANTILES.map(|share| histogram.quantile(share)).to_vec()
         };
         let curves = LatencyCurves {
-            ttft: curve(&tally.ttft),
-            service_ttft: curve(&tally.service_ttft),
-            tbt: curve(&tally.gaps),
-            e2e: curve(&tally.e2e),
+            ttft: curve(&statistics.ttft),
+            service_ttft: curve(&statistics.service_ttft),
+            tbt: curve(&statistics.gaps),
+            e2e: curve(&statistics.e2e),
         };
         Self {
             tokenweir: env!("CARGO_PKG_VERSION").to_owned(),
-            generator: GeneratorReport::from_statistics(&tally, &run),
-            rates: RunRates::from_counts(&tally.counts, end.seconds),
+            generator: GeneratorReport::from_statistics(&statistics, &run),
+            rates: RunRates::from_counts(&statistics.counts, end.seconds),
             seconds: end.seconds,
             termination: end.ending,
-            counts: tally.counts,
+            counts: statistics.counts,
             latencies,
             curves,
-            slowest: tally.slowest,
-            timeline: tally.timeline,
+            slowest: statistics.slowest,
+            timeline: statistics.timeline,
             gateway,
-            samples: tally.samples.sorted(),
+            samples: statistics.samples.sorted(),
             run,
         }
     }
 
-    /// Whether the generator kept up and at least one request was served.
+    /// Whether the results are valid: the generator has no problems, and at least one request was
+    /// served.
     pub fn is_valid(&self) -> bool {
         self.generator.problems.is_empty() && self.counts.served > 0
     }
 }
 
 impl RunDescription {
-    /// The request id of request `number` of the plan.
+    /// The request id that the generator sends with request `number` of the plan.
     pub fn request_id(salt: u64, number: u64) -> String {
         format!("bench-{salt:x}-{number}")
     }
 }
 
 impl GeneratorReport {
-    fn from_statistics(tally: &RunStatistics, run: &RunDescription) -> Self {
-        let [lag, wakes] = [&tally.send_delay, &tally.timer_delay].map(LatencySummary::from);
+    fn from_statistics(statistics: &RunStatistics, run: &RunDescription) -> Self {
+        let [lag, timer_delay] =
+            [&statistics.send_delay, &statistics.timer_delay].map(LatencySummary::from);
         let millis = |seconds: f64| format!("{:.1} ms", seconds * 1e3);
         let limit = millis(run.lag_limit);
-        let mut complaints = Vec::new();
+        let mut problems = Vec::new();
         if lag.p99 > run.lag_limit {
-            complaints.push(format!(
+            problems.push(format!(
                 "requests were sent {} late at p99; the limit is {limit}",
                 millis(lag.p99)
             ));
         }
-        if wakes.p99 > run.lag_limit {
-            complaints.push(format!(
+        if timer_delay.p99 > run.lag_limit {
+            problems.push(format!(
                 "timers of this machine fired {} late at p99, so responses were read late; \
                  the limit is {limit}",
-                millis(wakes.p99)
+                millis(timer_delay.p99)
             ));
         }
-        if tally.counts.delayed > 0 {
-            complaints.push(format!(
+        if statistics.counts.delayed > 0 {
+            problems.push(format!(
                 "{} requests waited for the limit of requests in flight; raise --max-in-flight",
-                tally.counts.delayed
+                statistics.counts.delayed
             ));
         }
-        Self { lag, timer_delay: wakes, problems: complaints }
+        Self { lag, timer_delay, problems }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Single requests for comparisons and plots: every request of a short run, every n-th request of a
-//! long one, in the order of the plan.
+//! Sampled requests of a run, for comparisons and plots: each request of a short run, and each n-th
+//! request of a long run.
 
 use super::measurement::RequestMeasurement;
 use serde::{Deserialize, Serialize};
@@ -8,30 +8,32 @@ use tokenweir_lab::results::LatencyObjectives;
 /// Sampled requests of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RequestSamples {
-    /// One of this many requests is sampled.
+    /// Sampling interval: the requests whose position in the plan is a multiple of this number are
+    /// sampled. A power of two; 1 samples all requests.
     pub every: u64,
-    /// In order of the plan.
+    /// The sampled requests, in the order of the plan after [`sorted`](Self::sorted).
     pub requests: Vec<RequestSample>,
 }
 
-/// One request. Times in seconds since the intended send time.
+/// The latencies of one sampled request, in seconds from its intended send time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RequestSample {
     /// Position in the plan.
     pub number: u64,
-    /// Intended send time since the start of the run.
+    /// Intended send time, in seconds since the start of the run.
     pub at: f64,
-    /// Time to the first output. `None` for a failed request, as for the other times.
+    /// Time to the first output. `None`: the request failed.
     pub ttft: Option<f64>,
-    /// Time per output token after the first.
+    /// Time per output token after the first token. `None`: the request failed, or the server
+    /// did not report at least two output tokens.
     pub tpot: Option<f64>,
-    /// Time to the end of the response.
+    /// Time to the end of the response. `None`: the request failed, or its client disconnected.
     pub e2e: Option<f64>,
-    /// Whether the request met the objectives.
+    /// Whether the request met the latency objectives.
     pub is_good: bool,
 }
 
-/// Maximum number of samples.
+/// Maximum number of samples. Above it, the sampling interval doubles.
 const MAX_SAMPLES: usize = 4_096;
 
 impl Default for RequestSamples {
@@ -41,19 +43,19 @@ impl Default for RequestSamples {
 }
 
 impl RequestSamples {
-    /// Records a request that has ended.
+    /// Adds a request that has ended, if it is sampled.
     pub fn add(&mut self, measured: &RequestMeasurement, objectives: &LatencyObjectives) {
         if !measured.number.is_multiple_of(self.every) {
             return;
         }
-        let answer = measured.result.as_ref().ok();
+        let response = measured.result.as_ref().ok();
         let e2e = measured.ended.saturating_sub(measured.due).as_secs_f64();
         self.requests.push(RequestSample {
             number: measured.number,
             at: measured.due.as_secs_f64(),
-            ttft: answer.map(|answer| measured.late() + answer.ttft),
-            tpot: answer.and_then(super::measurement::ResponseMeasurement::tpot),
-            e2e: answer.filter(|answer| !answer.has_disconnected).map(|_| e2e),
+            ttft: response.map(|response| measured.late() + response.ttft),
+            tpot: response.and_then(super::measurement::ResponseMeasurement::tpot),
+            e2e: response.filter(|response| !response.has_disconnected).map(|_| e2e),
             is_good: measured.is_good(objectives),
         });
         if self.requests.len() > MAX_SAMPLES {
@@ -63,7 +65,8 @@ impl RequestSamples {
         }
     }
 
-    /// Sorts the samples by their position in the plan. Requests end in a different order.
+    /// Sorts the samples by their position in the plan. They were added in the order in which the
+    /// requests ended.
     pub fn sorted(mut self) -> Self {
         self.requests.sort_unstable_by_key(|sample| sample.number);
         self

@@ -1,52 +1,53 @@
-//! A load as data: the arrival process and the token counts of requests.
+//! Load scenarios: the arrival process and the token counts of the requests of a run.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A load.
+/// The load of a run: when requests are sent, and how many tokens they have.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LoadScenario {
     /// Name of the scenario.
     pub name: String,
-    /// The arrival process.
+    /// The process that determines the send times.
     pub arrivals: ArrivalProcess,
-    /// Prompt tokens. `None`: as in the trace.
+    /// Prompt tokens of each request. `None`: the prompt tokens of the trace are used.
     pub prompt: Option<TokenRange>,
-    /// Output tokens. `None`: as in the trace.
+    /// Output tokens of each request. `None`: the output tokens of the trace are used.
     pub output: Option<TokenRange>,
 }
 
-/// The send times of requests. Rates are in requests per second. All variants except `Closed` are
-/// open loops: a request is sent when it is due, independent of earlier requests.
+/// The process that determines the send times of requests. Rates are in requests per second. All
+/// variants except `Closed` are open loops: a request is sent at its planned time, whether or not
+/// earlier requests have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum ArrivalProcess {
-    /// Independent arrivals.
+    /// Independent arrivals: the times between requests are exponentially distributed.
     Poisson {
-        /// Mean rate.
+        /// Mean number of requests per second.
         rate: f64,
     },
-    /// Arrivals at constant distances.
+    /// Arrivals with a constant time between requests.
     Constant {
-        /// Exact rate.
+        /// Number of requests per second.
         rate: f64,
     },
-    /// Bursts of simultaneous requests at constant distances.
+    /// Bursts of simultaneous requests, with a constant time between bursts.
     Bursts {
-        /// Mean rate.
+        /// Mean number of requests per second: the burst size divided by the time between bursts.
         rate: f64,
         /// Requests per burst.
         size: u32,
     },
-    /// Send times of a trace.
+    /// The send times of a recorded trace.
     Recorded {
-        /// Factor by which the trace is accelerated.
+        /// Factor by which the trace is accelerated: 2 sends its requests in half of the time.
         speed: f64,
     },
-    /// Closed loop: each user sends the next request when the previous response has ended.
+    /// Closed loop: each simulated user sends its next request when its previous one has ended.
     Closed {
-        /// Number of users.
+        /// Number of simulated users, which is the number of concurrent requests.
         users: u32,
     },
 }
@@ -54,24 +55,25 @@ pub enum ArrivalProcess {
 /// A uniform distribution of token counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenRange {
-    /// Minimum, at least 1.
+    /// Minimum number of tokens, at least 1.
     pub min: u32,
-    /// Maximum.
+    /// Maximum number of tokens.
     pub max: u32,
 }
 
-/// The named scenarios.
+/// The built-in scenarios of `tokenweir bench`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScenarioPreset {
-    /// One chat per second: the latency without other requests.
+    /// One request per second on average. It measures the latency of a server without load.
     LowLoad,
-    /// 64 concurrent users: the maximum throughput.
+    /// 64 users in a closed loop, so that 64 requests are always in progress. It measures the
+    /// maximum throughput.
     Saturation,
-    /// Long prompts: prefill.
+    /// Requests with long prompts. It measures prefill.
     LongPrompts,
-    /// Long outputs: decode, and growing KV caches.
+    /// Requests with long outputs. It measures decode and the effect of growing KV usage.
     LongOutputs,
-    /// Bursts of requests: queueing.
+    /// Bursts of 32 simultaneous requests. It measures queueing.
     Burst,
 }
 
@@ -80,7 +82,7 @@ impl ScenarioPreset {
     pub const ALL: [Self; 5] =
         [Self::LowLoad, Self::Saturation, Self::LongPrompts, Self::LongOutputs, Self::Burst];
 
-    /// Name of the preset.
+    /// Name of the preset on the command line and in the report.
     pub const fn name(self) -> &'static str {
         match self {
             Self::LowLoad => "low-load",
@@ -102,8 +104,8 @@ impl ScenarioPreset {
                 (ArrivalProcess::Bursts { rate: 4.0, size: 32 }, (256, 1_024), (64, 256))
             }
         };
-        let lengths = |(least, most)| Some(TokenRange { min: least, max: most });
-        let (prompt, output) = (lengths(prompt), lengths(output));
+        let token_range = |(min, max)| Some(TokenRange { min, max });
+        let (prompt, output) = (token_range(prompt), token_range(output));
         LoadScenario { name: self.name().to_owned(), arrivals, prompt, output }
     }
 }
@@ -113,13 +115,13 @@ impl FromStr for ScenarioPreset {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let names = Self::ALL.map(Self::name).join(", ");
-        let known = Self::ALL.into_iter().find(|preset| preset.name() == text);
-        known.ok_or_else(|| format!("unknown scenario; expected one of {names}"))
+        let preset = Self::ALL.into_iter().find(|preset| preset.name() == text);
+        preset.ok_or_else(|| format!("unknown scenario; expected one of {names}"))
     }
 }
 
 impl ArrivalProcess {
-    /// Whether send times are independent of earlier requests.
+    /// Whether the process is an open loop: the send times do not depend on earlier requests.
     pub const fn is_open(self) -> bool {
         !matches!(self, Self::Closed { .. })
     }
@@ -144,7 +146,7 @@ impl fmt::Display for ArrivalProcess {
 }
 
 impl TokenRange {
-    /// Draws a random token count.
+    /// Draws a random token count from the range, with equal probabilities.
     pub fn draw(self, random: &mut fastrand::Rng) -> u32 {
         random.u32(self.min..=self.max)
     }
@@ -154,12 +156,11 @@ impl FromStr for TokenRange {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (least, most) = text.split_once('-').unwrap_or((text, text));
-        let number = |text: &str| text.trim().parse().ok();
-        let lengths =
-            number(least).zip(number(most)).map(|(least, most)| Self { min: least, max: most });
-        let lengths = lengths.filter(|range| 1 <= range.min && range.min <= range.max);
-        lengths
+        let (min, max) = text.split_once('-').unwrap_or((text, text));
+        let parse_tokens = |text: &str| text.trim().parse().ok();
+        let range = parse_tokens(min).zip(parse_tokens(max)).map(|(min, max)| Self { min, max });
+        let range = range.filter(|range| 1 <= range.min && range.min <= range.max);
+        range
             .filter(|range| range.max <= MAX_TOKENS)
             .ok_or("expected a token count such as 512 or a range such as 200-800")
     }
@@ -174,7 +175,7 @@ impl fmt::Display for TokenRange {
     }
 }
 
-/// Maximum number of tokens of a prompt or output.
+/// Maximum number of tokens of a prompt or output that a range may contain.
 const MAX_TOKENS: u32 = 10_000_000;
 
 #[cfg(test)]
@@ -185,8 +186,8 @@ mod tests {
     fn token_counts_are_one_number_or_a_range() {
         assert_eq!("512".parse(), Ok(TokenRange { min: 512, max: 512 }));
         assert_eq!("200-800".parse(), Ok(TokenRange { min: 200, max: 800 }));
-        for wrong in ["", "0", "8-2", "a", "-5", "1-2-3", "99999999999"] {
-            assert!(wrong.parse::<TokenRange>().is_err(), "{wrong}");
+        for invalid in ["", "0", "8-2", "a", "-5", "1-2-3", "99999999999"] {
+            assert!(invalid.parse::<TokenRange>().is_err(), "{invalid}");
         }
     }
 

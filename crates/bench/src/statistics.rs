@@ -1,4 +1,4 @@
-//! Statistics of a run in bounded memory.
+//! The statistics of a benchmark run. Their memory does not grow with the length of the run.
 
 use super::histogram::LatencyHistogram;
 use super::measurement::{RequestMeasurement, ResponseMeasurement};
@@ -7,106 +7,110 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokenweir_lab::results::LatencyObjectives;
 
-/// The statistics of a run so far.
+/// The statistics of the requests of a run that have ended.
 #[derive(Debug)]
 pub struct RunStatistics {
     objectives: LatencyObjectives,
     /// Request outcomes and token counts.
     pub counts: RequestCounts,
-    /// Intended send time to first output.
+    /// Times from the intended send time to the first output.
     pub ttft: LatencyHistogram,
-    /// Intended send time to end.
+    /// Times from the intended send time to the end of the response.
     pub e2e: LatencyHistogram,
-    /// Actual send time to first output.
+    /// Times from the actual send time to the first output.
     pub service_ttft: LatencyHistogram,
-    /// Actual send time to end.
+    /// Times from the actual send time to the end of the response.
     pub service_e2e: LatencyHistogram,
-    /// Between events with output.
+    /// Times between consecutive events with output of a response.
     pub gaps: LatencyHistogram,
-    /// Per output token after the first.
+    /// Times per output token after the first token, one value per response.
     pub tpot: LatencyHistogram,
-    /// Intended to actual send time, of requests that did not wait for the limit of requests in
-    /// flight.
+    /// Times from the intended to the actual send time. Requests that waited for the limit of
+    /// requests in flight are excluded.
     pub send_delay: LatencyHistogram,
-    /// Delay of the timers of the generator.
+    /// Delays with which the timers of the generator fired.
     pub timer_delay: LatencyHistogram,
-    /// Single requests.
+    /// The sampled requests.
     pub samples: RequestSamples,
     /// Throughput over time.
     pub timeline: RunTimeline,
     /// The requests with the highest TTFT.
     pub slowest: Vec<SlowRequest>,
+    /// Number of failures since the last served request, without overload responses.
     consecutive_failures: u64,
 }
 
 /// Request outcomes and token counts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestCounts {
-    /// Requests with a complete response, or left by the client as recorded in the trace.
+    /// Requests with a complete response, and requests whose client disconnected as recorded in the
+    /// trace.
     pub served: u64,
-    /// Served requests that the client left.
+    /// Served requests whose client disconnected as recorded in the trace.
     pub client_disconnects: u64,
     /// Failed requests.
     pub failed: u64,
     /// Failed requests by kind.
     pub failures: BTreeMap<String, u64>,
-    /// Requests that were due and had not ended at the end of the run.
+    /// Requests that were due before the end of the run and had not ended then.
     pub unfinished: u64,
-    /// Requests that waited for the limit of requests in flight.
+    /// Requests that were sent late because of the limit of requests in flight.
     pub delayed: u64,
-    /// Requests served within the objectives.
+    /// Requests that were served within the latency objectives.
     pub good: u64,
     /// Prompt tokens of served requests.
     pub input_tokens: u64,
-    /// Prompt tokens from a prefix cache.
+    /// Prompt tokens of served requests that came from a prefix cache.
     pub cached_tokens: u64,
     /// Responses that reported the number of cached tokens.
     pub reported_cached: u64,
-    /// Output tokens.
+    /// Output tokens of served requests.
     pub output_tokens: u64,
-    /// Responses without reported token counts: each event with output counts as one token.
+    /// Responses for which the server did not report the number of output tokens. Each of their
+    /// events with output counts as one token.
     pub uncounted: u64,
 }
 
 /// A request with a high TTFT.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SlowRequest {
-    /// Position in the plan.
+    /// Position of the request in the load plan.
     pub number: u64,
-    /// Intended send time in seconds since the start of the run.
+    /// Intended send time, in seconds since the start of the run.
     pub at: f64,
-    /// Intended send time to first output in seconds.
+    /// Time from the intended send time to the first output, in seconds.
     pub ttft: f64,
 }
 
-/// Throughput over time, in time slots of equal width.
+/// The throughput of a run over time, in time slots of equal width.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunTimeline {
     /// Width of a slot in seconds.
     pub width: f64,
-    /// The slots since the start of the run.
+    /// The slots in order of time. The first begins with the run.
     pub slots: Vec<TimelineSlot>,
 }
 
-/// The throughput of one slot.
+/// The numbers of requests and tokens of one time slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimelineSlot {
-    /// Responses that ended.
+    /// Number of served requests that ended in the slot.
     pub served: f64,
-    /// Requests that failed.
+    /// Number of requests that failed in the slot.
     pub failed: f64,
-    /// Output tokens, spread evenly from the first to the last output of each response.
+    /// Number of output tokens in the slot. The tokens of a response are spread evenly over the
+    /// time from its first to its last output.
     pub tokens: f64,
 }
 
-/// Failures of an overloaded server.
+/// The kinds of failures that show an overloaded server.
 const OVERLOAD_FAILURES: [&str; 2] = ["status_429", "status_503"];
 /// Maximum number of slowest requests in the report.
 const MAX_SLOWEST_REQUESTS: usize = 5;
-/// Maximum number of slots. Beyond it, the slot width doubles.
+/// Maximum number of time slots. For a longer run, the slot width doubles.
 const MAX_TIMELINE_SLOTS: usize = 120;
 
-// === impl Tally ===
+// === impl RunStatistics ===
 
 impl RunStatistics {
     /// Creates empty statistics.
@@ -134,12 +138,13 @@ impl RunStatistics {
         self.objectives
     }
 
-    /// Number of failed requests since the last served one. Overload responses do not count.
+    /// Number of failed requests since the last served request. Responses with status 429 or 503 do
+    /// not count.
     pub fn failed_in_a_row(&self) -> u64 {
         self.consecutive_failures
     }
 
-    /// Records a request that has ended.
+    /// Adds a request that has ended.
     pub fn add(&mut self, measured: &RequestMeasurement) {
         self.counts.delayed += u64::from(measured.has_waited);
         if !measured.has_waited {
@@ -147,56 +152,57 @@ impl RunStatistics {
         }
         self.samples.add(measured, &self.objectives);
         match &measured.result {
-            Ok(answer) => self.record_response(measured, answer),
+            Ok(response) => self.record_response(measured, response),
             Err(failure) => {
-                // A server that sheds requests is overloaded, not down.
+                // A server that sheds requests is overloaded and not down, so its responses do not
+                // count as consecutive failures.
                 self.consecutive_failures +=
                     u64::from(!OVERLOAD_FAILURES.contains(&&*failure.kind));
                 self.counts.failed += 1;
                 *self.counts.failures.entry(failure.kind.clone().into_owned()).or_default() += 1;
-                self.timeline.at(measured.ended.as_secs_f64()).failed += 1.0;
+                self.timeline.slot_at(measured.ended.as_secs_f64()).failed += 1.0;
             }
         }
     }
 
-    /// Records a request that ended by an error of the generator itself.
+    /// Adds a request that failed because of an error of the generator itself.
     pub fn record_internal_error(&mut self) {
         self.counts.failed += 1;
         *self.counts.failures.entry("defect".to_owned()).or_default() += 1;
     }
 
-    fn record_response(&mut self, measured: &RequestMeasurement, answer: &ResponseMeasurement) {
+    fn record_response(&mut self, measured: &RequestMeasurement, response: &ResponseMeasurement) {
         self.consecutive_failures = 0;
         let counts = &mut self.counts;
         counts.served += 1;
-        counts.client_disconnects += u64::from(answer.has_disconnected);
+        counts.client_disconnects += u64::from(response.has_disconnected);
         counts.good += u64::from(measured.is_good(&self.objectives));
-        counts.input_tokens += u64::from(answer.input);
-        counts.cached_tokens += u64::from(answer.cached.unwrap_or(0));
-        counts.reported_cached += u64::from(answer.cached.is_some());
-        counts.output_tokens += u64::from(answer.output);
-        counts.uncounted += u64::from(!answer.is_counted);
+        counts.input_tokens += u64::from(response.input);
+        counts.cached_tokens += u64::from(response.cached.unwrap_or(0));
+        counts.reported_cached += u64::from(response.cached.is_some());
+        counts.output_tokens += u64::from(response.output);
+        counts.uncounted += u64::from(!response.is_counted);
         let [due, sent, ended] =
             [measured.due, measured.sent, measured.ended].map(|at| at.as_secs_f64());
-        self.service_ttft.record_seconds(answer.ttft);
-        self.ttft.record_seconds(measured.late() + answer.ttft);
-        if !answer.has_disconnected {
+        self.service_ttft.record_seconds(response.ttft);
+        self.ttft.record_seconds(measured.late() + response.ttft);
+        if !response.has_disconnected {
             self.service_e2e.record_seconds(ended - sent);
             self.e2e.record_seconds(ended - due);
         }
-        answer.gaps.iter().for_each(|gap| self.gaps.record_seconds(*gap));
-        answer.tpot().into_iter().for_each(|tpot| self.tpot.record_seconds(tpot));
-        let first = sent + answer.ttft;
-        self.timeline.at(ended).served += 1.0;
-        self.timeline.spread(f64::from(answer.output), first, first + answer.decode);
-        let ttft = measured.late() + answer.ttft;
+        response.gaps.iter().for_each(|gap| self.gaps.record_seconds(*gap));
+        response.tpot().into_iter().for_each(|tpot| self.tpot.record_seconds(tpot));
+        let first = sent + response.ttft;
+        self.timeline.slot_at(ended).served += 1.0;
+        self.timeline.add_tokens(f64::from(response.output), first, first + response.decode);
+        let ttft = measured.late() + response.ttft;
         self.slowest.push(SlowRequest { number: measured.number, at: due, ttft });
         self.slowest.sort_by(|a, b| b.ttft.total_cmp(&a.ttft));
         self.slowest.truncate(MAX_SLOWEST_REQUESTS);
     }
 }
 
-// === impl Course ===
+// === impl RunTimeline ===
 
 impl Default for RunTimeline {
     fn default() -> Self {
@@ -205,18 +211,19 @@ impl Default for RunTimeline {
 }
 
 impl RunTimeline {
-    /// The slot of a time.
-    fn at(&mut self, seconds: f64) -> &mut TimelineSlot {
+    /// The slot that contains a time since the start of the run. Adds slots, and doubles their
+    /// width, as required.
+    fn slot_at(&mut self, seconds: f64) -> &mut TimelineSlot {
         while seconds >= self.width * MAX_TIMELINE_SLOTS as f64 {
             self.width *= 2.0;
-            let add = |pair: &[TimelineSlot]| {
+            let merge_slots = |pair: &[TimelineSlot]| {
                 pair.iter().fold(TimelineSlot::default(), |sum, slot| TimelineSlot {
                     served: sum.served + slot.served,
                     failed: sum.failed + slot.failed,
                     tokens: sum.tokens + slot.tokens,
                 })
             };
-            self.slots = self.slots.chunks(2).map(add).collect();
+            self.slots = self.slots.chunks(2).map(merge_slots).collect();
         }
         let slot = (seconds.max(0.0) / self.width) as usize;
         if self.slots.len() <= slot {
@@ -226,19 +233,20 @@ impl RunTimeline {
     }
 
     /// Spreads tokens evenly over the slots between two times.
-    fn spread(&mut self, tokens: f64, from: f64, to: f64) {
-        self.at(to);
+    fn add_tokens(&mut self, tokens: f64, from: f64, to: f64) {
+        self.slot_at(to);
         let (width, length) = (self.width, to - from);
         if length < width / 10.0 {
-            self.at(to).tokens += tokens;
+            self.slot_at(to).tokens += tokens;
             return;
         }
         let mut begin = from;
         while begin < to {
             let end = (((begin / width).floor() + 1.0) * width).min(to);
-            // With rounding, `end` can equal `begin`. The loop would not end.
+            // Because of rounding, `end` can equal `begin`. Without this line the loop would then
+            // not end.
             let end = if end > begin { end } else { to };
-            self.at(begin).tokens += tokens * (end - begin) / length;
+            self.slot_at(begin).tokens += tokens * (end - begin) / length;
             begin = end;
         }
     }
@@ -249,7 +257,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn answer(ttft: f64, output: u32) -> ResponseMeasurement {
+    fn response(ttft: f64, output: u32) -> ResponseMeasurement {
         ResponseMeasurement {
             ttft,
             decode: 1.0,
@@ -269,46 +277,46 @@ mod tests {
             sent: Duration::from_millis(sent),
             ended: Duration::from_millis(sent) + Duration::from_secs_f64(ttft + 1.0),
             has_waited: false,
-            result: Ok(answer(ttft, 11)),
+            result: Ok(response(ttft, 11)),
         }
     }
 
-    fn tally() -> RunStatistics {
+    fn statistics() -> RunStatistics {
         RunStatistics::new(LatencyObjectives::new(1.0, 0.2))
     }
 
     #[test]
     fn latency_counts_from_the_intended_send_time_and_service_latency_from_the_actual() {
-        let mut tally = tally();
-        tally.add(&measured(0, 1_000, 3_000, 0.5));
-        assert!((tally.ttft.quantile(0.5) - 2.5).abs() < 0.01);
-        assert!((tally.service_ttft.quantile(0.5) - 0.5).abs() < 0.01);
-        assert!((tally.e2e.quantile(0.5) - 3.5).abs() < 0.01);
-        assert!((tally.service_e2e.quantile(0.5) - 1.5).abs() < 0.01);
-        assert_eq!(tally.counts.good, 0, "the latency is 2.5 s, over the objective");
+        let mut statistics = statistics();
+        statistics.add(&measured(0, 1_000, 3_000, 0.5));
+        assert!((statistics.ttft.quantile(0.5) - 2.5).abs() < 0.01);
+        assert!((statistics.service_ttft.quantile(0.5) - 0.5).abs() < 0.01);
+        assert!((statistics.e2e.quantile(0.5) - 3.5).abs() < 0.01);
+        assert!((statistics.service_e2e.quantile(0.5) - 1.5).abs() < 0.01);
+        assert_eq!(statistics.counts.good, 0, "the latency is 2.5 s, over the objective");
     }
 
     #[test]
     fn failures_are_counted_by_kind_and_consecutive_failures_until_a_served_request() {
-        let mut tally = tally();
+        let mut statistics = statistics();
         let failed =
             RequestMeasurement { result: Err("truncated".into()), ..measured(0, 0, 0, 0.0) };
-        tally.add(&failed);
-        tally.add(&failed);
-        assert_eq!((tally.failed_in_a_row(), tally.counts.failures["truncated"]), (2, 2));
-        tally.add(&RequestMeasurement { result: Err("status_429".into()), ..failed });
-        assert_eq!(tally.failed_in_a_row(), 2, "an overloaded server is not down");
-        tally.add(&measured(2, 0, 0, 0.1));
-        assert_eq!((tally.failed_in_a_row(), tally.counts.failed), (0, 3));
+        statistics.add(&failed);
+        statistics.add(&failed);
+        assert_eq!((statistics.failed_in_a_row(), statistics.counts.failures["truncated"]), (2, 2));
+        statistics.add(&RequestMeasurement { result: Err("status_429".into()), ..failed });
+        assert_eq!(statistics.failed_in_a_row(), 2, "an overloaded server is not down");
+        statistics.add(&measured(2, 0, 0, 0.1));
+        assert_eq!((statistics.failed_in_a_row(), statistics.counts.failed), (0, 3));
     }
 
     #[test]
     fn a_long_run_has_bounded_samples_and_slots_and_counts_every_token() {
-        let mut tally = tally();
+        let mut statistics = statistics();
         for number in 0..20_000 {
-            tally.add(&measured(number, number * 50, number * 50, 0.3));
+            statistics.add(&measured(number, number * 50, number * 50, 0.3));
         }
-        let samples = tally.samples.sorted();
+        let samples = statistics.samples.sorted();
         assert!((2_000..=4_096).contains(&samples.requests.len()), "{}", samples.requests.len());
         assert!(
             samples
@@ -316,9 +324,9 @@ mod tests {
                 .windows(2)
                 .all(|pair| pair[1].number - pair[0].number == samples.every)
         );
-        assert!(tally.timeline.slots.len() <= MAX_TIMELINE_SLOTS);
-        let tokens: f64 = tally.timeline.slots.iter().map(|slot| slot.tokens).sum();
+        assert!(statistics.timeline.slots.len() <= MAX_TIMELINE_SLOTS);
+        let tokens: f64 = statistics.timeline.slots.iter().map(|slot| slot.tokens).sum();
         assert!((tokens - 220_000.0).abs() < 1e-3, "{tokens}");
-        assert_eq!(tally.slowest.len(), MAX_SLOWEST_REQUESTS);
+        assert_eq!(statistics.slowest.len(), MAX_SLOWEST_REQUESTS);
     }
 }

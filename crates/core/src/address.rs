@@ -1,5 +1,5 @@
-//! The address of a backend: an `http://host:port` or `https://host:port` URL, parsed once into the
-//! parts that requests need.
+//! The address of a backend: an `http://host:port` or `https://host:port` URL. It is parsed once,
+//! into the parts that a request to the backend contains.
 
 use crate::record::BackendId;
 use bytes::Bytes;
@@ -11,25 +11,28 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendAddress {
     scheme: Scheme,
+    /// Host and port as written in the URL.
     authority: Authority,
+    /// The authority as the value of the `Host` header.
     host_header: HeaderValue,
     host: Arc<str>,
+    /// Port of the URL, or the default port of the scheme.
     port: u16,
 }
 
 /// Why a URL is not a valid backend address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackendAddressError {
-    /// Not a URL.
+    /// The text is not a URL.
     #[error("`{0}` is not a URL; write http://host:port")]
     NotUrl(String),
-    /// A scheme other than `http` and `https`.
+    /// The URL has a scheme other than `http` and `https`.
     #[error("`{0}`: the scheme of a backend must be http:// or https://")]
     UnsupportedScheme(String),
-    /// A path or a query behind host and port.
+    /// The URL has a path or a query after the host and the port.
     #[error("`{0}`: leave out the path; the gateway appends the path of each request")]
     UnexpectedPath(String),
-    /// A user name or password.
+    /// The URL has a user name or a password.
     #[error("a backend URL must not contain a user name or password")]
     Credentials,
 }
@@ -42,8 +45,8 @@ impl BackendAddress {
             if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let uri: Uri =
             with_scheme.parse().map_err(|_| BackendAddressError::NotUrl(url.to_owned()))?;
-        let mut supported = [Scheme::HTTP, Scheme::HTTPS].into_iter();
-        let scheme = supported.find(|supported| uri.scheme() == Some(supported));
+        let mut supported_schemes = [Scheme::HTTP, Scheme::HTTPS].into_iter();
+        let scheme = supported_schemes.find(|scheme| uri.scheme() == Some(scheme));
         let scheme =
             scheme.ok_or_else(|| BackendAddressError::UnsupportedScheme(url.to_owned()))?;
         if !matches!(uri.path_and_query().map(PathAndQuery::as_str), None | Some("" | "/")) {
@@ -55,9 +58,10 @@ impl BackendAddress {
             return Err(BackendAddressError::Credentials);
         }
         // One allocation, shared by the URI and the `Host` header of each request.
-        let text = Bytes::copy_from_slice(authority.as_str().as_bytes());
-        let host_header = HeaderValue::from_maybe_shared(text.clone()).map_err(|_| not_url())?;
-        let authority = Authority::from_maybe_shared(text).map_err(|_| not_url())?;
+        let authority_bytes = Bytes::copy_from_slice(authority.as_str().as_bytes());
+        let host_header = HeaderValue::from_maybe_shared(authority_bytes.clone());
+        let host_header = host_header.map_err(|_| not_url())?;
+        let authority = Authority::from_maybe_shared(authority_bytes).map_err(|_| not_url())?;
         Ok(Self {
             host_header,
             host: authority.host().into(),
@@ -82,12 +86,12 @@ impl BackendAddress {
         &self.host_header
     }
 
-    /// Host and port, for trace spans.
+    /// Host and port, for trace spans. A URL without a port has the default port of its scheme.
     pub fn host_and_port(&self) -> (Arc<str>, u16) {
         (self.host.clone(), self.port)
     }
 
-    /// Whether the backend is addressed over TLS.
+    /// Whether requests to the backend are sent over TLS.
     pub fn is_https(&self) -> bool {
         self.scheme == Scheme::HTTPS
     }
@@ -97,7 +101,7 @@ impl BackendAddress {
         self.authority.as_str()
     }
 
-    /// The name of a backend without a configured name: host and port as written in the URL.
+    /// The id of a backend whose configuration has no name: host and port as written in the URL.
     pub fn default_id(&self) -> BackendId {
         BackendId::new(self.authority.as_str())
     }

@@ -1,42 +1,49 @@
 //! A queue whose consumer thread takes items in batches.
 //!
-//! Producers never wait. The first item wakes the consumer thread, which waits for the linger time
-//! or for a full batch, and then takes all items. Waking a thread per item would cost several times
-//! as much as handling most items.
+//! Producers never wait. The first item wakes the consumer thread. The thread waits until the
+//! linger time is over or a batch is full, and then takes all items. To wake a thread for each item
+//! would cost several times as much as most items cost to process.
 
 use crate::clock;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A bounded queue that is drained in batches.
+/// A bounded queue whose consumer takes all items at once.
 #[derive(Debug)]
 pub struct BatchQueue<T> {
+    /// The items that the consumer has not taken yet.
     pending: Mutex<PendingBatch<T>>,
     /// Notified when the first item arrives, when the batch becomes full, and on close.
     ready: Condvar,
+    /// Longest time for which the consumer waits for further items after the first item.
     linger: Duration,
+    /// Greatest total size of the items in the queue.
     capacity: usize,
 }
 
-/// The capacity divided by this is a full batch, for which the consumer does not linger.
-const BATCH_FRACTION_OF_CAPACITY: usize = 32;
+/// Number of full batches that fit into the capacity of a queue. The consumer takes a full batch
+/// before the linger time is over.
+const FULL_BATCHES_PER_CAPACITY: usize = 32;
 
 #[derive(Debug)]
 struct PendingBatch<T> {
     items: Vec<T>,
+    /// Sum of the sizes of `items`, as stated by the producers.
     total_size: usize,
+    /// Time at which the queue was closed. `None`: the queue is open.
     closed_at: Option<Instant>,
 }
 
 impl<T> BatchQueue<T> {
-    /// A queue with room for items of a total size of `capacity`. The consumer waits up to `linger`
-    /// after the first item, or until the total size is 1/32 of `capacity`.
+    /// A queue for items with a total size of at most `capacity`. The consumer waits for up to
+    /// `linger` after the first item, or until the total size is 1/32 of `capacity`.
     pub const fn new(linger: Duration, capacity: usize) -> Self {
         let pending = PendingBatch { items: Vec::new(), total_size: 0, closed_at: None };
         Self { pending: Mutex::new(pending), ready: Condvar::new(), linger, capacity }
     }
 
-    /// Adds an item of this size. Returns it if capacity is lacking or the queue is closed.
+    /// Adds an item of this size. Returns the item as an error if it exceeds the free capacity or
+    /// the queue is closed.
     pub fn push(&self, item: T, size: usize) -> Result<(), T> {
         let mut pending = self.lock_pending();
         if pending.closed_at.is_some() || pending.total_size + size > self.capacity {
@@ -53,21 +60,22 @@ impl<T> BatchQueue<T> {
         Ok(())
     }
 
-    /// Waits until a batch is ready. Returns whether more items can come after it.
+    /// Waits until a batch is ready. Returns whether the queue is open, so that further items can
+    /// follow the batch.
     pub fn wait_for_batch(&self) -> bool {
-        let is_empty =
+        let should_wait_for_item =
             |pending: &mut PendingBatch<T>| pending.items.is_empty() && pending.closed_at.is_none();
-        let pending = self.ready.wait_while(self.lock_pending(), is_empty);
+        let pending = self.ready.wait_while(self.lock_pending(), should_wait_for_item);
         let pending = pending.unwrap_or_else(PoisonError::into_inner);
-        let needs_more = |pending: &mut PendingBatch<T>| {
+        let should_wait_for_more = |pending: &mut PendingBatch<T>| {
             pending.closed_at.is_none() && !self.is_batch_full(pending)
         };
-        let batch = self.ready.wait_timeout_while(pending, self.linger, needs_more);
+        let batch = self.ready.wait_timeout_while(pending, self.linger, should_wait_for_more);
         batch.unwrap_or_else(PoisonError::into_inner).0.closed_at.is_none()
     }
 
     fn is_batch_full(&self, pending: &PendingBatch<T>) -> bool {
-        pending.total_size >= (self.capacity / BATCH_FRACTION_OF_CAPACITY).max(1)
+        pending.total_size >= (self.capacity / FULL_BATCHES_PER_CAPACITY).max(1)
     }
 
     /// Takes all items in the order in which they were added.
@@ -83,7 +91,7 @@ impl<T> BatchQueue<T> {
         self.ready.notify_all();
     }
 
-    /// When the queue was closed. `None`: it is open.
+    /// Time at which the queue was closed. `None`: the queue is open.
     pub fn closed_at(&self) -> Option<Instant> {
         self.lock_pending().closed_at
     }
@@ -121,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_full_batch_is_not_delayed() {
-        let queue = Arc::new(BatchQueue::new(LONG_LINGER, 10 * BATCH_FRACTION_OF_CAPACITY));
+        let queue = Arc::new(BatchQueue::new(LONG_LINGER, 10 * FULL_BATCHES_PER_CAPACITY));
         let thread = {
             let queue = queue.clone();
             thread::spawn(move || (queue.wait_for_batch(), queue.take_batch().len()))
@@ -132,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_closed_queue_is_drained_and_accepts_nothing() {
-        let queue = Arc::new(BatchQueue::new(LONG_LINGER, 10 * BATCH_FRACTION_OF_CAPACITY));
+        let queue = Arc::new(BatchQueue::new(LONG_LINGER, 10 * FULL_BATCHES_PER_CAPACITY));
         queue.push("before", 1).unwrap();
         let thread = {
             let queue = queue.clone();

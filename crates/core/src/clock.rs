@@ -1,16 +1,18 @@
-//! The only place that reads clocks. [`now`] follows tokio's paused clock, so that tests of
-//! deadlines run without waiting. All other code takes the time as an argument.
+//! The only functions that read clocks. All other code calls these functions or takes the time as
+//! an argument. [`now`] follows tokio's paused clock, so that tests of deadlines run without
+//! waiting.
 
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime};
 
-/// The present instant of the monotonic clock.
+/// The current time of the monotonic clock.
 pub fn now() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "this is the function that others must call")]
     tokio::time::Instant::now().into_std()
 }
 
-/// An instant that is constant while the process lives: a common origin of times.
+/// The time of the first call of this function in the process. Later calls return the same instant,
+/// so that it can be the origin of times that are stored as numbers.
 pub fn epoch() -> Instant {
     static EPOCH: LazyLock<Instant> = LazyLock::new(now);
     *EPOCH

@@ -1,18 +1,19 @@
-//! The engine metrics that the gateway uses: what it cannot do without each of them, and how to
-//! make an engine export it.
+//! The engine metrics that the gateway uses. For each metric: the effect on the gateway if a page
+//! lacks it, and how to make an engine export it.
 
 use crate::dialect::{EngineKind, EngineLoad};
 use std::fmt::Write;
 
-/// A metric that a backend's metrics page can contain.
+/// A metric, or a group of metrics, that a backend's metrics page can contain.
 pub struct EngineMetric {
-    /// The name, a label value.
+    /// Name of the metric in the gateway, for example as a label value. Engines use other names.
     pub name: &'static str,
+    /// Whether a page with this load contained the metric.
     is_available: fn(&EngineLoad) -> bool,
-    /// The function of the gateway that is lost without it. `None`: it is also missing from healthy
-    /// backends, so its absence causes no warning.
+    /// Effect on the gateway if the page lacks the metric. `None`: healthy backends can lack the
+    /// metric, so the gateway does not warn about it.
     missing_impact: Option<&'static str>,
-    /// How to make an engine of this kind export it, if that is known.
+    /// How to make an engine of this kind export the metric. `None`: no way is known.
     remedy: fn(EngineKind) -> Option<&'static str>,
 }
 
@@ -99,25 +100,25 @@ pub const ENGINE_METRICS: [EngineMetric; 11] = [
 ];
 
 impl EngineMetric {
-    /// The function of the gateway that is lost without the metric. `None`: it is also missing
-    /// from healthy backends.
+    /// Effect on the gateway if the page lacks the metric. `None`: healthy backends can lack the
+    /// metric.
     pub fn lost(&self) -> Option<&'static str> {
         self.missing_impact
     }
 
-    /// How to make an engine of this kind export the metric, if that is known.
+    /// How to make an engine of this kind export the metric. `None`: no way is known.
     pub fn unlock(&self, engine: EngineKind) -> Option<&'static str> {
         (self.remedy)(engine)
     }
 
-    /// Whether a page contained the metric.
+    /// Whether a page with this load contained the metric.
     pub fn is_available(&self, load: &EngineLoad) -> bool {
         (self.is_available)(load)
     }
 }
 
 impl EngineMetricSet {
-    /// The metrics of a page.
+    /// The metrics that a page with this load contained.
     pub fn from_load(load: &EngineLoad) -> Self {
         let bit = |(index, metric): (usize, &EngineMetric)| {
             u16::from((metric.is_available)(load)) << index
@@ -133,8 +134,8 @@ impl EngineMetricSet {
             .map(move |(index, metric)| (metric, self.0 >> index & 1 == 1))
     }
 
-    /// The missing metrics with their impact, for logs: `no name: impact (remedy); …`. `None`: no
-    /// metric is missing.
+    /// The missing metrics with their effects on the gateway, for logs:
+    /// `no name: effect (remedy); …`. `None`: no metric is missing that healthy backends have.
     pub fn losses(self, engine: Option<EngineKind>) -> Option<String> {
         let mut losses = String::new();
         for (metric, is_available) in self.each() {
@@ -151,7 +152,7 @@ impl EngineMetricSet {
     }
 }
 
-/// How to make an engine of this kind export metrics at all.
+/// How to make an engine of this kind export metrics at all. `None`: no way is known.
 pub fn metrics_flag_hint(engine: EngineKind) -> Option<&'static str> {
     match engine {
         EngineKind::Vllm => Some("start it without --disable-log-stats"),
@@ -161,7 +162,7 @@ pub fn metrics_flag_hint(engine: EngineKind) -> Option<&'static str> {
     }
 }
 
-/// The remedy for a failed scrape. `None`: no remedy is known.
+/// The remedy for a failed scrape, as a text for operators. `None`: no remedy is known.
 pub fn scrape_error_hint(error: ScrapeError, engine: Option<EngineKind>) -> Option<&'static str> {
     match error {
         ScrapeError::Connect => Some("check that its address is reachable from the gateway"),
@@ -183,21 +184,22 @@ pub fn scrape_error_hint(error: ScrapeError, engine: Option<EngineKind>) -> Opti
 /// Why a scrape failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ScrapeError {
-    /// No connection to the backend, or it broke before a response.
+    /// No connection to the backend could be opened, or the connection broke before a response.
     Connect,
-    /// No complete page before the timeout.
+    /// The page was not complete before the timeout.
     Timeout,
-    /// The status was not 200.
+    /// The status of the response was not 200.
     Status,
     /// The connection broke in the middle of the page.
     Truncated,
-    /// The page was compressed, although the gateway did not ask for that.
+    /// The page was compressed, although the gateway did not request compression.
     Encoded,
     /// The page was longer than `scrape.max_page`.
     TooLarge,
-    /// The page contains none of the metrics that routing needs.
+    /// The page lacks the number of running or of waiting requests, which routing needs.
     NotUnderstood,
-    /// The gateway had no file descriptor or port for a connection; the backend is not at fault.
+    /// The gateway had no file descriptor or local port left for a connection. The backend is not
+    /// at fault.
     Exhausted,
 }
 
@@ -216,7 +218,7 @@ impl ScrapeError {
         Self::Exhausted,
     ];
 
-    /// The label value.
+    /// The label value of the error.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -262,35 +264,37 @@ mod tests {
             (ScrapeError::NotUnderstood, "--disable-log-stats"),
         ] {
             assert!(hint(error).contains(expected), "{error:?}: {}", hint(error));
-            let is_of_flag = matches!(error, ScrapeError::Status | ScrapeError::NotUnderstood);
-            assert_eq!(hint(error).contains("--disable-log-stats"), is_of_flag, "{error:?}");
-            assert_eq!(scrape_error_hint(error, None).is_none(), is_of_flag, "{error:?}");
+            let depends_on_engine =
+                matches!(error, ScrapeError::Status | ScrapeError::NotUnderstood);
+            assert_eq!(hint(error).contains("--disable-log-stats"), depends_on_engine, "{error:?}");
+            assert_eq!(scrape_error_hint(error, None).is_none(), depends_on_engine, "{error:?}");
         }
     }
 
     #[test]
     fn a_backend_with_all_expected_metrics_causes_no_warning() {
-        let known = Some(1.0);
+        let reported = Some(1.0);
         let load = EngineLoad {
-            waiting: known,
-            running: known,
-            kv_usage: known,
-            kv_tokens: known,
-            waiting_capacity: known,
-            preemptions: known,
-            prefix_queries: known,
-            prefix_hits: known,
-            prompt_tokens: known,
-            generation_tokens: known,
-            queue_seconds: known,
-            queued: known,
-            prefill_seconds: known,
-            prefilled: known,
+            waiting: reported,
+            running: reported,
+            kv_usage: reported,
+            kv_tokens: reported,
+            waiting_capacity: reported,
+            preemptions: reported,
+            prefix_queries: reported,
+            prefix_hits: reported,
+            prompt_tokens: reported,
+            generation_tokens: reported,
+            queue_seconds: reported,
+            queued: reported,
+            prefill_seconds: reported,
+            prefilled: reported,
             ..EngineLoad::default()
         };
         assert_eq!(EngineMetricSet::from_load(&load).losses(Some(EngineKind::Vllm)), None);
-        let less = EngineLoad { kv_tokens: None, ..load };
-        let losses = EngineMetricSet::from_load(&less).losses(Some(EngineKind::Vllm)).unwrap();
+        let without_capacity = EngineLoad { kv_tokens: None, ..load };
+        let losses =
+            EngineMetricSet::from_load(&without_capacity).losses(Some(EngineKind::Vllm)).unwrap();
         assert_eq!(
             losses,
             "no kv_capacity: KV pressure is estimated without the requests sent since the last \

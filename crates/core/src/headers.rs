@@ -1,5 +1,6 @@
-//! Rewriting of request and response headers, without I/O: removes headers that must not pass a
-//! proxy, adds those that the gateway owes the next hop, and leaves all others unchanged.
+//! Rewriting of request and response headers, without I/O. Removes headers that a proxy must not
+//! forward, adds headers that a backend or a client needs from a proxy, and leaves all other
+//! headers unchanged.
 
 use http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, FORWARDED, HOST,
@@ -9,11 +10,11 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
 use std::net::IpAddr;
 
-/// The request id, accepted from the client or generated.
+/// Header with the request id, which the client sent or the gateway generated.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// The reason, as one word, on every response that the gateway produced itself.
+/// Header with the reason of an error, as one word, in every error response of the gateway itself.
 pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error");
-/// Tells OpenAI client libraries whether to retry a request.
+/// Header that tells OpenAI client libraries whether to retry a request: `true` or `false`.
 pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -22,8 +23,9 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// Headers for the next hop only (RFC 9110 §7.6.1), `http2-settings` and `forwarded`.
-static HOP_BY_HOP: [HeaderName; 11] = [
+/// Headers that are not forwarded: the hop-by-hop headers (RFC 9110 §7.6.1), `http2-settings` and
+/// `forwarded`.
+static NOT_FORWARDED: [HeaderName; 11] = [
     CONNECTION,
     KEEP_ALIVE,
     PROXY_AUTHENTICATE,
@@ -37,11 +39,15 @@ static HOP_BY_HOP: [HeaderName; 11] = [
     FORWARDED,
 ];
 
-/// Headers that change the behaviour of vLLM for every sender. No client may send them, and no
-/// permission allows them. Headers that need a permission are in `openai::engine_control`.
+/// Header that changes the behaviour of vLLM. It is removed from all client requests: no permission
+/// allows it. Headers that need a permission are in
+/// `openai::engine_control`.
 const LOAD_METRICS_FORMAT_HEADER: &str = "endpoint-load-metrics-format";
+/// Prefix of headers that change the behaviour of vLLM. They are removed like
+/// [`LOAD_METRICS_FORMAT_HEADER`].
 const SAGEMAKER_PREFIX: &str = "x-amzn-sagemaker-";
-/// Prefix of the gateway's own headers. Clients must not be able to forge them towards backends.
+/// Prefix of headers of the gateway. They are removed from client requests, so that clients cannot
+/// forge them.
 const GATEWAY_PREFIX: &str = "x-tokenweir-";
 
 /// The id of a request in headers, logs and spans: 1 to 128 visible ASCII characters.
@@ -51,16 +57,16 @@ pub struct RequestId(HeaderValue);
 /// The headers that the gateway adds to a request for a backend.
 #[derive(Debug)]
 pub struct UpstreamHeaders<'a> {
-    /// The backend's authority, for `Host`.
+    /// The value of `Host`: host and port of the backend.
     pub host: &'a HeaderValue,
     /// The request id.
     pub request_id: &'a RequestId,
-    /// IP address of the client's connection.
+    /// IP address from which the client connected. It is appended to `X-Forwarded-For`.
     pub client_ip: IpAddr,
 }
 
 impl RequestId {
-    /// The client's request id if it is valid; otherwise one generated from `random`.
+    /// The request id that the client sent, if it is valid. Otherwise an id made of `random`.
     pub fn from_headers(headers: &HeaderMap, random: u128) -> Self {
         let is_valid = |value: &&HeaderValue| {
             (1..=128).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
@@ -95,7 +101,8 @@ pub fn rewrite_request_headers(headers: &mut HeaderMap, upstream: &UpstreamHeade
     }
 }
 
-/// Formats an address. IPv4 is written by hand because the formatter is slower.
+/// Formats an IP address. IPv4 addresses do not use the formatter of the standard library, which is
+/// slower.
 fn format_ip(ip: IpAddr) -> Vec<u8> {
     let IpAddr::V4(ip) = ip else { return ip.to_string().into_bytes() };
     let mut text = Vec::with_capacity("255.255.255.255".len());
@@ -110,8 +117,8 @@ fn format_ip(ip: IpAddr) -> Vec<u8> {
 
 /// Turns a backend's response headers into those for the client.
 ///
-/// Event streams get headers that keep proxies from buffering them, unless the backend sent its
-/// own.
+/// Event streams get headers that keep proxies from buffering them, unless the backend set these
+/// headers.
 pub fn rewrite_response_headers(headers: &mut HeaderMap, request_id: &RequestId) {
     strip_hop_by_hop(headers);
     headers.entry(X_REQUEST_ID).or_insert_with(|| request_id.0.clone());
@@ -121,8 +128,8 @@ pub fn rewrite_response_headers(headers: &mut HeaderMap, request_id: &RequestId)
     }
 }
 
-/// Whether a request names its host as RFC 9112 §3.2 and RFC 9113 §8.3.1 require: exactly once in
-/// HTTP/1.1, at most once in other versions, and in HTTP/2 not differently from `:authority`.
+/// Whether a request has a valid `Host` as RFC 9112 §3.2 and RFC 9113 §8.3.1 require: exactly one
+/// in HTTP/1.1, at most one in other versions. In HTTP/2, it must not differ from `:authority`.
 pub fn has_valid_host(version: Version, uri: &Uri, headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(HOST).iter();
     let Some(host) = hosts.next() else {
@@ -141,7 +148,7 @@ pub fn has_body_digest(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| DIGESTS.contains(&name.as_str()))
 }
 
-/// The media type of a message without parameters; empty if there is none.
+/// The media type in `Content-Type`, without its parameters. Empty if there is no valid header.
 pub fn media_type(headers: &HeaderMap) -> &str {
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     value.split(';').next().unwrap_or("").trim()
@@ -153,24 +160,26 @@ pub fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     values.flat_map(|value| value.split(',')).map(str::trim)
 }
 
-/// Removes hop-by-hop headers and those that `Connection` nominates.
+/// Removes the headers of [`NOT_FORWARDED`] and the headers that `Connection` names.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
     let options = connection_options(headers);
-    let nominated: Vec<HeaderName> = options.filter_map(|name| name.parse().ok()).collect();
-    remove_headers_where(headers, |name| HOP_BY_HOP.contains(name) || nominated.contains(name));
+    let named_headers: Vec<HeaderName> = options.filter_map(|name| name.parse().ok()).collect();
+    remove_headers_where(headers, |name| {
+        NOT_FORWARDED.contains(name) || named_headers.contains(name)
+    });
 }
 
 /// Removes the headers that `should_remove` selects. Most messages have no such header, so checking
 /// each present name is cheaper than looking up each name that must be removed.
 fn remove_headers_where(headers: &mut HeaderMap, should_remove: impl Fn(&HeaderName) -> bool) {
-    let removed: Vec<HeaderName> =
+    let names: Vec<HeaderName> =
         headers.keys().filter(|name| should_remove(name)).cloned().collect();
-    for name in removed {
+    for name in names {
         headers.remove(name);
     }
 }
 
-/// Whether clients must not send this header to a backend.
+/// Whether this header of a client must not reach a backend.
 fn is_forbidden_for_clients(name: &HeaderName) -> bool {
     let name = name.as_str();
     name == LOAD_METRICS_FORMAT_HEADER
@@ -194,6 +203,7 @@ mod tests {
         RequestId::from_headers(&header_map(&[("x-request-id", "r1")]), 1)
     }
 
+    /// The headers that a backend receives if the client sends these headers.
     fn upstream_headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut headers = header_map(pairs);
         let upstream = UpstreamHeaders {
@@ -206,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn hop_by_hop_headers_and_those_that_connection_nominates_are_removed() {
-        let sent = upstream_headers(&[
+    fn hop_by_hop_headers_and_headers_named_by_connection_are_removed() {
+        let headers = upstream_headers(&[
             ("connection", "close, x-secret"),
             ("x-secret", "1"),
             ("transfer-encoding", "gzip, chunked"),
@@ -215,7 +225,7 @@ mod tests {
             ("http2-settings", "AA"),
             ("authorization", "Bearer k"),
         ]);
-        let names: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
+        let names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         assert!(names.contains(&"authorization"));
         for name in ["connection", "x-secret", "transfer-encoding", "upgrade", "http2-settings"] {
             assert!(!names.contains(&name), "{name}");
@@ -224,15 +234,15 @@ mod tests {
 
     #[test]
     fn headers_that_vllm_trusts_are_removed_from_client_requests() {
-        let sent = upstream_headers(&[
+        let headers = upstream_headers(&[
             ("endpoint-load-metrics-format", "TEXT"),
             ("x-amzn-sagemaker-session-id", "NEW"),
             ("content_length", "0"),
         ]);
-        let mut names: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
+        let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["accept-encoding", "host", "x-forwarded-for", "x-request-id"]);
-        assert_eq!(sent["accept-encoding"], "identity");
+        assert_eq!(headers["accept-encoding"], "identity");
     }
 
     #[test]
@@ -251,10 +261,10 @@ mod tests {
         assert_eq!(headers["x-accel-buffering"], "no");
         assert_eq!(headers["cache-control"], "no-cache");
         let mut headers =
-            header_map(&[("content-type", "application/json"), ("x-request-id", "theirs")]);
+            header_map(&[("content-type", "application/json"), ("x-request-id", "of-backend")]);
         rewrite_response_headers(&mut headers, &request_id());
         assert_eq!(headers.len(), 2);
-        assert_eq!(headers["x-request-id"], "theirs");
+        assert_eq!(headers["x-request-id"], "of-backend");
     }
 
     #[test]

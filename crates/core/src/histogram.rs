@@ -1,9 +1,9 @@
 //! Histograms and quantiles.
 //!
-//! [`FixedBucketHistogram`] has a fixed size for the values of one request: a stream of a million
-//! tokens takes as much memory as one of ten. [`DurationHistogram`] covers all durations with a
-//! bounded relative error, for statistics over many requests. [`sample_quantile`] is the quantile of
-//! stored samples. `docs/decisions/0008-histograms.md` states why there are these types.
+//! [`FixedBucketHistogram`] stores the values of one request in a fixed size: a stream of a million
+//! tokens takes as much memory as a stream of ten. [`DurationHistogram`] stores durations of many
+//! requests with a bounded relative error. [`sample_quantile`] is the quantile of stored samples.
+//! `docs/decisions/0008-histograms.md` states why there are these types.
 
 mod duration_histogram;
 mod nearest_rank;
@@ -17,28 +17,29 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A measured quantity, and its default bucket bounds.
+/// A kind of measured value, such as [`OutputGap`], with its default bucket bounds.
 pub trait BucketLayout {
-    /// Ascending upper bounds; at most [`MAX_BUCKET_BOUNDS`].
+    /// Upper bounds of the buckets in ascending order; at most [`MAX_BUCKET_BOUNDS`].
     const BOUNDS: &'static [f64];
 }
 
-/// Seconds between two pieces of output. The bounds are those that OpenTelemetry and vLLM use for
-/// inter-token latency, so that quantiles are comparable, with finer ones below 50 ms for fast
+/// Time between two events with output, in seconds. OpenTelemetry and vLLM use the same bounds for
+/// inter-token latency, so quantiles are comparable. Additional bounds below 50 ms are for fast
 /// models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputGap;
 
-/// Tokens per event.
+/// Number of tokens in one event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenCount;
 
-/// Histogram of times between pieces of output, in seconds.
+/// Histogram of the times between two events with output, in seconds.
 pub type OutputGapHistogram = FixedBucketHistogram<OutputGap>;
-/// Histogram of tokens per event with output.
+/// Histogram of the numbers of tokens in one event with output.
 pub type ChunkTokensHistogram = FixedBucketHistogram<TokenCount>;
 
-/// Ascending upper bounds; at most [`MAX_BUCKET_BOUNDS`], so that histograms need no allocation.
+/// Upper bounds of buckets in ascending order; at most [`MAX_BUCKET_BOUNDS`], so that the counts of
+/// a histogram need no allocation.
 #[derive(Debug, Clone)]
 pub struct BucketBounds(BoundsStorage);
 
@@ -48,10 +49,11 @@ enum BoundsStorage {
     Shared(Arc<[f64]>),
 }
 
-/// A histogram with bucket counts, count, sum and maximum.
+/// A histogram with a fixed number of bucket counts, and with the count, sum and maximum of its
+/// values.
 pub struct FixedBucketHistogram<S> {
-    /// Values per bucket: at or below its bound and above the previous one. The bucket after the
-    /// last bound has no upper bound.
+    /// Number of values in each bucket. A bucket has the values at or below its bound and above the
+    /// previous bound. The bucket after the last bound has no upper bound.
     bucket_counts: [u32; MAX_BUCKET_BOUNDS + 1],
     count: u32,
     sum: f64,
@@ -63,7 +65,7 @@ pub struct FixedBucketHistogram<S> {
 /// A view of a histogram without its bounds, for aggregation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HistogramSnapshot<'a> {
-    /// Counts per bucket, including the last one without an upper bound.
+    /// Number of values in each bucket. The last bucket has no upper bound.
     pub bucket_counts: &'a [u32],
     /// Number of values.
     pub count: u32,
@@ -73,7 +75,7 @@ pub struct HistogramSnapshot<'a> {
     pub max: f64,
 }
 
-/// Most bounds of a histogram.
+/// Greatest number of bounds of a histogram.
 pub const MAX_BUCKET_BOUNDS: usize = 40;
 
 impl BucketLayout for OutputGap {
@@ -91,17 +93,18 @@ impl BucketLayout for TokenCount {
 // === impl BucketBounds ===
 
 impl BucketBounds {
-    /// Static bounds.
+    /// Bounds that are known at compile time.
     pub const fn from_static(bounds: &'static [f64]) -> Self {
         Self(BoundsStorage::Static(bounds))
     }
 
-    /// Configured bounds. Bounds after the first [`MAX_BUCKET_BOUNDS`] are ignored.
+    /// Bounds from the configuration. Bounds after the first [`MAX_BUCKET_BOUNDS`] are ignored.
     pub fn from_slice(bounds: &[f64]) -> Self {
         Self(BoundsStorage::Shared(bounds[..bounds.len().min(MAX_BUCKET_BOUNDS)].into()))
     }
 
-    /// Index of the bucket of a value. A value equal to a bound belongs to the bucket below it.
+    /// Index of the bucket of a value. A value that equals a bound belongs to the bucket that ends
+    /// at the bound.
     pub fn bucket_index(&self, value: f64) -> usize {
         self.partition_point(|bound| *bound < value)
     }
@@ -127,12 +130,12 @@ impl PartialEq for BucketBounds {
 // === impl FixedBucketHistogram ===
 
 impl<S: BucketLayout> FixedBucketHistogram<S> {
-    /// An empty histogram with other bounds than the default.
+    /// An empty histogram with these bounds instead of the default bounds.
     pub fn with_bounds(bounds: BucketBounds) -> Self {
         Self { bounds, ..Self::default() }
     }
 
-    /// Adds `times` equal values.
+    /// Adds a value `times` times.
     pub fn record_n(&mut self, value: f64, times: u32) {
         let bucket = self.bounds.bucket_index(value);
         self.bucket_counts[bucket] = self.bucket_counts[bucket].saturating_add(times);
@@ -161,7 +164,8 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         (self.count > 0).then(|| self.sum / f64::from(self.count))
     }
 
-    /// Counts per bucket in the order of the bounds, and the last one without an upper bound.
+    /// Number of values in each bucket, in the order of the bounds. The last bucket has no upper
+    /// bound.
     pub fn bucket_counts(&self) -> &[u32] {
         &self.bucket_counts[..=self.bounds.len()]
     }
@@ -171,7 +175,7 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         &self.bounds
     }
 
-    /// A view without the bounds.
+    /// A view of this histogram without its bounds.
     pub fn snapshot(&self) -> HistogramSnapshot<'_> {
         HistogramSnapshot {
             bucket_counts: self.bucket_counts(),
@@ -181,7 +185,8 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         }
     }
 
-    /// The `q` quantile, at most the largest value. `None` if there are no values.
+    /// The `q` quantile of the values, interpolated and at most the largest value. `None` if there
+    /// are no values.
     pub fn quantile(&self, q: f64) -> Option<f64> {
         bucket_quantile(&self.bounds, self.bucket_counts(), q).map(|value| value.min(self.max))
     }
@@ -221,13 +226,14 @@ impl<S> fmt::Debug for FixedBucketHistogram<S> {
 }
 
 impl OutputGapHistogram {
-    /// Adds `times` equal gaps.
+    /// Adds a time between two outputs `times` times.
     pub fn record_duration_n(&mut self, gap: Duration, times: u32) {
         self.record_n(gap.as_secs_f64(), times);
     }
 }
 
-/// The `q` quantile of samples by nearest rank. Changes their order. `None` without samples.
+/// The `q` quantile of samples by nearest rank. Changes the order of the samples. `None` if there
+/// are no samples.
 pub fn sample_quantile(samples: &mut [f64], q: f64) -> Option<f64> {
     let index = nearest_rank(samples.len() as u64, q)? - 1;
     Some(*samples.select_nth_unstable_by(index as usize, f64::total_cmp).1)
@@ -238,15 +244,15 @@ pub fn sample_quantile(samples: &mut [f64], q: f64) -> Option<f64> {
 pub fn bucket_quantile(bounds: &[f64], counts: &[u32], q: f64) -> Option<f64> {
     let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
     let rank = q * total as f64;
-    let mut below = 0.0;
+    let mut lower_count = 0.0;
     for (bucket, &count) in counts.iter().enumerate() {
-        let cumulative = below + f64::from(count);
-        if cumulative >= rank && count > 0 {
+        let cumulative_count = lower_count + f64::from(count);
+        if cumulative_count >= rank && count > 0 {
             let lower = if bucket == 0 { 0.0 } else { bounds[bucket - 1] };
             let Some(upper) = bounds.get(bucket) else { return Some(f64::INFINITY) };
-            return Some(lower + (upper - lower) * (rank - below) / f64::from(count));
+            return Some(lower + (upper - lower) * (rank - lower_count) / f64::from(count));
         }
-        below = cumulative;
+        lower_count = cumulative_count;
     }
     None
 }

@@ -1,13 +1,13 @@
 //! Protocol and decision code of tokenweir without I/O.
 //!
-//! No module here opens a socket, reads a file, reads a clock or draws a random number, except
-//! [`clock`], which is the one place that reads the clock. Bytes, time and randomness are
-//! arguments.
+//! No module opens a socket, reads a file or draws a random number: bytes and random numbers are
+//! arguments. Only [`clock`] reads clocks. Most modules take the time as an argument;
+//! [`batch_queue`] and [`observe`] call [`clock`].
 //!
-//! Modules are declared in layers. A module imports only from layers above its own in this file;
-//! the test `architecture` of the root package enforces the order.
+//! Modules are declared in layers. A module imports only from its own layer and from layers above
+//! it in this file. The test `architecture` of the root package enforces an order of layers.
 
-// Time, encodings and measures.
+// Clocks, encodings, histograms, limits and units.
 pub mod batch_queue;
 pub mod clock;
 pub mod histogram;
@@ -29,7 +29,7 @@ pub mod openai;
 pub mod resilience;
 pub mod routing;
 
-// The record of a request, and the address of a backend.
+// The record of a request.
 pub mod record;
 
 // Backends: addresses, metric pages, model lists.

@@ -1,18 +1,18 @@
-//! The kinds of metrics that Prometheus and OpenTelemetry share.
+//! The kinds of metrics that both Prometheus and OpenTelemetry define.
 
 /// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MetricKind {
-    /// A value that only grows.
+    /// A value that never decreases while the process runs.
     Counter,
     /// A value that can go up and down.
     Gauge,
-    /// Counts of values per bucket, with the default upper bounds of the buckets.
+    /// Number of values in each bucket. The field has the default upper bounds of the buckets.
     Histogram(&'static [f64]),
 }
 
 impl MetricKind {
-    /// The name in the exposition formats.
+    /// Name of the kind in the Prometheus and OpenMetrics text formats.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Counter => "counter",

@@ -1,7 +1,7 @@
 //! Parses the model list of a backend, the response of its `/v1/models`.
 //!
-//! A backend may list thousands of LoRA adapters. So an entry is stored as its JSON text, and the
-//! number of models and the length of their ids are limited.
+//! A backend may list thousands of LoRA adapters. To limit the memory, an entry is stored as its
+//! JSON text, and the number of models and the length of their ids are bounded.
 
 use crate::dialect::EngineKind;
 use serde::de::{SeqAccess, Visitor};
@@ -18,28 +18,29 @@ use xxhash_rust::xxh3::Xxh3Default;
 pub struct ServedModel {
     /// The model id.
     pub id: Arc<str>,
-    /// Id of the base model, if this model is a LoRA adapter.
+    /// Id of the base model of a LoRA adapter. `None`: the model is not a LoRA adapter.
     pub parent: Option<Arc<str>>,
-    /// The engine kind, derived from `owned_by` of the entry. `None`: unknown owner.
+    /// The engine kind, derived from `owned_by` of the entry. `None`: the owner is unknown.
     pub server: Option<EngineKind>,
-    /// The entry of `/v1/models`.
+    /// The entry of the model in `/v1/models`.
     pub entry: ModelEntry,
-    /// A hash of the fields that do not change between responses.
+    /// Hash of all fields of the entry as the backend sent it, except [`VOLATILE_FIELDS`].
     stable_hash: u64,
 }
 
-/// An entry of `/v1/models` as JSON text: as the backend sent it, or with another `id`.
+/// An entry of `/v1/models` as JSON text: the text that the backend sent, or the entry with another
+/// `id`.
 #[derive(Debug, Clone)]
 pub struct ModelEntry(Arc<RawValue>);
 
-/// The models of one `/v1/models` response, within the limits.
+/// The models of one `/v1/models` response, up to the limits of their number and id length.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelList {
     /// The models, in the order of the response.
     pub models: Arc<[ServedModel]>,
-    /// Number of models beyond [`ModelList::MOST`], which are ignored.
+    /// Number of entries after the first [`ModelList::MOST`] models. They are ignored.
     pub excess_models: usize,
-    /// Number of models with an id longer than [`ModelList::MAX_ID_BYTES`], which are ignored.
+    /// Number of models with an id longer than [`ModelList::MAX_ID_BYTES`]. They are ignored.
     pub too_long: usize,
 }
 
@@ -48,18 +49,19 @@ struct BackendModelListResponse {
     data: ModelList,
 }
 
-/// Fields whose values vLLM generates anew for every response.
+/// Fields of an entry whose values vLLM generates again for every response.
 const VOLATILE_FIELDS: [&str; 2] = ["created", "permission"];
 
 // === impl ModelList ===
 
 impl ModelList {
-    /// Most models of one backend. The gateway does not route further models to it.
+    /// Greatest number of models of one backend. The gateway does not route requests for further
+    /// models to the backend.
     pub const MOST: usize = 10_000;
-    /// Longest id of a model, in bytes.
+    /// Greatest length of a model id, in bytes.
     pub const MAX_ID_BYTES: usize = 256;
 
-    /// Parses a `/v1/models` response. `None`: it is not a model list.
+    /// Parses a `/v1/models` response. `None`: the response is not a model list.
     pub fn read(response: &[u8]) -> Option<Self> {
         serde_json::from_slice(response).ok().map(|BackendModelListResponse { data }| data)
     }
@@ -77,15 +79,15 @@ impl<'de> Deserialize<'de> for ModelList {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<ModelList, A::Error> {
-                let (mut listing, mut models) = (ModelList::default(), Vec::<ServedModel>::new());
+                let (mut list, mut models) = (ModelList::default(), Vec::<ServedModel>::new());
                 while let Some(entry) = entries.next_element::<&RawValue>()? {
                     if models.len() == ModelList::MOST {
-                        listing.excess_models += 1;
+                        list.excess_models += 1;
                         continue;
                     }
                     let Some(mut model) = ServedModel::parse(entry) else { continue };
                     if model.id.len() > ModelList::MAX_ID_BYTES {
-                        listing.too_long += 1;
+                        list.too_long += 1;
                         continue;
                     }
                     // Consecutive adapters of one base model share one allocation of its id.
@@ -94,8 +96,8 @@ impl<'de> Deserialize<'de> for ModelList {
                     }
                     models.push(model);
                 }
-                listing.models = models.into();
-                Ok(listing)
+                list.models = models.into();
+                Ok(list)
             }
         }
 
@@ -106,10 +108,10 @@ impl<'de> Deserialize<'de> for ModelList {
 // === impl ServedModel ===
 
 impl ServedModel {
-    /// Parses an entry. `None`: it has no id.
+    /// Parses an entry of `/v1/models`. `None`: the entry has no id.
     fn parse(entry: &RawValue) -> Option<Self> {
         let fields: BTreeMap<String, &RawValue> = serde_json::from_str(entry.get()).ok()?;
-        let text = |field| -> Option<String> {
+        let text_field = |field| -> Option<String> {
             serde_json::from_str(fields.get(field).map(|value| value.get())?).ok()
         };
         let mut hasher = Xxh3Default::new();
@@ -123,26 +125,26 @@ impl ServedModel {
             hasher.update(&[0xff]);
         }
         Some(Self {
-            id: text("id")?.into(),
-            parent: text("parent").map(Arc::from),
-            server: text("owned_by").and_then(|owner| EngineKind::from_owned_by(&owner)),
+            id: text_field("id")?.into(),
+            parent: text_field("parent").map(Arc::from),
+            server: text_field("owned_by").and_then(|owner| EngineKind::from_owned_by(&owner)),
             entry: ModelEntry(entry.to_owned().into()),
             stable_hash: hasher.digest(),
         })
     }
 
-    /// Parses an entry. `None`: it has no id.
+    /// Parses an entry of `/v1/models`, for tests. `None`: the entry has no id.
     #[cfg(any(test, feature = "testing"))]
     pub fn from_entry(entry: &Value) -> Option<Self> {
         Self::parse(&serde_json::value::to_raw_value(entry).ok()?)
     }
 
-    /// The models of a `/v1/models` response. `None`: it is not a model list.
+    /// The models of a `/v1/models` response. `None`: the response is not a model list.
     pub fn list(response: &[u8]) -> Option<Arc<[Self]>> {
-        ModelList::read(response).map(|listing| listing.models)
+        ModelList::read(response).map(|list| list.models)
     }
 
-    /// The same model with another id.
+    /// The same model with this id, also in its entry.
     pub fn called(&self, name: &Arc<str>) -> Self {
         if self.id == *name {
             return self.clone();
@@ -150,7 +152,8 @@ impl ServedModel {
         Self { id: name.clone(), entry: self.entry.renamed(name), ..self.clone() }
     }
 
-    /// Whether two lists are equal, ignoring the fields that differ in every response.
+    /// Whether the backends sent the same entries in the same order for two lists. The fields that
+    /// vLLM generates again for every response are ignored.
     pub fn are_equivalent(left: &[Self], right: &[Self]) -> bool {
         left.iter().map(|model| model.stable_hash).eq(right.iter().map(|model| model.stable_hash))
     }
@@ -159,7 +162,7 @@ impl ServedModel {
 // === impl ModelEntry ===
 
 impl ModelEntry {
-    /// The value of a field of the entry.
+    /// The value of a field of the entry. `None`: the entry does not have the field.
     pub fn get(&self, field: &str) -> Option<Value> {
         let Ok(Value::Object(mut fields)) = serde_json::from_str(self.0.get()) else { return None };
         fields.remove(field)
@@ -213,8 +216,8 @@ mod tests {
 
     #[test]
     fn an_invalid_list_is_not_parsed_as_an_empty_one() {
-        for answer in ["", "[]", r#"{"data":{}}"#, r#"{"error":"no"}"#] {
-            assert_eq!(ServedModel::list(answer.as_bytes()), None, "{answer}");
+        for response in ["", "[]", r#"{"data":{}}"#, r#"{"error":"no"}"#] {
+            assert_eq!(ServedModel::list(response.as_bytes()), None, "{response}");
         }
         assert_eq!(parse_entries(&json!([])).len(), 0);
     }
@@ -234,15 +237,15 @@ mod tests {
     #[test]
     fn the_number_of_models_and_the_length_of_ids_are_bounded() {
         let ids = (0..ModelList::MOST + 7).map(|number| json!({ "id": format!("m{number}") }));
-        let answer = json!({ "data": ids.collect::<Vec<_>>() }).to_string();
-        let listing = ModelList::read(answer.as_bytes()).unwrap();
-        assert_eq!((listing.models.len(), listing.excess_models), (ModelList::MOST, 7));
+        let response = json!({ "data": ids.collect::<Vec<_>>() }).to_string();
+        let list = ModelList::read(response.as_bytes()).unwrap();
+        assert_eq!((list.models.len(), list.excess_models), (ModelList::MOST, 7));
         let [longest, too_long] = [0, 1].map(|extra| "x".repeat(ModelList::MAX_ID_BYTES + extra));
-        let answer = json!({ "data": [{ "id": too_long }, { "id": longest }, { "id": 7 }] });
-        let answer = answer.to_string();
-        let listing = ModelList::read(answer.as_bytes()).unwrap();
-        assert_eq!((&*listing.models[0].id, listing.too_long), (&*longest, 1));
-        assert_eq!((listing.models.len(), listing.excess_models), (1, 0));
+        let response = json!({ "data": [{ "id": too_long }, { "id": longest }, { "id": 7 }] });
+        let response = response.to_string();
+        let list = ModelList::read(response.as_bytes()).unwrap();
+        assert_eq!((&*list.models[0].id, list.too_long), (&*longest, 1));
+        assert_eq!((list.models.len(), list.excess_models), (1, 0));
     }
 
     #[test]

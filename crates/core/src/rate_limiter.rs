@@ -1,11 +1,12 @@
-//! A rate limiter without locks: the generic cell rate algorithm (GCRA) on one atomic.
+//! A rate limiter without locks: the generic cell rate algorithm (GCRA) on one atomic number.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// A rate limit whose burst is the allowance of one second.
+/// Limits permits per second. A burst may have as many permits as one second allows.
 #[derive(Debug)]
 pub struct GcraLimiter {
+    /// Origin of the times in this limiter.
     epoch: Instant,
     /// Nanoseconds between two permits at the allowed rate. `None`: the rate is zero.
     emission_interval_nanos: Option<u64>,
@@ -13,11 +14,11 @@ pub struct GcraLimiter {
     theoretical_arrival_nanos: AtomicU64,
 }
 
-/// Size of the burst, in nanoseconds.
+/// Time whose permits may be taken at once, in nanoseconds: one second.
 const BURST_NANOS: u64 = 1_000_000_000;
 
 impl GcraLimiter {
-    /// Allows `per_second` permits per second. `epoch` is the origin of its times.
+    /// Allows `per_second` permits per second. Times before `epoch` count as `epoch`.
     pub fn new(per_second: u32, epoch: Instant) -> Self {
         let interval = BURST_NANOS.checked_div(u64::from(per_second));
         Self {
@@ -27,20 +28,22 @@ impl GcraLimiter {
         }
     }
 
-    /// Takes a permit at `now`, if one is available.
+    /// Takes a permit at the time `now`. Returns whether a permit was available.
     pub fn try_acquire(&self, now: Instant) -> bool {
         let Some(interval) = self.emission_interval_nanos else { return false };
-        let now = now.saturating_duration_since(self.epoch).as_nanos() as u64;
-        let next =
-            |due: u64| Some(due.max(now) + interval).filter(|next| *next <= now + BURST_NANOS);
+        let now_nanos = now.saturating_duration_since(self.epoch).as_nanos() as u64;
+        let next_arrival = |due_nanos: u64| {
+            Some(due_nanos.max(now_nanos) + interval)
+                .filter(|next_nanos| *next_nanos <= now_nanos + BURST_NANOS)
+        };
         self.theoretical_arrival_nanos
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next_arrival)
             .is_ok()
     }
 }
 
 impl PartialEq for GcraLimiter {
-    /// Whether both allow the same rate.
+    /// Whether both limiters allow the same rate.
     fn eq(&self, other: &Self) -> bool {
         self.emission_interval_nanos == other.emission_interval_nanos
     }

@@ -1,22 +1,24 @@
-//! A decoder for `text/event-stream` without I/O: bytes go in, however they are split, and pieces
-//! of events come out.
+//! A decoder for `text/event-stream` without I/O. It reads bytes, wherever they are split, and
+//! returns pieces of events.
 //!
-//! It follows the WHATWG rules (LF, CR or CRLF, byte order mark, comments, unknown fields, several
-//! `data` lines). It buffers no lines: data is returned as it arrives, so an event of any size
-//! takes the same few bytes of memory. Decoding never fails.
+//! The decoder follows the WHATWG rules (LF, CR or CRLF, byte order mark, comments, unknown fields,
+//! several `data` lines). It buffers no lines: data is returned as it arrives, so memory does not
+//! depend on the size of an event. Decoding never fails.
 
 use memchr::{memchr2, memchr3};
 
 /// A piece of an event stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SsePiece<'a> {
-    /// Some data of the current event. Never empty.
+    /// A part of the data of the current event. Never empty.
     Data(&'a [u8]),
-    /// The event is complete. [`SseDecoder::event_type`] returns its type until the next call.
+    /// The end of the current event. [`SseDecoder::event_type`] returns its type until the next
+    /// call of [`SseDecoder::next`].
     Dispatch,
-    /// A blank line that completes no event: after a comment, or after another blank line.
+    /// A blank line that ends no event with data, such as a blank line after a comment or after
+    /// another blank line.
     Blank,
-    /// A comment line begins, such as `: keep-alive`.
+    /// The beginning of a comment line, such as `: keep-alive`.
     Comment,
 }
 
@@ -24,25 +26,29 @@ pub enum SsePiece<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct SseDecoder {
     line_state: LineState,
-    /// The last byte was a CR: an LF that follows belongs to the same line ending.
-    after_cr: bool,
-    /// The current event has had a `data` line.
+    /// Whether the last byte was a CR. An LF that comes next belongs to the same line ending.
+    is_after_cr: bool,
+    /// Whether the current event has had a `data` line.
     has_data: bool,
-    dispatched: bool,
-    /// A line of the current block has begun.
-    in_block: bool,
+    /// Whether the last piece was [`SsePiece::Dispatch`].
+    is_dispatched: bool,
+    /// Whether a line has begun after the last blank line.
+    is_in_block: bool,
+    /// Name of the field in the current line.
     field_name: BoundedText<6>,
+    /// Value of the `event` field of the current event.
     event_type: BoundedText<64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum LineState {
-    /// At the start of the stream; the number of bytes that matched a byte order mark.
+    /// At the start of the stream, with the number of bytes that matched a byte order mark.
     ByteOrderMark(u8),
+    /// At the start of a line.
     #[default]
     Start,
     FieldName,
-    /// After the colon. One space may follow, which is not part of the value.
+    /// After the colon of a field. A space that comes next is not part of the value.
     AfterColon(SseField),
     FieldValue(SseField),
 }
@@ -51,16 +57,17 @@ enum LineState {
 enum SseField {
     Data,
     Event,
-    /// Not in the standard: old llama.cpp servers report errors in this field. It is read as the
-    /// data of an event with type `error`.
+    /// A field that is not in the standard: old llama.cpp servers report errors in it. Its value is
+    /// read as the data of an event with type `error`.
     Error,
     Ignored,
 }
 
-/// A text of at most `N` bytes. A longer text has its length recorded, but reads as empty.
+/// A text of at most `N` bytes. [`BoundedText::as_str`] returns an empty text if it is longer.
 #[derive(Debug, Clone)]
 struct BoundedText<const N: usize> {
     bytes: [u8; N],
+    /// Length of the text in bytes, also if it is more than `N`.
     len: usize,
 }
 
@@ -74,13 +81,14 @@ impl SseDecoder {
         Self { line_state: LineState::ByteOrderMark(0), ..Self::default() }
     }
 
-    /// The next piece in `input`, which is advanced past it. `None`: all of `input` was consumed.
+    /// Removes the next piece from the beginning of `input` and returns it. `None`: all of `input`
+    /// was consumed.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<SsePiece<'a>> {
-        if std::mem::take(&mut self.dispatched) {
+        if std::mem::take(&mut self.is_dispatched) {
             self.event_type.clear();
         }
         while let Some(&byte) = input.first() {
-            if std::mem::take(&mut self.after_cr) && byte == b'\n' {
+            if std::mem::take(&mut self.is_after_cr) && byte == b'\n' {
                 *input = &input[1..];
                 continue;
             }
@@ -102,18 +110,19 @@ impl SseDecoder {
 
     /// Whether the last byte was a CR. An LF that comes next belongs to the same line ending.
     pub fn is_after_cr(&self) -> bool {
-        self.after_cr
+        self.is_after_cr
     }
 
-    /// Whether the stream is between two blocks, where a comment or an event can be inserted.
+    /// Whether the stream is at its start or directly after a blank line, so that a comment or an
+    /// event can be inserted. False after a CR, because its LF may come next.
     pub fn is_between_blocks(&self) -> bool {
-        !self.in_block
-            && !self.after_cr
+        !self.is_in_block
+            && !self.is_after_cr
             && matches!(self.line_state, LineState::Start | LineState::ByteOrderMark(0))
     }
 
-    /// The `event` field of the event just dispatched. Empty if it had none, or one longer than 64
-    /// bytes.
+    /// The `event` field of the event whose end was the last piece. Empty if the event had no such
+    /// field, or if the field was longer than 64 bytes.
     pub fn event_type(&self) -> &str {
         self.event_type.as_str()
     }
@@ -129,7 +138,7 @@ impl SseDecoder {
                 self.line_state = LineState::ByteOrderMark(matched + 1);
                 *input = &input[1..];
             }
-            // A partial mark is the beginning of an unknown field name.
+            // A part of a byte order mark is the beginning of an unknown field name.
             Some(_) if matched > 0 => self.line_state = LineState::FieldValue(SseField::Ignored),
             _ => self.line_state = LineState::Start,
         }
@@ -140,9 +149,9 @@ impl SseDecoder {
         match byte {
             b'\n' | b'\r' => {
                 self.end_line(byte, 0, input);
-                self.in_block = false;
-                self.dispatched = std::mem::take(&mut self.has_data);
-                if self.dispatched {
+                self.is_in_block = false;
+                self.is_dispatched = std::mem::take(&mut self.has_data);
+                if self.is_dispatched {
                     return Some(SsePiece::Dispatch);
                 }
                 self.event_type.clear();
@@ -150,12 +159,12 @@ impl SseDecoder {
             }
             b':' => {
                 self.line_state = LineState::FieldValue(SseField::Ignored);
-                self.in_block = true;
+                self.is_in_block = true;
                 *input = &input[1..];
                 Some(SsePiece::Comment)
             }
             _ => {
-                self.in_block = true;
+                self.is_in_block = true;
                 self.field_name.clear();
                 self.line_state = LineState::FieldName;
                 None
@@ -185,7 +194,8 @@ impl SseDecoder {
         self.begin_value(field)
     }
 
-    /// Begins the value of a field. A second `data` line is joined to the first by a line feed.
+    /// Begins the value of a field. A line feed joins a further `data` line of an event to the
+    /// earlier data.
     fn begin_value<'a>(&mut self, field: SseField) -> Option<SsePiece<'a>> {
         if field == SseField::Error {
             self.event_type.clear();
@@ -237,10 +247,11 @@ impl SseDecoder {
         None
     }
 
-    fn end_line(&mut self, ending: u8, at: usize, input: &mut &[u8]) {
-        self.after_cr = ending == b'\r';
+    /// Ends a line whose line ending `ending` is at this offset of `input`.
+    fn end_line(&mut self, ending: u8, offset: usize, input: &mut &[u8]) {
+        self.is_after_cr = ending == b'\r';
         self.line_state = LineState::Start;
-        *input = &input[at + 1..];
+        *input = &input[offset + 1..];
     }
 }
 
@@ -257,11 +268,11 @@ impl<const N: usize> BoundedText<N> {
         self.len = 0;
     }
 
-    fn extend(&mut self, more: &[u8]) {
-        if let Some(free) = self.bytes.get_mut(self.len..self.len + more.len()) {
-            free.copy_from_slice(more);
+    fn extend(&mut self, bytes: &[u8]) {
+        if let Some(unused) = self.bytes.get_mut(self.len..self.len + bytes.len()) {
+            unused.copy_from_slice(bytes);
         }
-        self.len += more.len();
+        self.len += bytes.len();
     }
 
     fn as_str(&self) -> &str {
@@ -275,7 +286,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The events as (type, data), with a comment as `("#", "")`.
+    /// The events in a stream as (type, data). A comment is `("#", "")`.
     fn events(pieces: &[&[u8]]) -> Vec<(String, String)> {
         let mut decoder = SseDecoder::new();
         let mut events = Vec::new();
@@ -366,12 +377,12 @@ mod tests {
             let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
             cuts.sort_unstable();
             let mut pieces = Vec::new();
-            let mut from = 0;
+            let mut start = 0;
             for cut in cuts {
-                pieces.push(&bytes[from..cut]);
-                from = cut;
+                pieces.push(&bytes[start..cut]);
+                start = cut;
             }
-            pieces.push(&bytes[from..]);
+            pieces.push(&bytes[start..]);
             prop_assert_eq!(events(&pieces), events_of_text(&text));
         }
     }

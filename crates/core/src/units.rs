@@ -1,7 +1,7 @@
 //! Durations and sizes in configuration and flags: `250ms`, `10m`, `64KiB`, `4MB`.
 //!
-//! A duration always has a unit, because a bare `30` can mean seconds or milliseconds. A bare
-//! number is a size in bytes. Formatted values parse to the same value.
+//! A duration must have a unit, because `30` alone can mean seconds or milliseconds. A size without
+//! a unit is in bytes. A formatted value parses to the same value.
 
 pub mod schema;
 
@@ -12,16 +12,17 @@ pub mod duration {
     use serde::{Deserializer, Serializer};
     use std::time::Duration;
 
-    /// The longest duration: a year. Deadlines are computed as now plus duration, without overflow.
+    /// The longest duration: a year. With this limit, a deadline (the current time plus the
+    /// duration) cannot overflow.
     pub const MAX_DURATION: Duration = Duration::from_hours(365 * 24);
 
     /// Why a text is not a valid duration.
     #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
     pub enum DurationError {
-        /// Not in the form `250ms`, `2s`, `10m` or `1h 30m`.
+        /// The text is not in the form `250ms`, `2s`, `10m` or `1h 30m`.
         #[error("`{0}` is not a duration; write a number and its unit, such as 250ms, 2s or 10m")]
         InvalidFormat(String),
-        /// Longer than [`MAX_DURATION`].
+        /// The duration is longer than [`MAX_DURATION`].
         #[error("`{0}` is too long; the longest duration is 365days")]
         TooLong(String),
     }
@@ -64,8 +65,8 @@ pub mod optional_duration {
     use std::time::Duration;
 
     /// Serializes as [`duration::format()`], or null.
-    pub fn serialize<S: Serializer>(from: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
-        match from {
+    pub fn serialize<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        match value {
             Some(duration) => to.serialize_some(&duration::format(*duration)),
             None => to.serialize_none(),
         }
@@ -87,15 +88,15 @@ pub mod bytes {
     /// Why a text is not a valid size.
     #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
     pub enum BytesError {
-        /// Not in the form `64KiB`, `4MB` or `65536`.
+        /// The text is not in the form `64KiB`, `4MB` or `65536`.
         #[error("`{0}` is not a size; write whole bytes or a unit, such as 65536, 64KiB or 4MB")]
         InvalidFormat(String),
-        /// Larger than the address space.
+        /// The number of bytes does not fit into a `usize`.
         #[error("`{0}` is too large")]
         TooLarge(String),
     }
 
-    /// The units, in the order in which [`format()`] tries them.
+    /// The units with their numbers of bytes, in the order in which [`format()`] tries them.
     const UNITS: [(&str, usize); 6] = [
         ("GiB", 1 << 30),
         ("MiB", 1 << 20),
@@ -110,27 +111,29 @@ pub mod bytes {
         let invalid_format = || BytesError::InvalidFormat(text.to_owned());
         let too_large = || BytesError::TooLarge(text.to_owned());
         let trimmed = text.trim();
-        let digits = trimmed.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, unit) = trimmed.split_at(digits);
+        let digit_count = trimmed.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, unit) = trimmed.split_at(digit_count);
         let factor = match unit.trim_start() {
             "" | "B" | "b" => 1,
             unit => {
-                let known = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
-                known.ok_or_else(invalid_format)?.1
+                let row = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+                row.ok_or_else(invalid_format)?.1
             }
         };
         if number.is_empty() {
             return Err(invalid_format());
         }
-        // The text has digits only, so parsing fails only if the number is too large.
+        // `number` has only digits, so parsing fails only if the number is too large.
         let number: usize = number.parse().map_err(|_| too_large())?;
         number.checked_mul(factor).ok_or_else(too_large)
     }
 
-    /// Formats a size so that [`parse`] accepts it, in the largest unit that is exact.
+    /// Formats a size so that [`parse`] accepts it, in the first of the units GiB, MiB, KiB, GB, MB
+    /// and kB whose multiple it is.
     pub fn format(bytes: usize) -> String {
-        let exact = UNITS.iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));
-        match exact {
+        let first_exact_unit =
+            UNITS.iter().find(|(_, factor)| bytes > 0 && bytes.is_multiple_of(*factor));
+        match first_exact_unit {
             Some((name, factor)) => format!("{}{name}", bytes / factor),
             None => bytes.to_string(),
         }
@@ -156,8 +159,8 @@ pub mod optional_bytes {
     struct ByteSize(#[serde(deserialize_with = "bytes::deserialize")] usize);
 
     /// Serializes as [`bytes::format()`], or null.
-    pub fn serialize<S: Serializer>(from: &Option<usize>, to: S) -> Result<S::Ok, S::Error> {
-        match from {
+    pub fn serialize<S: Serializer>(value: &Option<usize>, to: S) -> Result<S::Ok, S::Error> {
+        match value {
             Some(bytes) => to.serialize_some(&bytes::format(*bytes)),
             None => to.serialize_none(),
         }
@@ -169,7 +172,8 @@ pub mod optional_bytes {
     }
 }
 
-/// Reads the text of a value. A format that distinguishes numbers from text may provide a number.
+/// Reads a value as text. Accepts a number too, because a configuration format can parse a size
+/// without a unit as a number.
 struct TextVisitor;
 
 impl serde::de::Visitor<'_> for TextVisitor {
@@ -252,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_written_in_the_largest_exact_unit() {
+    fn sizes_are_written_in_the_first_exact_unit() {
         for (bytes, text) in
             [(64 << 20, "64MiB"), (65_536, "64KiB"), (4_000_000, "4MB"), (1_001, "1001"), (0, "0")]
         {

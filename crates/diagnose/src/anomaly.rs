@@ -1,5 +1,5 @@
-//! Detects anomalies (values that are far from their usual values) and correlated pairs of values.
-//! Both are hints for an investigation and no verdicts.
+//! Detects anomalies, which are values that are far from their usual values, and correlated pairs
+//! of values. Both are hints for an investigation and no verdicts.
 
 use super::evaluation::{ANOMALY_Z_SCORE, Evaluation};
 use super::history::{
@@ -7,14 +7,15 @@ use super::history::{
 };
 use super::verdict::{Anomaly, CorrelatedPair};
 
-/// Minimum ratio of an anomalous value to its usual value, or of the usual value to it.
+/// Minimum ratio of an anomalous value to its usual value, or of the usual value to the value.
 const MIN_CHANGE_FACTOR: f64 = 2.0;
-/// Minimum number of steps for a correlation.
+/// Minimum number of steps with both values for a correlation.
 const MIN_PAIRED_SAMPLES: usize = 20;
 /// Minimum absolute correlation that is reported.
 const MIN_CORRELATION: f64 = 0.7;
 
-/// The pairs of values that are tested for correlation.
+/// The pairs of values that are tested for correlation: for each value, its name and the function
+/// that reads it from a step.
 const CORRELATION_CANDIDATES: [(&str, StepValueFn, &str, StepValueFn); 5] = [
     ("kv_usage", |step| step.get(StepSignal::KvUsage), "engine_ttft", mean_ttft),
     ("waiting", |step| step.get(StepSignal::Waiting), "engine_ttft", mean_ttft),
@@ -41,26 +42,29 @@ const CORRELATION_CANDIDATES: [(&str, StepValueFn, &str, StepValueFn); 5] = [
 /// The measures of a backend that are far from their usual values.
 pub(super) fn anomalies<'a>(
     backend: &'a str,
-    case: &'a Evaluation<'_>,
+    evaluation: &'a Evaluation<'_>,
 ) -> impl Iterator<Item = Anomaly> + 'a {
-    MEASURES.iter().filter_map(move |row| {
-        let (value, usual) = (case.fast().get(row.measure)?, case.baseline(row.measure)?);
-        let (z, median) = (usual.z(value), usual.median);
+    MEASURES.iter().filter_map(move |definition| {
+        let (value, baseline) = (
+            evaluation.short_window().get(definition.measure)?,
+            evaluation.baseline(definition.measure)?,
+        );
+        let (z, median) = (baseline.z_score(value), baseline.median);
         let has_changed =
             value >= MIN_CHANGE_FACTOR * median || value * MIN_CHANGE_FACTOR <= median;
         let is_far = z.abs() >= ANOMALY_Z_SCORE && has_changed;
         is_far.then(|| Anomaly {
             backend: backend.to_owned(),
-            measure: row.name.into(),
+            measure: definition.name.into(),
             value,
-            unit: row.unit.into(),
+            unit: definition.unit.into(),
             usual: median,
             z,
         })
     })
 }
 
-/// The pairs of values of a backend that moved together.
+/// The pairs of values of a backend that are correlated in the window.
 pub(super) fn pairs<'a>(
     backend: &'a str,
     window: StepWindow<'a>,
@@ -86,6 +90,7 @@ fn mean_inter_token_latency(step: &HistoryStep) -> Option<f64> {
     mean_value(step, StepSignal::InterTokenSeconds, StepSignal::Gaps)
 }
 
+/// The sum divided by the count. `None`: unknown, or the count is zero.
 fn mean_value(step: &HistoryStep, sum: StepSignal, count: StepSignal) -> Option<f64> {
     let count = step.get(count).filter(|count| *count >= 1.0)?;
     Some(step.get(sum)? / count)

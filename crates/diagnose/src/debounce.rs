@@ -1,14 +1,15 @@
-//! Debounces verdicts: a verdict begins when two of the last three evaluations found the condition,
-//! and ends when none has found it for two minutes.
+//! Debounces verdicts. A verdict begins when two of the last three evaluations found the condition.
+//! It ends when no evaluation has found the condition for two minutes.
 
 use std::time::{Duration, Instant};
 
 /// The debounce state of one rule at one backend.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct VerdictDebounce {
-    /// The last three results, the newest in the lowest bit.
+    /// The last three results, the newest in the lowest bit. 1: the condition was found.
     recent_results: u8,
-    /// The first and the last time at which the condition was found, while the verdict holds.
+    /// The time at which the verdict began, and the last time at which the condition was found.
+    /// `None`: no verdict holds.
     active_span: Option<(Instant, Instant)>,
 }
 
@@ -36,7 +37,7 @@ impl VerdictDebounce {
         self.active_span.is_some() || self.recent_results != 0
     }
 
-    /// The time at which the verdict began. `None`: it does not hold.
+    /// The time at which the verdict began. `None`: no verdict holds.
     pub(super) fn since(&self) -> Option<Instant> {
         self.active_span.map(|(first, _)| first)
     }

@@ -22,19 +22,19 @@ struct BackendDiagnosis {
     id: BackendId,
     history: BackendHistory,
     debounces: [VerdictDebounce; RULES.len()],
-    /// The last match of each rule, until its verdict ends.
+    /// The last match of each rule. `None`: the rule has no verdict and no recent match.
     last_matches: [Option<RuleMatch>; RULES.len()],
 }
 
-/// The results of all rules at one backend; the error is the list of missing data.
+/// The results of all rules at one backend. An error is the list of the data that a rule lacks.
 type RuleResults = [Result<RuleOutcome, Vec<&'static str>>; RULES.len()];
 
-/// Minimum number of samples in the short window for an evaluation.
-const MIN_JUDGED_STEPS: usize = 9;
+/// Minimum number of samples in the short window for an evaluation: 45 seconds of samples.
+const MIN_EVALUATED_STEPS: usize = 9;
 const MISSING_SAMPLES: &str = "45 seconds of samples";
 const MISSING_ANSWER: &str = "a response: the backend is down";
 
-// === impl Watch ===
+// === impl Diagnoser ===
 
 impl Diagnoser {
     /// Adds a sample of each backend and diagnoses them at `now`. Backends without a sample are
@@ -77,22 +77,23 @@ impl Diagnoser {
         Evaluation { history: &self.backends[index].history, others: others.collect() }
     }
 
+    /// Evaluates all rules for one backend, if it is up and has enough samples.
     fn evaluate_rules(&self, index: usize) -> RuleResults {
-        let case = self.evaluation(index);
-        if !case.history.is_up() {
+        let evaluation = self.evaluation(index);
+        if !evaluation.history.is_up() {
             return std::array::from_fn(|_| Err(vec![MISSING_ANSWER]));
         }
-        if case.fast().len() < MIN_JUDGED_STEPS {
+        if evaluation.short_window().len() < MIN_EVALUATED_STEPS {
             return std::array::from_fn(|_| Err(vec![MISSING_SAMPLES]));
         }
-        std::array::from_fn(|rule| RULES[rule].judge(&case))
+        std::array::from_fn(|rule| RULES[rule].judge(&evaluation))
     }
 
     /// Adds the anomalies and correlated pairs of a backend.
     fn add_anomalies(&self, index: usize, diagnosis: &mut Diagnosis) {
-        let (id, case) = (self.backends[index].id.as_str(), self.evaluation(index));
-        diagnosis.anomalies.extend(anomaly::anomalies(id, &case));
-        diagnosis.pairs.extend(anomaly::pairs(id, case.history.window(LONG_WINDOW)));
+        let (id, evaluation) = (self.backends[index].id.as_str(), self.evaluation(index));
+        diagnosis.anomalies.extend(anomaly::anomalies(id, &evaluation));
+        diagnosis.pairs.extend(anomaly::pairs(id, evaluation.history.window(LONG_WINDOW)));
     }
 }
 
@@ -108,22 +109,26 @@ impl BackendDiagnosis {
         }
     }
 
-    /// Updates the verdicts with the results of an evaluation, and adds them to the diagnosis.
+    /// Updates the verdicts of the backend with the results of an evaluation. Adds the verdicts,
+    /// the undetermined rules and the backend to the diagnosis.
     fn update(&mut self, results: RuleResults, now: Instant, diagnosis: &mut Diagnosis) {
-        let mut is_judged = false;
+        let mut is_determined = false;
         for (index, result) in results.into_iter().enumerate() {
             let rule = &RULES[index];
-            let (found, missing) = match result {
-                Ok(RuleOutcome::Present(found)) if !self.is_explained(rule) => (Some(found), None),
+            let (rule_match, missing) = match result {
+                Ok(RuleOutcome::Present(rule_match)) if !self.is_explained(rule) => {
+                    (Some(rule_match), None)
+                }
                 Ok(RuleOutcome::Present(_) | RuleOutcome::Absent) => (None, None),
                 Ok(RuleOutcome::Unknown(reason)) => (None, Some(vec![reason])),
                 Err(missing) => (None, Some(missing)),
             };
-            // The rule for unreadable metrics does not count: it says nothing about the engine.
-            is_judged |= missing.is_none() && !rule.is_metrics_unreadable();
-            self.debounces[index].update(found.is_some(), now);
-            if found.is_some() {
-                self.last_matches[index] = found;
+            // The rule for unreadable metrics does not count, because it does not diagnose the
+            // engine.
+            is_determined |= missing.is_none() && !rule.is_metrics_unreadable();
+            self.debounces[index].update(rule_match.is_some(), now);
+            if rule_match.is_some() {
+                self.last_matches[index] = rule_match;
             }
             if let Some(verdict) = self.active_verdict(index, now) {
                 diagnosis.verdicts.push(verdict);
@@ -133,13 +138,11 @@ impl BackendDiagnosis {
                 diagnosis.undetermined.push(UndeterminedRule { verdict, backend, missing });
             }
         }
-        diagnosis
-            .backends
-            .push(DiagnosedBackend { backend: self.id.to_string(), is_determined: is_judged });
+        diagnosis.backends.push(DiagnosedBackend { backend: self.id.to_string(), is_determined });
     }
 
-    /// Whether a condition that explains this one holds or was found recently. The explaining rules
-    /// come first in the table, so they have been updated already.
+    /// Whether the condition of a rule that explains `rule` holds or was found recently. The
+    /// explaining rules come earlier in the table, so their debounces are already up to date.
     fn is_explained(&self, rule: &DiagnosisRule) -> bool {
         let explains = |(other, debounce): (&DiagnosisRule, &VerdictDebounce)| {
             rule.explained_by.contains(&other.name) && debounce.is_active_or_pending()
@@ -147,6 +150,7 @@ impl BackendDiagnosis {
         RULES.iter().zip(&self.debounces).any(explains)
     }
 
+    /// The verdict of a rule. `None`: no verdict holds.
     fn active_verdict(&mut self, index: usize, now: Instant) -> Option<Verdict> {
         let Some(since) = self.debounces[index].since() else {
             if !self.debounces[index].is_active_or_pending() {
@@ -154,20 +158,20 @@ impl BackendDiagnosis {
             }
             return None;
         };
-        let (rule, found) = (&RULES[index], self.last_matches[index].as_ref()?);
-        let remedy = match &found.remedy {
-            Some(first) => format!("{first} {}", rule.remedy),
+        let (rule, rule_match) = (&RULES[index], self.last_matches[index].as_ref()?);
+        let remedy = match &rule_match.remedy {
+            Some(specific) => format!("{specific} {}", rule.remedy),
             None => rule.remedy.to_owned(),
         };
         Some(Verdict {
             verdict: rule.name.into(),
             backend: self.id.to_string(),
             severity: rule.severity,
-            confidence: Confidence::from_signals(found.signals),
+            confidence: Confidence::from_signals(rule_match.signals),
             meaning: rule.meaning.into(),
-            cause: found.cause.map(Into::into),
+            cause: rule_match.cause.map(Into::into),
             age_seconds: now.saturating_duration_since(since).as_secs_f64(),
-            evidence: found.evidence.clone(),
+            evidence: rule_match.evidence.clone(),
             remedy,
             disproof: rule.disproof.into(),
             runbook: rule.runbook(),

@@ -1,5 +1,5 @@
-//! The inputs of rules: the history of one backend and of the others, and the tests for harm to
-//! clients.
+//! The inputs of a rule: the history of one backend and of the other backends, and the tests for
+//! harm to clients.
 
 use super::history::{
     BackendHistory, FAST, LONG_WINDOW, RobustBaseline, SLOW_START, StepSignal, StepWindow,
@@ -7,10 +7,11 @@ use super::history::{
 };
 use super::verdict::Evidence;
 
-/// One backend and the backends to compare it with.
+/// The histories from which the rules for one backend are evaluated.
 pub(super) struct Evaluation<'a> {
+    /// The history of the backend.
     pub(super) history: &'a BackendHistory,
-    /// The other backends that are up.
+    /// The histories of the other backends that are up.
     pub(super) others: Vec<&'a BackendHistory>,
 }
 
@@ -30,70 +31,76 @@ pub(super) struct RuleMatch {
     pub(super) evidence: Vec<Evidence>,
     /// Number of independent signals that show the condition.
     pub(super) signals: usize,
+    /// The cause. `None`: unknown.
     pub(super) cause: Option<&'static str>,
-    /// The remedy for this case, which precedes the remedy of the rule.
+    /// A remedy or a fact about this match, which precedes the remedy of the rule. `None`: only the
+    /// remedy of the rule applies.
     pub(super) remedy: Option<String>,
 }
 
-/// Limit of the share of streams with a TTFT above [`SLOW_START`].
+/// Share of streams with a TTFT above [`SLOW_START`] from which first tokens are late.
 const SLOW_TTFT_RATIO: f64 = 0.05;
-/// A mean time between tokens from this on, in seconds, is too long without a baseline.
+/// Mean time between tokens, in seconds, from which tokens are late even if it is usual.
 const SLOW_INTER_TOKEN_SECONDS: f64 = 0.2;
-/// A p99 of the times between tokens from this on, in seconds, is too long without a baseline.
+/// P99 of the times between tokens, in seconds, from which tokens are late even if it is usual.
 const SLOW_INTER_TOKEN_P99_SECONDS: f64 = 0.5;
-/// A value with this z-score is far from its baseline.
+/// Minimum z-score of a value that is far from its baseline.
 pub(super) const ANOMALY_Z_SCORE: f64 = 6.0;
 
 impl<'a> Evaluation<'a> {
-    /// The window in which a condition must hold.
-    pub(super) fn fast(&self) -> StepWindow<'a> {
+    /// The window of the last minute, in which a condition must hold.
+    pub(super) fn short_window(&self) -> StepWindow<'a> {
         self.history.window(FAST)
     }
 
-    /// The window for values that need more requests.
-    pub(super) fn main(&self) -> StepWindow<'a> {
+    /// The window of the last five minutes, for values that need more requests.
+    pub(super) fn long_window(&self) -> StepWindow<'a> {
         self.history.window(LONG_WINDOW)
     }
 
-    /// The baseline of a measure.
+    /// The baseline of a measure. `None`: unknown.
     pub(super) fn baseline(&self, measure: WindowMeasure) -> Option<RobustBaseline> {
         self.history.baseline(measure)
     }
 
-    /// The value of a measure in the short window, with its usual value.
+    /// The value of a measure in the short window, with its usual value. `None`: the value is
+    /// unknown.
     pub(super) fn evidence(&self, measure: WindowMeasure) -> Option<Evidence> {
-        let (window, row) = (self.fast(), measure.row());
+        let (window, definition) = (self.short_window(), measure.definition());
         Some(Evidence {
-            measure: row.name.into(),
+            measure: definition.name.into(),
             value: window.get(measure)?,
-            unit: row.unit.into(),
+            unit: definition.unit.into(),
             usual: self.baseline(measure).map(|usual| usual.median),
             window_seconds: window.seconds(),
         })
     }
 
-    /// The evidence of several measures, without the unknown ones.
+    /// The evidence of several measures. Measures with an unknown value are omitted.
     pub(super) fn evidence_for_all(&self, measures: &[WindowMeasure]) -> Vec<Evidence> {
         measures.iter().filter_map(|measure| self.evidence(*measure)).collect()
     }
 
-    /// Whether a measure is at least `times` its usual value, and far from it.
-    pub(super) fn has_risen(&self, measure: WindowMeasure, times: f64) -> bool {
-        let (Some(value), Some(usual)) = (self.fast().get(measure), self.baseline(measure)) else {
+    /// Whether a measure in the short window is at least `factor` times its usual value, with a
+    /// z-score of at least [`ANOMALY_Z_SCORE`]. False if the value or its baseline is unknown.
+    pub(super) fn has_risen(&self, measure: WindowMeasure, factor: f64) -> bool {
+        let value = self.short_window().get(measure);
+        let (Some(value), Some(baseline)) = (value, self.baseline(measure)) else {
             return false;
         };
-        value >= times * usual.median && usual.z(value) >= ANOMALY_Z_SCORE
+        value >= factor * baseline.median && baseline.z_score(value) >= ANOMALY_Z_SCORE
     }
 
-    /// The evidence that first tokens are late: more than 5 % of the streams have a TTFT above
-    /// [`SLOW_START`]; or a mean TTFT, of the gateway or of the engine, is at least [`SLOW_START`],
-    /// or at least 0.2 s and twice its usual value. Empty: first tokens are not late.
-    pub(super) fn slow_start(&self) -> Vec<Evidence> {
+    /// The evidence that first tokens are late. They are late if at least 5 % of the streams have a
+    /// TTFT above [`SLOW_START`]. They are also late if the mean TTFT, of the gateway or of the
+    /// engine, is at least [`SLOW_START`], or is at least 0.2 s and has risen to twice its usual
+    /// value. Empty: first tokens are not late.
+    pub(super) fn slow_start_evidence(&self) -> Vec<Evidence> {
         let is_slow = |measure, limit: f64| {
-            self.fast().get(measure).is_some_and(|value| value >= limit)
+            self.short_window().get(measure).is_some_and(|value| value >= limit)
                 || (measure != WindowMeasure::SlowShare
                     && self.has_risen(measure, 2.0)
-                    && self.fast().get(measure).is_some_and(|value| value >= 0.2))
+                    && self.short_window().get(measure).is_some_and(|value| value >= 0.2))
         };
         let limits = [
             (WindowMeasure::SlowShare, SLOW_TTFT_RATIO),
@@ -104,49 +111,52 @@ impl<'a> Evaluation<'a> {
         slow.filter_map(|(measure, _)| self.evidence(measure)).collect()
     }
 
-    /// The evidence that tokens are late: the mean time between tokens is at least 0.2 s or twice
-    /// its usual value, or its p99 is at least 0.5 s or three times its usual value. Empty: tokens
-    /// are not late.
+    /// The evidence that tokens are late. They are late if the mean time between tokens is at least
+    /// 0.2 s or has risen to twice its usual value. They are also late if the p99 of these times is
+    /// at least 0.5 s or has risen to three times its usual value. Empty: tokens are not late.
     pub(super) fn slow_inter_token_evidence(&self) -> Vec<Evidence> {
         let limits = [
             (WindowMeasure::EngineInterToken, SLOW_INTER_TOKEN_SECONDS, 2.0),
             (WindowMeasure::GapP99, SLOW_INTER_TOKEN_P99_SECONDS, 3.0),
         ];
-        let is_slow = |measure, limit: f64, times| {
-            self.fast().get(measure).is_some_and(|value| value >= limit)
-                || self.has_risen(measure, times)
+        let is_slow = |measure, limit: f64, factor| {
+            self.short_window().get(measure).is_some_and(|value| value >= limit)
+                || self.has_risen(measure, factor)
         };
-        let slow =
-            limits.into_iter().filter(|(measure, limit, times)| is_slow(*measure, *limit, *times));
+        let slow = limits
+            .into_iter()
+            .filter(|(measure, limit, factor)| is_slow(*measure, *limit, *factor));
         slow.filter_map(|(measure, ..)| self.evidence(measure)).collect()
     }
 
-    /// Whether at least two requests wait in the engine in four of five samples.
-    pub(super) fn queues(&self) -> bool {
-        queues(self.history)
+    /// Whether the engine of the backend has a queue, as [`has_queue`] defines it.
+    pub(super) fn has_queue(&self) -> bool {
+        has_queue(self.history)
     }
 }
 
-/// Whether at least two requests wait in an engine in four of five samples.
-pub(super) fn queues(history: &BackendHistory) -> bool {
+/// Whether the engine of a backend has a queue: at least two requests waited in it in at least 80 %
+/// of the samples of the last minute. False if fewer than half of these samples are known.
+pub(super) fn has_queue(history: &BackendHistory) -> bool {
     let window = history.window(FAST);
-    window.has_signal(StepSignal::Waiting) && window.share(StepSignal::Waiting, 2.0) >= 0.8
+    window.has_signal(StepSignal::Waiting)
+        && window.fraction_at_least(StepSignal::Waiting, 2.0) >= 0.8
 }
 
-// === impl Found ===
+// === impl RuleMatch ===
 
 impl RuleMatch {
-    /// A condition with this number of signals and this evidence.
+    /// Creates a match with this number of independent signals and this evidence.
     pub(super) fn new(signals: usize, evidence: Vec<Evidence>) -> Self {
         Self { evidence, signals, ..Self::default() }
     }
 
-    /// Adds the cause.
+    /// Sets the cause.
     pub(super) fn because(self, cause: &'static str) -> Self {
         Self { cause: Some(cause), ..self }
     }
 
-    /// Adds a remedy for this case.
+    /// Sets the remedy for this match.
     pub(super) fn remedy(self, remedy: Option<String>) -> Self {
         Self { remedy, ..self }
     }

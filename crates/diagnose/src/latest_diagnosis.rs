@@ -4,7 +4,7 @@ use super::verdict::Diagnosis;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 
-/// The latest diagnosis; empty before the first one.
+/// The latest diagnosis. It is empty until the first diagnosis is stored.
 #[derive(Debug, Default)]
 pub struct LatestDiagnosis(ArcSwap<Diagnosis>);
 

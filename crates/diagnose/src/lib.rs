@@ -9,8 +9,9 @@
 //! measure  a table of values of a window ─► rules: a table of conditions ─► debounce ─► verdict
 //! anomaly  the same values, compared with the last hour
 //! ```
-//! A rule requires harm to clients, not only high utilisation. A rule whose data is missing is
-//! reported as undetermined. Time is always an argument, so no module reads a clock.
+//! Rules about load require harm to clients, not only high utilisation. A rule whose data is
+//! missing is reported as undetermined. Functions get the time as an argument, so no module reads a
+//! clock.
 
 mod history;
 mod verdict;

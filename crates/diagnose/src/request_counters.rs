@@ -1,5 +1,5 @@
-//! Counters of the gateway's requests by backend, which the diagnosis reads and resets. They are
-//! atomic, so that the end of a request never waits.
+//! Counters of the gateway's requests by backend, which the diagnosis reads and resets. The
+//! counters are atomic, so that no request waits for a lock.
 
 use super::history::{BackendRequestCounts, SLOW_START};
 use arc_swap::ArcSwap;
@@ -10,11 +10,12 @@ use std::time::Duration;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{BackendId, Outcome, RequestRecord};
 
-/// The counters of all backends. Requests on unknown backends are not counted.
+/// The counters of the retained backends. Requests on other backends are not counted.
 #[derive(Debug, Default)]
 pub struct BackendRequestCounters(ArcSwap<HashMap<BackendId, Arc<AtomicRequestCounts>>>);
 
-/// The counters of one backend. Times are in milliseconds.
+/// The counters of one backend since the last reset, with the same meaning as the fields of
+/// [`BackendRequestCounts`]. Times are in milliseconds.
 #[derive(Debug, Default)]
 struct AtomicRequestCounts {
     first_outputs: AtomicU64,
@@ -31,20 +32,22 @@ struct AtomicRequestCounts {
     longest_prompt: AtomicU64,
 }
 
-// === impl Tallies ===
+// === impl BackendRequestCounters ===
 
 impl BackendRequestCounters {
-    /// Keeps the counters of these backends, adds new ones, and removes all others.
-    pub fn retain_backends<'a>(&self, fleet: impl Iterator<Item = &'a BackendId>) {
-        let known = self.0.load();
-        let counters = |id: &BackendId| (id.clone(), known.get(id).cloned().unwrap_or_default());
-        let backends: HashMap<BackendId, Arc<AtomicRequestCounts>> = fleet.map(counters).collect();
-        if backends.len() != known.len() || backends.keys().any(|id| !known.contains_key(id)) {
+    /// Sets the backends whose requests are counted. Keeps existing counters, and removes the
+    /// counters of all other backends.
+    pub fn retain_backends<'a>(&self, ids: impl Iterator<Item = &'a BackendId>) {
+        let current = self.0.load();
+        let counters = |id: &BackendId| (id.clone(), current.get(id).cloned().unwrap_or_default());
+        let backends: HashMap<BackendId, Arc<AtomicRequestCounts>> = ids.map(counters).collect();
+        if backends.len() != current.len() || backends.keys().any(|id| !current.contains_key(id)) {
             self.0.store(Arc::new(backends));
         }
     }
 
-    /// Returns the counts of a backend since the last call, and resets them.
+    /// Returns the counts of a backend since the last call, and resets them. All counts are zero if
+    /// the backend is not retained.
     pub fn take(&self, backend: &BackendId) -> BackendRequestCounts {
         self.0.load().get(backend).map(|counters| counters.take()).unwrap_or_default()
     }
@@ -70,7 +73,7 @@ impl Sink for BackendRequestCounters {
     }
 }
 
-// === impl Tally ===
+// === impl AtomicRequestCounts ===
 
 impl AtomicRequestCounts {
     fn on_first_output(&self, ttft: Duration) {
@@ -83,10 +86,10 @@ impl AtomicRequestCounts {
         add(&self.finished, 1);
         add(&self.streams, u64::from(record.observed.is_stream));
         if record.outcome == Outcome::Cancelled {
-            let waited = record.duration().as_millis() as u64;
+            let millis = record.duration().as_millis() as u64;
             add(&self.cancelled, 1);
-            add(&self.cancel_millis, waited);
-            add(&self.cancel_millis_squared, waited.saturating_mul(waited));
+            add(&self.cancel_millis, millis);
+            add(&self.cancel_millis_squared, millis.saturating_mul(millis));
         }
         let Some(decision) = &record.decision else { return };
         let chosen = decision.selected().candidate;
@@ -96,8 +99,8 @@ impl AtomicRequestCounts {
         self.longest_prompt.fetch_max(chosen.prompt as u64, Ordering::Relaxed);
     }
 
-    /// Resets the counters one by one: a request that ends meanwhile may be split between two
-    /// samples.
+    /// Returns the counts and resets the counters one by one. If a request ends meanwhile, some of
+    /// its counts are in this sample and the others in the next sample.
     fn take(&self) -> BackendRequestCounts {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         let seconds = |time: &AtomicU64| take(time) as f64 / 1e3;

@@ -4,7 +4,8 @@
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// A condition that holds at a backend. Fields that another version omits are empty.
+/// A condition that holds at a backend. A field that is missing in the JSON of another version of
+/// the gateway gets its default value.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Verdict {
@@ -18,7 +19,7 @@ pub struct Verdict {
     pub confidence: Confidence,
     /// The meaning of the condition, in one sentence.
     pub meaning: Cow<'static, str>,
-    /// The cause, if it is known.
+    /// The cause. `None`: unknown.
     pub cause: Option<Cow<'static, str>>,
     /// Time since the verdict began, in seconds.
     pub age_seconds: f64,
@@ -32,17 +33,17 @@ pub struct Verdict {
     pub runbook: String,
 }
 
-/// A value with its usual value.
+/// The value of a measure, with its usual value.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Evidence {
     /// The name of the measure.
     pub measure: Cow<'static, str>,
-    /// The value in the window.
+    /// The value of the measure in the window.
     pub value: f64,
     /// The unit of both values.
     pub unit: Cow<'static, str>,
-    /// The median of the last hour. `None`: unknown.
+    /// The usual value: the median of the last 60 minutes without a verdict. `None`: unknown.
     pub usual: Option<f64>,
     /// The length of the window, in seconds.
     pub window_seconds: f64,
@@ -60,7 +61,7 @@ pub struct UndeterminedRule {
     pub missing: Vec<Cow<'static, str>>,
 }
 
-/// A backend that is diagnosed.
+/// A backend for which the rules were evaluated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiagnosedBackend {
     /// The name of the backend.
@@ -73,10 +74,10 @@ pub struct DiagnosedBackend {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VerdictSeverity {
-    /// It has a cost.
+    /// The condition makes requests slower or wastes capacity.
     #[default]
     Warning,
-    /// Clients are harmed.
+    /// The condition disturbs many requests or gets worse until an operator acts.
     Critical,
 }
 
@@ -93,7 +94,7 @@ pub enum Confidence {
     High,
 }
 
-/// A value that is far from its usual value.
+/// A measure of a backend whose value is far from its usual value.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Anomaly {
     /// The name of the backend.
@@ -104,22 +105,22 @@ pub struct Anomaly {
     pub value: f64,
     /// The unit.
     pub unit: Cow<'static, str>,
-    /// The median of the last hour.
+    /// The usual value: the median of the last 60 minutes without a verdict.
     pub usual: f64,
-    /// (value − median) ÷ (1.4826 × median absolute deviation).
+    /// The z-score: (value − median) ÷ (1.4826 × median absolute deviation).
     pub z: f64,
 }
 
-/// Two values that moved together in the last five minutes.
+/// Two values of a backend that were correlated in the last five minutes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CorrelatedPair {
     /// The name of the backend.
     pub backend: String,
-    /// The first value.
+    /// The name of the first value.
     pub first: Cow<'static, str>,
-    /// The second value.
+    /// The name of the second value.
     pub second: Cow<'static, str>,
-    /// Spearman's rank correlation.
+    /// Spearman's rank correlation, from -1 to 1.
     pub correlation: f64,
     /// Number of steps with both values.
     pub moments: usize,
@@ -132,15 +133,15 @@ pub struct Diagnosis {
     pub verdicts: Vec<Verdict>,
     /// Rules that could not be determined, and the missing data.
     pub undetermined: Vec<UndeterminedRule>,
-    /// Values that are far from their usual values. They are no verdicts.
+    /// Measures whose values are far from their usual values. They are hints and no verdicts.
     pub anomalies: Vec<Anomaly>,
-    /// Pairs of values that moved together in the last five minutes.
+    /// Pairs of values that were correlated in the last five minutes.
     pub pairs: Vec<CorrelatedPair>,
     /// The diagnosed backends.
     pub backends: Vec<DiagnosedBackend>,
 }
 
-// === impl Severity ===
+// === impl VerdictSeverity ===
 
 impl VerdictSeverity {
     /// The name in a report.
@@ -177,15 +178,16 @@ impl Confidence {
 // === impl Diagnosis ===
 
 impl Diagnosis {
-    /// Whether a verdict holds at a backend. `None`: undetermined.
+    /// Whether the verdict with this name holds at a backend. `None`: the rule is undetermined, or
+    /// the backend was not diagnosed.
     pub fn has(&self, verdict: &str, backend: &str) -> Option<bool> {
-        let is_match = |found: &Verdict| found.verdict == verdict && found.backend == backend;
+        let is_match = |other: &Verdict| other.verdict == verdict && other.backend == backend;
         if self.verdicts.iter().any(is_match) {
             return Some(true);
         }
         let is_undetermined =
             |rule: &UndeterminedRule| rule.verdict == verdict && rule.backend == backend;
-        let is_watched = self.backends.iter().any(|watched| watched.backend == backend);
-        (is_watched && !self.undetermined.iter().any(is_undetermined)).then_some(false)
+        let is_diagnosed = self.backends.iter().any(|diagnosed| diagnosed.backend == backend);
+        (is_diagnosed && !self.undetermined.iter().any(is_undetermined)).then_some(false)
     }
 }

@@ -22,10 +22,10 @@ pub struct GatewaySettings {
     pub models: Vec<ConfiguredModel>,
     /// The routing policy.
     pub policy: PolicyKind,
-    /// Waiting requests in a backend's engine at which the gateway stops sending further requests.
-    /// `None`: no limit.
+    /// Number of waiting requests in the engine of a backend from which the gateway sends no
+    /// further requests to the backend. `None`: no limit.
     pub max_waiting: Option<u32>,
-    /// How long the gateway keeps an idle connection to a backend.
+    /// Time after which the gateway closes an idle connection to a backend.
     pub idle_connection: Duration,
     /// Time limit for one scrape.
     pub scrape_timeout: Duration,
@@ -40,18 +40,19 @@ pub struct ConfiguredBackend {
     pub id: String,
     /// The URL.
     pub url: BackendAddress,
-    /// Whether the gateway sends a key to it.
+    /// Whether the gateway sends an API key to the backend.
     pub has_key: bool,
 }
 
 /// A model name of the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfiguredModel {
-    /// The name that clients use.
+    /// The model name that clients use.
     pub name: String,
-    /// The name that backends use. `None`: the name that clients use.
+    /// The model name that backends use. `None`: the same name.
     pub served_as: Option<String>,
-    /// The names of the only backends that serve it. `None`: all backends with this model.
+    /// The names of the only backends that may serve the model. `None`: all backends that have the
+    /// model.
     pub backends: Option<Vec<String>>,
 }
 

@@ -1,28 +1,28 @@
-//! The paths of vLLM that clients should not reach: their effects, and the settings that enable
+//! The paths of vLLM that clients should not reach: their risks, and the settings that disable
 //! them. The list is from vLLM 0.32 and 0.33. `/inference/v1/generate` and the paths that render
-//! prompts are missing, because vLLM registers them also if they are disabled, so that `OPTIONS`
-//! cannot show whether they are enabled.
+//! prompts are not in the list: vLLM registers them even if they are disabled, so an `OPTIONS`
+//! request cannot show whether they are enabled.
 
 use super::finding::FindingSeverity;
 
 /// Paths that one setting enables.
 pub(super) struct EndpointGroup {
-    /// Their purpose, as the subject of a sentence.
-    pub(super) what: &'static str,
+    /// The purpose of the paths, as the subject of a sentence.
+    pub(super) purpose: &'static str,
     /// The paths.
     pub(super) paths: &'static [&'static str],
-    /// The severity if they are reachable.
+    /// The severity of the finding if a path is reachable.
     pub(super) severity: FindingSeverity,
-    /// The risk: the actions that a client can perform with them.
-    pub(super) danger: &'static str,
-    /// How to make them unreachable.
-    pub(super) close: &'static str,
+    /// The risk: the actions that a client can perform with the paths.
+    pub(super) risk: &'static str,
+    /// How to make the paths unreachable.
+    pub(super) remedy: &'static str,
 }
 
-/// Paths that act on the server or reveal its contents.
+/// Paths that control the server or reveal internal information.
 pub(super) const ENDPOINT_GROUPS: [EndpointGroup; 8] = [
     EndpointGroup {
-        what: "developer mode",
+        purpose: "developer mode",
         paths: &[
             "/collective_rpc",
             "/sleep",
@@ -48,69 +48,70 @@ pub(super) const ENDPOINT_GROUPS: [EndpointGroup; 8] = [
             "/weight_checker",
         ],
         severity: FindingSeverity::Error,
-        danger: "Any client that reaches this port can run methods in the workers, put the engine \
-                 to sleep, pause it, empty its caches or change its weights; --api-key does not \
-                 protect these paths.",
-        close: "start vLLM without VLLM_SERVER_DEV_MODE=1, or let only the gateway reach its port",
+        risk: "Any client that reaches this port can run methods in the workers, put the engine to \
+               sleep, pause it, empty its caches or change its weights; --api-key does not protect \
+               these paths.",
+        remedy: "start vLLM without VLLM_SERVER_DEV_MODE=1, or let only the gateway reach its port",
     },
     EndpointGroup {
-        what: "aborting requests",
+        purpose: "aborting requests",
         paths: &["/abort_requests"],
         severity: FindingSeverity::Warning,
-        danger: "Any client that reaches this port can abort requests of other clients; --api-key \
-                 does not protect this path.",
-        close: "start vLLM without --tokens-only and without VLLM_SERVER_DEV_MODE=1",
+        risk: "Any client that reaches this port can abort requests of other clients; --api-key \
+               does not protect this path.",
+        remedy: "start vLLM without --tokens-only and without VLLM_SERVER_DEV_MODE=1",
     },
     EndpointGroup {
-        what: "loading LoRA adapters",
+        purpose: "loading LoRA adapters",
         paths: &["/v1/load_lora_adapter", "/v1/unload_lora_adapter"],
         severity: FindingSeverity::Warning,
-        danger: "Any client that may send requests can load weights from any path or remove \
-                 adapters.",
-        close: "start vLLM without VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, or let only the gateway \
-                reach its port: it does not forward these paths",
+        risk: "Any client that may send requests can load weights from any path or remove \
+               adapters.",
+        remedy: "start vLLM without VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, or let only the gateway \
+                 reach its port: it does not forward these paths",
     },
     EndpointGroup {
-        what: "the profiler",
+        purpose: "the profiler",
         paths: &["/start_profile", "/stop_profile"],
         severity: FindingSeverity::Warning,
-        danger: "A profile slows down every request and fills the disk; --api-key does not protect \
-                 these paths.",
-        close: "start vLLM without --profiler-config",
+        risk: "A profile slows down every request and fills the disk; --api-key does not protect \
+               these paths.",
+        remedy: "start vLLM without --profiler-config",
     },
     EndpointGroup {
-        what: "fault tolerance",
+        purpose: "fault tolerance",
         paths: &["/fault_tolerance/apply", "/fault_tolerance/status"],
         severity: FindingSeverity::Warning,
-        danger: "Any client that reaches this port can take engines out of service.",
-        close: "start vLLM without --enable-fault-tolerance, or let only the gateway reach its \
-                port",
+        risk: "Any client that reaches this port can take engines out of service.",
+        remedy: "start vLLM without --enable-fault-tolerance, or let only the gateway reach its \
+                 port",
     },
     EndpointGroup {
-        what: "elastic expert parallelism",
+        purpose: "elastic expert parallelism",
         paths: &["/scale_elastic_ep", "/is_scaling_elastic_ep"],
         severity: FindingSeverity::Note,
-        danger: "vLLM always serves it, without a key: where engines are scaled with it, any \
-                 client that reaches this port can scale them.",
-        close: "let only the gateway reach the port of vLLM: it does not forward this path",
+        risk: "vLLM always serves it, without a key: where engines are scaled with it, any client \
+               that reaches this port can scale them.",
+        remedy: "let only the gateway reach the port of vLLM: it does not forward this path",
     },
     EndpointGroup {
-        what: "the tokenizer and its chat template",
+        purpose: "the tokenizer and its chat template",
         paths: &["/tokenizer_info"],
         severity: FindingSeverity::Note,
-        danger: "The chat template may contain instructions that are not for clients.",
-        close: "start vLLM without --enable-tokenizer-info-endpoint",
+        risk: "The chat template may contain instructions that are not for clients.",
+        remedy: "start vLLM without --enable-tokenizer-info-endpoint",
     },
     EndpointGroup {
-        what: "the documentation of all paths",
+        purpose: "the documentation of all paths",
         paths: &["/openapi.json", "/docs"],
         severity: FindingSeverity::Note,
-        danger: "It shows an attacker which paths exist.",
-        close: "start vLLM with --disable-fastapi-docs",
+        risk: "It shows an attacker which paths exist.",
+        remedy: "start vLLM with --disable-fastapi-docs",
     },
 ];
 
-/// Paths that use the engine and that vLLM serves without a key even if it has one.
+/// Paths that use the engine or its tokenizer, and that vLLM serves without a key even if it was
+/// started with `--api-key`.
 pub(super) const UNAUTHENTICATED_PATHS: [&str; 8] = [
     "/invocations",
     "/tokenize",

@@ -8,62 +8,64 @@ use std::time::{Duration, Instant, SystemTime};
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::record::{ObservedResponse, Timings};
 
-/// All facts.
+/// All gathered facts.
 #[derive(Debug, Default)]
 pub struct DoctorFacts {
     /// The settings of the gateway; the defaults if no configuration is known.
     pub config: GatewaySettings,
     /// Whether a configuration is known.
     pub is_configured: bool,
-    /// The backends.
+    /// The facts about each backend.
     pub backends: Vec<BackendFacts>,
-    /// The running gateway, if `--admin` names one.
+    /// The facts about the running gateway that `--admin` names, or why it did not respond. `None`:
+    /// no `--admin`.
     pub gateway: Option<Result<GatewayFacts, GatherError>>,
-    /// The trace collector, if a configuration names one.
+    /// The facts about the trace collector. `None`: no configuration names a collector.
     pub collector: Option<CollectorFacts>,
 }
 
 /// The facts about one backend.
 #[derive(Debug)]
 pub struct BackendFacts {
-    /// The name.
+    /// The name of the backend.
     pub id: String,
-    /// The URL.
+    /// The URL of the backend.
     pub url: BackendAddress,
-    /// The key that was sent.
+    /// The API key for the requests to the backend.
     pub key: TargetKey,
-    /// `/health`.
+    /// The response to `GET /health`.
     pub health: GatherResult,
-    /// `/version`, requested with a request id.
+    /// The response to `GET /version`, which was requested with an `x-request-id` header.
     pub version: GatherResult,
-    /// `/v1/models`.
+    /// The response to `GET /v1/models`.
     pub models: GatherResult,
-    /// `/v1/models`, requested without a key. `None`: there is no key to omit.
+    /// The response to `GET /v1/models` without a key. `None`: not requested, because the other
+    /// requests have no key either.
     pub models_without_key: Option<GatherResult>,
-    /// The metrics page.
+    /// The response to the request for the metrics page.
     pub metrics: GatherResult,
-    /// The status of an `OPTIONS` request, by path. `None`: no response.
+    /// The tested paths, each with the status of an `OPTIONS` request. `None`: no response.
     pub options: Vec<(&'static str, Option<StatusCode>)>,
-    /// `/kv_event_sources`, requested without a key.
+    /// The response to `GET /kv_event_sources` without a key.
     pub event_sources: GatherResult,
-    /// How long it keeps an idle connection open. `None`: not measured.
+    /// How long the backend keeps an idle connection open. `None`: not measured.
     pub idle: Option<IdleConnection>,
-    /// The result of the probe request. `None`: none was sent.
+    /// The result of the probe, a small streaming request. `None`: no probe was sent.
     pub probe: Option<Result<StreamProbe, GatherError>>,
 }
 
-/// The key for a server.
+/// The API key or token for a server.
 #[derive(Debug, Clone)]
 pub enum TargetKey {
     /// No key.
     None,
-    /// The `Authorization` header.
+    /// The value of the `Authorization` header.
     Known(HeaderValue),
-    /// The configuration names a key that cannot be read, for this reason.
+    /// The key cannot be read, for this reason. Requests are sent without a key.
     Missing(String),
 }
 
-/// The response, or why there was none.
+/// The response to a request, or why there was no response.
 pub type GatherResult = Result<GatheredResponse, GatherError>;
 
 /// A complete response.
@@ -75,13 +77,14 @@ pub struct GatheredResponse {
     pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
-    /// The local wall clock when the request was sent, and when the response head had arrived.
+    /// Two times of the local wall clock: before the request was sent, and after the response head
+    /// had arrived.
     pub clock: [SystemTime; 2],
     /// Time from the request to the last byte of the response.
     pub took: Duration,
 }
 
-/// Why there was no response.
+/// Why there was no complete response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GatherError {
     /// The connection could not be opened.
@@ -92,24 +95,24 @@ pub enum GatherError {
     Closed(String),
     /// The response was not HTTP.
     NotHttp(String),
-    /// No response within this time limit.
+    /// No complete response within this time limit.
     Timeout(Duration),
-    /// The response was larger than the limit.
+    /// The response body was larger than the limit of the doctor.
     TooLarge,
-    /// Not requested, because an earlier request failed.
+    /// The request was not sent, because an earlier request failed or the check does not apply.
     NotAttempted,
 }
 
 /// The state of a connection that was left idle after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdleConnection {
-    /// The backend closed it after this time.
+    /// The backend closed the connection after this idle time.
     Closed(Duration),
-    /// It was still open after this time.
+    /// The connection was still open when the measurement ended after this idle time.
     Open(Duration),
 }
 
-/// The result of a small streaming request.
+/// The response to the probe, a small streaming request.
 #[derive(Debug)]
 pub struct StreamProbe {
     /// The path of the request.
@@ -122,33 +125,33 @@ pub struct StreamProbe {
     pub observed: ObservedResponse,
     /// The times of the exchange.
     pub timings: Timings,
-    /// The arrival time of each event with output.
+    /// The arrival time of each event with output, in order.
     pub arrivals: Vec<Instant>,
-    /// The first bytes of the body, as text.
+    /// The first bytes of the body as text, for messages.
     pub excerpt: String,
-    /// The time limit after which the stream was aborted, if it was.
+    /// The time limit after which the stream was aborted. `None`: the stream was not aborted.
     pub gave_up_after: Option<Duration>,
 }
 
 /// The facts about a running gateway.
 #[derive(Debug)]
 pub struct GatewayFacts {
-    /// The URL of its admin listener.
+    /// The URL of the admin listener of the gateway.
     pub url: BackendAddress,
-    /// The document of `/status`, or why it cannot be read.
+    /// The JSON document of `/status`, or why the document cannot be read.
     pub status: Result<serde_json::Value, String>,
-    /// Why its configuration could not be parsed, if it could not.
+    /// Why the configuration of the gateway could not be parsed. `None`: it could be parsed.
     pub config_problem: Option<String>,
 }
 
 /// The facts about the trace collector.
 #[derive(Debug)]
 pub struct CollectorFacts {
-    /// The endpoint.
+    /// The URL of the collector.
     pub endpoint: String,
-    /// The OTLP protocol.
+    /// The OTLP protocol: `grpc` or `http/protobuf`.
     pub protocol: &'static str,
-    /// Why it did not accept an empty message, if it did not.
+    /// Why the collector did not accept an empty export request. `None`: it accepted the request.
     pub problem: Option<String>,
 }
 

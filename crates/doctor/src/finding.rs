@@ -1,4 +1,4 @@
-//! The result of a check: the observation, why it matters, and the remedy.
+//! The result of a check: the observation, the reason why the observation matters, and the remedy.
 
 use serde::Serialize;
 
@@ -6,11 +6,11 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FindingSeverity {
-    /// Useful to know, or a limit of what can be observed.
+    /// The observation is useful to know, or the check could not observe enough.
     Note,
-    /// It has a cost, now or later.
+    /// The observed state has a cost or a risk.
     Warning,
-    /// It does not work, or it is open to every client that reaches the port.
+    /// Requests fail, or any client that reaches the port can control the server.
     Error,
 }
 
@@ -21,7 +21,7 @@ pub struct Remark {
     pub severity: FindingSeverity,
     /// The observation.
     pub observation: String,
-    /// Why it matters.
+    /// Why the observation matters.
     pub reason: String,
     /// The flag, environment variable or command that corrects it. `None`: unknown.
     pub remedy: Option<String>,
@@ -34,13 +34,13 @@ pub struct Finding {
     pub check: &'static str,
     /// The severity.
     pub severity: FindingSeverity,
-    /// The names of the backends; empty if it is about the deployment as a whole.
+    /// The names of the backends. Empty: the finding is about the deployment as a whole.
     pub backends: Vec<String>,
     /// The observation.
     pub observation: String,
-    /// Why it matters.
+    /// Why the observation matters.
     pub reason: String,
-    /// The remedy.
+    /// The flag, environment variable or command that corrects it. `None`: unknown.
     pub remedy: Option<String>,
 }
 
@@ -57,31 +57,31 @@ impl FindingSeverity {
 
 impl Remark {
     /// A remark of severity `note`.
-    pub(super) fn note(seen: impl Into<String>) -> Self {
-        Self::new(FindingSeverity::Note, seen)
+    pub(super) fn note(observation: impl Into<String>) -> Self {
+        Self::new(FindingSeverity::Note, observation)
     }
 
     /// A remark of severity `warning`.
-    pub(super) fn warning(seen: impl Into<String>) -> Self {
-        Self::new(FindingSeverity::Warning, seen)
+    pub(super) fn warning(observation: impl Into<String>) -> Self {
+        Self::new(FindingSeverity::Warning, observation)
     }
 
     /// A remark of severity `error`.
-    pub(super) fn error(seen: impl Into<String>) -> Self {
-        Self::new(FindingSeverity::Error, seen)
+    pub(super) fn error(observation: impl Into<String>) -> Self {
+        Self::new(FindingSeverity::Error, observation)
     }
 
-    pub(super) fn new(severity: FindingSeverity, seen: impl Into<String>) -> Self {
-        Self { severity, observation: seen.into(), reason: String::new(), remedy: None }
+    pub(super) fn new(severity: FindingSeverity, observation: impl Into<String>) -> Self {
+        Self { severity, observation: observation.into(), reason: String::new(), remedy: None }
     }
 
-    /// Adds why it matters.
-    pub(super) fn because(self, why: impl Into<String>) -> Self {
-        Self { reason: why.into(), ..self }
+    /// Sets the reason why the observation matters.
+    pub(super) fn because(self, reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), ..self }
     }
 
-    /// Adds the remedy.
-    pub(super) fn remedy(self, change: impl Into<String>) -> Self {
-        Self { remedy: Some(change.into()), ..self }
+    /// Sets the remedy.
+    pub(super) fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
     }
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokenweir_core::dialect::{EngineKind, EngineLoad};
 use tokenweir_core::model::ServedModel;
 
-/// The header that tokenweir sets on the errors that it answers itself.
+/// The header that a tokenweir gateway sets on its own error responses.
 const GATEWAY_ERROR_HEADER: HeaderName = HeaderName::from_static("x-gateway-error");
 
-/// Maximum gap between two events that counts as bunched: no engine generates tokens of one stream
-/// this fast.
+/// Maximum gap between two events that counts as bunched. No engine generates the tokens of one
+/// stream this fast, so a buffer on the path must have delayed the earlier event.
 const MAX_BUNCHED_GAP: Duration = Duration::from_micros(200);
-/// Minimum number of events for a decision about bunching.
+/// Minimum number of events with output for a finding about bunching.
 const MIN_BUNCHED_EVENTS: usize = 4;
 
 /// A listener of a tokenweir gateway.
@@ -43,7 +43,7 @@ impl GatheredResponse {
         self.is_ok() && lines.any(|line| line.starts_with(b"tokenweir_"))
     }
 
-    /// The value of a header as text.
+    /// The value of a header as text. `None`: no such header, or not text.
     pub(super) fn header(&self, name: HeaderName) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
@@ -55,9 +55,9 @@ impl BackendFacts {
         self.health.is_ok()
     }
 
-    /// The version that the server reports.
+    /// The version string that the server reports. `None`: no readable version.
     pub fn version_text(&self) -> Option<String> {
-        let answer = ok_answer(&self.version)?;
+        let answer = ok_response(&self.version)?;
         let version: serde_json::Value = serde_json::from_slice(&answer.body).ok()?;
         Some(version.get("version")?.as_str()?.to_owned())
     }
@@ -69,20 +69,20 @@ impl BackendFacts {
 
     /// The models that the server lists. `None`: no readable model list.
     pub fn served(&self) -> Option<Arc<[ServedModel]>> {
-        ServedModel::list(&ok_answer(&self.models)?.body)
+        ServedModel::list(&ok_response(&self.models)?.body)
     }
 
-    /// The load from the metrics page. `None`: no metrics that are understood.
+    /// The load from the metrics page. `None`: no page, or no metric that the gateway understands.
     pub fn load(&self) -> Option<EngineLoad> {
-        Some(EngineLoad::read(&ok_answer(&self.metrics)?.body)).filter(EngineLoad::is_understood)
+        Some(EngineLoad::read(&ok_response(&self.metrics)?.body)).filter(EngineLoad::is_understood)
     }
 
-    /// The metrics page.
+    /// The metrics page. `None`: the status of the response was not 200.
     pub(super) fn page(&self) -> Option<&[u8]> {
-        ok_answer(&self.metrics).map(|answer| &*answer.body)
+        ok_response(&self.metrics).map(|answer| &*answer.body)
     }
 
-    /// The kind of server, from its model list or else from its metrics.
+    /// The kind of inference server, from its model list or else from its metrics. `None`: unknown.
     pub fn server(&self) -> Option<EngineKind> {
         let models = self.served();
         let first = models.as_ref().and_then(|models| models.first());
@@ -97,13 +97,14 @@ impl BackendFacts {
 
     /// Whether vLLM's Rust front end answers: its metrics are always `OpenMetrics`.
     pub fn is_rust_front_end(&self) -> bool {
-        let media_type = ok_answer(&self.metrics).and_then(|answer| answer.header(CONTENT_TYPE));
+        let media_type = ok_response(&self.metrics).and_then(|answer| answer.header(CONTENT_TYPE));
         let is_openmetrics =
             media_type.is_some_and(|value| value.starts_with("application/openmetrics"));
         self.is_vllm() && is_openmetrics
     }
 
-    /// The listener of a tokenweir gateway that answered instead of a backend, if one did.
+    /// The listener of a tokenweir gateway that responded instead of a backend. `None`: the server
+    /// is no gateway.
     pub(super) fn gateway_listener(&self) -> Option<GatewayListener> {
         let pages = [&self.health, &self.models, &self.metrics];
         let mut pages = pages.into_iter().flatten();
@@ -114,18 +115,19 @@ impl BackendFacts {
         is_admin.then_some(GatewayListener::Admin)
     }
 
-    /// Whether the server responded and is no gateway, so that it can be judged as a backend.
+    /// Whether the server responded and is no gateway, so that the checks of backends apply to it.
     pub(super) fn is_backend(&self) -> bool {
         self.is_reached() && self.gateway_listener().is_none()
     }
 
     /// Whether the server refuses requests without a key.
     pub(super) fn is_key_required(&self) -> bool {
-        let without = self.models_without_key.as_ref().unwrap_or(&self.models);
-        without.as_ref().is_ok_and(|answer| is_refusal(answer.status))
+        let without_key = self.models_without_key.as_ref().unwrap_or(&self.models);
+        without_key.as_ref().is_ok_and(|answer| is_refusal(answer.status))
     }
 
-    /// The header of a proxy in front of the backend. vLLM itself sends `server: uvicorn` or none.
+    /// The response header that shows a proxy in front of the backend, as `name: value`. vLLM
+    /// itself sends `server: uvicorn` or no `server` header. `None`: no such header.
     pub(super) fn intermediary_header(&self) -> Option<String> {
         let probe = self.probe.as_ref().and_then(|probe| probe.as_ref().ok());
         let pages = [&self.version, &self.models, &self.metrics];
@@ -134,10 +136,12 @@ impl BackendFacts {
         headers.find_map(proxy_header)
     }
 
-    /// Whether a path exists, judged by the status of `OPTIONS`. `None`: it cannot be determined.
+    /// Whether a path exists, from the status of an `OPTIONS` request: 405 means that it exists.
+    /// `None`: unknown, because there was no response or the server does not respond with 404 for
+    /// unknown paths.
     pub(super) fn has_path(&self, path: &str) -> Option<bool> {
         let status = |wanted: &str| self.options.iter().find(|(path, _)| *path == wanted)?.1;
-        // A server that answers every path in this way reveals nothing.
+        // A server that responds to an unknown path in another way hides which paths exist.
         if status(super::gather::UNKNOWN_PATH) != Some(StatusCode::NOT_FOUND) {
             return None;
         }
@@ -146,11 +150,12 @@ impl BackendFacts {
 }
 
 impl StreamProbe {
-    /// The number of events with tokens that arrived within [`MAX_BUNCHED_GAP`] of the previous
-    /// one, if they are at least three quarters of the gaps.
-    pub(super) fn together(&self) -> Option<usize> {
+    /// The number of events with output that arrived within [`MAX_BUNCHED_GAP`] of the previous
+    /// event. `None`: fewer than three quarters of the gaps between events are so short, or there
+    /// are too few events.
+    pub(super) fn bunched_events(&self) -> Option<usize> {
         let events = self.arrivals.len();
-        let gaps = self.arrivals.windows(2).map(|two| two[1].saturating_duration_since(two[0]));
+        let gaps = self.arrivals.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0]));
         let bunched = gaps.filter(|gap| *gap < MAX_BUNCHED_GAP).count();
         (events >= MIN_BUNCHED_EVENTS && bunched * 4 >= (events - 1) * 3).then_some(bunched)
     }
@@ -180,7 +185,7 @@ pub(super) fn is_refusal(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
-fn ok_answer(result: &GatherResult) -> Option<&GatheredResponse> {
+fn ok_response(result: &GatherResult) -> Option<&GatheredResponse> {
     result.as_ref().ok().filter(|answer| answer.is_ok())
 }
 

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //! gather   reads backends, a running gateway and the collector ─► Facts
-//! checks   one table of functions of the facts                ─► Finding: seen, why, change
+//! checks   a table of functions that read the facts           ─► Finding
 //! report   text for people, JSON for programs
 //! ```
 //!
-//! Only `gather` does I/O. It changes nothing on a backend.
+//! Only `gather` does I/O. Its requests change nothing on a backend.
 
 pub mod checks;
 pub mod configuration;

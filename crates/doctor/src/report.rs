@@ -10,9 +10,9 @@ use std::fmt::Write;
 use textwrap::{Options, fill};
 use tokenweir_core::dialect::EngineKind;
 
-/// Indentation of explanations.
+/// Indentation of the reason and the remedy of a finding.
 pub const INDENT: &str = "    ";
-/// Minimum width of the text, in columns; a narrower terminal wraps the lines again.
+/// Minimum width of the text report, in columns. A narrower terminal wraps the lines itself.
 pub const NARROWEST: usize = 30;
 
 /// The report as JSON.
@@ -72,13 +72,13 @@ fn backend_json(backend: &BackendFacts) -> Value {
 }
 
 fn probe_json(probe: &StreamProbe) -> Value {
-    let after =
+    let seconds_after_start =
         |at: std::time::Instant| at.saturating_duration_since(probe.timings.accepted).as_secs_f64();
     json!({
         "path": probe.path,
         "status": probe.status.as_u16(),
-        "first_output_seconds": probe.timings.first_output.map(after),
-        "last_output_seconds": probe.timings.last_output.map(after),
+        "first_output_seconds": probe.timings.first_output.map(seconds_after_start),
+        "last_output_seconds": probe.timings.last_output.map(seconds_after_start),
         "output_events": probe.observed.output_events,
         "input_tokens": probe.observed.usage.input,
         "output_tokens": probe.observed.usage.output,
@@ -91,8 +91,8 @@ fn front_end(backend: &BackendFacts) -> Option<&'static str> {
     is_vllm.then(|| if backend.is_rust_front_end() { "rust" } else { "python" })
 }
 
-/// The report as text in lines of at most `width` columns, with ANSI colours. The writer strips
-/// them if the output is no terminal.
+/// The report as text in lines of at most `width` columns, with ANSI colours. The caller removes
+/// the colours if the output is no terminal.
 pub fn text(facts: &DoctorFacts, findings: &[Finding], width: usize) -> String {
     let mut text = String::new();
     let width = width.max(NARROWEST);
@@ -122,6 +122,7 @@ pub fn text(facts: &DoctorFacts, findings: &[Finding], width: usize) -> String {
     text
 }
 
+/// The line about a backend: its name, URL, server, models, KV cache and response time.
 fn describe_backend(backend: &BackendFacts) -> String {
     let mut parts = vec![backend.id.clone()];
     if backend.url.authority() != backend.id {
@@ -154,7 +155,7 @@ fn describe_backend(backend: &BackendFacts) -> String {
     parts.join("  ")
 }
 
-/// The metric names of all signals, grouped by backends with equal names.
+/// The metric names of all signals. Backends with equal names share one table.
 fn engine_metric_tables(facts: &DoctorFacts) -> Vec<(Vec<&str>, Vec<EngineMetricNames>)> {
     let mut tables: Vec<(Vec<&str>, Vec<EngineMetricNames>)> = Vec::new();
     for backend in facts.backends.iter().filter(|backend| backend.load().is_some()) {
@@ -168,20 +169,20 @@ fn engine_metric_tables(facts: &DoctorFacts) -> Vec<(Vec<&str>, Vec<EngineMetric
 }
 
 fn render_finding(finding: &Finding, width: usize, backend_count: usize) -> String {
-    let Finding { check, severity, observation: seen, reason: why, remedy: change, .. } = finding;
+    let Finding { check, severity, observation, reason, remedy, .. } = finding;
     let subject = match finding.backends.as_slice() {
         [] => String::new(),
-        all if all.len() == backend_count && backend_count > 1 => "all backends: ".to_owned(),
-        some => format!("{}: ", some.join(", ")),
+        names if names.len() == backend_count && backend_count > 1 => "all backends: ".to_owned(),
+        names => format!("{}: ", names.join(", ")),
     };
     let mut text = String::new();
-    let head = format!("{}  {subject}{seen}  [{check}]", severity.as_str());
+    let head = format!("{}  {subject}{observation}  [{check}]", severity.as_str());
     let styled = Some((severity.as_str(), severity_style(*severity)));
     let _ = writeln!(text, "{}", wrap_paragraph(&head, "", INDENT, width, styled));
-    let _ = writeln!(text, "{}", wrap_paragraph(why, INDENT, INDENT, width, None));
-    if let Some(change) = change {
-        let change = format!("-> {change}");
-        let _ = writeln!(text, "{}", wrap_paragraph(&change, INDENT, "       ", width, None));
+    let _ = writeln!(text, "{}", wrap_paragraph(reason, INDENT, INDENT, width, None));
+    if let Some(remedy) = remedy {
+        let remedy = format!("-> {remedy}");
+        let _ = writeln!(text, "{}", wrap_paragraph(&remedy, INDENT, "       ", width, None));
     }
     text
 }
@@ -195,22 +196,22 @@ fn severity_style(severity: FindingSeverity) -> Style {
     colour.on_default().bold()
 }
 
-/// Wraps text to `width` columns. `first` and `next` are the indents of the first and of all
-/// further lines. `styled` is a prefix of the text with its style; the style is applied after
-/// wrapping, so that its escape codes have no width.
+/// Wraps text to `width` columns. `first_indent` is the indentation of the first line, and
+/// `next_indent` that of all further lines. `styled` is a prefix of the text with its style. The
+/// style is applied after wrapping, so that its escape codes do not count as columns.
 pub fn wrap_paragraph(
     words: &str,
-    first: &str,
-    next: &str,
+    first_indent: &str,
+    next_indent: &str,
     width: usize,
     styled: Option<(&str, Style)>,
 ) -> String {
-    let options = Options::new(width).initial_indent(first).subsequent_indent(next);
+    let options = Options::new(width).initial_indent(first_indent).subsequent_indent(next_indent);
     // Control characters from a backend must not reach the terminal.
     let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let lines = fill(&words, options);
-    match styled.and_then(|(begin, style)| Some((begin, style, lines.strip_prefix(begin)?))) {
-        Some((begin, style, rest)) => format!("{style}{begin}{style:#}{rest}"),
+    match styled.and_then(|(prefix, style)| Some((prefix, style, lines.strip_prefix(prefix)?))) {
+        Some((prefix, style, suffix)) => format!("{style}{prefix}{style:#}{suffix}"),
         None => lines,
     }
 }
@@ -250,20 +251,20 @@ mod tests {
         DoctorFacts { backends: vec![backend], ..DoctorFacts::default() }
     }
 
-    fn finding(seen: &str) -> Finding {
+    fn finding(observation: &str) -> Finding {
         Finding {
             check: "reachable",
             severity: FindingSeverity::Error,
             backends: vec!["gpu-0".into()],
-            observation: seen.to_owned(),
+            observation: observation.to_owned(),
             reason: "No process listens there, or a wrong host name or a firewall prevents it."
                 .into(),
             remedy: Some("vllm serve --port 8000, or correct the URL of this backend".into()),
         }
     }
 
-    fn render_stripped(seen: &str, width: usize) -> String {
-        let text = text(&facts(), &[finding(seen)], width);
+    fn render_stripped(observation: &str, width: usize) -> String {
+        let text = text(&facts(), &[finding(observation)], width);
         anstream::adapter::strip_str(&text).to_string()
     }
 

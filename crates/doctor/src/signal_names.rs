@@ -1,14 +1,15 @@
-//! Finds the metric names from which the gateway reads each signal of a metrics page. A metric
-//! belongs to a signal if the signal becomes unavailable when the metric is removed from the page.
+//! Finds the metric names from which the gateway reads each signal of a metrics page. A signal is
+//! one entry of [`ENGINE_METRICS`], such as `kv_usage`. A metric belongs to a signal if the signal
+//! becomes unavailable when the metric is removed from the page.
 
 use std::collections::BTreeMap;
 use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::engine_metrics::ENGINE_METRICS;
 
-/// A signal and the names of its metrics.
+/// The name of a signal, and the names of its metrics on one page.
 pub type EngineMetricNames = (&'static str, Vec<String>);
 
-/// The lines of each metric, by name.
+/// The lines of each metric of a page, by the name of the metric.
 type MetricLines<'a> = BTreeMap<&'a [u8], Vec<u8>>;
 
 /// All signals with the names of the metrics from which they are read. The list of a signal is
@@ -24,15 +25,16 @@ pub fn names(page: &[u8]) -> Vec<EngineMetricNames> {
         if !is_available(&needed) {
             return (signal.name, Vec::new());
         }
-        // Removes each metric that the signal does not need. Of equivalent metrics, one remains.
+        // Removes each metric without which the signal is still available. Of several equivalent
+        // metrics, one remains.
         for name in metrics.keys() {
             let fewer: Vec<&[u8]> = needed.iter().copied().filter(|other| other != name).collect();
             if is_available(&fewer) {
                 needed = fewer;
             }
         }
-        let text = |name: &&[u8]| String::from_utf8_lossy(name).into_owned();
-        (signal.name, needed.iter().map(text).collect())
+        let to_text = |name: &&[u8]| String::from_utf8_lossy(name).into_owned();
+        (signal.name, needed.iter().map(to_text).collect())
     });
     signals.collect()
 }
@@ -47,9 +49,10 @@ fn understood_metrics(page: &[u8]) -> MetricLines<'_> {
         lines.extend_from_slice(line);
         lines.push(b'\n');
     }
-    // The kind of the server is no value of a metric.
-    let read = |lines: &[u8]| EngineLoad { server: None, ..EngineLoad::read(lines) };
-    metrics.retain(|_, lines| read(lines) != EngineLoad::default());
+    // The kind of the server follows from any metric name, so it does not show that a value was
+    // read.
+    let read_values = |lines: &[u8]| EngineLoad { server: None, ..EngineLoad::read(lines) };
+    metrics.retain(|_, lines| read_values(lines) != EngineLoad::default());
     metrics
 }
 

@@ -1,4 +1,4 @@
-//! A request over a connection, and the body of its response.
+//! Sends a request over a connection to a backend, and reads the body of the response.
 
 use crate::connection::{Connection, ConnectionError, UnsentRequest};
 use crate::idle_pool::IdlePool;
@@ -13,29 +13,31 @@ use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::http1::{self, ResponseHead};
 
-/// The body of a backend's response. It reads from its connection and returns the connection to the
-/// pool at the end. Dropping it before the end closes the connection.
+/// The body of a backend's response. It reads from its connection. At the end of the body it
+/// returns the connection to the idle pool. Dropping the body before its end closes the connection.
 pub struct BackendBody {
     decoder: http1::BodyDecoder,
-    /// Body bytes that were read together with the head.
+    /// Body bytes that were read together with the response head and are not yet decoded.
     prefetched: Bytes,
-    /// The rest of the request, if the backend began its response before it had read the request.
+    /// The part of the request that is not yet written. `None`: the whole request was written
+    /// before the response head arrived, or has been written since.
     unsent_request: Option<Box<UnsentRequest>>,
-    /// `None` after the end of the body.
+    /// The connection to the backend. `None`: the body has ended, or reading failed.
     connection: Option<Connection>,
-    /// Whether the connection may carry another request.
+    /// Whether the connection may carry another request after this response.
     is_reusable: bool,
     idle_pool: IdlePool,
 }
 
-/// A close that is seen within this time after the request was written is treated as a race: it
-/// crossed the request on the wire. A backend that reads, executes and then closes takes longer. A
-/// later close is a failure of the request.
+/// Maximum time between the writing of a request and the close of its connection for which the
+/// close counts as [`SendError::StaleConnection`]: the backend closed the connection before it had
+/// read the request. A backend that reads and executes the request before the close takes longer,
+/// so a later close is [`SendError::Closed`].
 const CLOSE_RACE_WINDOW: Duration = Duration::from_millis(5);
 
 impl Connection {
-    /// Sends a request and waits for the response head. The head may arrive before the whole
-    /// request is sent.
+    /// Sends a request and waits for the response head. The response head may arrive before the
+    /// whole request is written.
     pub async fn send(
         mut self,
         request: Request<Bytes>,
@@ -43,7 +45,7 @@ impl Connection {
     ) -> Result<Response<BackendBody>, SendError> {
         let (parts, body) = request.into_parts();
         let mut unsent = http1::encode_request_head(&parts, body.len()).chain(body);
-        let (mut is_writing, mut written_at, mut read) = (true, None, BytesMut::new());
+        let (mut is_writing, mut written_at, mut received) = (true, None, BytesMut::new());
         let head = poll_fn(|cx| {
             if is_writing {
                 match self.poll_write_request(cx, &mut unsent) {
@@ -52,11 +54,12 @@ impl Connection {
                         is_writing = false;
                         written_at = self.has_served_request.then(clock::now);
                     }
-                    // A backend that responds before it has read the request may close its side.
+                    // A backend that responds before it has read the whole request may close the
+                    // connection for writing. The response head can still be read.
                     Poll::Ready(Err(_)) => is_writing = false,
                 }
             }
-            self.poll_response_head(cx, &parts.method, &mut read)
+            self.poll_response_head(cx, &parts.method, &mut received)
         });
         let ResponseHead { response, body, is_keep_alive, length } = match head.await {
             Ok(head) => head,
@@ -66,7 +69,7 @@ impl Connection {
             Err(error) => {
                 let elapsed = written_at.map(|at| clock::now().saturating_duration_since(at));
                 let is_race = elapsed.is_none_or(|elapsed| elapsed < CLOSE_RACE_WINDOW);
-                if self.has_served_request && read.is_empty() && is_race {
+                if self.has_served_request && received.is_empty() && is_race {
                     return Err(SendError::StaleConnection {
                         was_request_written: written_at.is_some(),
                     });
@@ -74,11 +77,11 @@ impl Connection {
                 return Err(SendError::Closed(error.to_string()));
             }
         };
-        read.advance(length);
+        received.advance(length);
         let unsent = unsent.has_remaining().then(|| Box::new(unsent));
         let mut body = BackendBody {
             decoder: body,
-            prefetched: read.freeze(),
+            prefetched: received.freeze(),
             unsent_request: unsent,
             connection: Some(self),
             is_reusable: is_keep_alive,
@@ -92,7 +95,8 @@ impl Connection {
 }
 
 impl BackendBody {
-    /// Ends the body and returns its connection to the pool if it is reusable.
+    /// Ends the body. Returns its connection to the idle pool if the connection is reusable, and
+    /// closes it otherwise.
     fn finish(&mut self) {
         let is_reusable =
             self.is_reusable && self.prefetched.is_empty() && self.unsent_request.is_none();
@@ -103,7 +107,7 @@ impl BackendBody {
         }
     }
 
-    /// Reads until a part of the body is available. `None`: the body has ended.
+    /// Reads and decodes until a part of the body is available. `None`: the body has ended.
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, ConnectionError>> {
         let mut data = BytesMut::new();
         while !self.decoder.is_complete() {
@@ -127,9 +131,10 @@ impl BackendBody {
             } else {
                 decode(&prefetched);
             }
-            let (received, consumed) = decoded;
-            // Bytes after the end of the response belong to no request.
-            self.is_reusable &= consumed? == received;
+            let (count, consumed) = decoded;
+            // A connection with bytes after the end of the response is not reusable, because these
+            // bytes belong to no request.
+            self.is_reusable &= consumed? == count;
             if !data.is_empty() {
                 break;
             }
@@ -140,6 +145,8 @@ impl BackendBody {
         Poll::Ready(Ok(Some(data.freeze()).filter(|data| !data.is_empty())))
     }
 
+    /// Handles a close by the backend. The close ends a body that is delimited by it, and is an
+    /// error within any other body.
     fn on_connection_closed(&mut self) -> Result<Option<Bytes>, ConnectionError> {
         self.connection = None;
         match self.decoder {

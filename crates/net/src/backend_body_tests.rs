@@ -1,4 +1,5 @@
-//! Tests of the classification of connection closes.
+//! Tests that distinguish a close that races with the request from a close after the request was
+//! read.
 
 use super::*;
 use crate::file_descriptors::FileDescriptorPool;
@@ -6,7 +7,8 @@ use crate::tls::MaybeTlsStream;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 
-/// A connection that has carried a response, and its peer socket.
+/// Creates a connection that has carried a response. Also returns the socket at its other end, and
+/// an empty pool.
 async fn reused_connection() -> (Connection, TcpStream, IdlePool) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -20,19 +22,19 @@ fn request_with_body(length: usize) -> Request<Bytes> {
     Request::post("http://backend/").body(vec![b'x'; length].into()).unwrap()
 }
 
-// These tests have no timers, so the paused clock stands still unless a test advances it.
+// The paused clock advances only when a test advances it, because these tests have no timers.
 
 #[tokio::test(start_paused = true)]
 async fn close_race_is_distinguished_from_close_after_read() {
     for delay in [Duration::ZERO, CLOSE_RACE_WINDOW] {
-        let (connection, mut end, idle) = reused_connection().await;
+        let (connection, mut peer, idle) = reused_connection().await;
         let closing = async {
-            end.read_u8().await.unwrap();
+            peer.read_u8().await.unwrap();
             tokio::time::advance(delay).await;
-            drop(end);
+            drop(peer);
         };
-        let (sent, ()) = tokio::join!(connection.send(request_with_body(3), &idle), closing);
-        match sent.unwrap_err() {
+        let (result, ()) = tokio::join!(connection.send(request_with_body(3), &idle), closing);
+        match result.unwrap_err() {
             SendError::StaleConnection { was_request_written: true } => assert!(delay.is_zero()),
             SendError::Closed(_) => assert!(!delay.is_zero()),
             other => panic!("{other}"),
@@ -42,24 +44,24 @@ async fn close_race_is_distinguished_from_close_after_read() {
 
 #[tokio::test(start_paused = true)]
 async fn partially_written_request_is_not_executed() {
-    let (connection, mut end, idle) = reused_connection().await;
+    let (connection, mut peer, idle) = reused_connection().await;
     let closing = async {
-        end.read_u8().await.unwrap();
+        peer.read_u8().await.unwrap();
         tokio::time::advance(CLOSE_RACE_WINDOW).await;
-        drop(end);
+        drop(peer);
     };
-    let (sent, ()) = tokio::join!(connection.send(request_with_body(64 << 20), &idle), closing);
-    assert!(matches!(sent, Err(SendError::StaleConnection { was_request_written: false })));
+    let (result, ()) = tokio::join!(connection.send(request_with_body(64 << 20), &idle), closing);
+    assert!(matches!(result, Err(SendError::StaleConnection { was_request_written: false })));
 }
 
 #[tokio::test(start_paused = true)]
 async fn close_of_a_new_connection_fails_the_request() {
-    let (mut connection, mut end, idle) = reused_connection().await;
+    let (mut connection, mut peer, idle) = reused_connection().await;
     connection.has_served_request = false;
     let closing = async {
-        end.read_u8().await.unwrap();
-        drop(end);
+        peer.read_u8().await.unwrap();
+        drop(peer);
     };
-    let (sent, ()) = tokio::join!(connection.send(request_with_body(3), &idle), closing);
-    assert!(matches!(sent, Err(SendError::Closed(_))));
+    let (result, ()) = tokio::join!(connection.send(request_with_body(3), &idle), closing);
+    assert!(matches!(result, Err(SendError::Closed(_))));
 }

@@ -1,8 +1,9 @@
 //! The HTTP/1.1 client for backends, with pooled connections and `TCP_NODELAY`.
 //!
-//! Its errors tell three cases apart: a backend that accepts no connection, a pooled connection
-//! that the backend closed while the request was on its way ([`SendError::StaleConnection`]), and a
-//! backend that closed a connection after it can have read the request.
+//! [`SendError`] distinguishes three failures: the backend accepts no connection, the backend
+//! closed a pooled connection at about the time at which the request was sent on it
+//! ([`SendError::StaleConnection`]), and the backend closed a connection after it may have read the
+//! request.
 
 use crate::backend_body::BackendBody;
 use crate::connection::Connection;
@@ -23,13 +24,13 @@ use tokenweir_core::clock;
 use tokenweir_core::units;
 use tower::ServiceExt;
 
-/// The HTTP client for backends. Clones share the TLS contexts and the file descriptors.
+/// The HTTP client for backends. Clones share the TLS contexts and the pool of file descriptors.
 #[derive(Debug, Clone)]
 pub struct HttpClient {
     connector: Connector,
     idle_timeout: Duration,
     response_header_timeout: Duration,
-    /// The file descriptors for connections, shared with the connections of clients.
+    /// The pool of file descriptors for connections. The client listener can share it.
     descriptors: FileDescriptorPool,
 }
 
@@ -59,15 +60,16 @@ pub struct HttpClientTimeouts {
     pub idle_connection: Duration,
 }
 
-/// The connection that a request uses.
+/// The source of the connection on which a request is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionSource {
-    /// A pooled connection, or a new one if the pool has none that is open.
+    /// A pooled connection, or a new connection if the pool has no reusable connection.
     Pool,
-    /// A new connection. A request whose pooled connection was closed is retried in this way, so
-    /// that the retry cannot use a second connection that the backend has closed.
+    /// A new connection. A request is retried on a new connection after its pooled connection was
+    /// closed, because the backend may also have closed the other pooled connections.
     NewConnection {
-        /// The pooled connection closed after the whole request had been written.
+        /// Whether the whole request had been written to the pooled connection before it was
+        /// closed.
         after_request_written: bool,
     },
 }
@@ -75,8 +77,8 @@ pub enum ConnectionSource {
 // === impl HttpClientTimeouts ===
 
 impl Default for HttpClientTimeouts {
-    /// 2 s to connect, 10 min for the response head and for the first output, 3 s for idle
-    /// connections.
+    /// Timeouts of 2 s to connect, 10 min for the response head, 10 min for the first output, and 3
+    /// s for idle connections.
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(2),
@@ -90,12 +92,14 @@ impl Default for HttpClientTimeouts {
 // === impl HttpClient ===
 
 impl HttpClient {
-    /// A client that trusts the certificate authorities of this machine.
+    /// Creates a client that trusts the certificate authorities of this machine. It has no limit of
+    /// file descriptors.
     pub fn new(timeouts: HttpClientTimeouts) -> Self {
         Self::with_tls(timeouts, OutboundTls::with_native_roots(Alpn::Http1))
     }
 
-    /// A client with these TLS contexts: trusted authorities and client certificates.
+    /// Creates a client with the trusted authorities and client certificates of `outbound`. It has
+    /// no limit of file descriptors.
     pub fn with_tls(timeouts: HttpClientTimeouts, outbound: Arc<OutboundTls>) -> Self {
         let connector = Connector::new(outbound, timeouts.connect);
         let descriptors = FileDescriptorPool::default();
@@ -107,26 +111,26 @@ impl HttpClient {
         }
     }
 
-    /// A client with other timeouts, and the TLS contexts and file descriptors of this one.
+    /// Replaces the timeouts. The TLS contexts and the pool of file descriptors are kept.
     #[must_use]
     pub fn with_timeouts(self, timeouts: HttpClientTimeouts) -> Self {
         let outbound = self.outbound_tls().clone();
         Self::with_tls(timeouts, outbound).with_descriptors(self.descriptors)
     }
 
-    /// The TLS contexts of connections.
+    /// The TLS contexts of the connections to backends.
     pub fn outbound_tls(&self) -> &Arc<OutboundTls> {
         self.connector.outbound()
     }
 
-    /// Takes the file descriptors of connections from a shared pool.
+    /// Replaces the pool of file descriptors, so that the client can share it with other users.
     #[must_use]
     pub fn with_descriptors(self, descriptors: FileDescriptorPool) -> Self {
         Self { descriptors, ..self }
     }
 
-    /// Acquires a file descriptor for a health-check connection. Waits at most `timeout` for a free
-    /// one.
+    /// Acquires a file descriptor for a health-check connection. Fails with
+    /// [`SendError::Exhausted`] if no descriptor becomes free within `timeout`.
     pub async fn acquire_probe_descriptor(
         &self,
         timeout: Duration,
@@ -135,15 +139,16 @@ impl HttpClient {
         descriptor.ok_or_else(|| exhausted_error(&NO_DESCRIPTOR_MESSAGE))
     }
 
-    /// Whether a health-check connection may stay open until the next health check.
+    /// Whether a health-check connection may stay open until the next health check: enough file
+    /// descriptors are free.
     pub fn has_capacity_for_probes(&self) -> bool {
         self.descriptors.has_capacity_for_probes()
     }
 
-    /// Opens a connection outside the pool.
+    /// Opens a new connection, without the idle pool and without a permit for its file descriptor.
     pub async fn connect(&self, uri: Uri) -> Result<TokioIo<MaybeTlsStream>, SendError> {
-        let connecting = self.connector.clone().oneshot(uri);
-        connecting.await.map_err(|error| {
+        let connection = self.connector.clone().oneshot(uri);
+        connection.await.map_err(|error| {
             let cause = root_cause(&error);
             match resource_exhaustion::describe_exhaustion(cause) {
                 Some(problem) => exhausted_error(&problem),
@@ -152,7 +157,7 @@ impl HttpClient {
         })
     }
 
-    /// Time after which an idle connection is closed.
+    /// Time after which an idle connection to a backend is closed.
     pub fn idle_timeout(&self) -> Duration {
         self.idle_timeout
     }
@@ -167,27 +172,28 @@ impl HttpClient {
         self.send_with_timeout(self.response_header_timeout, idle, request).await
     }
 
-    /// [`send`](Self::send) with another timeout for the response head.
+    /// Sends a request as [`send`](Self::send) does, with another timeout for the response head.
     pub async fn send_with_timeout(
         &self,
-        limit: Duration,
+        timeout: Duration,
         idle: &IdlePool,
         request: Request<Bytes>,
     ) -> Result<Response<BackendBody>, SendError> {
-        self.send_via(ConnectionSource::Pool, Some(limit), idle, request).await
+        self.send_via(ConnectionSource::Pool, Some(timeout), idle, request).await
     }
 
-    /// [`send`](Self::send) over a connection from this source. `None` as `limit`: the client's
-    /// timeout for the response head.
+    /// Sends a request as [`send`](Self::send) does, over a connection from the source `via`.
+    /// `timeout` bounds the time until the response head, including a new connection. `None`: the
+    /// timeout of this client.
     pub async fn send_via(
         &self,
         via: ConnectionSource,
-        limit: Option<Duration>,
+        timeout: Option<Duration>,
         idle: &IdlePool,
         request: Request<Bytes>,
     ) -> Result<Response<BackendBody>, SendError> {
-        let limit = limit.unwrap_or(self.response_header_timeout);
-        let sending = async {
+        let timeout = timeout.unwrap_or(self.response_header_timeout);
+        let response = async {
             let pooled = match via {
                 ConnectionSource::Pool => idle.take(self.idle_timeout, clock::now()),
                 ConnectionSource::NewConnection { .. } => None,
@@ -203,11 +209,11 @@ impl HttpClient {
             };
             connection.send(request, idle).await
         };
-        tokio::time::timeout(limit, sending).await.map_err(|_| SendError::Timeout(limit))?
+        tokio::time::timeout(timeout, response).await.map_err(|_| SendError::Timeout(timeout))?
     }
 }
 
-/// The problem text when the pool of file descriptors is empty.
+/// The error text when the pool of file descriptors has no free descriptor.
 const NO_DESCRIPTOR_MESSAGE: &str = "all file descriptors for connections are in use; raise the \
                                      limit of open files (LimitNOFILE, ulimit -n)";
 
@@ -215,7 +221,7 @@ fn exhausted_error(problem: &impl ToString) -> SendError {
     SendError::Exhausted(problem.to_string())
 }
 
-/// The innermost source of an error. The outer errors only repeat that sending failed.
+/// The innermost source of an error. The outer errors only state that the connection failed.
 fn root_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

@@ -1,7 +1,7 @@
-//! HTTP/1.1 connections to a backend that have no task of their own.
+//! HTTP/1.1 connections to a backend that have no Tokio task of their own.
 //!
-//! The task that waits for the response reads from the socket, so a chunk wakes only that task. An
-//! idle connection is an entry of an [`IdlePool`](crate::idle_pool::IdlePool).
+//! The task that waits for a response also reads from the socket, so an arriving chunk wakes only
+//! that task. An idle connection is an entry of an [`IdlePool`](crate::idle_pool::IdlePool).
 
 use crate::file_descriptors::FileDescriptorPermit;
 use crate::tls::MaybeTlsStream;
@@ -17,26 +17,27 @@ use tokenweir_core::clock;
 use tokenweir_core::http1::{self, Http1ParseError, ResponseHead};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connection to a backend.
+/// An HTTP/1.1 connection to a backend. It carries at most one request at a time.
 pub struct Connection {
     /// The TCP or TLS stream.
     pub stream: MaybeTlsStream,
-    /// Whether the connection has carried a complete response.
+    /// Whether the connection has carried at least one complete response.
     pub(crate) has_served_request: bool,
-    /// When the last response ended, or when the connection was opened.
+    /// Time at which the last response ended. Before the first response: the time at which the
+    /// connection was opened.
     pub(crate) idle_since: Instant,
-    /// The file descriptor permit. Declared after the stream, so that it is returned only after the
-    /// stream is closed.
+    /// The permit of the file descriptor. The field is declared after `stream`, so that the permit
+    /// is returned only after the stream is closed.
     _descriptor: FileDescriptorPermit,
 }
 
-/// The unsent rest of a request: head and body.
+/// The part of a request that is not yet written: bytes of the head, then bytes of the body.
 pub(crate) type UnsentRequest = Chain<Bytes, Bytes>;
 
-/// Why a response failed while it was read.
+/// Why the reading of a response failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
-    /// Reading or writing failed.
+    /// The socket reported an error.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The backend closed the connection before the end of the response.
@@ -47,11 +48,13 @@ pub enum ConnectionError {
     Malformed(#[from] Http1ParseError),
 }
 
-/// Maximum size of a response head, in bytes. Heads over 100 KB occur: embeddings in the binary
-/// format carry their usage in a header.
+/// Maximum size of a response head, in bytes. Heads over 100 KB occur: responses with embeddings in
+/// the binary format have their usage in a header.
 const MAX_RESPONSE_HEAD_BYTES: usize = 256 << 10;
-/// Size of one read, in bytes. It bounds the bytes that are read ahead of a slow client.
+/// Maximum size of one read from the socket, in bytes. It bounds the bytes that are buffered for a
+/// slow client.
 const READ_BUFFER_BYTES: usize = 16 << 10;
+
 impl Connection {
     /// Creates an HTTP/1.1 connection on a stream. `descriptor` is the permit of its file
     /// descriptor.
@@ -64,6 +67,7 @@ impl Connection {
         }
     }
 
+    /// Writes the unsent part of a request and flushes the stream.
     pub(crate) fn poll_write_request(
         &mut self,
         cx: &mut Context<'_>,
@@ -82,39 +86,43 @@ impl Connection {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
+    /// Reads until the response head is complete. `received` collects the bytes, which can include
+    /// the start of the body.
     pub(crate) fn poll_response_head(
         &mut self,
         cx: &mut Context<'_>,
         method: &Method,
-        read: &mut BytesMut,
+        received: &mut BytesMut,
     ) -> Poll<Result<ResponseHead, ConnectionError>> {
         loop {
-            let count = ready!(self.poll_read(cx, |bytes| read.extend_from_slice(bytes)))?;
+            let count = ready!(self.poll_read(cx, |bytes| received.extend_from_slice(bytes)))?;
             if count == 0 {
                 return Poll::Ready(Err(ConnectionError::Closed));
             }
-            // A head that arrives byte by byte is not parsed again for each byte.
-            let may_be_complete = count == read.len() || http1::has_blank_line(read, count);
-            if may_be_complete && let Some(head) = http1::parse_response_head(method, read)? {
+            // The head is parsed only if it can be complete: after the first read, and after a read
+            // with a blank line.
+            let may_be_complete = count == received.len() || http1::has_blank_line(received, count);
+            if may_be_complete && let Some(head) = http1::parse_response_head(method, received)? {
                 return Poll::Ready(Ok(head));
             }
-            if read.len() > MAX_RESPONSE_HEAD_BYTES {
+            if received.len() > MAX_RESPONSE_HEAD_BYTES {
                 return Poll::Ready(Err(Http1ParseError::HeadTooLong.into()));
             }
         }
     }
 
-    /// Reads once into a buffer on the stack, so that a waiting connection holds no memory, and
-    /// passes the bytes to `take`. Returns the number of bytes; 0 at the end.
+    /// Reads once from the stream and passes the bytes to `on_bytes`. Returns the number of bytes;
+    /// 0 means that the backend closed the connection. The buffer is on the stack, so that a
+    /// waiting connection uses no memory for it.
     pub(crate) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
-        take: impl FnOnce(&[u8]),
+        on_bytes: impl FnOnce(&[u8]),
     ) -> Poll<io::Result<usize>> {
         let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
         let mut buffer = ReadBuf::uninit(&mut storage);
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
-        take(buffer.filled());
+        on_bytes(buffer.filled());
         Poll::Ready(Ok(buffer.filled().len()))
     }
 
@@ -123,8 +131,8 @@ impl Connection {
         now.saturating_duration_since(self.idle_since) >= duration
     }
 
-    /// Whether the connection can carry another request: it has no unread bytes and the backend has
-    /// not closed it.
+    /// Whether the connection can carry another request: there are no unread bytes, and the backend
+    /// has not closed the connection.
     pub fn is_reusable(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         self.poll_read(&mut cx, |_| {}).is_pending()

@@ -4,29 +4,32 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The free file descriptors for connections. Clones share the pool.
+/// The pool of file descriptors for connections. Clones share the pool.
 #[derive(Debug, Clone)]
 pub struct FileDescriptorPool {
+    /// The free descriptors, for connections of any kind.
     permits: Arc<Semaphore>,
-    /// The part of the descriptors that health-check connections may use.
+    /// The free part of the share that health-check connections may use. A health-check connection
+    /// needs a permit of both semaphores.
     probe_permits: Arc<Semaphore>,
 }
 
-/// The permit of one file descriptor, returned on drop.
+/// The permit to use one file descriptor. It is returned to the pool on drop.
 pub type FileDescriptorPermit = OwnedSemaphorePermit;
 
-/// The permit of the file descriptor of a health-check connection, returned on drop.
+/// The permit to use one file descriptor for a health-check connection. It is returned to the pool
+/// on drop.
 #[derive(Debug)]
 pub struct ProbeDescriptorPermit {
     _descriptor: FileDescriptorPermit,
     _probe_permit: OwnedSemaphorePermit,
 }
 
-/// Health checks may use one in this number of the descriptors.
+/// Health-check connections may use the number of all descriptors divided by this number.
 const PROBE_SHARE_DIVISOR: usize = 4;
 
-/// The number of descriptors for health checks of `backends` backends, out of `total` descriptors.
-/// If there are more backends, their health checks take turns.
+/// Maximum number of descriptors for health checks of `backends` backends, out of `total`
+/// descriptors. If it is less than the number of backends, health checks wait for each other.
 pub fn max_probe_descriptors(backends: usize, total: usize) -> usize {
     backends.min((total / PROBE_SHARE_DIVISOR).max(1))
 }
@@ -38,7 +41,7 @@ impl Default for FileDescriptorPool {
 }
 
 impl FileDescriptorPool {
-    /// A pool of `capacity` descriptors. `None`: no limit.
+    /// Creates a pool of `capacity` descriptors. `None`: the number is not limited.
     pub fn new(capacity: Option<usize>) -> Self {
         let capacity = capacity.unwrap_or(Semaphore::MAX_PERMITS).min(Semaphore::MAX_PERMITS);
         let probe_capacity = max_probe_descriptors(usize::MAX, capacity);
@@ -48,14 +51,14 @@ impl FileDescriptorPool {
         }
     }
 
-    /// Acquires a descriptor, if one is free.
+    /// Acquires a descriptor without waiting. `None`: no descriptor is free.
     pub fn try_acquire(&self) -> Option<FileDescriptorPermit> {
         self.permits.clone().try_acquire_owned().ok()
     }
 
-    /// Acquires a descriptor for a health-check connection. Waits at most `timeout`. Waiting health
-    /// checks precede [`try_acquire`](Self::try_acquire), so that backends are checked under any
-    /// load.
+    /// Acquires a descriptor for a health-check connection. `None`: no descriptor became free
+    /// within `timeout`. Waiting health checks precede [`try_acquire`](Self::try_acquire), so that
+    /// backends are checked under any load.
     pub async fn acquire_for_probe(&self, timeout: Duration) -> Option<ProbeDescriptorPermit> {
         let acquiring = async {
             let probe_permit = self.probe_permits.clone().acquire_owned().await.ok()?;
@@ -65,7 +68,8 @@ impl FileDescriptorPool {
         tokio::time::timeout(timeout, acquiring).await.ok().flatten()
     }
 
-    /// Whether health-check connections can stay open between two health checks.
+    /// Whether health-check connections may stay open between two health checks: at least one
+    /// descriptor is free, and the share of health checks is not used up.
     pub fn has_capacity_for_probes(&self) -> bool {
         self.probe_permits.available_permits() > 0 && self.permits.available_permits() > 0
     }
@@ -87,13 +91,13 @@ mod tests {
         assert!(!descriptors.has_capacity_for_probes());
         assert!(descriptors.acquire_for_probe(ACQUIRE_TIMEOUT).await.is_none(), "over the share");
         drop(probes);
-        let mut taken: Vec<_> = std::iter::from_fn(|| descriptors.try_acquire()).collect();
-        assert_eq!(taken.len(), 8);
+        let mut permits: Vec<_> = std::iter::from_fn(|| descriptors.try_acquire()).collect();
+        assert_eq!(permits.len(), 8);
         assert!(descriptors.acquire_for_probe(ACQUIRE_TIMEOUT).await.is_none(), "all are in use");
         let waiting = descriptors.clone();
         let waiting = tokio::spawn(async move { waiting.acquire_for_probe(ACQUIRE_TIMEOUT).await });
         tokio::task::yield_now().await;
-        taken.pop();
+        permits.pop();
         assert!(descriptors.try_acquire().is_none(), "the waiting probe precedes");
         assert!(waiting.await.unwrap().is_some());
     }

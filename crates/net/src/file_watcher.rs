@@ -1,12 +1,13 @@
-//! Detects changes of files: the configuration, lists of backends, API keys, certificates.
+//! Detects changes of files: the configuration, lists of backends, API keys and certificates.
 //!
-//! [`FileWatcher`] polls the content. This detects files that are written in place, files that are
-//! replaced, and the symbolic links that Kubernetes exchanges for volumes. It needs no kernel
-//! notifications. `docs/decisions/0009-file-watching.md` states the reasons.
+//! [`FileWatcher`] polls the content of the files. Polling detects files that are written in place,
+//! files that are replaced, and the symbolic links that Kubernetes replaces in volumes. It needs no
+//! kernel notifications. `docs/decisions/0009-file-watching.md` states the reasons.
 //!
-//! The watcher reports that the files differ from their last report, or became unreadable. The
-//! owner then reads the files. If it cannot use them, it keeps its last good value and logs the
-//! error; the watcher does not report the same content again.
+//! The watcher reports a change if the content of the files differs from that of the last report,
+//! or if a file became unreadable. The owner of the watcher then reads the files. If the files are
+//! invalid, the owner keeps its last valid value and logs the error. The watcher does not report
+//! the same content again.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,46 +17,50 @@ use std::time::Duration;
 use tokenweir_core::clock;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Files that are used together.
+/// Watches a group of files that are used together, such as a certificate and its key.
 #[derive(Debug, Clone)]
 pub struct FileWatcher {
     files: Arc<[PathBuf]>,
-    /// The state of the files at the last report. `None`: nothing was reported.
+    /// The state of the files at the last report. `None`: the current state is to be reported as a
+    /// change.
     reported: Option<FileState>,
-    /// The next wait begins with one interval.
+    /// Whether the next call of [`changed`](Self::changed) first waits for one poll interval.
     is_retry_delayed: bool,
 }
 
-/// The state of all files of a watcher.
+/// The state of all files of a watcher together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileState {
-    /// A hash of the contents.
+    /// All files are readable. The value is a hash of their contents.
     Content(u64),
-    /// A file is missing, or cannot be read.
+    /// At least one file is missing or cannot be read.
     Unreadable,
 }
 
 /// Time between two polls.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Time for which a new state must be unchanged before it is reported: a file may be half-written.
+/// Time for which a new state must be unchanged before it is reported, because a file may be
+/// half-written.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
-/// Bytes of each file that are compared. No reader of watched files accepts a larger file.
+/// Number of bytes of each file that are compared. No owner of a watcher accepts a larger file.
 const MAX_COMPARED_BYTES: u64 = (1 << 20) + 1;
 
 impl FileWatcher {
-    /// Watches files. Their current state is reported as the first change.
+    /// Creates a watcher of files. It reports the current state as the first change.
     pub fn new(files: impl IntoIterator<Item = PathBuf>) -> Self {
         Self { files: files.into_iter().collect(), reported: None, is_retry_delayed: false }
     }
 
-    /// Marks the current state as reported. Blocks on file reads. Call it before the files are
-    /// read, so that a later change is reported.
+    /// Marks the current state of the files as reported. Blocks on file reads. Call it before the
+    /// owner reads the files, so that a change after that call is reported.
     pub fn skip_current(&mut self) {
         self.reported = Some(FileState::read(&self.files));
     }
 
-    /// Reports the files once more after one interval, because their owner could not read them. No
-    /// effect if they are unreadable: the watcher reports when that changes.
+    /// Makes the watcher report the current state again, for an owner that could not read the
+    /// files. [`changed`](Self::changed) reports it after one poll interval. Without effect if the
+    /// last report was that a file is unreadable: the watcher reports when the file becomes
+    /// readable.
     pub fn retry_later(&mut self) {
         if self.reported != Some(FileState::Unreadable) {
             self.reported = None;
@@ -63,25 +68,27 @@ impl FileWatcher {
         }
     }
 
-    /// Whether the files have changed since the last report. Each change is reported once. Blocks
-    /// on file reads, and does not wait until the files are complete.
+    /// Whether the files have changed since the last report, and marks their state as reported.
+    /// Blocks on file reads. Can report a half-written file, because it does not wait for
+    /// `SETTLE_TIME`.
     pub fn poll(&mut self) -> bool {
         let state = Some(FileState::read(&self.files));
         std::mem::replace(&mut self.reported, state) != state
     }
 
-    /// Waits until the files have changed and have been the same for `SETTLE_TIME`. Polls every
-    /// second. Can be dropped and called again.
+    /// Waits until the files have changed since the last report and their new state has been stable
+    /// for `SETTLE_TIME`. Polls every second. The future can be dropped and the method called again
+    /// without the loss of a change.
     pub async fn changed(&mut self) {
         if self.is_retry_delayed {
             sleep(POLL_INTERVAL).await;
             self.is_retry_delayed = false;
         }
         loop {
-            let state = self.read().await;
+            let state = self.read_state().await;
             if self.reported != Some(state) {
                 sleep(SETTLE_TIME).await;
-                if self.read().await == state {
+                if self.read_state().await == state {
                     self.reported = Some(state);
                     return;
                 }
@@ -90,27 +97,28 @@ impl FileWatcher {
         }
     }
 
-    /// The paths of the files.
+    /// The paths of the watched files.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    async fn read(&self) -> FileState {
+    async fn read_state(&self) -> FileState {
         let files = self.files.clone();
-        let read = tokio::task::spawn_blocking(move || FileState::read(&files));
-        read.await.unwrap_or(FileState::Unreadable)
+        let state = tokio::task::spawn_blocking(move || FileState::read(&files));
+        state.await.unwrap_or(FileState::Unreadable)
     }
 }
 
 impl FileState {
     fn read(files: &[PathBuf]) -> Self {
         let mut hash = Xxh3Default::new();
-        let read = files.iter().try_for_each(|file| hash_file(file, &mut hash));
-        read.map_or(Self::Unreadable, |()| Self::Content(hash.digest()))
+        let result = files.iter().try_for_each(|file| hash_file(file, &mut hash));
+        result.map_or(Self::Unreadable, |()| Self::Content(hash.digest()))
     }
 }
 
-/// Adds the content and the length of a file, so that two files do not equal one of both contents.
+/// Adds the content and the length of a file to a hash. Because of the length, the contents `ab`
+/// and `c` of two files have another hash than `a` and `bc`.
 fn hash_file(file: &Path, hash: &mut Xxh3Default) -> io::Result<()> {
     let mut content = Vec::new();
     let length = File::open(file)?.take(MAX_COMPARED_BYTES).read_to_end(&mut content)?;
@@ -147,7 +155,10 @@ mod tests {
         let mut watcher = FileWatcher::new([path.clone()]);
         let limit = Duration::from_secs(10);
         watcher.changed().await;
-        assert!(!is_changed_within(&mut watcher, limit).await, "missing, as reported");
+        assert!(
+            !is_changed_within(&mut watcher, limit).await,
+            "the missing file was already reported"
+        );
         fs::write(&path, "one").unwrap();
         watcher.changed().await;
         fs::write(&path, "one").unwrap();
@@ -158,7 +169,7 @@ mod tests {
         watcher.changed().await;
         fs::write(&path, "three").unwrap();
         watcher.skip_current();
-        assert!(!is_changed_within(&mut watcher, limit).await, "already known");
+        assert!(!is_changed_within(&mut watcher, limit).await, "the current state was skipped");
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -195,7 +206,8 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// The kubelet writes a new folder and replaces the symbolic link to it.
+    /// The kubelet updates a volume in this way: it writes a new folder and replaces the symbolic
+    /// link `..data`.
     #[tokio::test(start_paused = true)]
     async fn swapped_symlink_is_reported_as_a_change() {
         let folder = create_temp_folder("links");

@@ -4,20 +4,21 @@ use crate::connection::Connection;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The idle connections to one backend, from the least to the most recently used. Clones share the
-/// pool.
+/// The idle connections to one backend, ordered from the least recently used to the most recently
+/// used. Clones share the pool.
 #[derive(Clone, Default)]
 pub struct IdlePool(Arc<Mutex<Vec<Connection>>>);
 
-/// Time between two closes when many connections are closed.
+/// Time between the closes of two connections when several connections are closed.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(1);
 
 // === impl IdlePool ===
 
 impl IdlePool {
     /// Takes the most recently used connection that is reusable and was idle for less than
-    /// `idle_timeout`. Connections that are not usable any more are closed in the background. Must
-    /// be called inside a Tokio runtime.
+    /// `idle_timeout`. `None`: the pool has no such connection. Closes expired connections and
+    /// connections that the backend has closed, in a background task. Must be called inside a Tokio
+    /// runtime.
     pub fn take(&self, idle_timeout: Duration, now: Instant) -> Option<Connection> {
         let mut unusable = Vec::new();
         let reusable = loop {
@@ -39,8 +40,8 @@ impl IdlePool {
         reusable
     }
 
-    /// Closes the connections that were idle for at least `idle_timeout`, in the background. Must
-    /// be called inside a Tokio runtime.
+    /// Closes the connections that were idle for at least `idle_timeout`, in a background task.
+    /// Must be called inside a Tokio runtime.
     pub fn close_expired(&self, idle_timeout: Duration, now: Instant) {
         let expired = {
             let mut list = self.lock_connections();
@@ -52,7 +53,8 @@ impl IdlePool {
         close_gradually(expired);
     }
 
-    /// Closes the connection that was idle for longest. Returns whether there was one.
+    /// Closes the connection that has been idle for the longest time. Returns false if the pool is
+    /// empty.
     pub fn close_oldest(&self) -> bool {
         let oldest = {
             let mut list = self.lock_connections();
@@ -61,7 +63,7 @@ impl IdlePool {
         oldest.is_some()
     }
 
-    /// Adds a connection that was just used.
+    /// Adds a connection whose last response has just ended.
     pub fn put(&self, connection: Connection) {
         self.lock_connections().push(connection);
     }
@@ -77,8 +79,9 @@ impl std::fmt::Debug for IdlePool {
     }
 }
 
-/// Closes connections one by one in a background task. A burst leaves hundreds of idle connections,
-/// and one close costs the kernel as much as forwarding one chunk, here and at the backend.
+/// Closes connections one by one in a background task, with [`CLOSE_INTERVAL`] between them. After
+/// a burst of requests, hundreds of connections expire together, and each close costs the kernel as
+/// much time as the forwarding of a chunk, on both machines.
 fn close_gradually(connections: Vec<Connection>) {
     if connections.is_empty() {
         return;
@@ -103,47 +106,47 @@ mod tests {
 
     const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-    /// A pool with `count` idle connections, and their peer sockets.
+    /// Creates a pool with `count` idle connections. Also returns the sockets at their other ends.
     async fn filled_pool(count: usize) -> (IdlePool, Vec<TcpStream>) {
-        let (idle, mut ends) = (IdlePool::default(), Vec::new());
+        let (idle, mut peers) = (IdlePool::default(), Vec::new());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         for _ in 0..count {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
             let descriptor = FileDescriptorPool::default().try_acquire().unwrap();
             idle.put(Connection::new(MaybeTlsStream::Plain(stream), descriptor));
-            ends.push(listener.accept().await.unwrap().0);
+            peers.push(listener.accept().await.unwrap().0);
         }
-        (idle, ends)
+        (idle, peers)
     }
 
     #[tokio::test]
     async fn expired_connections_are_closed_in_the_background() {
-        let (idle, ends) = filled_pool(20).await;
-        let mut ends: Vec<_> = ends.into_iter().map(|end| end.into_std().unwrap()).collect();
+        let (idle, peers) = filled_pool(20).await;
+        let mut peers: Vec<_> = peers.into_iter().map(|peer| peer.into_std().unwrap()).collect();
         assert!(idle.take(IDLE_TIMEOUT, clock::now() + IDLE_TIMEOUT).is_none());
-        let is_open = |end: &mut std::net::TcpStream| {
-            end.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+        let is_open = |peer: &mut std::net::TcpStream| {
+            peer.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
         };
-        assert!(ends.iter_mut().all(is_open) && idle.lock_connections().is_empty());
-        for end in ends {
-            let mut end = TcpStream::from_std(end).unwrap();
-            assert_eq!(end.read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        assert!(peers.iter_mut().all(is_open) && idle.lock_connections().is_empty());
+        for peer in peers {
+            let mut peer = TcpStream::from_std(peer).unwrap();
+            assert_eq!(peer.read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
         }
     }
 
     #[tokio::test]
     async fn connections_closed_by_the_backend_are_skipped() {
-        let (idle, mut ends) = filled_pool(3).await;
-        let expected = ends[0].peer_addr().unwrap();
-        ends.truncate(1);
+        let (idle, mut peers) = filled_pool(3).await;
+        let expected = peers[0].peer_addr().unwrap();
+        peers.truncate(1);
         let connections = std::mem::take(&mut *idle.lock_connections());
         for connection in &connections[1..] {
             let MaybeTlsStream::Plain(stream) = &connection.stream else { unreachable!() };
             stream.readable().await.unwrap();
         }
         *idle.lock_connections() = connections;
-        let found = idle.take(IDLE_TIMEOUT, clock::now()).unwrap();
-        let MaybeTlsStream::Plain(stream) = &found.stream else { unreachable!() };
+        let taken = idle.take(IDLE_TIMEOUT, clock::now()).unwrap();
+        let MaybeTlsStream::Plain(stream) = &taken.stream else { unreachable!() };
         assert_eq!(stream.local_addr().unwrap(), expected);
         assert!(idle.lock_connections().is_empty());
     }

@@ -1,4 +1,5 @@
-//! TLS, the HTTP/1.1 client for backends, supervised background tasks, and watched files.
+//! TLS, the HTTP/1.1 client for backends, background tasks that are restarted after a panic, and
+//! the detection of file changes.
 
 pub mod file_watcher;
 pub mod supervise;

@@ -1,7 +1,7 @@
 //! Fetches small pages from a backend for health checks and scrapes.
 //!
-//! Connection and buffer are reused from page to page. The calling task also drives the connection,
-//! so a fetch wakes no other task.
+//! The connection and the buffer are reused for each page. The calling task also drives the
+//! connection, so a fetch wakes no other task.
 
 use crate::client::{HttpClient, SendError};
 use crate::file_descriptors::ProbeDescriptorPermit;
@@ -22,7 +22,7 @@ use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
 use tokenweir_core::engine_metrics::ScrapeError;
 
-/// Fetches pages from one backend.
+/// Fetches pages from one backend for health checks and scrapes.
 pub struct PageFetcher {
     client: HttpClient,
     address: BackendAddress,
@@ -32,54 +32,59 @@ pub struct PageFetcher {
     timeout: Duration,
     /// Maximum size of a page, in bytes.
     max_page_bytes: usize,
+    /// The connection of the last fetch. `None`: there is no reusable connection.
     idle_connection: Option<FetchConnection>,
+    /// The body of the last page.
     page_buffer: Vec<u8>,
 }
 
+/// A connection for health checks and scrapes.
 struct FetchConnection {
     sender: http1::SendRequest<Empty<Bytes>>,
     driver: http1::Connection<TokioIo<MaybeTlsStream>, Empty<Bytes>>,
-    /// When the last fetch ended.
+    /// Time at which the last fetch ended.
     last_used: Instant,
-    /// The file descriptor permit.
+    /// The permit of the file descriptor of the connection.
     _descriptor: ProbeDescriptorPermit,
 }
 
-/// Maximum buffer size that is kept from page to page, in bytes. Metrics of an engine need less.
+/// Maximum buffer capacity that is kept between fetches, in bytes. The metrics page of an engine is
+/// smaller.
 const MAX_RETAINED_BUFFER_BYTES: usize = 1 << 20;
 
-/// Why a fetch failed.
+/// Why the fetch of a page failed.
 #[derive(Debug)]
 pub enum FetchError {
     /// The gateway has no file descriptor or port for a connection.
     Exhausted(String),
-    /// The connection failed.
+    /// The TCP connection or the TLS handshake failed.
     Connect(String),
     /// The backend closed the connection before the response head, or sent invalid HTTP.
     Closed,
-    /// The backend closed the connection within the body.
+    /// The backend closed the connection before the end of the body.
     Truncated,
-    /// The fetch exceeded the timeout.
+    /// The response was not complete within the timeout.
     Timeout,
-    /// The body exceeds the maximum page size.
+    /// The body is larger than the maximum page size.
     TooLarge,
     /// The response is compressed although the request accepts only `identity`.
     UnexpectedEncoding,
 }
 
 impl PageFetcher {
-    /// A fetcher for the pages of one backend. `timeout` bounds each fetch; `max_page` bounds its
-    /// body, in bytes.
+    /// Creates a fetcher for the pages of one backend. `timeout` bounds each fetch.
+    /// `max_page_bytes` bounds the size of each body. `authorization` is the value of that header;
+    /// `None`: the header is not sent.
     pub fn new(
         client: HttpClient,
         address: BackendAddress,
         authorization: Option<&HeaderValue>,
         timeout: Duration,
-        max_page: usize,
+        max_page_bytes: usize,
     ) -> Self {
         let mut headers = HeaderMap::with_capacity(4);
         headers.insert(HOST, address.host_header().clone());
-        // OpenMetrics makes some servers rename their metrics.
+        // The text format is requested, because some servers rename their metrics in OpenMetrics.
         headers.insert(ACCEPT, HeaderValue::from_static("text/plain; version=0.0.4"));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if let Some(key) = authorization {
@@ -90,24 +95,25 @@ impl PageFetcher {
             address,
             headers,
             timeout,
-            max_page_bytes: max_page,
+            max_page_bytes,
             idle_connection: None,
             page_buffer: Vec::new(),
         }
     }
 
-    /// Time after which an idle connection is closed.
+    /// Time after which an idle connection to the backend is closed.
     pub fn idle_timeout(&self) -> Duration {
         self.client.idle_timeout()
     }
 
-    /// Fetches a path. Returns the status and the body.
+    /// Fetches a page by its path. Returns the response status and the body.
     pub async fn get(&mut self, path: &'static str) -> Result<(StatusCode, &[u8]), FetchError> {
-        // The wait for a file descriptor does not count towards the timeout of the backend.
-        let is_fresh =
+        // The wait for a file descriptor has its own timeout: it does not shorten the time that the
+        // backend has for its response.
+        let is_reusable =
             self.idle_connection.as_ref().is_some_and(|idle| self.is_within_idle_timeout(idle));
         let mut descriptor = None;
-        if !is_fresh {
+        if !is_reusable {
             self.idle_connection = None;
             descriptor = Some(self.client.acquire_probe_descriptor(self.timeout).await?);
         }
@@ -121,8 +127,9 @@ impl PageFetcher {
         clock::now().saturating_duration_since(connection.last_used) < self.idle_timeout()
     }
 
-    /// Sends the request on the idle connection. If the backend has closed that connection, sends
-    /// it on a new one. A connection that fails, or whose response is not awaited, is dropped.
+    /// Sends the request on the idle connection. If the backend has closed this connection, sends
+    /// the request on a new connection. A connection is closed if the fetch fails or its future is
+    /// dropped.
     async fn get_with_reconnect(
         &mut self,
         path: &'static str,
@@ -130,14 +137,14 @@ impl PageFetcher {
     ) -> Result<StatusCode, FetchError> {
         if let Some(connection) = self.idle_connection.take() {
             match self.send_request(connection, path).await {
-                // The backend may have closed the idle connection.
+                // The backend may have closed the idle connection: a new connection follows below.
                 Err(FetchError::Closed) => {}
                 result => return result,
             }
         }
         let descriptor = match descriptor {
             Some(descriptor) => descriptor,
-            // The descriptor of the failed connection is free again.
+            // The failed connection has returned its descriptor, so the wait is zero.
             None => self.client.acquire_probe_descriptor(Duration::ZERO).await?,
         };
         let connection = self.connect(descriptor).await?;
@@ -176,7 +183,7 @@ impl PageFetcher {
         };
         let (result, is_open) = match select(driver, pin!(exchange)).await {
             Either::Right((result, _)) => (result, true),
-            // The connection has ended, so the exchange completes without further input.
+            // The connection has ended, so the exchange completes without further reads.
             Either::Left((_, exchange)) => (exchange.await, false),
         };
         connection.last_used = clock::now();
@@ -186,15 +193,15 @@ impl PageFetcher {
     }
 }
 
-/// Reads a body into a buffer. A body longer than `max_bytes` is not read to its end, which closes
-/// its connection.
+/// Reads a body into the buffer `page`. A body longer than `max_bytes` is an error and is not read
+/// to its end, so its connection cannot be reused.
 async fn read_body(
     mut body: Incoming,
     page: &mut Vec<u8>,
     max_bytes: usize,
 ) -> Result<(), FetchError> {
     page.clear();
-    // A page with a list of thousands of models is rare; its buffer is not kept.
+    // The capacity of a larger buffer is not kept, because pages above 1 MiB are rare.
     page.shrink_to(MAX_RETAINED_BUFFER_BYTES);
     let is_too_large = |length: u64| length > max_bytes as u64;
     if is_too_large(body.size_hint().lower()) {

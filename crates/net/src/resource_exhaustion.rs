@@ -1,5 +1,5 @@
-//! Detects connection errors that the gateway itself causes because it has no file descriptor, port
-//! or memory left. The backend is not at fault for them.
+//! Detects connection errors whose cause is the machine of the gateway: no file descriptor, port or
+//! memory is left. The backend is not at fault for these errors.
 
 use socket2::{Domain, Socket, Type};
 use std::error::Error as StdError;
@@ -11,22 +11,22 @@ use tokenweir_core::clock;
 /// Minimum time between two log messages about resource exhaustion.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Describes the exhausted resource and the remedy, if `cause` is such an error.
+/// Describes the exhausted resource and the remedy. `None`: `cause` is an error of another kind.
 pub fn describe_exhaustion(cause: &(dyn StdError + 'static)) -> Option<String> {
     let error = cause.downcast_ref::<io::Error>();
     let has_code = error.is_some_and(|error| error.raw_os_error().is_some());
-    if let Some(advice) = error.and_then(advice) {
-        return Some(format!("{cause}; {advice}"));
+    if let Some(remedy) = error.and_then(remedy) {
+        return Some(format!("{cause}; {remedy}"));
     }
-    // A DNS lookup without a free file descriptor fails with an error that has no code. Opening a
-    // socket shows whether descriptors are exhausted.
-    let probe =
+    // A DNS lookup without a free file descriptor fails with an error that has no code. Therefore a
+    // socket is opened as a test: it fails if descriptors are exhausted.
+    let test_socket =
         (!has_code && !is_timeout(error)).then(|| Socket::new(Domain::IPV4, Type::STREAM, None));
-    let problem = probe?.err()?;
-    Some(format!("{problem}; {}", advice(&problem)?))
+    let problem = test_socket?.err()?;
+    Some(format!("{problem}; {}", remedy(&problem)?))
 }
 
-/// A timeout has no error code either. It is caused by the backend.
+/// Whether the error is a timeout. A timeout has no error code, and its cause is the backend.
 fn is_timeout(error: Option<&io::Error>) -> bool {
     error.is_some_and(|error| error.kind() == ErrorKind::TimedOut)
 }
@@ -38,7 +38,7 @@ const ENFILE: i32 = 23;
 const ENOBUFS: i32 = if cfg!(target_os = "linux") { 105 } else { 55 };
 
 /// The remedy for an exhausted resource. `None`: the error has another cause.
-fn advice(error: &io::Error) -> Option<&'static str> {
+fn remedy(error: &io::Error) -> Option<&'static str> {
     match (error.raw_os_error()?, error.kind()) {
         (EMFILE, _) => Some("raise the limit of open files (LimitNOFILE, ulimit -n)"),
         (ENFILE, _) => Some("raise fs.file-max: the machine has no open files left"),
@@ -52,14 +52,14 @@ fn advice(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// Logs the problem at most once per `WARN_INTERVAL`, because exhaustion affects every request.
+/// Logs resource exhaustion at most once per `WARN_INTERVAL`, because each request would log it.
 pub fn warn_rate_limited(problem: &str) {
     static LAST_WARNING: Mutex<Option<Instant>> = Mutex::new(None);
     let now = clock::now();
-    let mut last = LAST_WARNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last_warning = LAST_WARNING.lock().unwrap_or_else(PoisonError::into_inner);
     let is_recent = |at: Instant| now.saturating_duration_since(at) < WARN_INTERVAL;
-    if !last.is_some_and(is_recent) {
-        *last = Some(now);
+    if !last_warning.is_some_and(is_recent) {
+        *last_warning = Some(now);
         tracing::error!(
             problem,
             "the gateway has no resources for connections to backends: requests fail until \
@@ -84,7 +84,7 @@ mod tests {
             assert_eq!(describe(code), None, "{code}");
         }
         assert!(describe(EMFILE).unwrap().contains("LimitNOFILE"));
-        let resolver = io::Error::other("failed to lookup address information");
-        assert_eq!(describe_exhaustion(&resolver), None, "descriptors are free");
+        let resolver_error = io::Error::other("failed to lookup address information");
+        assert_eq!(describe_exhaustion(&resolver_error), None, "descriptors are free");
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A panic is logged and counted under the name of its task. The task is then restarted after a
 //! delay. A task that cannot be restarted is an [`EssentialTask`]: its end is reported to the
-//! server, which drains and exits with an error. The counts are static because a panic is an event
-//! of the process.
+//! server, which drains and exits with an error. The panic counts are static, because they belong
+//! to the process and not to one gateway in it.
 
 use futures_util::FutureExt;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokenweir_core::clock;
 use tokio::task::JoinHandle;
 
-/// The background tasks. Panics are counted per task.
+/// The kinds of background tasks. Panics are counted by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum BackgroundTask {
     /// Accepts client connections.
@@ -23,15 +23,15 @@ pub enum BackgroundTask {
     Connection,
     /// Serves the admin listener.
     AdminListener,
-    /// Finds streams that stall or that clients do not read.
+    /// Finds streams that stall and streams that the client does not read.
     StallSweep,
     /// Compares the memory of the process with its limit.
     MemoryWatch,
     /// Reloads certificate files.
     Certificates,
-    /// Gives free capacity to requests in the admission queue.
+    /// Assigns free capacity of backends to requests in the admission queue.
     Admission,
-    /// Logs the number of requests that a drain waits for.
+    /// Logs the number of requests whose end a drain of the gateway waits for.
     DrainProgress,
     /// Reloads the configuration.
     Reload,
@@ -78,9 +78,11 @@ pub struct EssentialTask {
 const INITIAL_RESTART_DELAY: Duration = Duration::from_secs(1);
 /// Maximum delay before a restart.
 const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
-/// A run of at least this length resets the delay to [`INITIAL_RESTART_DELAY`].
+/// Minimum time without a panic after which the next restart delay is [`INITIAL_RESTART_DELAY`]
+/// again.
 const BACKOFF_RESET_AFTER: Duration = Duration::from_mins(5);
 
+/// Number of panics of each task since the start of the process.
 static PANIC_COUNTS: [AtomicU64; BackgroundTask::ALL.len()] =
     [const { AtomicU64::new(0) }; BackgroundTask::ALL.len()];
 
@@ -111,7 +113,7 @@ impl BackgroundTask {
         Self::QualitySamples,
     ];
 
-    /// The name in metrics and logs.
+    /// The name of the task in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Listener => "listener",
@@ -139,7 +141,7 @@ impl BackgroundTask {
 }
 
 impl PanicCounts {
-    /// Panics since the start of the process.
+    /// Reads the number of panics of each task since the start of the process.
     pub fn snapshot() -> Self {
         Self(PANIC_COUNTS.each_ref().map(|count| count.load(Ordering::Relaxed)))
     }
@@ -152,19 +154,20 @@ impl PanicCounts {
 
 // === catch panics ===
 
-/// Counts and logs a panic that was caught elsewhere.
+/// Counts and logs a panic that the caller has caught.
 pub fn record_panic(task: BackgroundTask) {
     PANIC_COUNTS[task as usize].fetch_add(1, Ordering::Relaxed);
-    // The panic hook has logged the location. The payload may contain a prompt or a key.
+    // The message does not include the panic payload, which may contain a prompt or a key. The
+    // panic hook has already logged the location.
     tracing::error!(task = task.as_str(), "a background task panicked: the gateway continues");
 }
 
-/// Runs `work` and catches a panic. `None`: `work` panicked; the panic is counted and logged.
+/// Runs `work` and catches, counts and logs a panic. `None`: `work` panicked.
 pub fn catch_panic<R>(task: BackgroundTask, work: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| record_panic(task)).ok()
 }
 
-/// [`catch_panic`] for a future.
+/// Runs the future `work` and catches, counts and logs a panic. `None`: `work` panicked.
 pub async fn catch_panic_async<R>(
     task: BackgroundTask,
     work: impl Future<Output = R>,
@@ -174,8 +177,8 @@ pub async fn catch_panic_async<R>(
 
 // === run tasks ===
 
-/// Runs a task and restarts it after each panic. The task ends when its future returns. Must be
-/// called inside a Tokio runtime.
+/// Spawns a task that runs the future from `start`. After a panic, calls `start` again after a
+/// delay. The task ends when its future returns. Must be called inside a Tokio runtime.
 pub fn spawn<R>(
     task: BackgroundTask,
     mut start: impl FnMut() -> R + Send + 'static,
@@ -187,8 +190,8 @@ where
         let mut delay = INITIAL_RESTART_DELAY;
         loop {
             let start_time = clock::now();
-            if let Some(running) = catch_panic(task, &mut start)
-                && catch_panic_async(task, running).await.is_some()
+            if let Some(future) = catch_panic(task, &mut start)
+                && catch_panic_async(task, future).await.is_some()
             {
                 return;
             }
@@ -201,22 +204,23 @@ where
     }))
 }
 
-/// Runs a task that must not end before the process does. Must be called inside a Tokio runtime.
+/// Spawns a task that is not restarted and must not end before the gateway stops. Must be called
+/// inside a Tokio runtime.
 pub fn spawn_essential(
     task: BackgroundTask,
-    running: impl Future<Output = ()> + Send + 'static,
+    future: impl Future<Output = ()> + Send + 'static,
 ) -> EssentialTask {
-    let running = async move {
-        // A panic and a return both end the task.
-        let _ = catch_panic_async(task, running).await;
+    let supervised = async move {
+        // The result is ignored, because a panic and a return both end the task.
+        let _ = catch_panic_async(task, future).await;
     };
-    EssentialTask { task, handle: SupervisedTask(tokio::spawn(running)) }
+    EssentialTask { task, handle: SupervisedTask(tokio::spawn(supervised)) }
 }
 
 // === impl SupervisedTask, EssentialTask ===
 
 impl SupervisedTask {
-    /// Aborts the task and waits until its state is dropped.
+    /// Aborts the task and waits until its future is dropped.
     pub async fn stop(mut self) {
         self.0.abort();
         // The result is an abort or a normal end: panics are caught inside the task.
@@ -231,7 +235,8 @@ impl Drop for SupervisedTask {
 }
 
 impl EssentialTask {
-    /// Waits until the task ends, which is a failure. Must not be called again after it returned.
+    /// Waits until the task ends, which is a failure. Logs the end and returns the kind of the
+    /// task. Must not be called again after it returned.
     pub async fn wait_for_end(&mut self) -> BackgroundTask {
         let _ = (&mut self.handle.0).await;
         tracing::error!(
@@ -251,12 +256,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn panicking_task_is_counted_and_restarted_with_backoff() {
-        let (before, began) =
+        let (before, start_time) =
             (PanicCounts::snapshot().for_task(BackgroundTask::Diagnosis), clock::now());
         let starts = Arc::new(AtomicUsize::new(0));
-        let counted = starts.clone();
+        let start_counter = starts.clone();
         let mut running = spawn(BackgroundTask::Diagnosis, move || {
-            let start = counted.fetch_add(1, Ordering::SeqCst);
+            let start = start_counter.fetch_add(1, Ordering::SeqCst);
             async move {
                 tokio::task::yield_now().await;
                 assert!(start >= 3, "the first three panic");
@@ -265,12 +270,12 @@ mod tests {
         (&mut running.0).await.unwrap();
         assert_eq!(starts.load(Ordering::SeqCst), 4);
         assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::Diagnosis) - before, 3);
-        assert_eq!((clock::now() - began).as_secs(), 1 + 2 + 4);
+        assert_eq!((clock::now() - start_time).as_secs(), 1 + 2 + 4);
     }
 
     #[tokio::test(start_paused = true)]
     async fn backoff_resets_after_a_stable_run() {
-        let began = clock::now();
+        let start_time = clock::now();
         let mut starts = 0_u32;
         let mut running = spawn(BackgroundTask::MemoryWatch, move || {
             starts += 1;
@@ -281,7 +286,10 @@ mod tests {
             }
         });
         (&mut running.0).await.unwrap();
-        assert_eq!((clock::now() - began), BACKOFF_RESET_AFTER * 10 + INITIAL_RESTART_DELAY * 9);
+        assert_eq!(
+            (clock::now() - start_time),
+            BACKOFF_RESET_AFTER * 10 + INITIAL_RESTART_DELAY * 9
+        );
     }
 
     #[tokio::test]
@@ -307,12 +315,12 @@ mod tests {
     #[tokio::test]
     async fn end_of_an_essential_task_is_reported() {
         let before = PanicCounts::snapshot().for_task(BackgroundTask::AdminListener);
-        let mut panics =
+        let mut panicking_task =
             spawn_essential(BackgroundTask::AdminListener, async { panic!("a defect") });
-        assert_eq!(panics.wait_for_end().await, BackgroundTask::AdminListener);
+        assert_eq!(panicking_task.wait_for_end().await, BackgroundTask::AdminListener);
         assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::AdminListener) - before, 1);
-        let mut returns = spawn_essential(BackgroundTask::AdminListener, async {});
-        assert_eq!(returns.wait_for_end().await, BackgroundTask::AdminListener);
+        let mut returning_task = spawn_essential(BackgroundTask::AdminListener, async {});
+        assert_eq!(returning_task.wait_for_end().await, BackgroundTask::AdminListener);
         assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::AdminListener) - before, 1);
     }
 
@@ -320,8 +328,9 @@ mod tests {
     fn tasks_have_unique_names_in_declaration_order() {
         for (index, task) in BackgroundTask::ALL.iter().enumerate() {
             assert_eq!(*task as usize, index);
-            let same = BackgroundTask::ALL.iter().filter(|other| other.as_str() == task.as_str());
-            assert_eq!(same.count(), 1, "{task:?}");
+            let same_name =
+                BackgroundTask::ALL.iter().filter(|other| other.as_str() == task.as_str());
+            assert_eq!(same_name.count(), 1, "{task:?}");
         }
     }
 }

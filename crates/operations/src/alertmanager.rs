@@ -44,7 +44,8 @@ struct InhibitRule {
     equal: Vec<&'static str>,
 }
 
-/// The configuration file. Notifications go to `webhook`, with the severity appended.
+/// Generates the configuration file. `webhook` is the URL for notifications. A path segment with
+/// the severity is appended to it.
 pub(super) fn print(webhook: &str) -> yaml::RenderResult {
     let receiver = |severity: AlertSeverity| AlertReceiver {
         name: severity.as_str(),
@@ -53,7 +54,7 @@ pub(super) fn print(webhook: &str) -> yaml::RenderResult {
             send_resolved: true,
         }],
     };
-    let page = AlertRoute {
+    let page_route = AlertRoute {
         receiver: AlertSeverity::Page.as_str(),
         matchers: vec![format!("severity = {}", AlertSeverity::Page.as_str())],
         group_wait: "10s",
@@ -64,14 +65,14 @@ pub(super) fn print(webhook: &str) -> yaml::RenderResult {
     yaml::print(
         "alertmanager",
         &AlertmanagerConfig {
-            route: AlertRoute { routes: vec![page], ..ticket_route() },
+            route: AlertRoute { routes: vec![page_route], ..ticket_route() },
             receivers: vec![receiver(AlertSeverity::Ticket), receiver(AlertSeverity::Page)],
             inhibit_rules: inhibit_rules(),
         },
     )
 }
 
-/// The route of tickets, which is also the root of all routes.
+/// The route of alerts with severity `ticket`, which is also the root of all routes.
 fn ticket_route() -> AlertRoute {
     AlertRoute {
         receiver: AlertSeverity::Ticket.as_str(),
@@ -84,6 +85,7 @@ fn ticket_route() -> AlertRoute {
     }
 }
 
+/// One rule for each inhibition of the table of alerts.
 fn inhibit_rules() -> Vec<InhibitRule> {
     let mut rules = Vec::new();
     for alert in alerts::all() {

@@ -1,5 +1,5 @@
-//! The catalogue of metrics, as far as generated files need it. The gateway builds it from its own
-//! table of metrics.
+//! The catalogue of metrics, with the data that the generated files need. The gateway builds it
+//! from its own table of metrics.
 
 use tokenweir_core::metric_kind::MetricKind;
 
@@ -7,41 +7,43 @@ use tokenweir_core::metric_kind::MetricKind;
 #[derive(Debug, Clone, Default)]
 pub struct MetricCatalogue(pub Vec<MetricDescription>);
 
-/// One metric.
+/// The description of one metric.
 #[derive(Debug, Clone)]
 pub struct MetricDescription {
-    /// The name in Prometheus, without the suffixes of a histogram's series.
+    /// The name of the metric in Prometheus. For a histogram: the name without `_bucket`, `_sum`
+    /// and `_count`.
     pub name: &'static str,
-    /// The help text.
+    /// The help text of the metric.
     pub help: &'static str,
-    /// The kind.
+    /// The kind of the metric: counter, gauge or histogram.
     pub kind: MetricKind,
-    /// The labels, in order.
+    /// The labels of the metric, in the order of export.
     pub labels: Vec<LabelDescription>,
 }
 
-/// One label of a metric.
+/// The description of one label of a metric.
 #[derive(Debug, Clone)]
 pub struct LabelDescription {
-    /// The name.
+    /// The name of the label.
     pub name: &'static str,
-    /// A description of the values, in Markdown.
+    /// A description of the values of the label, in Markdown.
     pub values: String,
 }
 
-/// The name of a metric without the suffix of a histogram's series.
+/// The name of the metric to which a series belongs: the name of the series without `_bucket`,
+/// `_sum` or `_count`.
 pub fn family(name: &str) -> &str {
     let suffixes = ["_bucket", "_sum", "_count"];
     suffixes.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name)
 }
 
-// === impl Catalogue ===
+// === impl MetricCatalogue ===
 
 impl MetricCatalogue {
-    /// Whether the metric of a series has a label.
+    /// Whether the metric of a series has a label. False if the metric is not in the catalogue.
     pub(crate) fn has_label(&self, series: &str, label: &str) -> bool {
-        let is_metric = |known: &str| known == series || known == family(series);
+        let is_metric = |name: &str| name == series || name == family(series);
         let metric = self.0.iter().find(|metric| is_metric(metric.name));
-        metric.is_some_and(|metric| metric.labels.iter().any(|known| known.name == label))
+        metric.is_some_and(|metric| metric.labels.iter().any(|candidate| candidate.name == label))
     }
 }

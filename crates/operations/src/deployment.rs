@@ -1,16 +1,16 @@
-//! The addresses of the services around the gateway, which the generated files refer to.
+//! The addresses of the services of a deployment, to which the generated files refer.
 
-/// The addresses of the services, as `host:port` unless stated otherwise.
+/// The addresses of the services of a deployment, as `host:port` unless stated otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeploymentEndpoints {
-    /// The admin listeners of the gateways.
+    /// The addresses of the admin listeners of the gateways.
     pub gateways: Vec<String>,
-    /// The names and addresses of the backends.
+    /// The name and the address of each backend.
     pub backends: Vec<(String, String)>,
-    /// Host and port of the exporter of GPU metrics. Prometheus has no targets if the name does not
-    /// resolve.
+    /// Host name and port of the exporter of GPU metrics. Without a DNS entry for the host name,
+    /// Prometheus scrapes no GPU metrics.
     pub gpus: (String, u16),
-    /// The metrics that the collector computes from spans.
+    /// The address at which the collector exports the metrics that it computes from spans.
     pub span_metrics: String,
     /// The URL of Prometheus.
     pub prometheus: String,
@@ -25,8 +25,9 @@ pub struct DeploymentEndpoints {
 }
 
 impl DeploymentEndpoints {
-    /// One gateway and its backends, and the other services by the names that they have in
-    /// `docker/compose.yml`.
+    /// The endpoints of a deployment with one gateway. `admin` is the address of its admin
+    /// listener, and `backends` are the names and addresses of its backends. The other services
+    /// have the names of `docker/compose.yml`.
     pub fn new(admin: String, backends: Vec<(String, String)>) -> Self {
         Self {
             gateways: vec![admin],

@@ -4,7 +4,7 @@ use super::deployment::DeploymentEndpoints;
 use super::yaml;
 use serde::Serialize;
 
-/// The uid of the data source for traces, which exemplars link to.
+/// The uid of the data source for traces. Exemplars link to it.
 const JAEGER_UID: &str = "jaeger";
 
 #[derive(Serialize)]
@@ -38,7 +38,7 @@ struct PrometheusOptions {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ExemplarTraceLink {
-    /// The label of exemplars.
+    /// The exemplar label that contains the trace id.
     name: &'static str,
     datasource_uid: &'static str,
     url_display_label: &'static str,
@@ -65,18 +65,19 @@ struct ProviderOptions {
     path: &'static str,
 }
 
-/// The file of data sources. An exemplar of a metric opens its trace.
-pub(super) fn datasources(around: &DeploymentEndpoints) -> yaml::RenderResult {
+/// Generates the file of data sources: Prometheus and Jaeger. Exemplars link to traces in Jaeger.
+pub(super) fn datasources(endpoints: &DeploymentEndpoints) -> yaml::RenderResult {
     let prometheus = GrafanaDatasource {
         name: "Prometheus",
         r#type: "prometheus",
         uid: "prometheus",
-        url: &around.prometheus,
+        url: &endpoints.prometheus,
         access: "proxy",
         is_default: true,
         json_data: Some(PrometheusOptions {
             http_method: "POST",
-            // The scrape interval, from which Grafana computes $__rate_interval.
+            // Must equal the scrape interval of Prometheus: Grafana computes $__rate_interval from
+            // it.
             time_interval: "5s",
             exemplar_trace_id_destinations: [ExemplarTraceLink {
                 name: "trace_id",
@@ -89,7 +90,7 @@ pub(super) fn datasources(around: &DeploymentEndpoints) -> yaml::RenderResult {
         name: "Jaeger",
         r#type: "jaeger",
         uid: JAEGER_UID,
-        url: &around.jaeger,
+        url: &endpoints.jaeger,
         access: "proxy",
         is_default: false,
         json_data: None,
@@ -100,7 +101,7 @@ pub(super) fn datasources(around: &DeploymentEndpoints) -> yaml::RenderResult {
     )
 }
 
-/// The file of the dashboard provider.
+/// Generates the file of the dashboard provider, which loads dashboards from a folder.
 pub(super) fn provider() -> yaml::RenderResult {
     let provider = DashboardProvider {
         name: "tokenweir",

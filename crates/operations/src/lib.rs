@@ -1,7 +1,8 @@
-//! The files that a deployment of the gateway needs: the configuration and rules of Prometheus, the
-//! routes of Alertmanager, dashboards, a collector for traces, runbooks, and the references of the
-//! configuration and of the metrics. All files are generated from tables. A test checks every
-//! metric, label and label value of the queries against the catalogue of metrics.
+//! Generates the files that a deployment of the gateway needs: the configuration and rules of
+//! Prometheus, the configuration of Alertmanager, dashboards, the configuration of a collector of
+//! traces, runbooks, and the references of the configuration and of the metrics. All files are
+//! generated from tables. A test checks each metric, label and label value of the queries against
+//! the catalogue of metrics.
 
 mod alertmanager;
 pub mod alerts;
@@ -53,16 +54,16 @@ pub enum Artifact {
     MetricsReference,
 }
 
-/// The tables of the gateway from which files are generated.
+/// The tables that the gateway provides for the generated files.
 #[derive(Debug)]
 pub struct GatewayTables {
-    /// The metrics.
+    /// The catalogue of the metrics.
     pub metrics: MetricCatalogue,
-    /// The JSON Schema of the configuration.
+    /// The JSON Schema of the configuration file.
     pub schema: Schema,
 }
 
-/// The configuration of the collector, which has no parameters.
+/// The configuration file of the OpenTelemetry Collector. It depends on no input.
 const COLLECTOR_CONFIG: &str = include_str!("collector.yaml");
 
 impl Artifact {
@@ -83,7 +84,7 @@ impl Artifact {
         Self::MetricsReference,
     ];
 
-    /// The path of the file in the repository.
+    /// The path of the generated file in this repository.
     pub const fn path(self) -> &'static str {
         match self {
             Self::Prometheus => "config/prometheus/prometheus.yml",
@@ -102,21 +103,21 @@ impl Artifact {
         }
     }
 
-    /// The text of the file.
+    /// Generates the text of the file for a deployment with these endpoints.
     pub fn print(
         self,
         gateway: &GatewayTables,
-        around: &DeploymentEndpoints,
+        endpoints: &DeploymentEndpoints,
     ) -> Result<String, RenderError> {
         let GatewayTables { metrics, schema } = gateway;
         match self {
-            Self::Prometheus => prometheus_config::print(around),
+            Self::Prometheus => prometheus_config::print(endpoints),
             Self::RecordingRules => rule_files::render_recording_rules(),
-            Self::AlertRules => rule_files::render_alert_rules(&around.runbooks),
-            Self::Alertmanager => alertmanager::print(&around.webhook),
+            Self::AlertRules => rule_files::render_alert_rules(&endpoints.runbooks),
+            Self::Alertmanager => alertmanager::print(&endpoints.webhook),
             Self::DashboardOverview => Ok(dashboards::overview_dashboard(metrics).print()),
             Self::DashboardBackend => Ok(dashboards::backend_dashboard(metrics).print()),
-            Self::GrafanaDatasources => grafana::datasources(around),
+            Self::GrafanaDatasources => grafana::datasources(endpoints),
             Self::GrafanaProvider => grafana::provider(),
             Self::Collector => Ok(COLLECTOR_CONFIG.to_owned()),
             Self::Runbooks => Ok(runbooks::print()),

@@ -1,7 +1,8 @@
 //! Generates the configuration of Prometheus: scrape jobs, rule files and exemplar storage.
 //!
-//! The engines are scraped too, for metrics that the gateway does not read. Their series have the
-//! gateway's name of the backend in the label `backend`, so that one query can combine both.
+//! Prometheus also scrapes the engines, for metrics that the gateway does not read. The series of
+//! an engine have a label `backend` with the name that the gateway uses, so that a query can
+//! combine series of the engine and of the gateway.
 
 use super::deployment::DeploymentEndpoints;
 use super::yaml;
@@ -61,7 +62,7 @@ struct StaticTargets<'a> {
     labels: Option<TargetLabels<'a>>,
 }
 
-/// Targets from the DNS addresses of a name, which may be none.
+/// Scrape targets that Prometheus finds by a DNS lookup of a name. The lookup may find no target.
 #[derive(Serialize)]
 struct DnsTargets<'a> {
     names: [&'a str; 1],
@@ -74,9 +75,9 @@ struct TargetLabels<'a> {
     backend: &'a str,
 }
 
-/// The configuration file.
-pub(super) fn print(around: &DeploymentEndpoints) -> yaml::RenderResult {
-    let alertmanager = StaticTargets { targets: vec![&around.alertmanager], labels: None };
+/// Generates the configuration file.
+pub(super) fn print(endpoints: &DeploymentEndpoints) -> yaml::RenderResult {
+    let alertmanager = StaticTargets { targets: vec![&endpoints.alertmanager], labels: None };
     let file = PrometheusConfig {
         global: GlobalConfig { scrape_interval: "5s", evaluation_interval: "15s" },
         storage: StorageConfig { exemplars: ExemplarConfig { max_exemplars: 100_000 } },
@@ -84,33 +85,33 @@ pub(super) fn print(around: &DeploymentEndpoints) -> yaml::RenderResult {
         alerting: AlertingConfig {
             alertmanagers: [AlertmanagerTargets { static_configs: [alertmanager] }],
         },
-        scrape_configs: scrape_jobs(around),
+        scrape_configs: scrape_jobs(endpoints),
     };
     yaml::print("prometheus", &file)
 }
 
-fn scrape_jobs(around: &DeploymentEndpoints) -> Vec<ScrapeJob<'_>> {
+fn scrape_jobs(endpoints: &DeploymentEndpoints) -> Vec<ScrapeJob<'_>> {
     let job = |name, static_configs| ScrapeJob {
         name,
         scrape_interval: Some("15s"),
         static_configs,
         dns_sd_configs: Vec::new(),
     };
-    let backends = around.backends.iter().map(|(name, address)| StaticTargets {
+    let backends = endpoints.backends.iter().map(|(name, address)| StaticTargets {
         targets: vec![address],
         labels: Some(TargetLabels { backend: name }),
     });
-    let gateways = around.gateways.iter().map(String::as_str).collect();
-    let (gpus, port) = &around.gpus;
+    let gateways = endpoints.gateways.iter().map(String::as_str).collect();
+    let (gpus, port) = &endpoints.gpus;
     vec![
         ScrapeJob {
             scrape_interval: None,
             ..job("tokenweir", vec![StaticTargets { targets: gateways, labels: None }])
         },
-        // The gateway scrapes these pages often already, and each scrape costs CPU time of the
-        // engine's server.
+        // The interval is longer than that of the gateway's pages, because the gateway already
+        // scrapes the engines often, and each scrape costs CPU time of the engine's server.
         job("vllm", backends.collect()),
-        job("spans", vec![StaticTargets { targets: vec![&around.span_metrics], labels: None }]),
+        job("spans", vec![StaticTargets { targets: vec![&endpoints.span_metrics], labels: None }]),
         ScrapeJob {
             dns_sd_configs: vec![DnsTargets { names: [gpus], r#type: "A", port: *port }],
             ..job("gpus", Vec::new())

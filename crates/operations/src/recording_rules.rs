@@ -1,34 +1,35 @@
-//! Recording rules: series that alerts compare with an hour before, and the shares of bad requests
-//! over the windows of the objectives.
+//! The recording rules of Prometheus. They record series that alerts compare with their values an
+//! hour before, and the shares of bad requests over the windows of the SLO alerts.
 
 use serde::Serialize;
 
-/// A group of rules that are evaluated together.
+/// A group of recording rules that Prometheus evaluates together.
 #[derive(Debug, Clone, Serialize)]
 pub struct RecordingRuleGroup {
-    /// The name.
+    /// The name of the group.
     pub name: &'static str,
-    /// Interval between two evaluations.
+    /// Time between two evaluations, as a duration of Prometheus.
     pub interval: &'static str,
-    /// The rules.
+    /// The rules of the group.
     pub rules: Vec<RecordingRule>,
 }
 
-/// A recording rule.
+/// A recording rule: a query whose result Prometheus stores as a series.
 #[derive(Debug, Clone, Serialize)]
 pub struct RecordingRule {
-    /// The name of the series: level, metric, operation.
+    /// The name of the recorded series, in the form `level:metric:operations`.
     pub record: String,
-    /// The query.
+    /// The Prometheus query.
     pub expr: String,
 }
 
-/// Windows of objectives that are evaluated with all other rules.
+/// Windows over which the share of bad requests is recorded every 30 s.
 const SHORT_WINDOWS: [&str; 5] = ["5m", "30m", "1h", "2h", "6h"];
-/// Windows that are costly to evaluate and change slowly.
+/// Windows over which the share of bad requests is recorded every 5 min only, because the queries
+/// are costly and their results change slowly.
 const LONG_WINDOWS: [&str; 3] = ["1d", "3d", "30d"];
 
-/// All groups.
+/// All groups of recording rules.
 pub fn groups() -> Vec<RecordingRuleGroup> {
     vec![
         RecordingRuleGroup {
@@ -45,6 +46,7 @@ pub fn groups() -> Vec<RecordingRuleGroup> {
     ]
 }
 
+/// The rules of the error budget of each objective and of the short windows.
 fn slo_rules() -> Vec<RecordingRule> {
     let budget = RecordingRule {
         record: "tokenweir:slo_budget:ratio".into(),
@@ -53,7 +55,8 @@ fn slo_rules() -> Vec<RecordingRule> {
     [budget].into_iter().chain(SHORT_WINDOWS.map(bad_request_ratio)).collect()
 }
 
-/// The share of bad requests. Without requests the series has no value.
+/// The rule that records the share of bad requests of each objective over a window. Without
+/// requests the series has no value.
 fn bad_request_ratio(window: &str) -> RecordingRule {
     RecordingRule {
         record: format!("tokenweir:slo_bad:ratio_rate{window}"),
@@ -64,6 +67,7 @@ fn bad_request_ratio(window: &str) -> RecordingRule {
     }
 }
 
+/// The rules of latencies, request counts and rates that the latency alerts use.
 fn traffic_rules() -> Vec<RecordingRule> {
     [
         (

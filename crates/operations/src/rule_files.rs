@@ -41,19 +41,21 @@ struct AlertAnnotations<'a> {
     runbook_url: String,
 }
 
-/// The file of recording rules.
+/// Generates the file of recording rules.
 pub(super) fn render_recording_rules() -> yaml::RenderResult {
     yaml::print("recording-rules", &RuleFile { groups: recording_rules::groups() })
 }
 
-/// The file of alert rules, with a group per area. `runbooks` is the URL of the page of runbooks.
+/// Generates the file of alert rules, with one group for each area. `runbooks` is the URL of the
+/// page of runbooks.
 pub(super) fn render_alert_rules(runbooks: &str) -> yaml::RenderResult {
     let alerts = alerts::all();
-    let groups = alerts.chunk_by(|one, next| one.area == next.area).map(|alerts| AlertRuleGroup {
-        name: format!("tokenweir-{}", alerts.first().map_or("", |alert| alert.area)),
-        interval: "15s",
-        rules: alerts.iter().map(|alert| alert_rule(alert, runbooks)).collect(),
-    });
+    let groups =
+        alerts.chunk_by(|alert, next| alert.area == next.area).map(|alerts| AlertRuleGroup {
+            name: format!("tokenweir-{}", alerts.first().map_or("", |alert| alert.area)),
+            interval: "15s",
+            rules: alerts.iter().map(|alert| alert_rule(alert, runbooks)).collect(),
+        });
     yaml::print("alert-rules", &RuleFile { groups: groups.collect() })
 }
 

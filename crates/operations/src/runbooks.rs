@@ -14,7 +14,7 @@ working hours. *Dashboard* is the dashboard *tokenweir*; `GATEWAY:9090` is the a
 
 ";
 
-/// The page of runbooks.
+/// Generates the page of runbooks.
 pub(super) fn print() -> String {
     let alerts = alerts::all();
     let mut page = PAGE_HEADER.to_owned();
@@ -25,8 +25,9 @@ pub(super) fn print() -> String {
     page
 }
 
-/// The table of alerts, which the documentation contains too. `page` is the path of the page of
-/// runbooks, relative to the page with the table.
+/// Renders a Markdown table of alerts with links to their runbooks. The page of runbooks and the
+/// documentation contain it. `page` is the path of the page of runbooks, relative to the page with
+/// the table.
 pub fn table(page: &str, alerts: &[Alert]) -> String {
     let mut table = String::from("| alert | severity | after | fires when |\n|---|---|---|---|\n");
     for alert in alerts {

@@ -1,7 +1,7 @@
 //! The pool of KV cache blocks of one engine. A request pins the blocks that it uses. A released
-//! block keeps its content and can be found by its hash until it is evicted; the least recently
-//! used block is evicted first. As in vLLM, a pool in which all blocks are free can hold a warm
-//! prefix cache.
+//! block is free, but it keeps its content and can be found by its hash until it is evicted. The
+//! least recently used block is evicted first. As in vLLM, a pool in which all blocks are free can
+//! therefore hold a warm prefix cache.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 pub struct BlockPool {
     blocks: Vec<KvBlock>,
     blocks_by_hash: HashMap<u64, BlockId>,
-    /// Unpinned blocks in the order of their release.
+    /// Unpinned blocks by `KvBlock::release_order`. The first one is evicted first.
     free_blocks: BTreeMap<u64, BlockId>,
+    /// Number of releases so far, which is the `release_order` of the next released block.
     release_count: u64,
 }
 
@@ -21,7 +22,9 @@ pub struct BlockId(u32);
 
 #[derive(Debug, Default)]
 struct KvBlock {
+    /// Number of requests that use the block.
     pin_count: u32,
+    /// Hash of the content. `None`: the block is not full, or another block has the same hash.
     hash: Option<u64>,
     /// Key of the block in `free_blocks` while no request pins it.
     release_order: u64,
@@ -53,17 +56,18 @@ impl BlockPool {
         self.free_blocks.len()
     }
 
-    /// Share of pinned blocks, 0 to 1.
+    /// Share of blocks that are pinned, from 0 to 1.
     pub fn usage(&self) -> f64 {
         (self.total() - self.free()) as f64 / self.total().max(1) as f64
     }
 
-    /// Returns the blocks that hold the longest cached prefix of these chained hashes.
+    /// Returns the cached blocks of the first hashes, up to the first hash without a cached block.
+    /// `hashes` are the chained hashes of the blocks of a prompt.
     pub fn cached_prefix(&self, hashes: &[u64]) -> Vec<BlockId> {
         hashes.iter().map_while(|hash| self.blocks_by_hash.get(hash).copied()).collect()
     }
 
-    /// Number of blocks that would be free after `hits` are pinned.
+    /// Number of blocks that would be free if the blocks `hits` were pinned.
     pub fn free_after_pinning(&self, hits: &[BlockId]) -> usize {
         self.free() - hits.iter().filter(|&&id| self.block(id).pin_count == 0).count()
     }
@@ -105,8 +109,8 @@ impl BlockPool {
         }
     }
 
-    /// Unpins the blocks of one request. The last block becomes the first to evict, because more
-    /// requests share the beginning of a prompt than its end.
+    /// Unpins the blocks of one request. The last block of the request will be evicted before its
+    /// first block, because more requests share the beginning of a prompt than its end.
     pub fn release(&mut self, held: &mut Vec<BlockId>) {
         while let Some(id) = held.pop() {
             let block = &mut self.blocks[id.0 as usize];

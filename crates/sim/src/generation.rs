@@ -32,7 +32,7 @@ impl Generation {
         Ok(Self { backend: Arc::clone(backend), sequence_ids, progress })
     }
 
-    /// Returns the progress and registers the task, which is woken at the next token.
+    /// Returns the progress, and registers the task of `context` to be woken at the next token.
     pub(super) fn progress(&self, context: &Context<'_>) -> &GenerationProgress {
         self.progress.waker.register(context.waker());
         &self.progress
@@ -43,14 +43,14 @@ impl Generation {
         self.backend.count_bytes(bytes);
     }
 
-    /// Waits until every sequence has its `wanted` number of tokens. Returns the number of cached
-    /// prompt tokens.
-    pub(super) async fn finished(&self, wanted: &[u32]) -> u32 {
+    /// Waits until each sequence has produced its number of tokens in `token_counts`. Returns the
+    /// number of cached prompt tokens.
+    pub(super) async fn wait_until_finished(&self, token_counts: &[u32]) -> u32 {
         poll_fn(|context| {
             let progress = self.progress(context);
-            let mut choices = wanted.iter().enumerate();
-            let done = choices.all(|(choice, &wanted)| progress.produced(choice) >= wanted);
-            if done { Poll::Ready(progress.cached_tokens()) } else { Poll::Pending }
+            let mut choices = token_counts.iter().enumerate();
+            let is_done = choices.all(|(choice, &count)| progress.produced(choice) >= count);
+            if is_done { Poll::Ready(progress.cached_tokens()) } else { Poll::Pending }
         })
         .await
     }

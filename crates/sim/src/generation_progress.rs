@@ -7,12 +7,14 @@ use futures_util::task::AtomicWaker;
 
 use super::wire::TokenProgress;
 
-/// Number of tokens produced by each sequence of one request. The engine loop writes it and the
-/// connection reads it, so a slow client does not make the engine queue tokens.
+/// Number of tokens produced by each sequence of one request. The engine loop writes the numbers,
+/// and the task of the connection reads them. Tokens are not queued, so a slow client costs no
+/// memory.
 #[derive(Debug)]
 pub(super) struct GenerationProgress {
     produced_tokens: Box<[AtomicU32]>,
     cached_tokens: AtomicU32,
+    /// Wakes the task of the connection.
     pub(super) waker: AtomicWaker,
 }
 
@@ -22,7 +24,8 @@ impl GenerationProgress {
         Arc::new(Self { produced_tokens, cached_tokens: 0.into(), waker: AtomicWaker::new() })
     }
 
-    /// Sets the number of tokens of a choice and wakes the connection.
+    /// Sets the number of tokens produced for a choice and wakes the task of the connection. The
+    /// cached tokens of choice 0 count for the request.
     pub(super) fn advance(&self, choice: usize, tokens: u32, cached_tokens: u32) {
         if choice == 0 {
             self.cached_tokens.store(cached_tokens, Ordering::Relaxed);

@@ -32,7 +32,7 @@ pub use self::settings::{PositiveNumber, SimulatorSettings};
 pub use self::simulated_backend::{SimulatedBackend, SimulatedBackendStats};
 use self::telemetry::RequestSpanExporter;
 
-/// Backends whose ports are open. They answer no request before [`run`](Self::run).
+/// Simulated backends with bound listeners. They respond to no request before [`run`](Self::run).
 #[derive(Debug)]
 pub struct Simulator {
     listeners: Vec<TcpListener>,
@@ -43,7 +43,7 @@ pub struct Simulator {
 /// The simulator could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatorBindError {
-    /// A port could not be opened.
+    /// The listener of a backend could not be bound.
     #[error("backend {number} cannot listen on {addr}")]
     Listen {
         /// Index of the backend, from 0.
@@ -53,7 +53,7 @@ pub enum SimulatorBindError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The port numbers after the first port do not suffice for all backends.
+    /// There are fewer port numbers from the first port to 65535 than backends.
     #[error("{backends} backends do not fit after port {first}")]
     NoPortsLeft {
         /// The first port.
@@ -68,9 +68,9 @@ pub enum SimulatorBindError {
 }
 
 impl Simulator {
-    /// Opens one port per backend: the configured port and the ports that follow it. With port 0,
-    /// the operating system chooses every port. The error names the address that could not be
-    /// opened. Must be called in a Tokio runtime, because the span exporter needs one.
+    /// Binds one listener per backend, to the configured port and the ports that follow it. With
+    /// port 0, the operating system chooses every port. The error names the address that could not
+    /// be bound. Must be called in a Tokio runtime, because the span exporter needs one.
     pub async fn bind(settings: &SimulatorSettings) -> Result<Self, SimulatorBindError> {
         let endpoint = settings.otlp_traces_endpoint.as_deref();
         let spans = endpoint.map(RequestSpanExporter::start).transpose()?.map(Arc::new);
@@ -89,7 +89,7 @@ impl Simulator {
         Ok(sim)
     }
 
-    /// The address of each backend.
+    /// The address of the listener of each backend.
     pub fn addrs(&self) -> &[SocketAddr] {
         &self.addrs
     }
@@ -99,14 +99,14 @@ impl Simulator {
         self.backend(index).map(|backend| backend.stats())
     }
 
-    /// Returns a backend, so that a test can observe it while [`run`](Self::run) owns the
-    /// simulator.
+    /// Returns the backend with an index, so that a test can observe it while [`run`](Self::run)
+    /// owns the simulator. `None` if there is no such backend.
     pub fn backend(&self, index: usize) -> Option<Arc<SimulatedBackend>> {
         self.backends.get(index).cloned()
     }
 
-    /// Serves requests until `shutdown` completes. Then all connections are closed without a
-    /// response, as if the servers had been killed.
+    /// Serves requests until `shutdown` completes. Then all connections are closed at once, and
+    /// open requests get no further response bytes, as if the backends had been killed.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let mut tasks = JoinSet::new();
         for (listener, backend) in self.listeners.into_iter().zip(self.backends) {

@@ -28,11 +28,13 @@ pub struct GeneratedToken {
     pub id: SequenceId,
     /// Position in the output, from 1.
     pub nth: u32,
-    /// Time since the previous token; for the first token, time since the submission.
+    /// Time since the previous token of the sequence. For the first token, time since the
+    /// submission. Zero for an accepted draft token, which exists at the same time as the previous
+    /// token.
     pub gap: Duration,
     /// Number of prompt tokens.
     pub prompt_tokens: u32,
-    /// Prompt tokens found in the prefix cache at the first admission.
+    /// Number of prompt tokens found in the prefix cache at the first admission.
     pub cached_tokens: u32,
 }
 
@@ -51,19 +53,25 @@ pub struct FinishedSequence {
     pub last_token: Duration,
 }
 
+/// A sequence in the queue or in the batch.
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: SequenceId,
     request: SequenceRequest,
+    /// Number of generated tokens.
     generated: u32,
     /// Number of tokens whose keys and values are in `blocks`.
     pub(super) computed: u32,
     /// Number of `computed` tokens that belong to the current step.
     pub(super) scheduled: u32,
+    /// The pinned blocks of the sequence.
     pub(super) blocks: Vec<BlockId>,
+    /// Number of full blocks whose hashes are registered in the pool.
     hashed_blocks: usize,
+    /// Number of cached tokens at the first admission. `None`: not yet admitted.
     cached: Option<u32>,
     arrived: Duration,
+    /// Time of the first admission.
     admitted_at: Duration,
     first_token: Duration,
     last_token: Duration,
@@ -97,32 +105,37 @@ impl Sequence {
         self.request.prompt_tokens + self.generated
     }
 
+    /// Number of prompt tokens and of output tokens at the end of the sequence.
     pub(super) fn max_token_count(&self) -> u32 {
         self.request.prompt_tokens.saturating_add(self.request.output_tokens)
     }
 
+    /// Number of tokens whose keys and values must still be computed.
     pub(super) fn pending(&self) -> u32 {
         self.len() - self.computed
     }
 
-    /// Whether this step computed only the last generated token.
+    /// Whether the sequence has generated tokens and at most one of its tokens is computed in the
+    /// current step.
     pub(super) fn is_decoding(&self) -> bool {
         self.generated > 0 && self.scheduled <= 1
     }
 
+    /// Number of blocks to allocate before `tokens` further tokens are computed.
     pub(super) fn missing_blocks(&self, tokens: u32, block_size: u32) -> usize {
         ((self.computed + tokens).div_ceil(block_size) as usize).saturating_sub(self.blocks.len())
     }
 
-    /// Hashes of the blocks that can be reused from the cache. The last token is always computed,
-    /// because the next token is sampled from its result.
+    /// Hashes of the blocks that may be reused from the cache. The block of the last token is not
+    /// among them: the last token is always computed, because the next token is sampled from its
+    /// result.
     pub(super) fn reusable_block_hashes(&self, block_size: u32) -> &[u64] {
         let full = ((self.len() - 1) / block_size) as usize;
         &self.request.block_hashes[..full.min(self.request.block_hashes.len())]
     }
 
-    /// Admits the sequence to the batch with the blocks found in the cache. Returns the number of
-    /// cached tokens at the first admission, and `None` after a preemption.
+    /// Admits the sequence to the batch with `hits`, the blocks found in the cache. Returns the
+    /// number of cached tokens at the first admission. Returns `None` after a preemption.
     pub(super) fn admit(&mut self, hits: Vec<BlockId>, size: u32, now: Duration) -> Option<u32> {
         self.computed = hits.len() as u32 * size;
         self.hashed_blocks = hits.len();
@@ -135,8 +148,8 @@ impl Sequence {
         self.cached
     }
 
-    /// Schedules `tokens` tokens, for which blocks are allocated, and registers the hashes of
-    /// filled blocks.
+    /// Schedules the next `tokens` tokens and registers the hashes of the blocks that they fill.
+    /// The caller has allocated the blocks of these tokens.
     pub(super) fn schedule_tokens(&mut self, tokens: u32, block_size: u32, pool: &mut BlockPool) {
         self.computed += tokens;
         self.scheduled = tokens;
@@ -147,13 +160,15 @@ impl Sequence {
         }
     }
 
+    /// Releases all blocks. The prompt and the generated tokens are computed again later.
     pub(super) fn preempt(&mut self, pool: &mut BlockPool) {
         pool.release(&mut self.blocks);
         self.computed = 0;
         self.hashed_blocks = 0;
     }
 
-    /// Produces the token of this step if all tokens before it are computed.
+    /// Produces the next token at the end of a step. `None`: the sequence was not in this step, or
+    /// a part of its prompt is not computed yet.
     pub(super) fn produce_token(&mut self, now: Duration) -> Option<GeneratedToken> {
         let scheduled = std::mem::take(&mut self.scheduled);
         if scheduled == 0 || self.pending() > 0 {
@@ -174,12 +189,12 @@ impl Sequence {
         })
     }
 
-    /// Produces one more token of this step, from an accepted draft of speculative decoding. `None`:
-    /// the output is complete, or the last block has no room. vLLM would allocate a block in that
-    /// case; the model accepts the draft in the next step instead.
+    /// Produces one more token of this step, from an accepted draft of speculative decoding.
+    /// `None`: the output is complete, or the last block is full. If the last block is full, vLLM
+    /// would allocate a block. This model produces no further token in this step instead.
     pub(super) fn accept_draft(&mut self, block_size: u32) -> Option<GeneratedToken> {
-        let room = self.blocks.len() as u32 * block_size - self.computed;
-        if room == 0 || self.generated >= self.request.output_tokens {
+        let free_slots = self.blocks.len() as u32 * block_size - self.computed;
+        if free_slots == 0 || self.generated >= self.request.output_tokens {
             return None;
         }
         self.computed += 1;
@@ -193,6 +208,7 @@ impl Sequence {
         })
     }
 
+    /// The timestamps of the sequence. `None`: it has not produced its last token.
     pub(super) fn finished(&self) -> Option<FinishedSequence> {
         (self.generated >= self.request.output_tokens).then_some(FinishedSequence {
             id: self.id,
@@ -203,6 +219,7 @@ impl Sequence {
         })
     }
 
+    /// The hash of a block. Blocks beyond the given hashes get hashes that no other sequence has.
     fn hash(&mut self, index: usize) -> u64 {
         let hashes = &mut self.request.block_hashes;
         while hashes.len() <= index {

@@ -75,10 +75,12 @@ pub struct SimulatorSettings {
     pub otlp_traces_endpoint: Option<String>,
 }
 
-/// The models and limits of the backend.
+/// The settings that the check of a request needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ModelLimits<'a> {
+    /// The served model names.
     pub(super) models: &'a [String],
+    /// Maximum number of tokens of prompt and output together.
     pub(super) max_model_len: u32,
 }
 
@@ -120,12 +122,14 @@ impl SimulatorSettings {
         }
     }
 
-    /// Maximum number of tokens of prompt and output together.
+    /// Maximum number of tokens of prompt and output together: the option `--max-model-len`, or the
+    /// size of the KV cache if the cache is smaller.
     pub fn max_model_len(&self) -> u32 {
         self.max_len.min(self.spec().capacity())
     }
 
-    /// The address of a backend. `None` if its port number would exceed 65535.
+    /// The address of the backend with an index, from 0. `None` if its port number would exceed
+    /// 65535.
     pub(super) fn addr(&self, number: u16) -> Option<SocketAddr> {
         let port = match self.listen.port() {
             0 => 0,
@@ -134,7 +138,7 @@ impl SimulatorSettings {
         Some(SocketAddr::new(self.listen.ip(), port))
     }
 
-    /// The model name in responses.
+    /// The model name in responses: the first configured name.
     pub(super) fn model(&self) -> &str {
         self.models.first().map_or("", String::as_str)
     }

@@ -21,8 +21,9 @@ use super::telemetry::{
 use super::text::SimulatedFinishReason;
 use tokenweir_core::clock;
 
-/// Maximum delay of the simulated time that the loop catches up. Larger delays are accepted. Timers
-/// that round up to a millisecond must not slow the engine down, but a busy machine can.
+/// Maximum delay of the engine loop behind the real clock that the loop catches up. Timers that
+/// round up to a millisecond cause smaller delays, so they do not slow the engine down. A busy
+/// machine causes larger delays, which the loop does not catch up beyond this limit.
 const MAX_CATCH_UP: Duration = Duration::from_millis(10);
 
 /// A simulated vLLM server without its socket.
@@ -30,22 +31,27 @@ const MAX_CATCH_UP: Duration = Duration::from_millis(10);
 pub struct SimulatedBackend {
     settings: SimulatorSettings,
     spec: EngineSpec,
-    core: Mutex<SimulatedBackendState>,
+    state: Mutex<SimulatedBackendState>,
     /// Notified when the engine has work.
-    work: Notify,
+    has_work: Notify,
     /// Notified when a condition of [`SimulatedBackend::until`] can have changed.
     changed: Notify,
+    /// Response bytes handed to connections.
     bytes: AtomicU64,
+    /// `None`: no spans are exported.
     spans: Option<Arc<RequestSpanExporter>>,
     started_at: Instant,
+    /// Start time in Unix seconds.
     created: u64,
 }
 
+/// The part of a backend that the engine loop and the connections change.
 #[derive(Debug)]
 struct SimulatedBackendState {
     engine: Engine,
     telemetry: EngineTelemetry,
-    /// The engine load at the end of the last step. Reported gauges do not change during a step.
+    /// The engine load after the last step or abort. The metrics page reports this load, so its
+    /// gauges do not change during a step.
     load: SimulatedEngineLoad,
     subscribers: HashMap<SequenceId, SequenceSubscriber>,
     next_sequence_id: u64,
@@ -55,14 +61,14 @@ struct SimulatedBackendState {
     finished: u64,
 }
 
-/// The receiver of the tokens of a sequence.
+/// The receiver of the tokens of a sequence: one choice of a request.
 #[derive(Debug)]
 struct SequenceSubscriber {
-    counters: Arc<GenerationProgress>,
+    progress: Arc<GenerationProgress>,
     choice: usize,
     finish: SimulatedFinishReason,
     /// The span data. Only the first sequence of a request has it, so a request has one span.
-    call: Option<RequestSpan>,
+    span: Option<RequestSpan>,
 }
 
 /// Cumulative and current statistics of a backend.
@@ -70,21 +76,21 @@ struct SequenceSubscriber {
 pub struct SimulatedBackendStats {
     /// Number of generating requests that the engine accepted.
     pub requests: u64,
-    /// Number of requests whose client disconnected during generation.
+    /// Number of requests that were aborted because their client disconnected during generation.
     pub aborts: u64,
     /// Number of finished requests.
     pub finished: u64,
-    /// Number of sequences in the batch.
+    /// Number of sequences in the batch of the engine.
     pub running: usize,
-    /// Number of sequences in the queue.
+    /// Number of sequences in the queue of the engine.
     pub waiting: usize,
     /// Share of pinned KV blocks, 0 to 1.
     pub kv_usage: f64,
     /// Number of preemptions.
     pub preemptions: u64,
-    /// Tokens looked up in the prefix cache.
+    /// Number of tokens looked up in the prefix cache.
     pub prefix_queries: u64,
-    /// Tokens found in the prefix cache.
+    /// Number of tokens found in the prefix cache.
     pub prefix_hits: u64,
     /// Number of generated tokens.
     pub generation_tokens: u64,
@@ -101,7 +107,7 @@ impl SimulatedBackend {
         let spec = settings.spec();
         let created = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         Arc::new(Self {
-            core: Mutex::new(SimulatedBackendState {
+            state: Mutex::new(SimulatedBackendState {
                 engine: Engine::new(spec),
                 telemetry: EngineTelemetry::default(),
                 load: SimulatedEngineLoad::default(),
@@ -114,7 +120,7 @@ impl SimulatedBackend {
             }),
             settings: settings.clone(),
             spec,
-            work: Notify::new(),
+            has_work: Notify::new(),
             changed: Notify::new(),
             bytes: AtomicU64::new(0),
             spans,
@@ -123,14 +129,14 @@ impl SimulatedBackend {
         })
     }
 
-    /// Returns the statistics.
+    /// Returns the current statistics.
     pub fn stats(&self) -> SimulatedBackendStats {
-        let core = self.core();
-        let load = core.engine.load();
+        let state = self.lock_state();
+        let load = state.engine.load();
         SimulatedBackendStats {
-            requests: core.requests,
-            aborts: core.aborts,
-            finished: core.finished,
+            requests: state.requests,
+            aborts: state.aborts,
+            finished: state.finished,
             running: load.running,
             waiting: load.waiting,
             kv_usage: load.kv_usage,
@@ -162,14 +168,14 @@ impl SimulatedBackend {
 
     /// Renders the `/metrics` page.
     pub fn metrics(&self) -> String {
-        let core = self.core();
-        let scene = MetricsSource {
+        let state = self.lock_state();
+        let source = MetricsSource {
             model: self.settings.model(),
             spec: &self.spec,
-            load: &core.load,
-            telemetry: &core.telemetry,
+            load: &state.load,
+            telemetry: &state.telemetry,
         };
-        render_metrics_page(&scene, self.settings.metrics_dialect)
+        render_metrics_page(&source, self.settings.metrics_dialect)
     }
 
     pub(super) fn settings(&self) -> &SimulatorSettings {
@@ -182,59 +188,62 @@ impl SimulatedBackend {
     }
 
     pub(super) fn random_id(&self) -> String {
-        format!("{:016x}", self.core().random.u64(..))
+        format!("{:016x}", self.lock_state().random.u64(..))
     }
 
     pub(super) fn count_bytes(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Adds the sequences of one request to the queue. If one does not fit, all are aborted.
+    /// Adds the sequences of one request to the queue of the engine. If a sequence is longer than
+    /// the KV cache, all sequences of the request are aborted and an error is returned.
     pub(super) fn submit(
         &self,
         requests: impl IntoIterator<Item = (SequenceRequest, SimulatedFinishReason)>,
-        mut call: Option<RequestSpan>,
+        mut span: Option<RequestSpan>,
     ) -> Result<(Vec<SequenceId>, Arc<GenerationProgress>), SequenceTooLong> {
         let now = self.now();
         let requests: Vec<_> = requests.into_iter().collect();
-        let counters = GenerationProgress::new(requests.len());
+        let progress = GenerationProgress::new(requests.len());
         let mut ids = Vec::with_capacity(requests.len());
-        let mut core = self.core();
-        core.requests += 1;
+        let mut state = self.lock_state();
+        state.requests += 1;
         for (choice, (request, finish)) in requests.into_iter().enumerate() {
-            let id = SequenceId(core.next_sequence_id);
-            core.next_sequence_id += 1;
-            if let Err(error) = core.engine.submit(id, request, now) {
-                drop(core);
+            let id = SequenceId(state.next_sequence_id);
+            state.next_sequence_id += 1;
+            if let Err(error) = state.engine.submit(id, request, now) {
+                drop(state);
                 self.end(&ids);
                 return Err(error);
             }
             ids.push(id);
-            let counters = Arc::clone(&counters);
-            core.subscribers
-                .insert(id, SequenceSubscriber { counters, choice, finish, call: call.take() });
+            let progress = Arc::clone(&progress);
+            state
+                .subscribers
+                .insert(id, SequenceSubscriber { progress, choice, finish, span: span.take() });
         }
-        drop(core);
-        self.work.notify_one();
+        drop(state);
+        self.has_work.notify_one();
         self.changed.notify_waiters();
-        Ok((ids, counters))
+        Ok((ids, progress))
     }
 
-    /// Releases the sequences of a request. Sequences that still generate are aborted.
+    /// Ends a request. Sequences that are still in the engine are aborted, and the request then
+    /// counts as aborted instead of finished.
     pub(super) fn end(&self, ids: &[SequenceId]) {
-        let mut core = self.core();
+        let mut state = self.lock_state();
         let mut aborted = false;
         for &id in ids {
-            aborted |= core.engine.abort(id);
-            core.subscribers.remove(&id);
+            aborted |= state.engine.abort(id);
+            state.subscribers.remove(&id);
         }
         if aborted {
-            core.aborts += 1;
-            core.load = core.engine.load();
+            state.aborts += 1;
+            state.load = state.engine.load();
         } else {
-            core.finished += 1;
+            state.finished += 1;
         }
-        drop(core);
+        drop(state);
         self.changed.notify_waiters();
     }
 
@@ -246,7 +255,7 @@ impl SimulatedBackend {
                 self.now().saturating_sub(MAX_CATCH_UP.mul_f64(self.settings.time_scale.get()));
             time = time.max(latest);
             let Some(step) = self.compute_next_step(time) else {
-                self.work.notified().await;
+                self.has_work.notified().await;
                 time = self.now();
                 continue;
             };
@@ -256,6 +265,7 @@ impl SimulatedBackend {
         }
     }
 
+    /// Waits until the simulated clock shows `time`.
     async fn sleep_until_simulated(&self, time: Duration) {
         match time.saturating_sub(self.now()) {
             // A timer takes at least a millisecond, even for a duration of zero.
@@ -265,38 +275,39 @@ impl SimulatedBackend {
     }
 
     fn compute_next_step(&self, time: Duration) -> Option<EngineStep> {
-        self.core().engine.step(time)
+        self.lock_state().engine.step(time)
     }
 
+    /// Passes the tokens of a completed step to the requests and records the step.
     fn publish_step(&self, step: &EngineStep) {
-        let mut guard = self.core();
-        let core = &mut *guard;
+        let mut guard = self.lock_state();
+        let state = &mut *guard;
         for token in &step.tokens {
-            if let Some(subscriber) = core.subscribers.get(&token.id) {
-                subscriber.counters.advance(subscriber.choice, token.nth, token.cached_tokens);
+            if let Some(subscriber) = state.subscribers.get(&token.id) {
+                subscriber.progress.advance(subscriber.choice, token.nth, token.cached_tokens);
             }
         }
-        core.telemetry.step(step);
+        state.telemetry.record_step(step);
         for finished in &step.finished {
-            if let Some(subscriber) = core.subscribers.remove(&finished.id) {
-                core.telemetry.finished(finished, subscriber.finish);
-                if let (Some(spans), Some(call)) = (&self.spans, &subscriber.call) {
-                    let ids = (core.random.u128(1..), core.random.u64(1..));
-                    spans.finished(call, finished, self.settings.time_scale.get(), ids);
+            if let Some(subscriber) = state.subscribers.remove(&finished.id) {
+                state.telemetry.record_finished(finished, subscriber.finish);
+                if let (Some(spans), Some(span)) = (&self.spans, &subscriber.span) {
+                    let ids = (state.random.u128(1..), state.random.u64(1..));
+                    spans.export(span, finished, self.settings.time_scale.get(), ids);
                 }
             }
         }
-        core.load = core.engine.load();
+        state.load = state.engine.load();
         drop(guard);
         self.changed.notify_waiters();
     }
 
-    /// Simulated time since the start.
+    /// Simulated time since the start of the backend: real time multiplied by the time scale.
     fn now(&self) -> Duration {
         clock::now().duration_since(self.started_at).mul_f64(self.settings.time_scale.get())
     }
 
-    fn core(&self) -> MutexGuard<'_, SimulatedBackendState> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, SimulatedBackendState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,6 @@
-//! The text model of the simulator. A token is four bytes of text in prompts and in outputs, so all
-//! token counts are consistent, and an output that returns as part of the next prompt reuses the
-//! blocks in which it was computed.
+//! The text model of the simulator. A token is four bytes of text, in prompts and in outputs, so
+//! all token counts are consistent. If a client sends an output back as a part of its next prompt,
+//! the engine reuses the blocks in which the output was computed.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ const WORDS: [&str; 32] = [
     " sol", " mel", " nox", " sal", " via", ", et", ", ut", ". At",
 ];
 
-/// A prompt: the bytes of its tokens.
+/// A prompt, as the bytes of its tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SimulatedPrompt {
     bytes: Vec<u8>,
@@ -38,7 +38,8 @@ impl SimulatedPrompt {
         self.bytes.resize(self.bytes.len().next_multiple_of(TOKEN_BYTES), 0);
     }
 
-    /// Appends a message. An empty text begins the output of the model.
+    /// Appends a chat message. A message with an empty text is the place where the output of the
+    /// model begins.
     pub fn push_message(&mut self, role: &str, text: &str) {
         self.push(role);
         self.push(":");
@@ -60,9 +61,9 @@ impl SimulatedPrompt {
         String::from_utf8_lossy(&self.bytes).replace('\0', "")
     }
 
-    /// The text of each token.
+    /// The text of each token, without padding.
     pub fn token_texts(&self) -> impl Iterator<Item = String> + '_ {
-        self.token_bytes().map(|piece| String::from_utf8_lossy(&piece).replace('\0', ""))
+        self.token_bytes().map(|token| String::from_utf8_lossy(&token).replace('\0', ""))
     }
 
     /// A hash of the whole prompt.
@@ -70,10 +71,11 @@ impl SimulatedPrompt {
         chain_hash(0, &self.bytes)
     }
 
-    /// The chained hashes of the full blocks of this prompt followed by an output.
-    pub fn block_hashes(&self, answer: &SimulatedOutput, block_size: u32) -> Vec<u64> {
+    /// The chained hashes of the full blocks of this prompt followed by `output`. The hash of a
+    /// block depends on all blocks before it.
+    pub fn block_hashes(&self, output: &SimulatedOutput, block_size: u32) -> Vec<u64> {
         let mut bytes = self.bytes.clone();
-        bytes.extend((0..answer.word_count()).flat_map(|nth| answer.nth_word(nth).bytes()));
+        bytes.extend((0..output.word_count()).flat_map(|nth| output.nth_word(nth).bytes()));
         let mut hash = 0;
         let blocks = bytes.chunks_exact(TOKEN_BYTES * block_size.max(1) as usize);
         blocks
@@ -85,7 +87,7 @@ impl SimulatedPrompt {
     }
 
     fn token_bytes(&self) -> impl Iterator<Item = [u8; TOKEN_BYTES]> + '_ {
-        self.bytes.chunks_exact(TOKEN_BYTES).map(|piece| [piece[0], piece[1], piece[2], piece[3]])
+        self.bytes.chunks_exact(TOKEN_BYTES).map(|token| [token[0], token[1], token[2], token[3]])
     }
 }
 
@@ -120,24 +122,25 @@ impl SimulatedFinishReason {
 }
 
 impl SimulatedOutput {
-    /// An output with a length chosen by the model, at most `most` tokens.
-    pub fn stopping(seed: u64, most: u32) -> Self {
+    /// An output whose length the seed determines: 32 to 256 tokens. An output that would exceed
+    /// `max_tokens` has `max_tokens` tokens and the finish reason `Length`.
+    pub fn stopping(seed: u64, max_tokens: u32) -> Self {
         let tokens = 32 + (mix(seed, 1) % 225) as u32;
-        if tokens <= most {
+        if tokens <= max_tokens {
             Self { seed, tokens, finish: SimulatedFinishReason::Stop }
         } else {
-            Self { seed, tokens: most, finish: SimulatedFinishReason::Length }
+            Self { seed, tokens: max_tokens, finish: SimulatedFinishReason::Length }
         }
     }
 
-    /// Appends the text of a range of tokens.
+    /// Appends the text of a range of tokens to `text`.
     pub fn write(&self, tokens: Range<u32>, text: &mut String) {
         text.extend(
             (tokens.start..tokens.end.min(self.word_count())).map(|nth| self.nth_word(nth)),
         );
     }
 
-    /// The whole text.
+    /// The text of all tokens.
     pub fn text(&self) -> String {
         let mut text = String::new();
         self.write(0..self.tokens, &mut text);
@@ -152,8 +155,8 @@ impl SimulatedOutput {
     }
 
     fn nth_word(&self, nth: u32) -> &'static str {
-        let draw = mix(self.seed, u64::from(nth)) as usize;
-        if nth == 0 { OPENING_WORDS[draw % OPENING_WORDS.len()] } else { WORDS[draw % WORDS.len()] }
+        let hash = mix(self.seed, u64::from(nth)) as usize;
+        if nth == 0 { OPENING_WORDS[hash % OPENING_WORDS.len()] } else { WORDS[hash % WORDS.len()] }
     }
 }
 
@@ -168,9 +171,9 @@ pub fn mix(a: u64, b: u64) -> u64 {
 
 fn chain_hash(parent: u64, bytes: &[u8]) -> u64 {
     bytes.chunks(8).fold(mix(parent, bytes.len() as u64), |hash, word| {
-        let mut eight = [0; 8];
-        eight[..word.len()].copy_from_slice(word);
-        mix(hash, u64::from_le_bytes(eight)).rotate_left(23)
+        let mut padded = [0; 8];
+        padded[..word.len()].copy_from_slice(word);
+        mix(hash, u64::from_le_bytes(padded)).rotate_left(23)
     })
 }
 
@@ -208,22 +211,22 @@ mod tests {
         let mut prompt = SimulatedPrompt::default();
         prompt.push_message("user", "How are you?");
         prompt.push_message("assistant", "");
-        let answer = SimulatedOutput { seed: 7, tokens: 20, finish: SimulatedFinishReason::Stop };
+        let output = SimulatedOutput { seed: 7, tokens: 20, finish: SimulatedFinishReason::Stop };
 
         let mut next = SimulatedPrompt::default();
         next.push_message("user", "How are you?");
-        next.push_message("assistant", &answer.text());
+        next.push_message("assistant", &output.text());
         next.push_message("user", "And now?");
-        let (first, next) = (prompt.block_hashes(&answer, 4), next.block_hashes(&EMPTY_OUTPUT, 4));
+        let (first, next) = (prompt.block_hashes(&output, 4), next.block_hashes(&EMPTY_OUTPUT, 4));
         assert!(first.len() > prompt.block_hashes(&EMPTY_OUTPUT, 4).len());
         assert_eq!(next[..first.len()], first);
     }
 
     #[test]
     fn the_last_token_of_an_output_that_stops_has_no_text() {
-        let answer = SimulatedOutput::stopping(3, 1000);
-        assert_eq!(answer.finish, SimulatedFinishReason::Stop);
-        assert_eq!(answer.text().len(), (answer.tokens as usize - 1) * TOKEN_BYTES);
+        let output = SimulatedOutput::stopping(3, 1000);
+        assert_eq!(output.finish, SimulatedFinishReason::Stop);
+        assert_eq!(output.text().len(), (output.tokens as usize - 1) * TOKEN_BYTES);
         assert_eq!(
             SimulatedOutput::stopping(3, 5),
             SimulatedOutput { seed: 3, tokens: 5, finish: SimulatedFinishReason::Length }

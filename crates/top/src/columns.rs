@@ -1,4 +1,4 @@
-//! The columns of the three panes, and the rows of a snapshot.
+//! The columns of the three panes, and the rows that a snapshot has in each pane.
 
 use super::formatting::{count, number, percent, seconds, text};
 use super::pane::Pane;
@@ -12,7 +12,7 @@ pub(super) struct TableColumn {
     /// Width in characters; the first column of a pane also gets the remaining width.
     pub(super) width: u16,
     pub(super) is_numeric: bool,
-    /// Columns with a higher rank are dropped first on a narrow screen.
+    /// On a narrow screen, the column with the highest rank is omitted first.
     pub(super) rank: u8,
 }
 
@@ -22,14 +22,15 @@ pub(super) struct TableRow {
     pub(super) cells: Vec<TableCell>,
     /// The name of the backend, or the id of the request.
     pub(super) name: String,
+    /// Whether the row is a drained backend.
     pub(super) is_drained: bool,
 }
 
-/// The text of a cell, its sort key and its tone.
+/// A cell of a row: its text, its sort key and its tone.
 #[derive(Debug, Clone)]
 pub(super) struct TableCell {
     pub(super) text: String,
-    order: SortKey,
+    sort_key: SortKey,
     pub(super) tone: CellTone,
 }
 
@@ -44,57 +45,58 @@ pub(super) enum CellTone {
     Bad,
 }
 
+/// The value by which rows are sorted.
 #[derive(Debug, Clone, PartialEq, PartialOrd)]
 enum SortKey {
     Text(String),
     Number(f64),
-    /// Unknown: sorted last in either order.
+    /// The value is unknown. The row comes last in both sort directions.
     None,
 }
 
-const fn word(title: &'static str, width: u16, rank: u8) -> TableColumn {
+const fn text_column(title: &'static str, width: u16, rank: u8) -> TableColumn {
     TableColumn { title, width, is_numeric: false, rank }
 }
 
-const fn figure(title: &'static str, width: u16, rank: u8) -> TableColumn {
+const fn number_column(title: &'static str, width: u16, rank: u8) -> TableColumn {
     TableColumn { title, width, is_numeric: true, rank }
 }
 
 const BACKEND_COLUMNS: &[TableColumn] = &[
-    word("BACKEND", 12, 0),
-    word("STATE", 9, 0),
-    figure("KV", 5, 1),
-    figure("QUEUE", 6, 1),
-    figure("RUN", 5, 2),
-    figure("FLIGHT", 7, 4),
-    figure("SHARE", 6, 3),
-    figure("TTFT", 7, 5),
-    figure("SCRAPE", 7, 6),
+    text_column("BACKEND", 12, 0),
+    text_column("STATE", 9, 0),
+    number_column("KV", 5, 1),
+    number_column("QUEUE", 6, 1),
+    number_column("RUN", 5, 2),
+    number_column("FLIGHT", 7, 4),
+    number_column("SHARE", 6, 3),
+    number_column("TTFT", 7, 5),
+    number_column("SCRAPE", 7, 6),
 ];
 
 const STREAM_COLUMNS: &[TableColumn] = &[
-    word("STREAM", 10, 0),
-    word("PHASE", 8, 0),
-    figure("AGE", 7, 1),
-    figure("TOKENS", 7, 2),
-    figure("LAST", 7, 1),
-    word("BACKEND", 18, 3),
-    word("MODEL", 18, 4),
-    word("TENANT", 12, 5),
+    text_column("STREAM", 10, 0),
+    text_column("PHASE", 8, 0),
+    number_column("AGE", 7, 1),
+    number_column("TOKENS", 7, 2),
+    number_column("LAST", 7, 1),
+    text_column("BACKEND", 18, 3),
+    text_column("MODEL", 18, 4),
+    text_column("TENANT", 12, 5),
 ];
 
 const ENDED_COLUMNS: &[TableColumn] = &[
-    word("ENDED", 10, 0),
-    word("OUTCOME", 10, 0),
-    word("SLOW", 13, 2),
-    figure("TTFT", 7, 1),
-    figure("TOOK", 7, 1),
-    figure("TOKENS", 7, 4),
-    figure("AGO", 7, 3),
-    word("BACKEND", 18, 5),
-    word("MODEL", 18, 6),
-    word("TENANT", 12, 7),
-    word("TRACE", 32, 8),
+    text_column("ENDED", 10, 0),
+    text_column("OUTCOME", 10, 0),
+    text_column("SLOW", 13, 2),
+    number_column("TTFT", 7, 1),
+    number_column("TOOK", 7, 1),
+    number_column("TOKENS", 7, 4),
+    number_column("AGO", 7, 3),
+    text_column("BACKEND", 18, 5),
+    text_column("MODEL", 18, 6),
+    text_column("TENANT", 12, 7),
+    text_column("TRACE", 32, 8),
 ];
 
 /// The columns of a pane.
@@ -117,7 +119,7 @@ pub(super) fn rows(pane: Pane, document: &GatewaySnapshot) -> Vec<TableRow> {
 
 fn backend_row(backend: &BackendSummary) -> TableRow {
     let (state, tone) = backend_state(backend);
-    let kv = match backend.kv_usage {
+    let kv_tone = match backend.kv_usage {
         Some(usage) if usage >= 0.95 => CellTone::Bad,
         Some(usage) if usage >= 0.85 => CellTone::Warning,
         _ => CellTone::Plain,
@@ -127,22 +129,23 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
     let age_tone = if is_stale { CellTone::Warning } else { CellTone::Quiet };
     TableRow {
         cells: vec![
-            TableCell::word(Some(&backend.name)),
-            TableCell::word(Some(state)).toned(tone),
-            TableCell::figure(backend.kv_usage, percent).toned(kv),
-            TableCell::figure(backend.waiting, count),
-            TableCell::figure(backend.running, count),
-            TableCell::figure(Some(f64::from(backend.in_flight)), count),
-            TableCell::figure(backend.share, percent),
-            TableCell::figure(backend.ttft_seconds, seconds),
-            TableCell::figure(backend.scrape_age_seconds, seconds).toned(age_tone),
+            TableCell::text(Some(&backend.name)),
+            TableCell::text(Some(state)).with_tone(tone),
+            TableCell::number(backend.kv_usage, percent).with_tone(kv_tone),
+            TableCell::number(backend.waiting, count),
+            TableCell::number(backend.running, count),
+            TableCell::number(Some(f64::from(backend.in_flight)), count),
+            TableCell::number(backend.share, percent),
+            TableCell::number(backend.ttft_seconds, seconds),
+            TableCell::number(backend.scrape_age_seconds, seconds).with_tone(age_tone),
         ],
         name: backend.name.clone(),
         is_drained: backend.drained,
     }
 }
 
-/// The state of a backend in one or two words, with its tone.
+/// The text of the column STATE for a backend, with its tone. A backend that is ejected but used in
+/// panic mode has the state `panic`.
 fn backend_state(backend: &BackendSummary) -> (&str, CellTone) {
     match backend.state.as_str() {
         "drained" if backend.in_flight > 0 => ("draining", CellTone::Quiet),
@@ -166,14 +169,14 @@ fn stream_row(stream: &StreamSummary) -> TableRow {
     };
     TableRow {
         cells: vec![
-            TableCell::word(Some(&stream.request_id)),
-            TableCell::word(Some(&stream.phase)).toned(tone),
-            TableCell::figure(Some(stream.age_seconds), seconds),
-            TableCell::figure(Some(stream.tokens as f64), number),
-            TableCell::figure(stream.last_output_age_seconds, seconds),
-            TableCell::word(stream.backend.as_deref()),
-            TableCell::word(Some(&stream.model)),
-            TableCell::word(stream.tenant.as_deref()),
+            TableCell::text(Some(&stream.request_id)),
+            TableCell::text(Some(&stream.phase)).with_tone(tone),
+            TableCell::number(Some(stream.age_seconds), seconds),
+            TableCell::number(Some(stream.tokens as f64), number),
+            TableCell::number(stream.last_output_age_seconds, seconds),
+            TableCell::text(stream.backend.as_deref()),
+            TableCell::text(Some(&stream.model)),
+            TableCell::text(stream.tenant.as_deref()),
         ],
         name: stream.request_id.clone(),
         is_drained: false,
@@ -188,60 +191,61 @@ fn ended_row(request: &EndedRequest) -> TableRow {
     };
     TableRow {
         cells: vec![
-            TableCell::word(Some(&request.request_id)),
-            TableCell::word(Some(&request.outcome)).toned(tone),
-            TableCell::word(request.slow_cause.as_deref()).toned(CellTone::Warning),
-            TableCell::figure(request.ttft_seconds, seconds),
-            TableCell::figure(Some(request.duration_seconds), seconds),
-            TableCell::figure(request.output_tokens.map(|tokens| tokens as f64), number),
-            TableCell::figure(Some(request.age_seconds), seconds).toned(CellTone::Quiet),
-            TableCell::word(request.backend.as_deref()),
-            TableCell::word(Some(&request.model)),
-            TableCell::word(request.tenant.as_deref()),
-            TableCell::word(request.trace_id.as_deref()).toned(CellTone::Quiet),
+            TableCell::text(Some(&request.request_id)),
+            TableCell::text(Some(&request.outcome)).with_tone(tone),
+            TableCell::text(request.slow_cause.as_deref()).with_tone(CellTone::Warning),
+            TableCell::number(request.ttft_seconds, seconds),
+            TableCell::number(Some(request.duration_seconds), seconds),
+            TableCell::number(request.output_tokens.map(|tokens| tokens as f64), number),
+            TableCell::number(Some(request.age_seconds), seconds).with_tone(CellTone::Quiet),
+            TableCell::text(request.backend.as_deref()),
+            TableCell::text(Some(&request.model)),
+            TableCell::text(request.tenant.as_deref()),
+            TableCell::text(request.trace_id.as_deref()).with_tone(CellTone::Quiet),
         ],
         name: request.request_id.clone(),
         is_drained: false,
     }
 }
 
-// === impl Row, TableCell ===
+// === impl TableRow, TableCell ===
 
 impl TableRow {
-    /// Whether any cell contains the filter, which is in lower case.
-    pub(super) fn fits(&self, filter: &str) -> bool {
+    /// Whether a cell contains the text of the filter, regardless of case. `filter` is in lower
+    /// case.
+    pub(super) fn matches_filter(&self, filter: &str) -> bool {
         self.cells.iter().any(|cell| cell.text.to_lowercase().contains(filter))
     }
 
-    /// The order of two rows by a column. Unknown values come last.
-    pub(super) fn compare(&self, other: &Self, column: usize, is_down: bool) -> Ordering {
+    /// The order of two rows by a column. Rows with an unknown value come last.
+    pub(super) fn compare(&self, other: &Self, column: usize, is_descending: bool) -> Ordering {
         let (Some(left), Some(right)) = (self.cells.get(column), other.cells.get(column)) else {
             return Ordering::Equal;
         };
-        match (&left.order, &right.order) {
+        match (&left.sort_key, &right.sort_key) {
             (SortKey::None, SortKey::None) => Ordering::Equal,
             (SortKey::None, _) => Ordering::Greater,
             (_, SortKey::None) => Ordering::Less,
             (left, right) => {
                 let order = left.partial_cmp(right).unwrap_or(Ordering::Equal);
-                if is_down { order.reverse() } else { order }
+                if is_descending { order.reverse() } else { order }
             }
         }
     }
 }
 
 impl TableCell {
-    fn word(value: Option<&str>) -> Self {
-        let order = value.map_or(SortKey::None, |value| SortKey::Text(value.to_owned()));
-        Self { text: text(value), order, tone: CellTone::Plain }
+    fn text(value: Option<&str>) -> Self {
+        let sort_key = value.map_or(SortKey::None, |value| SortKey::Text(value.to_owned()));
+        Self { text: text(value), sort_key, tone: CellTone::Plain }
     }
 
-    fn figure(value: Option<f64>, words: impl FnOnce(Option<f64>) -> String) -> Self {
-        let order = value.map_or(SortKey::None, SortKey::Number);
-        Self { text: words(value), order, tone: CellTone::Plain }
+    fn number(value: Option<f64>, format: impl FnOnce(Option<f64>) -> String) -> Self {
+        let sort_key = value.map_or(SortKey::None, SortKey::Number);
+        Self { text: format(value), sort_key, tone: CellTone::Plain }
     }
 
-    fn toned(self, tone: CellTone) -> Self {
+    fn with_tone(self, tone: CellTone) -> Self {
         Self { tone, ..self }
     }
 }

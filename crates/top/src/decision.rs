@@ -3,24 +3,29 @@
 use super::formatting::{count, percent, seconds, text};
 use serde_json::Value;
 
-/// The lines of a document of `/decisions` about one request.
+/// The lines of text about one request. `decision` is its JSON document from `/decisions`. A
+/// missing value is shown as a dash.
 pub fn explanation(decision: &Value) -> Vec<String> {
-    let word = |value: &Value| text(value.as_str());
-    let tokens = |part: &Value| {
-        let counts = [&part["input_tokens"], &part["cached_tokens"]];
-        let [all, cached] = counts.map(Value::as_f64);
-        format!("{} tokens, {} cached", count(all), count(cached))
+    let word_or_dash = |value: &Value| text(value.as_str());
+    let token_counts = |values: &Value| {
+        let counts = [&values["input_tokens"], &values["cached_tokens"]];
+        let [input, cached] = counts.map(Value::as_f64);
+        format!("{} tokens, {} cached", count(input), count(cached))
     };
     let (predicted, actual) = (&decision["predicted"], &decision["actual"]);
-    let ttft = |part: &Value| seconds(part["ttft_seconds"].as_f64());
+    let ttft = |values: &Value| seconds(values["ttft_seconds"].as_f64());
     let mut lines = vec![
-        format!("request    {}", word(&decision["request_id"])),
-        format!("backend    {}", word(&decision["backend"])),
-        format!("reason     {} ({})", word(&decision["reason"]), word(&decision["policy"])),
-        format!("outcome    {}", word(&actual["outcome"])),
+        format!("request    {}", word_or_dash(&decision["request_id"])),
+        format!("backend    {}", word_or_dash(&decision["backend"])),
+        format!(
+            "reason     {} ({})",
+            word_or_dash(&decision["reason"]),
+            word_or_dash(&decision["policy"])
+        ),
+        format!("outcome    {}", word_or_dash(&actual["outcome"])),
         format!("TTFT       {} predicted, {} actual", ttft(predicted), ttft(actual)),
-        format!("prompt     {} predicted", tokens(predicted)),
-        format!("           {} actual", tokens(actual)),
+        format!("prompt     {} predicted", token_counts(predicted)),
+        format!("           {} actual", token_counts(actual)),
         String::new(),
         format!(
             "  {:<24} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
@@ -32,7 +37,7 @@ pub fn explanation(decision: &Value) -> Vec<String> {
         format!(
             "{} {:<24} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
             if candidate["chosen"] == true { '>' } else { ' ' },
-            word(&candidate["backend"]),
+            word_or_dash(&candidate["backend"]),
             seconds(number("predicted_ttft_seconds")),
             count(number("cached")),
             count(number("backlog")),

@@ -1,8 +1,8 @@
-//! Formats numbers and times for people, in few columns.
+//! Formats numbers and times as short texts. An unknown value is shown as a dash.
 
 const MISSING: &str = "–";
 
-/// A number with about three digits, such as `0.42`, `7.1`, `132` or `12.3k`.
+/// A number in few characters, such as `0.42`, `13.2`, `132` or `12.3k`.
 pub(super) fn number(value: Option<f64>) -> String {
     match value.filter(|value| value.is_finite()) {
         None => MISSING.to_owned(),
@@ -14,12 +14,12 @@ pub(super) fn number(value: Option<f64>) -> String {
     }
 }
 
-/// A whole number.
+/// A number without decimal places.
 pub(super) fn count(value: impl Into<Option<f64>>) -> String {
     value.into().map_or_else(|| MISSING.to_owned(), |value| format!("{value:.0}"))
 }
 
-/// A time in seconds, with a suitable unit.
+/// A time that is given in seconds, with a unit by its size.
 pub(super) fn seconds(value: Option<f64>) -> String {
     match value.filter(|value| value.is_finite()) {
         None => MISSING.to_owned(),
@@ -32,13 +32,15 @@ pub(super) fn seconds(value: Option<f64>) -> String {
     }
 }
 
-/// A long time as its two largest units.
+/// A time that is given in seconds, as its two largest units. A time below a minute has only
+/// seconds.
 pub(super) fn span(value: f64) -> String {
-    let whole = value as u64;
-    let (days, hours, minutes) = (whole / 86_400, whole / 3_600 % 24, whole / 60 % 60);
+    let total_seconds = value as u64;
+    let (days, hours, minutes) =
+        (total_seconds / 86_400, total_seconds / 3_600 % 24, total_seconds / 60 % 60);
     match (days, hours, minutes) {
-        (0, 0, 0) => format!("{whole}s"),
-        (0, 0, minutes) => format!("{minutes}m{:02}s", whole % 60),
+        (0, 0, 0) => format!("{total_seconds}s"),
+        (0, 0, minutes) => format!("{minutes}m{:02}s", total_seconds % 60),
         (0, hours, minutes) => format!("{hours}h{minutes:02}m"),
         (days, hours, _) => format!("{days}d{hours:02}h"),
     }
@@ -49,9 +51,9 @@ pub(super) fn percent(value: Option<f64>) -> String {
     value.map_or_else(|| MISSING.to_owned(), |value| format!("{:.0}%", value * 100.0))
 }
 
-/// Text without control characters, or a dash if it is empty.
+/// Text without control characters, or a dash if no text remains.
 pub(super) fn text(value: Option<&str>) -> String {
-    let clean = value.map(|value| value.chars().filter(|one| !one.is_control()).collect());
+    let clean = value.map(|value| value.chars().filter(|letter| !letter.is_control()).collect());
     clean.filter(|clean: &String| !clean.is_empty()).unwrap_or_else(|| MISSING.to_owned())
 }
 

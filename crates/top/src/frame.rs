@@ -18,12 +18,12 @@ use tokenweir_diagnose::{Verdict, VerdictSeverity};
 pub struct FrameOptions {
     /// Whether colours are used.
     pub has_colour: bool,
-    /// Whether it is drawn for a terminal with keys. Otherwise it is text without key hints, which
-    /// shows all rows.
+    /// Whether the frame is drawn for a terminal with key presses. Otherwise the frame is a text
+    /// that shows all panes and no key hints.
     pub has_keys: bool,
 }
 
-/// A frame: a state with its options.
+/// A frame: the state to draw, with options.
 #[derive(Debug)]
 pub struct TopFrame<'a> {
     /// The state to draw.
@@ -63,14 +63,14 @@ impl Widget for TopFrame<'_> {
 }
 
 impl TopFrame<'_> {
-    /// Number of lines that show all rows.
+    /// Number of lines of a frame that shows all rows of all panes.
     pub fn height(&self, width: u16) -> u16 {
         let lists = Pane::ALL.map(|pane| self.state.rows(pane).len().max(1) + 2);
         let lines = self.header_lines(width).len() + lists.iter().sum::<usize>();
         u16::try_from(lines).unwrap_or(u16::MAX).max(MIN_SCREEN_SIZE.1)
     }
 
-    /// The lines about the gateway: its state, its figures and the verdicts.
+    /// The lines above the panes: the state of the gateway, its figures and the verdicts.
     fn header_lines(&self, width: u16) -> Vec<Line<'static>> {
         let mut lines = Vec::new();
         if let Some(problem) = &self.state.problem {
@@ -117,6 +117,7 @@ impl TopFrame<'_> {
         lines
     }
 
+    /// The request rates, queue and latencies of the gateway, as texts.
     fn summary_figures(&self, document: &GatewaySnapshot) -> Vec<String> {
         let [requests, tokens] = self.state.rates.per_second(document);
         let minute = &document.last_minute;
@@ -134,7 +135,8 @@ impl TopFrame<'_> {
         ]
     }
 
-    /// All panes, one below the other; on a low screen only the current pane.
+    /// Draws all panes, one below the other. On a low screen with keys, draws only the current
+    /// pane.
     fn render_panes(&self, area: Rect, buffer: &mut Buffer) {
         if self.options.has_keys && area.height < MIN_LINES_FOR_ALL_PANES {
             return self.render_pane(self.state.pane, area, buffer);
@@ -241,6 +243,7 @@ impl TopFrame<'_> {
     }
 }
 
+/// The line with the titles of the columns and an arrow for the sort order.
 fn title_line(
     pane: Pane,
     shown: &[(usize, u16)],
@@ -250,7 +253,7 @@ fn title_line(
 ) -> Line<'static> {
     let title = |(index, width): &(usize, u16)| {
         let column = columns(pane)[*index];
-        let arrow = match (*index == view.column, view.is_down) {
+        let arrow = match (*index == view.column, view.is_descending) {
             (false, _) => "",
             (true, false) => "↑",
             (true, true) => "↓",
@@ -264,6 +267,7 @@ fn title_line(
     Line::styled(format!("{words:<width$}", width = usize::from(width)), style)
 }
 
+/// Draws a text over `area`.
 fn render_text(title: &str, lines: &[String], area: Rect, buffer: &mut Buffer) {
     Clear.render(area, buffer);
     let mut shown = vec![Line::styled(title.to_owned(), bold_style()), Line::default()];
@@ -275,10 +279,12 @@ fn bold_style() -> Style {
     Style::new().add_modifier(Modifier::BOLD)
 }
 
+/// The filter without control characters. Empty if there is no filter.
 fn display_filter(filter: &str) -> String {
     if filter.is_empty() { String::new() } else { text(Some(filter)) }
 }
 
+/// The p50, p95 and p99 of a latency.
 fn format_quantiles(name: &str, quantiles: Option<LatencyQuantiles>) -> String {
     let quantile = |read: fn(LatencyQuantiles) -> f64| seconds(quantiles.map(read));
     let [p50, p95, p99] = [quantile(|q| q.p50), quantile(|q| q.p95), quantile(|q| q.p99)];
@@ -293,13 +299,13 @@ fn format_verdict(verdict: &Verdict) -> String {
     format!("{}  {backend}: {meaning}  [{name}]  -> {remedy}", severity.as_str())
 }
 
-/// Wraps text to the width.
+/// Wraps text into lines of at most `width` columns.
 fn wrap_lines(words: &str, width: u16, style: Style) -> Vec<Line<'static>> {
     let lines = textwrap::wrap(words, usize::from(width));
     lines.into_iter().map(|line| Line::styled(line.into_owned(), style)).collect()
 }
 
-/// Joins parts into lines of at most `width` columns.
+/// Joins texts into lines of at most `width` columns. A text is not split.
 fn flow_parts(parts: Vec<String>, width: u16) -> Vec<Line<'static>> {
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
@@ -314,17 +320,18 @@ fn flow_parts(parts: Vec<String>, width: u16) -> Vec<Line<'static>> {
     lines.into_iter().map(Line::from).collect()
 }
 
-/// The heights of the three panes. Each pane gets its wanted height or an equal part of the
-/// remaining height; the last pane gets the rest.
+/// The heights of the three panes. The first two panes get their wanted heights, but leave space
+/// for the panes below them on a low screen. The last pane gets the remaining height.
 fn pane_heights(wanted: [u16; 3], height: u16) -> [u16; 3] {
     let first = wanted[0].min((height / 3).max(3)).min(height);
-    let left = height - first;
-    let second = wanted[1].min((left / 2).max(left.saturating_sub(wanted[2]))).min(left);
-    [first, second, left - second]
+    let remaining = height - first;
+    let second =
+        wanted[1].min((remaining / 2).max(remaining.saturating_sub(wanted[2]))).min(remaining);
+    [first, second, remaining - second]
 }
 
-/// The columns that fit into the width, each with its width. The first column gets the remaining
-/// width.
+/// The columns that fit into `width`, each as its index and its width. The first column also gets
+/// the remaining width, up to a limit.
 fn fit_columns(columns: &[TableColumn], width: u16) -> Vec<(usize, u16)> {
     let mut shown: Vec<usize> = (0..columns.len()).collect();
     let needed =
@@ -335,14 +342,14 @@ fn fit_columns(columns: &[TableColumn], width: u16) -> Vec<(usize, u16)> {
         shown.remove(position);
     }
     let spare = (width + 1).saturating_sub(needed(&shown)).min(MAX_EXTRA_COLUMNS);
-    let wide = |index: &usize| columns[*index].width + if *index == 0 { spare } else { 0 };
-    shown.iter().map(|index| (*index, wide(index))).collect()
+    let column_width = |index: &usize| columns[*index].width + if *index == 0 { spare } else { 0 };
+    shown.iter().map(|index| (*index, column_width(index))).collect()
 }
 
-/// Maximum additional width of the first column.
+/// Maximum additional width of the first column of a pane, in columns of the screen.
 const MAX_EXTRA_COLUMNS: u16 = 30;
 
-/// Aligns text in its column, and cuts it if it is too long.
+/// Aligns text in its column. A text that is too long is cut and ends with an ellipsis.
 fn align_cell(words: &str, width: u16, is_numeric: bool) -> String {
     let width = usize::from(width);
     let mut shown: String = words.chars().take(width).collect();

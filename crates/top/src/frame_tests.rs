@@ -84,7 +84,7 @@ fn document() -> GatewaySnapshot {
     }
 }
 
-fn watching() -> TopState {
+fn state_with_snapshot() -> TopState {
     let mut state = TopState::new();
     state.on_document(document());
     state
@@ -107,28 +107,34 @@ fn render_screen_with(
     text.lines().map(|line| line.trim_matches('"').trim_end().to_owned()).collect()
 }
 
-fn has(lines: &[String], words: &str) -> bool {
+fn has_line_with(lines: &[String], words: &str) -> bool {
     lines.iter().any(|line| line.contains(words))
 }
 
 #[test]
 fn every_width_shows_backends_streams_and_verdicts() {
     for width in [40, 80, 200] {
-        let lines = render_screen(&watching(), width, 40);
+        let lines = render_screen(&state_with_snapshot(), width, 40);
         for words in ["ready", "gpu-0", "97%", "req-old", "req-ended", "kv_thrashing"] {
-            assert!(has(&lines, words), "{words} at {width} columns:\n{}", lines.join("\n"));
+            assert!(
+                has_line_with(&lines, words),
+                "{words} at {width} columns:\n{}",
+                lines.join("\n")
+            );
         }
         assert!(lines[0].ends_with("up 1m01s"), "{}", lines[0]);
-        assert!(has(&lines, "2 req/s") && has(&lines, "TTFT 31ms / 120ms / 400ms"));
+        assert!(
+            has_line_with(&lines, "2 req/s") && has_line_with(&lines, "TTFT 31ms / 120ms / 400ms")
+        );
         assert!(lines.iter().all(|line| line.chars().count() <= width.into()));
     }
 }
 
 #[test]
 fn a_verdict_line_has_severity_backend_meaning_and_remedy() {
-    let lines = render_screen(&watching(), 200, 40);
+    let lines = render_screen(&state_with_snapshot(), 200, 40);
     let expected = "critical  gpu-1: The KV cache is too small.  [kv_thrashing]  -> Add a backend.";
-    assert!(has(&lines, expected), "{}", lines.join("\n"));
+    assert!(has_line_with(&lines, expected), "{}", lines.join("\n"));
 }
 
 #[test]
@@ -139,9 +145,12 @@ fn a_gateway_that_is_not_ready_shows_the_reason() {
         state.on_document(GatewaySnapshot { ready: false, unready_reason: unready, ..document() });
         render_screen(&state, 80, 40)
     };
-    let why = "3 backends: 1 asleep, 2 down";
-    assert!(has(&shown(Some(why)), &format!("not ready: {why}")));
-    assert!(has(&shown(None), "not ready"), "an older gateway does not report the reason");
+    let reason = "3 backends: 1 asleep, 2 down";
+    assert!(has_line_with(&shown(Some(reason)), &format!("not ready: {reason}")));
+    assert!(
+        has_line_with(&shown(None), "not ready"),
+        "an older gateway does not report the reason"
+    );
 }
 
 #[test]
@@ -162,7 +171,7 @@ fn panic_mode_and_the_state_of_each_backend_are_shown() {
     ];
     state.on_document(GatewaySnapshot { backends, panic_mode: true, ..document() });
     let shown = render_screen(&state, 80, 40);
-    assert!(has(&shown, "ready, panic mode"));
+    assert!(has_line_with(&shown, "ready, panic mode"));
     let rows = [
         ("gpu-0", "panic"),
         ("gpu-1", "ejected"),
@@ -178,35 +187,51 @@ fn panic_mode_and_the_state_of_each_backend_are_shown() {
 
 #[test]
 fn a_wide_screen_has_more_columns_than_a_narrow_one() {
-    let wide = render_screen(&watching(), 200, 40);
-    assert!(has(&wide, "SCRAPE") && has(&wide, "TENANT") && has(&wide, "engine_queue"));
-    let narrow = render_screen(&watching(), 40, 40);
-    assert!(has(&narrow, "KV") && !has(&narrow, "SCRAPE") && !has(&narrow, "TENANT"));
+    let wide = render_screen(&state_with_snapshot(), 200, 40);
+    assert!(
+        has_line_with(&wide, "SCRAPE")
+            && has_line_with(&wide, "TENANT")
+            && has_line_with(&wide, "engine_queue")
+    );
+    let narrow = render_screen(&state_with_snapshot(), 40, 40);
+    assert!(
+        has_line_with(&narrow, "KV")
+            && !has_line_with(&narrow, "SCRAPE")
+            && !has_line_with(&narrow, "TENANT")
+    );
 }
 
 #[test]
 fn a_low_screen_shows_only_the_current_pane() {
-    let mut state = watching();
+    let mut state = state_with_snapshot();
     let lines = render_screen(&state, 80, 15);
-    assert!(has(&lines, "gpu-0") && !has(&lines, "req-old"), "{}", lines.join("\n"));
+    assert!(
+        has_line_with(&lines, "gpu-0") && !has_line_with(&lines, "req-old"),
+        "{}",
+        lines.join("\n")
+    );
     state.on_key(KeyPress::Tab);
     let lines = render_screen(&state, 80, 15);
-    assert!(has(&lines, "req-old") && !has(&lines, "97%"), "{}", lines.join("\n"));
+    assert!(
+        has_line_with(&lines, "req-old") && !has_line_with(&lines, "97%"),
+        "{}",
+        lines.join("\n")
+    );
 }
 
 #[test]
 fn a_screen_that_is_too_small_is_reported_and_no_size_panics() {
-    assert!(has(&render_screen(&watching(), 20, 10), "too small"));
+    assert!(has_line_with(&render_screen(&state_with_snapshot(), 20, 10), "too small"));
     for width in 1..60 {
         for height in 1..30 {
-            assert!(!render_screen(&watching(), width, height).is_empty());
+            assert!(!render_screen(&state_with_snapshot(), width, height).is_empty());
         }
     }
 }
 
 #[test]
 fn without_colour_nothing_is_coloured() {
-    let state = watching();
+    let state = state_with_snapshot();
     let area = Rect::new(0, 0, 80, 40);
     for has_colour in [true, false] {
         let mut buffer = Buffer::empty(area);
@@ -220,33 +245,44 @@ fn without_colour_nothing_is_coloured() {
 #[test]
 fn an_empty_screen_shows_the_reason() {
     let mut state = TopState::new();
-    assert!(has(&render_screen(&state, 80, 24), "connecting to the gateway"));
+    assert!(has_line_with(&render_screen(&state, 80, 24), "connecting to the gateway"));
     state.on_problem("the gateway does not answer: connection refused");
-    assert!(has(&render_screen(&state, 80, 24), "no update: the gateway does not answer"));
+    assert!(has_line_with(
+        &render_screen(&state, 80, 24),
+        "no update: the gateway does not answer"
+    ));
     state.on_document(document());
-    assert!(!has(&render_screen(&state, 80, 24), "no update"));
+    assert!(!has_line_with(&render_screen(&state, 80, 24), "no update"));
     state.on_problem("gone");
     let lines = render_screen(&state, 80, 40);
-    assert!(has(&lines, "no update: gone") && has(&lines, "gpu-0"), "{}", lines.join("\n"));
+    assert!(
+        has_line_with(&lines, "no update: gone") && has_line_with(&lines, "gpu-0"),
+        "{}",
+        lines.join("\n")
+    );
 }
 
 #[test]
 fn text_for_a_pipe_is_complete_and_has_no_key_hints() {
-    let state = watching();
+    let state = state_with_snapshot();
     let options = FrameOptions { has_colour: false, has_keys: false };
     let height = TopFrame { state: &state, options }.height(80);
     let lines = render_screen_with(&state, 80, height, options);
-    assert!(has(&lines, "req-old") && has(&lines, "req-young") && has(&lines, "req-ended"));
-    assert!(!has(&lines, "q quit"));
+    assert!(
+        has_line_with(&lines, "req-old")
+            && has_line_with(&lines, "req-young")
+            && has_line_with(&lines, "req-ended")
+    );
+    assert!(!has_line_with(&lines, "q quit"));
 }
 
 #[test]
 fn lists_are_sorted_and_filtered_by_keys() {
-    let mut state = watching();
+    let mut state = state_with_snapshot();
     let order = |state: &TopState, first: &str, second: &str| {
         let lines = render_screen(state, 80, 40);
-        let place = |words: &str| lines.iter().position(|line| line.starts_with(words));
-        place(first) < place(second)
+        let position = |words: &str| lines.iter().position(|line| line.starts_with(words));
+        position(first) < position(second)
     };
     assert!(order(&state, "gpu-0", "gpu-1") && order(&state, "req-old", "req-young"));
     state.on_key(KeyPress::Char('r'));
@@ -256,17 +292,21 @@ fn lists_are_sorted_and_filtered_by_keys() {
     }
     state.on_key(KeyPress::Enter);
     let lines = render_screen(&state, 80, 40);
-    assert!(!has(&lines, "97%") && has(&lines, "12%") && has(&lines, "filter: GPU-0"));
-    assert!(has(&lines, "no row matches the filter"));
+    assert!(
+        !has_line_with(&lines, "97%")
+            && has_line_with(&lines, "12%")
+            && has_line_with(&lines, "filter: GPU-0")
+    );
+    assert!(has_line_with(&lines, "no row matches the filter"));
     state.on_key(KeyPress::Escape);
-    assert!(has(&render_screen(&state, 80, 40), "97%"));
+    assert!(has_line_with(&render_screen(&state, 80, 40), "97%"));
 }
 
 #[test]
 fn a_backend_is_drained_only_after_confirmation() {
-    let mut state = watching();
+    let mut state = state_with_snapshot();
     assert_eq!(state.on_key(KeyPress::Char('d')), None);
-    assert!(has(&render_screen(&state, 80, 24), "drain gpu-0? y / n"));
+    assert!(has_line_with(&render_screen(&state, 80, 24), "drain gpu-0? y / n"));
     assert_eq!(state.on_key(KeyPress::Char('n')), None);
     state.on_key(KeyPress::Move(1));
     state.on_key(KeyPress::Char('d'));
@@ -274,39 +314,39 @@ fn a_backend_is_drained_only_after_confirmation() {
     assert_eq!(state.on_key(KeyPress::Char('y')), Some(action));
     state.on_key(KeyPress::Char('2'));
     assert_eq!(state.on_key(KeyPress::Char('d')), None);
-    assert!(has(&render_screen(&state, 80, 24), "choose a backend"));
+    assert!(has_line_with(&render_screen(&state, 80, 24), "choose a backend"));
 }
 
 #[test]
 fn a_request_that_is_selected_can_be_explained_and_read() {
-    let mut state = watching();
+    let mut state = state_with_snapshot();
     assert_eq!(state.on_key(KeyPress::Enter), None);
     state.on_key(KeyPress::Char('3'));
     let action = UserAction::ShowDecision { request_id: "req-ended".into() };
     assert_eq!(state.on_key(KeyPress::Enter), Some(action));
     state.on_text("why", (0..100).map(|line| format!("line {line}")).collect());
-    assert!(has(&render_screen(&state, 80, 24), "line 0"));
+    assert!(has_line_with(&render_screen(&state, 80, 24), "line 0"));
     state.on_key(KeyPress::Move(10));
     let lines = render_screen(&state, 80, 24);
-    assert!(!has(&lines, "line 9") && has(&lines, "line 10"));
+    assert!(!has_line_with(&lines, "line 9") && has_line_with(&lines, "line 10"));
     state.on_key(KeyPress::Escape);
-    assert!(!has(&render_screen(&state, 80, 24), "line 10"));
+    assert!(!has_line_with(&render_screen(&state, 80, 24), "line 10"));
 }
 
 #[test]
 fn the_selection_stays_on_a_row_when_rows_go_away() {
-    let mut state = watching();
+    let mut state = state_with_snapshot();
     state.on_key(KeyPress::End);
     state.on_document(GatewaySnapshot { backends: vec![backend("gpu-9", 0.1)], ..document() });
     state.on_key(KeyPress::Char('d'));
-    assert!(has(&render_screen(&state, 80, 24), "drain gpu-9?"));
+    assert!(has_line_with(&render_screen(&state, 80, 24), "drain gpu-9?"));
 }
 
 #[test]
 fn a_paused_screen_keeps_the_last_snapshot() {
-    let mut state = watching();
+    let mut state = state_with_snapshot();
     state.on_key(KeyPress::Char('p'));
     state.on_document(GatewaySnapshot { backends: Vec::new(), ..document() });
     let lines = render_screen(&state, 80, 40);
-    assert!(has(&lines, "paused") && has(&lines, "gpu-0"));
+    assert!(has_line_with(&lines, "paused") && has_line_with(&lines, "gpu-0"));
 }

@@ -1,5 +1,5 @@
-//! The terminal view of `tokenweir top`. A [`TopState`] is updated by keys and by snapshots of the
-//! gateway, and a [`TopFrame`] draws it. This crate reads no clock, no keys and no sockets.
+//! The terminal view of `tokenweir top`. Key presses and snapshots of the gateway update a
+//! [`TopState`], and a [`TopFrame`] draws the state. This crate reads no clock, keyboard or socket.
 
 mod formatting;
 mod pane;

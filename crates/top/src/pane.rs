@@ -1,6 +1,6 @@
-//! The panes of the view.
+//! The panes of the terminal view.
 
-/// A pane of the view.
+/// A pane of the terminal view, which shows one list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Pane {
     /// The list of backends.
@@ -13,9 +13,10 @@ pub enum Pane {
 }
 
 impl Pane {
-    /// All panes, in the order of the screen.
+    /// All panes, from the top to the bottom of the screen.
     pub const ALL: [Self; 3] = [Self::Backends, Self::Streams, Self::Ended];
 
+    /// The position on the screen, from 0.
     pub(super) const fn index(self) -> usize {
         match self {
             Self::Backends => 0,
@@ -24,6 +25,7 @@ impl Pane {
         }
     }
 
+    /// The pane that follows after a number of steps. The first pane follows the last pane.
     pub(super) const fn after(self, steps: usize) -> Self {
         Self::ALL[(self.index() + steps) % 3]
     }

@@ -1,20 +1,20 @@
-//! Rates of totals, computed from several snapshots of the gateway.
+//! Request and token rates, computed from the totals of several snapshots of the gateway.
 
 use std::collections::VecDeque;
 use tokenweir_api::GatewaySnapshot;
 use tokenweir_api::RequestTotals;
 
-/// The totals of the last seconds, by uptime.
+/// The totals of the snapshots of the last seconds, each with the uptime of the gateway in seconds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct TotalRates(VecDeque<(f64, RequestTotals)>);
 
-/// Seconds over which rates are averaged.
+/// Time over which rates are averaged, in seconds.
 const RATE_WINDOW_SECONDS: f64 = 5.0;
-/// Minimum time between two snapshots for a rate, in seconds.
+/// Minimum time between the first and the last snapshot for a rate, in seconds.
 const MIN_RATE_SPAN_SECONDS: f64 = 0.5;
 
 impl TotalRates {
-    /// Adds a snapshot.
+    /// Adds the totals of a snapshot.
     pub(super) fn on_document(&mut self, document: &GatewaySnapshot) {
         let now = document.uptime_seconds;
         if self.0.back().is_some_and(|(before, _)| *before > now) {
@@ -28,14 +28,15 @@ impl TotalRates {
         }
     }
 
-    /// Ended requests and output tokens per second: in the last seconds, or in the last minute
-    /// while there is only one snapshot.
+    /// The number of ended requests and of output tokens per second. The rates are those of the
+    /// last seconds, or of the last minute while the snapshots cover less than half a second.
+    /// `None`: the gateway has just started.
     pub(super) fn per_second(&self, document: &GatewaySnapshot) -> [Option<f64>; 2] {
-        let ends = self.0.front().zip(self.0.back());
-        let known = ends.map(|(first, last)| (last.0 - first.0, first.1, last.1));
-        let (passed, growth) = match known {
-            Some((passed, before, now)) if passed >= MIN_RATE_SPAN_SECONDS => (
-                passed,
+        let first_and_last = self.0.front().zip(self.0.back());
+        let totals = first_and_last.map(|(first, last)| (last.0 - first.0, first.1, last.1));
+        let (elapsed, growth) = match totals {
+            Some((elapsed, before, now)) if elapsed >= MIN_RATE_SPAN_SECONDS => (
+                elapsed,
                 [
                     now.requests.saturating_sub(before.requests),
                     now.output_tokens.saturating_sub(before.output_tokens),
@@ -46,7 +47,7 @@ impl TotalRates {
                 (minute.seconds, [minute.requests, minute.output_tokens])
             }
         };
-        growth.map(|growth| (passed > 0.0).then(|| growth as f64 / passed))
+        growth.map(|growth| (elapsed > 0.0).then(|| growth as f64 / elapsed))
     }
 }
 

@@ -8,39 +8,44 @@ use tokenweir_api::GatewaySnapshot;
 /// The state of the terminal view.
 #[derive(Debug, Clone, Default)]
 pub struct TopState {
+    /// The last snapshot of the gateway. `None`: no snapshot yet.
     pub(super) document: Option<GatewaySnapshot>,
-    /// Why the last request for a snapshot failed.
+    /// Why the last request for a snapshot failed. `None`: it succeeded.
     pub(super) problem: Option<String>,
     pub(super) rates: TotalRates,
+    /// The current pane, to which keys apply.
     pub(super) pane: Pane,
+    /// The selection and the sort order of each pane, in the order of [`Pane::ALL`].
     views: [PaneView; 3],
+    /// Text that each shown row contains. Empty: all rows are shown.
     pub(super) filter: String,
     pub(super) mode: InputMode,
-    /// A one-line message, such as the result of the last action.
+    /// A message of one line, such as the result of the last action. The next key removes it.
     pub(super) notice: Option<String>,
+    /// Whether new snapshots are ignored.
     pub(super) is_paused: bool,
 }
 
 /// The input mode, which determines the effect of keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum InputMode {
-    /// Selecting rows and panes.
+    /// The user selects rows and panes.
     #[default]
     Watching,
-    /// Typing the filter.
+    /// The user types the filter.
     Filtering,
-    /// Confirming that a backend is to be drained or undrained.
+    /// The user is asked whether a backend is to be drained or undrained.
     Confirming {
         /// The name of the backend.
         backend: String,
-        /// Whether it is drained or undrained.
+        /// True: the backend is to be drained. False: it is to be undrained.
         is_drained: bool,
     },
-    /// Reading a text.
+    /// The user reads a text that covers the panes.
     Reading {
-        /// The title.
+        /// The title of the text.
         title: String,
-        /// The lines.
+        /// The lines of the text.
         lines: Vec<String>,
         /// The index of the first visible line.
         first: usize,
@@ -64,9 +69,9 @@ pub enum KeyPress {
     BackTab,
     /// Moves the selection down by this number of lines; up if negative.
     Move(i16),
-    /// To the first line.
+    /// Moves the selection to the first line.
     Home,
-    /// To the last line.
+    /// Moves the selection to the last line.
     End,
 }
 
@@ -79,7 +84,7 @@ pub enum UserAction {
     Drain {
         /// The name of the backend.
         backend: String,
-        /// Whether it is drained or undrained.
+        /// True: the backend is to be drained. False: it is to be undrained.
         is_drained: bool,
     },
     /// Show the routing decision of a request.
@@ -92,9 +97,12 @@ pub enum UserAction {
 /// The selection and the sort order of a pane.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PaneView {
+    /// Index of the selected row.
     pub(super) selected: usize,
+    /// Index of the column by which the rows are sorted.
     pub(super) column: usize,
-    pub(super) is_down: bool,
+    /// Whether the largest value comes first.
+    pub(super) is_descending: bool,
 }
 
 const KEY_HELP: [&str; 11] = [
@@ -112,14 +120,17 @@ const KEY_HELP: [&str; 11] = [
 ];
 
 impl TopState {
-    /// A state without a snapshot. Backends are sorted by name, streams and requests by age.
+    /// Creates a state without a snapshot. Backends are sorted by name. Open streams are sorted by
+    /// age, the oldest first. Ended requests are sorted by the time since their end, the latest
+    /// first.
     pub fn new() -> Self {
-        let sorted_by = |column, is_down| PaneView { column, is_down, ..PaneView::default() };
+        let sorted_by =
+            |column, is_descending| PaneView { column, is_descending, ..PaneView::default() };
         let views = [sorted_by(0, false), sorted_by(2, true), sorted_by(6, false)];
         Self { views, ..Self::default() }
     }
 
-    /// Takes a new snapshot. A paused view ignores it.
+    /// Stores a new snapshot. A paused view ignores the snapshot.
     pub fn on_document(&mut self, document: GatewaySnapshot) {
         self.problem = None;
         if !self.is_paused {
@@ -128,7 +139,8 @@ impl TopState {
         }
     }
 
-    /// Takes the reason why there is no new snapshot.
+    /// Stores the reason why a snapshot could not be fetched, which the view shows until the next
+    /// snapshot.
     pub fn on_problem(&mut self, problem: impl Into<String>) {
         self.problem = Some(problem.into());
     }
@@ -143,7 +155,7 @@ impl TopState {
         self.mode = InputMode::Reading { title: title.into(), lines, first: 0 };
     }
 
-    /// Handles a key press. The caller performs the returned action.
+    /// Handles a key press. The caller performs the returned action. `None`: no action.
     pub fn on_key(&mut self, key: KeyPress) -> Option<UserAction> {
         self.notice = None;
         match &mut self.mode {
@@ -182,6 +194,7 @@ impl TopState {
         }
     }
 
+    /// Handles a key press in the mode [`InputMode::Watching`].
     fn on_browse_key(&mut self, key: KeyPress) -> Option<UserAction> {
         let last = self.rows(self.pane).len().saturating_sub(1);
         let columns = columns(self.pane).len();
@@ -193,9 +206,10 @@ impl TopState {
             KeyPress::Char('p') => self.is_paused = !self.is_paused,
             KeyPress::Escape => self.filter.clear(),
             KeyPress::Char('s') => {
-                *view = PaneView { column: (view.column + 1) % columns, is_down: false, ..*view };
+                *view =
+                    PaneView { column: (view.column + 1) % columns, is_descending: false, ..*view };
             }
-            KeyPress::Char('r') => view.is_down = !view.is_down,
+            KeyPress::Char('r') => view.is_descending = !view.is_descending,
             KeyPress::Char('j') => view.selected = move_selection(view.selected, 1, last),
             KeyPress::Char('k') => view.selected = move_selection(view.selected, -1, last),
             KeyPress::Move(by) => view.selected = move_selection(view.selected, by, last),
@@ -213,6 +227,7 @@ impl TopState {
         None
     }
 
+    /// Asks whether to drain or undrain the selected backend.
     fn confirm_drain(&mut self) {
         match self.selected_row() {
             Some(row) if self.pane == Pane::Backends => {
@@ -223,6 +238,7 @@ impl TopState {
         }
     }
 
+    /// The action that shows the decision of the selected request. `None`: no request is selected.
     fn request_decision(&mut self) -> Option<UserAction> {
         match self.selected_row() {
             Some(row) if self.pane != Pane::Backends => {
@@ -241,15 +257,16 @@ impl TopState {
         let view = self.views[pane.index()];
         let filter = self.filter.to_lowercase();
         let mut rows = rows(pane, document);
-        rows.retain(|row| row.fits(&filter));
-        rows.sort_by(|one, other| one.compare(other, view.column, view.is_down));
+        rows.retain(|row| row.matches_filter(&filter));
+        rows.sort_by(|left, right| left.compare(right, view.column, view.is_descending));
         rows
     }
 
-    /// The view of a pane with `rows` rows; the selected index is less than `rows`.
-    pub(super) fn view(&self, pane: Pane, rows: usize) -> PaneView {
+    /// The selection and the sort order of a pane that has `row_count` rows. The index of the
+    /// selected row is reduced if the pane has fewer rows.
+    pub(super) fn view(&self, pane: Pane, row_count: usize) -> PaneView {
         let view = self.views[pane.index()];
-        PaneView { selected: view.selected.min(rows.saturating_sub(1)), ..view }
+        PaneView { selected: view.selected.min(row_count.saturating_sub(1)), ..view }
     }
 
     fn selected_row(&self) -> Option<TableRow> {
@@ -259,6 +276,7 @@ impl TopState {
     }
 }
 
+/// The index `by` lines below `from`, limited to the indices from 0 to `last`.
 fn move_selection(from: usize, by: i16, last: usize) -> usize {
     from.min(last).saturating_add_signed(by.into()).min(last)
 }

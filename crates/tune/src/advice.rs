@@ -1,4 +1,4 @@
-//! Derives the recommended settings from the calculation.
+//! Derives the recommended settings of vLLM from the calculation.
 
 use super::memory::MemoryBudget;
 use super::model::ModelShape;
@@ -6,25 +6,27 @@ use super::report::{Advice, TuneReport, TuneReportLine, format_thousands};
 use super::request::TuneRequest;
 use super::step_bounds::StepBounds;
 
-/// The defaults of vLLM 0.32's server for the tokens and requests of a step, by the memory of the
-/// GPU.
+/// The defaults of the server of vLLM 0.32, by the memory of the GPU: minimum memory in bytes,
+/// tokens per step, requests per step. The first row whose minimum is met applies.
 const VLLM_STEP_DEFAULTS: [(u64, u64, u64); 3] =
     [(160 << 30, 16_384, 1_024), (70 << 30, 8_192, 1_024), (0, 2_048, 256)];
-/// The recommended number of tokens per step is a multiple of this.
+/// The recommended number of tokens per step is rounded to a multiple of this number.
 const STEP_TOKEN_MULTIPLE: u64 = 64;
-/// Maximum recommended number of requests per step. Beyond it, each step gets noticeably slower.
+/// Maximum recommended number of requests per step. With more, each step gets noticeably slower.
 const MAX_STEP_REQUESTS: f64 = 1_024.0;
 
+/// The default tokens and requests per step of vLLM for the given GPU.
 fn step_defaults(request: &TuneRequest) -> (u64, u64) {
-    let known = VLLM_STEP_DEFAULTS.iter().find(|(memory, ..)| request.gpu_memory >= *memory);
-    known.map_or((2_048, 256), |(_, tokens, requests)| (*tokens, *requests))
+    let defaults = VLLM_STEP_DEFAULTS.iter().find(|(memory, ..)| request.gpu_memory >= *memory);
+    defaults.map_or((2_048, 256), |(_, tokens, requests)| (*tokens, *requests))
 }
 
-/// Tokens and requests per step: vLLM's defaults, changed to fit the bounds of the targets.
+/// The recommended tokens and requests per step: the defaults of vLLM, with the tokens changed to
+/// fit the bounds.
 pub(super) fn steps(request: &TuneRequest, bounds: &StepBounds) -> (u64, u64) {
     let (tokens, requests) = step_defaults(request);
-    let tokens = tokens.max(bounds.least.unwrap_or(0).next_multiple_of(STEP_TOKEN_MULTIPLE));
-    // The upper bound has priority, because it affects all running requests.
+    let tokens = tokens.max(bounds.min_tokens.unwrap_or(0).next_multiple_of(STEP_TOKEN_MULTIPLE));
+    // The upper bound has priority over the lower bound, because it affects all running requests.
     let tokens = bounds.max_tokens.map_or(tokens, |max_tokens| {
         let rounded = max_tokens / STEP_TOKEN_MULTIPLE * STEP_TOKEN_MULTIPLE;
         tokens.min(rounded.max(STEP_TOKEN_MULTIPLE))
@@ -32,6 +34,7 @@ pub(super) fn steps(request: &TuneRequest, bounds: &StepBounds) -> (u64, u64) {
     (tokens, requests)
 }
 
+/// Adds the recommended settings and their lines of the calculation to the report.
 pub(super) fn advise(
     report: &mut TuneReport,
     model: &ModelShape,
@@ -40,16 +43,16 @@ pub(super) fn advise(
     bounds: &StepBounds,
     (batched, _): (u64, u64),
 ) {
-    let set = |flag, value: String, reason: String| Advice { flag, value, reason };
+    let setting = |flag, value: String, reason: String| Advice { flag, value, reason };
     let mut advice = Vec::new();
-    advice.push(set(
+    advice.push(setting(
         "--gpu-memory-utilization",
         request.utilization.to_string(),
         "the value of the calculation above; the default is 0.92 in vLLM 0.32, and 0.9 before"
             .to_owned(),
     ));
     if budget.tensor_parallel > 1 {
-        advice.push(set(
+        advice.push(setting(
             "--tensor-parallel-size",
             budget.tensor_parallel.to_string(),
             "with fewer GPUs, 16 requests of mean length do not fit".to_owned(),
@@ -57,34 +60,36 @@ pub(super) fn advise(
     }
     advice.extend(advise_max_model_len(report, model, budget));
     advice.push(advise_max_num_seqs(report, request, budget));
-    let reason = match (bounds.least, bounds.max_tokens) {
+    let reason = match (bounds.min_tokens, bounds.max_tokens) {
         (None, None) => {
             "vLLM's default for this GPU: no target or speed requires another value".to_owned()
         }
         _ => "from the bounds above".to_owned(),
     };
-    advice.push(set("--max-num-batched-tokens", batched.to_string(), reason));
+    advice.push(setting("--max-num-batched-tokens", batched.to_string(), reason));
     advice.extend(advise_kv_cache_dtype(report, model, request, budget));
     report.advice = advice;
     add_backend_count(report, request, budget);
 }
 
-/// The maximum context length, and the `Maximum concurrency` that vLLM logs for it.
+/// Recommends a shorter `--max-model-len` if a request of the maximum length of the model does not
+/// fit into the KV cache. Also adds a line with the number of concurrent requests of the usable
+/// maximum length. `None`: the maximum length fits, or is unknown.
 fn advise_max_model_len(
     report: &mut TuneReport,
     model: &ModelShape,
     budget: &MemoryBudget,
 ) -> Option<Advice> {
     let longest = model.longest?;
-    let served = longest.min(budget.longest());
-    let concurrency = budget.concurrency(served);
-    report.lines.push(TuneReportLine::shown(
+    let served = longest.min(budget.max_request_tokens());
+    let concurrency = budget.max_concurrency(served);
+    report.lines.push(TuneReportLine::new(
         "longest requests at once",
         &format!(
             "{} blocks ÷ {} for {served} tokens: vLLM logs this as Maximum concurrency, and a size \
              of {} tokens",
-            format_thousands(budget.capacity / budget.block),
-            served.div_ceil(budget.block),
+            format_thousands(budget.kv_tokens / budget.block_tokens),
+            served.div_ceil(budget.block_tokens),
             format_thousands((concurrency * served as f64) as u64)
         ),
         concurrency,
@@ -100,23 +105,25 @@ fn advise_max_model_len(
     })
 }
 
-/// The number of concurrent requests that fit while half of their output is generated.
+/// Recommends `--max-num-seqs`: the number of requests of mean length that fit into the KV cache
+/// when half of their output is generated, at most [`MAX_STEP_REQUESTS`]. Warns if two requests of
+/// p95 length do not fit.
 fn advise_max_num_seqs(
     report: &mut TuneReport,
     request: &TuneRequest,
     budget: &MemoryBudget,
 ) -> Advice {
     let (prompt, output) = (request.prompt, request.output);
-    let running = prompt.mean + output.mean / 2.0;
-    let fit = budget.fit(running);
-    report.lines.push(TuneReportLine::shown(
+    let mean_tokens = prompt.mean + output.mean / 2.0;
+    let fit = budget.concurrent_requests(mean_tokens);
+    report.lines.push(TuneReportLine::new(
         "concurrent requests",
         &format!("KV cache ÷ ({:.0} prompt + {:.0} ÷ 2 output)", prompt.mean, output.mean),
         fit,
         format!("{fit:.1}"),
     ));
-    let long_fit = budget.fit(prompt.p95 + output.p95);
-    report.lines.push(TuneReportLine::shown(
+    let long_fit = budget.concurrent_requests(prompt.p95 + output.p95);
+    report.lines.push(TuneReportLine::new(
         "concurrent, all at p95",
         &format!("KV cache ÷ ({:.0} prompt + {:.0} output, both p95)", prompt.p95, output.p95),
         long_fit,
@@ -138,7 +145,9 @@ fn advise_max_num_seqs(
     Advice { flag: "--max-num-seqs", value: format!("{value:.0}"), reason }
 }
 
-/// Recommends fp8, which halves the bytes, if the targets need more concurrent requests than fit.
+/// Recommends a KV cache with 1 byte per value (fp8) if the target throughput needs more concurrent
+/// requests than fit. `None`: the data type of the model suffices, or there is no target
+/// throughput.
 fn advise_kv_cache_dtype(
     report: &mut TuneReport,
     model: &ModelShape,
@@ -153,15 +162,15 @@ fn advise_kv_cache_dtype(
             reason: "as given; measure whether the quality of outputs suffices".to_owned(),
         });
     }
-    let fp8_capacity = budget.capacity * kv_bytes;
+    let fp8_capacity = budget.kv_tokens * kv_bytes;
     report.lines.push(TuneReportLine::tokens(
         "with --kv-cache-dtype fp8",
         "1 byte for each value",
         fp8_capacity as f64,
     ));
-    let running = request.prompt.mean + request.output.mean / 2.0;
+    let mean_tokens = request.prompt.mean + request.output.mean / 2.0;
     let required = required_concurrency(request)?;
-    (required > budget.fit(running)).then(|| Advice {
+    (required > budget.concurrent_requests(mean_tokens)).then(|| Advice {
         flag: "--kv-cache-dtype",
         value: "fp8".to_owned(),
         reason: format!(
@@ -171,42 +180,52 @@ fn advise_kv_cache_dtype(
     })
 }
 
-/// Concurrent requests that the target throughput needs: each generates one token per step
-/// (Little's law).
+/// Number of concurrent requests that the target throughput needs: target throughput × duration of
+/// a step, because each request generates one token per step (Little's law). `None`: the target
+/// throughput is not given, or neither the step nor the TBT target is.
 fn required_concurrency(request: &TuneRequest) -> Option<f64> {
-    let gap = request.speed.step.or(request.targets.tbt)?;
-    Some(request.targets.throughput? * gap)
+    let step = request.speed.step.or(request.targets.tbt)?;
+    Some(request.targets.throughput? * step)
 }
 
+/// Adds the number of backends that the target throughput needs to the report.
 fn add_backend_count(report: &mut TuneReport, request: &TuneRequest, budget: &MemoryBudget) {
     let Some(throughput) = request.targets.throughput else { return };
-    let running = request.prompt.mean + request.output.mean / 2.0;
-    let (each, how) = match (request.speed.output, request.speed.step.or(request.targets.tbt)) {
-        (Some(output), _) => (output, "as measured or given".to_owned()),
-        (None, Some(gap)) => {
-            let fit = budget.fit(running).min(MAX_STEP_REQUESTS);
-            (fit / gap, format!("at most: {fit:.0} requests ÷ {:.1} ms per token", gap * 1e3))
-        }
-        (None, None) => {
-            report
-                .warnings
-                .push("the target throughput needs --tbt, --step or --from-bench".to_owned());
-            return;
-        }
-    };
-    let per_second = format!("{} tokens/s", format_thousands(each as u64));
-    report.lines.push(TuneReportLine::shown("output of one backend", &how, each, per_second));
-    let count = (throughput / each.max(1e-9)).ceil();
-    let how = format!("{throughput:.0} tokens/s ÷ {each:.0}");
-    report.lines.push(TuneReportLine::shown(
+    let mean_tokens = request.prompt.mean + request.output.mean / 2.0;
+    let (backend_rate, formula) =
+        match (request.speed.output, request.speed.step.or(request.targets.tbt)) {
+            (Some(output), _) => (output, "as measured or given".to_owned()),
+            (None, Some(step)) => {
+                let fit = budget.concurrent_requests(mean_tokens).min(MAX_STEP_REQUESTS);
+                (fit / step, format!("at most: {fit:.0} requests ÷ {:.1} ms per token", step * 1e3))
+            }
+            (None, None) => {
+                report
+                    .warnings
+                    .push("the target throughput needs --tbt, --step or --from-bench".to_owned());
+                return;
+            }
+        };
+    let per_second = format!("{} tokens/s", format_thousands(backend_rate as u64));
+    report.lines.push(TuneReportLine::new(
+        "output of one backend",
+        &formula,
+        backend_rate,
+        per_second,
+    ));
+    let count = (throughput / backend_rate.max(1e-9)).ceil();
+    let formula = format!("{throughput:.0} tokens/s ÷ {backend_rate:.0}");
+    report.lines.push(TuneReportLine::new(
         "backends for the target",
-        &how,
+        &formula,
         count,
         format!("{count:.0}"),
     ));
 }
 
-/// Cost of a million output tokens: price per hour ÷ output tokens of a GPU per hour × 1,000,000.
+/// Cost of a million output tokens: price per GPU hour ÷ output tokens of a GPU per hour ×
+/// 1,000,000. `None`: the price or the output rate is not given. Without the output rate, adds a
+/// warning.
 pub(super) fn cost(report: &mut TuneReport, request: &TuneRequest) -> Option<f64> {
     let price = request.price?;
     let Some(output) = request.speed.output else {
@@ -219,13 +238,13 @@ pub(super) fn cost(report: &mut TuneReport, request: &TuneRequest) -> Option<f64
     };
     let per_gpu = output / report.gpus as f64;
     let cost = price / (per_gpu * 3600.0) * 1e6;
-    let how = format!(
+    let formula = format!(
         "{price} per hour ÷ ({output:.0} tokens/s ÷ {} GPUs × 3600 s) × 1,000,000",
         report.gpus
     );
-    report.lines.push(TuneReportLine::shown(
+    report.lines.push(TuneReportLine::new(
         "cost per million tokens",
-        &how,
+        &formula,
         cost,
         format!("{cost:.4}"),
     ));

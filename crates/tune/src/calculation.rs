@@ -1,15 +1,16 @@
-//! The calculation of a report: the fewest GPUs that suffice, the recommended settings and the
+//! Computes a report: the smallest number of GPUs that suffices, the recommended settings and the
 //! unknown inputs.
 
 use super::advice;
 use super::memory::{MemoryBudget, weights};
 use super::model::ModelShape;
-use super::report::{TuneError, TuneReport, gib};
+use super::report::{TuneError, TuneReport, format_bytes};
 use super::request::TuneRequest;
 use super::step_bounds::StepBounds;
 
 impl TuneReport {
-    /// Computes the report for a model and the inputs.
+    /// Computes the report for a model and the inputs. Fails if the size of the weights is unknown,
+    /// if one request does not fit, or if the number of GPUs does not divide the heads.
     pub fn compute(model: &ModelShape, request: &TuneRequest) -> Result<Self, TuneError> {
         let bounds = StepBounds::from_targets(request);
         let steps = advice::steps(request, &bounds);
@@ -20,7 +21,7 @@ impl TuneReport {
             advice: Vec::new(),
             warnings: bounds.contradictions.clone(),
             unknown: unknown_inputs(model, request),
-            kv_tokens: budget.capacity,
+            kv_tokens: budget.kv_tokens,
             gpus: budget.tensor_parallel,
             cost: None,
         };
@@ -31,12 +32,15 @@ impl TuneReport {
     }
 }
 
-/// Minimum number of concurrent requests of mean length for which GPUs are added.
+/// Minimum number of concurrent requests of mean length that a backend must hold. GPUs are added
+/// until it does.
 const MIN_CONCURRENT_REQUESTS: f64 = 16.0;
-/// Numbers of GPUs per backend that are tried.
+/// The numbers of GPUs per backend that are tried, in order.
 const GPU_COUNTS: [u64; 4] = [1, 2, 4, 8];
 
-/// The memory of a backend with the fewest GPUs that suffice.
+/// The memory budget of a backend with the smallest number of GPUs that holds
+/// [`MIN_CONCURRENT_REQUESTS`], or else with the largest number. Fails if it does not hold one
+/// request.
 fn smallest_budget(
     model: &ModelShape,
     request: &TuneRequest,
@@ -44,30 +48,32 @@ fn smallest_budget(
 ) -> Result<MemoryBudget, TuneError> {
     let kv_bytes = request.kv_bytes.unwrap_or(model.bytes);
     let compute = |gpus| MemoryBudget::compute(model, request, kv_bytes, gpus, steps);
-    let unknown = || TuneError::Weights(model.remarks.join("; "));
+    let unknown_weights = || TuneError::Weights(model.remarks.join("; "));
     let gpu_counts: Vec<u64> = match request.tensor_parallel {
         Some(gpus) if model.heads.is_multiple_of(gpus) => vec![gpus],
         Some(gpus) => return Err(TuneError::Heads(gpus, model.heads)),
         None => GPU_COUNTS.into_iter().filter(|gpus| model.heads.is_multiple_of(*gpus)).collect(),
     };
-    let mut best: Option<MemoryBudget> = None;
+    let mut budget: Option<MemoryBudget> = None;
     for gpus in &gpu_counts {
-        let budget = compute(*gpus).ok_or_else(unknown)?;
-        let concurrency = budget.fit(request.prompt.mean + request.output.mean);
-        best = Some(budget);
+        let candidate = compute(*gpus).ok_or_else(unknown_weights)?;
+        let concurrency = candidate.concurrent_requests(request.prompt.mean + request.output.mean);
+        budget = Some(candidate);
         if concurrency >= MIN_CONCURRENT_REQUESTS {
             break;
         }
     }
-    let holds_one =
-        |budget: &MemoryBudget| budget.fit(request.prompt.mean + request.output.mean) >= 1.0;
-    best.filter(holds_one).ok_or_else(|| TuneError::TooSmall {
-        weights: gib(weights(model, request).unwrap_or(0) as f64),
+    let holds_one_request = |budget: &MemoryBudget| {
+        budget.concurrent_requests(request.prompt.mean + request.output.mean) >= 1.0
+    };
+    budget.filter(holds_one_request).ok_or_else(|| TuneError::TooSmall {
+        weights: format_bytes(weights(model, request).unwrap_or(0) as f64),
         gpus: gpu_counts.last().copied().unwrap_or(1),
-        memory: gib(request.gpu_memory as f64),
+        memory: format_bytes(request.gpu_memory as f64),
     })
 }
 
+/// Lists the inputs of the calculation that are unknown or assumed.
 fn unknown_inputs(model: &ModelShape, request: &TuneRequest) -> Vec<String> {
     let mut unknown = model.remarks.clone();
     if request.kv_memory.is_none() {

@@ -1,25 +1,27 @@
-//! Prompt and output lengths from traces and from the metrics of a gateway.
+//! Computes prompt and output lengths from a trace capture or from the metrics of a gateway.
 
 use super::request::TokenLengths;
 use tokenweir_core::dialect::MetricSample;
 use tokenweir_core::histogram::sample_quantile;
 use tokenweir_lab::trace::TraceRequest;
 
-/// Assumed ratio of the 95th percentile to the mean, for sources that have means only.
+/// Assumed ratio of the 95th percentile of prompt or output lengths to their mean, for sources that
+/// contain only means, such as a metrics page.
 pub const P95_TO_MEAN_RATIO: f64 = 3.0;
 
-/// Prompt and output lengths of a trace. `None`: the trace is empty.
-pub fn from_trace(jobs: &[TraceRequest]) -> Option<[TokenLengths; 2]> {
-    let lengths = |read: fn(&TraceRequest) -> u32| {
-        let mut lengths: Vec<f64> = jobs.iter().map(read).map(f64::from).collect();
+/// Lengths of prompts and of outputs in the requests of a trace. `None`: the trace is empty.
+pub fn from_trace(requests: &[TraceRequest]) -> Option<[TokenLengths; 2]> {
+    let lengths = |read_tokens: fn(&TraceRequest) -> u32| {
+        let mut lengths: Vec<f64> = requests.iter().map(read_tokens).map(f64::from).collect();
         let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
         Some(TokenLengths { mean, p95: sample_quantile(&mut lengths, 0.95)?.max(mean) })
     };
-    Some([lengths(|job| job.prompt_tokens)?, lengths(|job| job.output_tokens)?])
+    Some([lengths(|request| request.prompt_tokens)?, lengths(|request| request.output_tokens)?])
 }
 
-/// Mean prompt and output lengths from a gateway's metrics page: tokens ÷ requests with outcome
-/// `ok`, of all models. `None`: it is no page of a gateway, or no request was served yet.
+/// Lengths of prompts and of outputs from the metrics page of a gateway, over all models. A mean is
+/// the number of tokens divided by the number of requests with outcome `ok`. `None`: the page is
+/// not that of a gateway, no request was served yet, or a mean is below 1.
 pub fn from_metrics_page(page: &[u8]) -> Option<[TokenLengths; 2]> {
     let (mut input, mut output, mut requests) = (0.0, 0.0, 0.0);
     for line in page.split(|byte| *byte == b'\n') {

@@ -1,5 +1,5 @@
-//! Computes settings of vLLM for a model, a GPU and latency targets, and reports each line of the
-//! calculation. This crate does no I/O. The report lists the inputs that it cannot know.
+//! Computes settings of vLLM for a model, a GPU and latency targets. The report contains each line
+//! of the calculation, and lists the inputs that are unknown or assumed. This crate does no I/O.
 
 pub mod lengths;
 pub mod model;

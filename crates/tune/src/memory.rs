@@ -1,30 +1,36 @@
 //! Computes the GPU memory of a backend and the size of its KV cache.
 
 use super::model::{Attention, ModelShape};
-use super::report::{TuneReportLine, format_thousands, gib};
+use super::report::{TuneReportLine, format_bytes, format_thousands};
 use super::request::TuneRequest;
 
-/// The memory of one GPU of a backend, in bytes, and its KV cache.
+/// The calculation of the memory of one GPU of a backend, and the size of the backend's KV cache.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct MemoryBudget {
+    /// Number of GPUs of the backend.
     pub(super) tensor_parallel: u64,
+    /// KV cache bytes of one token on each GPU.
     pub(super) kv_per_token: u64,
-    /// Tokens in the KV cache of the backend, in whole blocks. 0: the weights do not fit.
-    pub(super) capacity: u64,
-    /// Tokens per block.
-    pub(super) block: u64,
+    /// Number of tokens that the KV cache of the backend holds, in whole blocks. 0: the weights do
+    /// not fit.
+    pub(super) kv_tokens: u64,
+    /// Number of tokens per block of the KV cache.
+    pub(super) block_tokens: u64,
+    /// The calculation, as lines of the report.
     pub(super) lines: Vec<TuneReportLine>,
 }
 
 /// Estimated memory for the CUDA context, CUDA graphs and fragmentation, on each GPU.
 const FIXED_OVERHEAD_BYTES: u64 = 3 << 29;
 
-/// Size of all weights in bytes. `None`: unknown.
+/// Size of all weights in bytes: as given, or computed from the number of parameters. `None`: the
+/// size is not given, and the number of parameters is unknown.
 pub(super) fn weights(model: &ModelShape, request: &TuneRequest) -> Option<u64> {
     request.weights.or(model.parameters.map(|parameters| parameters * model.bytes))
 }
 
-/// KV cache bytes per token on each GPU, and a description of the calculation.
+/// KV cache bytes of one token on each GPU, and the formula of the calculation as text. `kv_bytes`
+/// is the number of bytes per value.
 pub(super) fn kv_per_token(
     model: &ModelShape,
     kv_bytes: u64,
@@ -41,33 +47,35 @@ pub(super) fn kv_per_token(
             } else {
                 format!("{kv_heads} KV heads")
             };
-            let how = format!(
+            let formula = format!(
                 "key and value 2 × {layers} layers × {heads} × {head_dim} head size × {kv_bytes} \
                  bytes"
             );
-            (bytes, how)
+            (bytes, formula)
         }
         Attention::Latent { rank, rope } => {
             let bytes = layers * (rank + rope) * kv_bytes;
-            let how = format!(
+            let formula = format!(
                 "latent attention: {layers} layers × ({rank} rank + {rope} position) × {kv_bytes} \
                  bytes, replicated on each GPU"
             );
-            (bytes, how)
+            (bytes, formula)
         }
     }
 }
 
-/// Activation bytes of a step: the widest tensors of a layer for each token, and logits in float32
-/// for each request. This is an estimate; vLLM measures the real value at startup.
+/// Estimated bytes of the activations of a step of `batched` tokens and `sequences` requests, on
+/// each GPU: the widest tensors of a layer for each token, and logits in float32 for each request.
+/// vLLM measures the real value at startup.
 fn activation_bytes(model: &ModelShape, batched: u64, sequences: u64, tensor_parallel: u64) -> u64 {
     let bytes_per_token = 2 * model.intermediate / tensor_parallel + 4 * model.hidden;
     batched * bytes_per_token * model.bytes + sequences * model.vocabulary * 4 / tensor_parallel
 }
 
 impl MemoryBudget {
-    /// Computes the memory of `tensor_parallel` GPUs for steps of `batched` tokens and `sequences`
-    /// requests. `None`: the size of the weights is unknown, and no KV cache memory is given.
+    /// Computes the budget of a backend with `tensor_parallel` GPUs and steps of `batched` tokens
+    /// and `sequences` requests. `kv_bytes` is the number of bytes per value of the KV cache.
+    /// `None`: the size of the weights is unknown, and the memory for the KV cache is not given.
     pub(super) fn compute(
         model: &ModelShape,
         request: &TuneRequest,
@@ -75,71 +83,78 @@ impl MemoryBudget {
         tensor_parallel: u64,
         (batched, sequences): (u64, u64),
     ) -> Option<Self> {
-        let (kv_per_token, how) = kv_per_token(model, kv_bytes, tensor_parallel);
+        let (kv_per_token, formula) = kv_per_token(model, kv_bytes, tensor_parallel);
         let mut lines =
-            vec![TuneReportLine::bytes("KV cache per token", &how, kv_per_token as f64)];
-        let left = if let Some(given) = request.kv_memory {
-            lines.push(TuneReportLine::bytes("memory for the KV cache", "as given", given as f64));
-            given as f64
+            vec![TuneReportLine::bytes("KV cache per token", &formula, kv_per_token as f64)];
+        let kv_memory = if let Some(kv_memory) = request.kv_memory {
+            let kv_memory = kv_memory as f64;
+            lines.push(TuneReportLine::bytes("memory for the KV cache", "as given", kv_memory));
+            kv_memory
         } else {
             let weights = weights(model, request)? as f64 / tensor_parallel as f64;
             let usable = request.gpu_memory as f64 * request.utilization;
-            let how =
-                format!("{} of memory × {}", gib(request.gpu_memory as f64), request.utilization);
-            lines.push(TuneReportLine::bytes("memory for vLLM", &how, usable));
+            let formula = format!(
+                "{} of memory × {}",
+                format_bytes(request.gpu_memory as f64),
+                request.utilization
+            );
+            lines.push(TuneReportLine::bytes("memory for vLLM", &formula, usable));
             lines.push(TuneReportLine::bytes(
                 "weights",
                 &describe_weights(model, request, tensor_parallel),
                 weights,
             ));
             let activations = activation_bytes(model, batched, sequences, tensor_parallel);
-            let how = format!("estimate: steps of {batched} tokens, {sequences} requests");
-            lines.push(TuneReportLine::bytes("activations", &how, activations as f64));
+            let formula = format!("estimate: steps of {batched} tokens, {sequences} requests");
+            lines.push(TuneReportLine::bytes("activations", &formula, activations as f64));
             let overhead = FIXED_OVERHEAD_BYTES as f64;
             lines.push(TuneReportLine::bytes("CUDA context and graphs", "estimate", overhead));
-            let left = usable - weights - activations as f64 - overhead;
+            let kv_memory = usable - weights - activations as f64 - overhead;
             lines.push(TuneReportLine::bytes(
                 "memory for the KV cache",
                 "the rest, on each GPU",
-                left,
+                kv_memory,
             ));
-            left
+            kv_memory
         };
-        let blocks = (left.max(0.0) / (kv_per_token * request.block) as f64).floor() as u64;
-        let capacity = blocks * request.block;
+        let blocks = (kv_memory.max(0.0) / (kv_per_token * request.block) as f64).floor() as u64;
+        let kv_tokens = blocks * request.block;
         lines.push(TuneReportLine {
             name: "KV cache".to_owned(),
             formula: format!("{blocks} blocks of {} tokens", request.block),
-            value: capacity as f64,
-            shown: format!("{} tokens", format_thousands(capacity)),
+            value: kv_tokens as f64,
+            shown: format!("{} tokens", format_thousands(kv_tokens)),
         });
-        Some(Self { tensor_parallel, kv_per_token, capacity, block: request.block, lines })
+        Some(Self { tensor_parallel, kv_per_token, kv_tokens, block_tokens: request.block, lines })
     }
 
-    /// Maximum length of a request: vLLM reserves one block of the cache.
-    pub(super) const fn longest(&self) -> u64 {
-        self.capacity.saturating_sub(self.block)
+    /// Maximum number of tokens of a request: one block less than the KV cache, because vLLM
+    /// reserves one block.
+    pub(super) const fn max_request_tokens(&self) -> u64 {
+        self.kv_tokens.saturating_sub(self.block_tokens)
     }
 
-    /// The `Maximum concurrency` that vLLM logs for requests of this length, in whole blocks.
-    pub(super) fn concurrency(&self, tokens: u64) -> f64 {
-        let blocks = tokens.div_ceil(self.block).max(1);
-        (self.capacity / self.block) as f64 / blocks as f64
+    /// Number of concurrent requests of `tokens` tokens that fit if each occupies whole blocks.
+    /// vLLM logs this number as `Maximum concurrency`.
+    pub(super) fn max_concurrency(&self, tokens: u64) -> f64 {
+        let blocks = tokens.div_ceil(self.block_tokens).max(1);
+        (self.kv_tokens / self.block_tokens) as f64 / blocks as f64
     }
 
-    /// Number of concurrent requests of this length that fit into the cache.
-    pub(super) fn fit(&self, tokens: f64) -> f64 {
-        self.capacity as f64 / tokens.max(1.0)
+    /// Number of concurrent requests of `tokens` tokens on average that fit into the KV cache.
+    pub(super) fn concurrent_requests(&self, tokens: f64) -> f64 {
+        self.kv_tokens as f64 / tokens.max(1.0)
     }
 }
 
+/// The formula of the weights on each GPU, as text.
 fn describe_weights(model: &ModelShape, request: &TuneRequest, tensor_parallel: u64) -> String {
     let divisor = match tensor_parallel {
         1 => String::new(),
         gpus => format!(" ÷ {gpus} GPUs"),
     };
     match (request.weights, model.parameters) {
-        (Some(weights), _) => format!("{} as given{divisor}", gib(weights as f64)),
+        (Some(weights), _) => format!("{} as given{divisor}", format_bytes(weights as f64)),
         (None, parameters) => format!(
             "{} parameters × {} bytes{divisor}",
             format_thousands(parameters.unwrap_or(0)),

@@ -2,51 +2,51 @@
 
 use serde_json::Value;
 
-/// The shape of a model.
+/// The shape of a model: the sizes of its layers that determine its memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelShape {
     /// The architecture, such as `qwen3`.
     pub kind: String,
-    /// Number of attention layers, each of which has a KV cache.
+    /// Number of layers (`num_hidden_layers`), each of which has a KV cache.
     pub layers: u64,
-    /// The contents of the KV cache per token and layer.
+    /// The data that the KV cache stores for each token in each layer.
     pub attention: Attention,
     /// Number of query heads. The tensor parallel size must divide it.
     pub heads: u64,
     /// Bytes per value of weights and activations.
     pub bytes: u64,
-    /// The `dtype`.
+    /// The data type of weights and activations, such as `bfloat16` (`dtype` in `config.json`).
     pub dtype: String,
-    /// The hidden size.
+    /// The hidden size: number of values of a token between layers.
     pub hidden: u64,
-    /// The intermediate size of the feed-forward part.
+    /// The intermediate size: number of values of a token inside the feed-forward part of a layer.
     pub intermediate: u64,
     /// Number of tokens in the vocabulary.
     pub vocabulary: u64,
-    /// Maximum number of tokens of the context, if it is known.
+    /// Maximum number of tokens of the context. `None`: the file does not state it.
     pub longest: Option<u64>,
-    /// Number of parameters, by the formula for dense decoders. `None`: the model is no dense
-    /// decoder, or it is quantised.
+    /// Number of parameters, computed by the formula for dense decoders. `None`: the model is not a
+    /// dense decoder, or it is quantised.
     pub parameters: Option<u64>,
     /// Properties of the model that make the calculation an estimate.
     pub remarks: Vec<String>,
 }
 
-/// The contents of the KV cache per token and layer.
+/// The data that the KV cache stores for each token in each layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attention {
-    /// A key and a value for each KV head.
+    /// A key vector and a value vector for each KV head.
     Heads {
         /// Number of KV heads.
         kv_heads: u64,
-        /// Size of a head.
+        /// Number of values of a key vector or value vector.
         head_dim: u64,
     },
     /// One compressed vector for all heads (multi-head latent attention).
     Latent {
-        /// The rank.
+        /// Number of values of the compressed vector (`kv_lora_rank`).
         rank: u64,
-        /// Size of the rotary position part.
+        /// Number of values of the rotary position part (`qk_rope_head_dim`).
         rope: u64,
     },
 }
@@ -54,31 +54,32 @@ pub enum Attention {
 /// Why a `config.json` cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ModelShapeError {
-    /// It is not JSON, or no object.
+    /// The file is not a JSON object.
     #[error("it is not a JSON object: {0}")]
     Json(String),
-    /// A field is missing, or has a wrong type.
+    /// A required field is missing or is not a positive whole number.
     #[error("it has no {0}; it must be a whole number above 0")]
     Field(&'static str),
-    /// The head size is unknown.
+    /// The size of a head is not stated and cannot be computed: the number of heads does not divide
+    /// the hidden size.
     #[error("it has no head_dim, and num_attention_heads {1} does not divide hidden_size {0}")]
     Heads(u64, u64),
-    /// The data type is unknown.
+    /// The data type is not supported.
     #[error("its dtype `{0}` is unknown; supported: float32, float16, bfloat16 and float8 types")]
     Dtype(String),
 }
 
 impl ModelShape {
-    /// Parses a `config.json`. The language model of a multimodal model is described by its
-    /// `text_config`.
+    /// Parses the text of a `config.json`. For a multimodal model, the shape is that of its
+    /// language model, which `text_config` describes.
     pub fn read(text: &str) -> Result<Self, ModelShapeError> {
         let config: Value =
             serde_json::from_str(text).map_err(|error| ModelShapeError::Json(error.to_string()))?;
         if !config.is_object() {
             return Err(ModelShapeError::Json("it has another JSON type".to_owned()));
         }
-        let inner = Some(&config["text_config"]).filter(|inner| inner.is_object());
-        let fields = inner.unwrap_or(&config);
+        let text_config = Some(&config["text_config"]).filter(|value| value.is_object());
+        let fields = text_config.unwrap_or(&config);
         let number = |name: &'static str| {
             let number = fields[name].as_u64().filter(|number| (1..=1 << 40).contains(number));
             number.ok_or(ModelShapeError::Field(name))
@@ -86,9 +87,9 @@ impl ModelShape {
         let (layers, hidden, heads) =
             (number("num_hidden_layers")?, number("hidden_size")?, number("num_attention_heads")?);
         let attention = read_attention(fields, hidden, heads)?;
-        let dtype = ["dtype", "torch_dtype"];
+        let dtype_keys = ["dtype", "torch_dtype"];
         let text = |name: &str| fields[name].as_str().or(config[name].as_str());
-        let dtype = dtype.into_iter().find_map(text);
+        let dtype = dtype_keys.into_iter().find_map(text);
         let dtype = dtype.unwrap_or("bfloat16").trim_start_matches("torch.").to_owned();
         let mut model = Self {
             kind: fields["model_type"].as_str().unwrap_or("unknown").to_owned(),
@@ -130,12 +131,12 @@ impl ModelShape {
                 .push("it is multimodal: the other parts and their memory are not counted".into());
         }
         if let Some(types) = fields["layer_types"].as_array() {
-            let full = types.iter().filter(|kind| *kind == "full_attention").count() as u64;
-            if full > 0 && full < self.layers {
+            let full_layers = types.iter().filter(|kind| *kind == "full_attention").count() as u64;
+            if full_layers > 0 && full_layers < self.layers {
                 self.remarks.push(format!(
                     "{} of {} layers do not attend to the whole context: their cache is bounded or \
                      missing, so that more tokens fit than calculated",
-                    self.layers - full,
+                    self.layers - full_layers,
                     self.layers
                 ));
             }
@@ -166,6 +167,8 @@ impl ModelShape {
     }
 }
 
+/// Reads the sizes of the attention heads or, for multi-head latent attention, of the compressed
+/// vector.
 fn read_attention(fields: &Value, hidden: u64, heads: u64) -> Result<Attention, ModelShapeError> {
     let positive = |name: &str| fields[name].as_u64().filter(|number| *number > 0);
     if let Some(rank) = positive("kv_lora_rank") {
@@ -227,10 +230,10 @@ mod tests {
             Err(ModelShapeError::Json("it has another JSON type".into()))
         );
         assert!(matches!(ModelShape::read("{"), Err(ModelShapeError::Json(_))));
-        let odd = LLAMA.replace("bfloat16", "int3");
-        assert_eq!(ModelShape::read(&odd), Err(ModelShapeError::Dtype("int3".to_owned())));
-        let odd = LLAMA.replace("4096", "4097");
-        assert_eq!(ModelShape::read(&odd), Err(ModelShapeError::Heads(4097, 32)));
+        let invalid = LLAMA.replace("bfloat16", "int3");
+        assert_eq!(ModelShape::read(&invalid), Err(ModelShapeError::Dtype("int3".to_owned())));
+        let invalid = LLAMA.replace("4096", "4097");
+        assert_eq!(ModelShape::read(&invalid), Err(ModelShapeError::Heads(4097, 32)));
     }
 
     #[test]
@@ -246,8 +249,8 @@ mod tests {
 
     #[test]
     fn the_text_config_of_a_multimodal_model_is_used() {
-        let seeing = format!("{{\"model_type\":\"seeing\",\"text_config\":{LLAMA}}}");
-        let model = ModelShape::read(&seeing).unwrap();
+        let multimodal = format!("{{\"model_type\":\"seeing\",\"text_config\":{LLAMA}}}");
+        let model = ModelShape::read(&multimodal).unwrap();
         assert_eq!((model.layers, model.kind.as_str(), model.parameters), (32, "llama", None));
     }
 }

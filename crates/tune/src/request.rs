@@ -1,38 +1,39 @@
-//! The inputs of the calculation: the GPU, the targets, request lengths and engine speeds.
+//! The inputs of the calculation: the GPU, the targets, the lengths of requests and the speed of
+//! the engine.
 
 use serde::Serialize;
 use std::str::FromStr;
 
-/// The inputs. Times are in seconds, sizes in bytes.
+/// The inputs of the calculation. Sizes of memory are in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TuneRequest {
-    /// Memory of one GPU.
+    /// Memory of one GPU, in bytes.
     pub gpu_memory: u64,
-    /// Share of the GPU memory that vLLM may use.
+    /// Share of the GPU memory that vLLM may use, from 0 to 1 (`--gpu-memory-utilization`).
     pub utilization: f64,
-    /// GPUs of one backend. `None`: the fewest that suffice.
+    /// Number of GPUs of one backend. `None`: the smallest number that suffices is computed.
     pub tensor_parallel: Option<u64>,
-    /// Size of all weights. `None`: computed from the model's shape.
+    /// Size of all weights, in bytes. `None`: the size is computed from the shape of the model.
     pub weights: Option<u64>,
-    /// Bytes per value of the KV cache. `None`: those of the model's data type.
+    /// Bytes per value of the KV cache. `None`: the size of the model's data type is used.
     pub kv_bytes: Option<u64>,
-    /// Tokens per block of the KV cache.
+    /// Number of tokens per block of the KV cache.
     pub block: u64,
-    /// Memory of each GPU for the KV cache. `None`: computed.
+    /// Memory of each GPU for the KV cache, in bytes. `None`: the memory is computed.
     pub kv_memory: Option<u64>,
-    /// Prompt lengths.
+    /// Prompt lengths of the expected requests.
     pub prompt: TokenLengths,
-    /// Output lengths.
+    /// Output lengths of the expected requests.
     pub output: TokenLengths,
-    /// The targets.
+    /// The latency and throughput targets.
     pub targets: TuneTargets,
     /// The speed of the engine.
     pub speed: EngineSpeed,
-    /// Price of one GPU per hour.
+    /// Price of one GPU per hour, in any currency. `None`: no cost is computed.
     pub price: Option<f64>,
 }
 
-/// Lengths of requests, in tokens.
+/// The distribution of prompt lengths or output lengths, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TokenLengths {
     /// The mean.
@@ -41,40 +42,43 @@ pub struct TokenLengths {
     pub p95: f64,
 }
 
-/// Latency and throughput targets.
+/// Latency and throughput targets. `None`: there is no such target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct TuneTargets {
-    /// Time to first token, in seconds.
+    /// Maximum time to first token, in seconds.
     pub ttft: Option<f64>,
-    /// Time between tokens, in seconds.
+    /// Maximum time between tokens, in seconds.
     pub tbt: Option<f64>,
-    /// Output tokens per second of all backends together.
+    /// Required output tokens per second of all backends together.
     pub throughput: Option<f64>,
 }
 
-/// The speed of the engine, as far as it is known.
+/// The measured or given speed of the engine of one backend. `None`: the value is unknown.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct EngineSpeed {
-    /// Prompt tokens per second that one backend computes.
+    /// Prefill rate: prompt tokens per second that the engine computes.
     pub prefill: Option<f64>,
-    /// Seconds of a step that computes one token for each running request, without prompts.
+    /// Duration in seconds of an engine step without prompts, which computes one token for each
+    /// running request.
     pub step: Option<f64>,
-    /// Output tokens per second of one backend under load.
+    /// Output tokens per second of the engine under load.
     pub output: Option<f64>,
-    /// Notes about the sources of these values.
+    /// Notes for the report about the sources of these values.
     pub sources: Vec<String>,
 }
 
 impl FromStr for TokenLengths {
     type Err = &'static str;
 
-    /// Parses `512`, or mean and 95th percentile as `512:2000`.
+    /// Parses one number for mean and 95th percentile, such as `512`, or both, such as `512:2000`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (mean, p95) = text.split_once(':').unwrap_or((text, text));
-        let number = |text: &str| text.trim().parse().ok().filter(|it| (1.0..=1e8).contains(it));
-        let tokens = number(mean).zip(number(p95)).map(|(mean, p95)| Self { mean, p95 });
-        let tokens = tokens.filter(|tokens| tokens.mean <= tokens.p95);
-        tokens.ok_or("expected tokens: 512, or the mean and the 95th percentile as 512:2000")
+        let parse_tokens =
+            |text: &str| text.trim().parse().ok().filter(|tokens| (1.0..=1e8).contains(tokens));
+        let lengths = parse_tokens(mean).zip(parse_tokens(p95));
+        let lengths = lengths.map(|(mean, p95)| Self { mean, p95 });
+        let lengths = lengths.filter(|lengths| lengths.mean <= lengths.p95);
+        lengths.ok_or("expected tokens: 512, or the mean and the 95th percentile as 512:2000")
     }
 }
 
@@ -86,8 +90,8 @@ mod tests {
     fn tokens_are_one_number_or_mean_and_percentile() {
         assert_eq!("512".parse(), Ok(TokenLengths { mean: 512.0, p95: 512.0 }));
         assert_eq!("512:2000".parse(), Ok(TokenLengths { mean: 512.0, p95: 2000.0 }));
-        for wrong in ["", "0", "9:3", "a:b", "-1", "1:2:3", "NaN"] {
-            assert!(wrong.parse::<TokenLengths>().is_err(), "{wrong}");
+        for invalid in ["", "0", "9:3", "a:b", "-1", "1:2:3", "NaN"] {
+            assert!(invalid.parse::<TokenLengths>().is_err(), "{invalid}");
         }
     }
 }

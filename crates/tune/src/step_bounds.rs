@@ -1,27 +1,35 @@
-//! Bounds of the tokens per engine step. The duration of a step is that of a step without prompts
-//! plus the time for its prompt tokens: more prompt tokens per step delay the tokens of running
-//! requests, and fewer spread a prompt over more steps.
+//! Bounds of the number of tokens per engine step (`max_num_batched_tokens`). The duration of a
+//! step is the duration of a step without prompts plus the time for its prompt tokens. With more
+//! prompt tokens per step, each step delays the next tokens of the running requests for longer.
+//! With fewer, the prefill of a prompt takes more steps.
 
 use super::report::TuneReportLine;
 use super::request::TuneRequest;
 
-/// Bounds of `max_num_batched_tokens`.
+/// Bounds of `max_num_batched_tokens` that follow from the latency targets.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct StepBounds {
-    /// Upper bound, from the target for the time between tokens.
+    /// Upper bound in tokens, from the target for the time between tokens. `None`: there is no such
+    /// bound.
     pub(super) max_tokens: Option<u64>,
-    /// Lower bound, from the target for the TTFT.
-    pub(super) least: Option<u64>,
+    /// Lower bound in tokens, from the target for the TTFT. `None`: there is no such bound.
+    pub(super) min_tokens: Option<u64>,
+    /// The calculation of the bounds, as lines of the report.
     pub(super) lines: Vec<TuneReportLine>,
-    /// Targets that contradict each other or that no setting reaches.
+    /// Warnings: targets that contradict each other, and targets that no setting reaches.
     pub(super) contradictions: Vec<String>,
 }
 
 impl StepBounds {
-    /// Computes the bounds from measured speeds and targets. There are none without speeds.
+    /// Computes the bounds from the targets and the speed of the engine. Without the prefill rate
+    /// and the step duration there are no bounds.
     pub(super) fn from_targets(request: &TuneRequest) -> Self {
-        let mut bounds =
-            Self { max_tokens: None, least: None, lines: Vec::new(), contradictions: Vec::new() };
+        let mut bounds = Self {
+            max_tokens: None,
+            min_tokens: None,
+            lines: Vec::new(),
+            contradictions: Vec::new(),
+        };
         let (Some(prefill), Some(step)) = (request.speed.prefill, request.speed.step) else {
             return bounds;
         };
@@ -31,20 +39,22 @@ impl StepBounds {
         if let Some(ttft) = request.targets.ttft {
             bounds.bound_by_ttft(ttft, request.prompt.p95, prefill, step);
         }
-        if let (Some(least), Some(most)) = (bounds.least, bounds.max_tokens)
-            && least > most
+        if let (Some(min), Some(max)) = (bounds.min_tokens, bounds.max_tokens)
+            && min > max
         {
             bounds.contradictions.push(format!(
-                "the TTFT needs steps of at least {least} tokens and the TBT of at most {most}: \
+                "the TTFT needs steps of at least {min} tokens and the TBT of at most {max}: \
                  while long prompts arrive, one of both is missed"
             ));
         }
         bounds
     }
 
+    /// Adds the upper bound: step + tokens ÷ prefill ≤ TBT. Times are in seconds, `prefill` is in
+    /// tokens per second.
     fn bound_by_tbt(&mut self, tbt: f64, prefill: f64, step: f64) {
-        let most = (tbt - step) * prefill;
-        if most < 1.0 {
+        let max_tokens = (tbt - step) * prefill;
+        if max_tokens < 1.0 {
             self.contradictions.push(format!(
                 "a step without prompts takes {:.1} ms: a TBT of {:.1} ms is out of reach",
                 step * 1e3,
@@ -52,20 +62,21 @@ impl StepBounds {
             ));
             return;
         }
-        let how = format!(
+        let formula = format!(
             "({:.1} ms TBT − {:.1} ms step) × {prefill:.0} prompt tokens/s",
             tbt * 1e3,
             step * 1e3
         );
-        self.lines.push(TuneReportLine::tokens("max tokens per step", &how, most));
-        self.max_tokens = Some(most as u64);
+        self.lines.push(TuneReportLine::tokens("max tokens per step", &formula, max_tokens));
+        self.max_tokens = Some(max_tokens as u64);
     }
 
-    /// A prompt takes prompt ÷ batch steps, and time for its tokens: prompt ÷ batch × step +
-    /// prompt ÷ prefill ≤ TTFT.
+    /// Adds the lower bound. A prompt is computed in `prompt ÷ batch` steps, and its tokens take
+    /// additional time: prompt ÷ batch × step + prompt ÷ prefill ≤ TTFT. Times are in seconds,
+    /// `prompt` is in tokens, and `prefill` is in tokens per second.
     fn bound_by_ttft(&mut self, ttft: f64, prompt: f64, prefill: f64, step: f64) {
-        let remaining = ttft - prompt / prefill;
-        if remaining <= 0.0 {
+        let time_for_steps = ttft - prompt / prefill;
+        if time_for_steps <= 0.0 {
             self.contradictions.push(format!(
                 "the prefill of {prompt:.0} tokens takes {:.0} ms: a TTFT of {:.0} ms is out of \
                  reach at p95 without a cached prefix",
@@ -74,14 +85,14 @@ impl StepBounds {
             ));
             return;
         }
-        let least = prompt * step / remaining;
-        let how = format!(
+        let min_tokens = prompt * step / time_for_steps;
+        let formula = format!(
             "{prompt:.0} prompt tokens at p95 × {:.1} ms step ÷ ({:.0} ms TTFT − {:.0} ms prefill)",
             step * 1e3,
             ttft * 1e3,
             prompt / prefill * 1e3
         );
-        self.lines.push(TuneReportLine::tokens("min tokens per step", &how, least));
-        self.least = Some(least.ceil() as u64);
+        self.lines.push(TuneReportLine::tokens("min tokens per step", &formula, min_tokens));
+        self.min_tokens = Some(min_tokens.ceil() as u64);
     }
 }

@@ -1,4 +1,4 @@
-//! Tests with models and GPUs whose values were calculated by hand.
+//! Tests with models and GPUs whose values were calculated by hand or logged by vLLM.
 
 use super::model::ModelShape;
 use super::report::{TuneError, TuneReport, TuneReportLine};
@@ -33,23 +33,23 @@ fn value<'a>(report: &'a TuneReport, flag: &str) -> Option<&'a str> {
     report.advice.iter().find(|advice| advice.flag == flag).map(|advice| &*advice.value)
 }
 
-fn line<'a>(report: &'a TuneReport, what: &str) -> &'a TuneReportLine {
-    report.lines.iter().find(|line| line.name == what).unwrap()
+fn line<'a>(report: &'a TuneReport, name: &str) -> &'a TuneReportLine {
+    report.lines.iter().find(|line| line.name == name).unwrap()
 }
 
-/// The value of a line, rounded.
-fn whole(report: &TuneReport, what: &str) -> i64 {
-    line(report, what).value.round() as i64
+/// The value of the line with this name, rounded to a rounded_value number.
+fn rounded_value(report: &TuneReport, name: &str) -> i64 {
+    line(report, name).value.round() as i64
 }
 
 #[test]
 fn a_token_of_llama_8b_takes_128_kib_and_fp8_halves_it() {
     let report = llama(&request());
-    assert_eq!(whole(&report, "KV cache per token"), 131_072);
+    assert_eq!(rounded_value(&report, "KV cache per token"), 131_072);
     // 72 GiB, less 14.96 GiB of weights, 1.5 GiB and an estimate: some 440,000 tokens.
     assert!((400_000..460_000).contains(&report.kv_tokens), "{}", report.text());
     let fp8 = llama(&TuneRequest { kv_bytes: Some(1), ..request() });
-    assert_eq!(whole(&fp8, "KV cache per token"), 65_536);
+    assert_eq!(rounded_value(&fp8, "KV cache per token"), 65_536);
     assert!(fp8.kv_tokens.abs_diff(2 * report.kv_tokens) <= 32);
     assert_eq!(value(&fp8, "--kv-cache-dtype"), Some("fp8"));
 }
@@ -57,27 +57,31 @@ fn a_token_of_llama_8b_takes_128_kib_and_fp8_halves_it() {
 #[test]
 fn kv_cache_memory_is_usable_memory_minus_all_other_uses() {
     let report = llama(&request());
-    let value_of = |what| whole(&report, what);
-    let taken = value_of("weights") + value_of("activations") + value_of("CUDA context and graphs");
+    let value_of = |name| rounded_value(&report, name);
+    let other_uses =
+        value_of("weights") + value_of("activations") + value_of("CUDA context and graphs");
     // Each value is rounded.
-    let left = value_of("memory for vLLM") - taken;
-    assert!((value_of("memory for the KV cache") - left).abs() <= 2);
+    let expected = value_of("memory for vLLM") - other_uses;
+    assert!((value_of("memory for the KV cache") - expected).abs() <= 2);
     assert!(report.kv_tokens.is_multiple_of(16));
 }
 
-/// A model of two layers, as vLLM 0.32 was started with it on a CPU.
+/// The `config.json` of a model of two layers. vLLM 0.32 was started with this model on a CPU.
 const TINY: &str = r#"{"model_type":"qwen3","num_hidden_layers":2,"hidden_size":64,"head_dim":32,
     "num_attention_heads":4,"num_key_value_heads":2,"vocab_size":2048,"dtype":"bfloat16",
     "max_position_embeddings":4096}"#;
 
-/// A start of vLLM: its settings, and the values of its log.
+/// One start of vLLM: its settings, and the values that it logged.
 struct VllmStart {
     kv_memory: u64,
     kv_bytes: u64,
     block: u64,
     max_model_len: u64,
+    /// Logged number of GPU blocks.
     blocks: u64,
+    /// Logged `Maximum concurrency`.
     concurrency: f64,
+    /// Logged size of the KV cache, in tokens.
     size: &'static str,
 }
 
@@ -148,15 +152,15 @@ fn the_kv_cache_is_that_of_the_log_of_vllm() {
 #[test]
 fn the_longest_request_is_a_block_shorter_than_the_cache() {
     let model = ModelShape::read(TINY).unwrap();
-    let with = |blocks: u64| {
+    let report_with = |blocks: u64| {
         let prompt = TokenLengths { mean: 100.0, p95: 100.0 };
         let kv_memory = Some(blocks * 32 * 512);
         let inputs = TuneRequest { kv_memory, block: 32, prompt, output: prompt, ..request() };
         TuneReport::compute(&model, &inputs).unwrap()
     };
     // With 128 blocks of 32 vLLM refuses 4,096 and starts with 4,064.
-    assert_eq!(value(&with(128), "--max-model-len"), Some("4064"));
-    assert_eq!(value(&with(129), "--max-model-len"), None);
+    assert_eq!(value(&report_with(128), "--max-model-len"), Some("4064"));
+    assert_eq!(value(&report_with(129), "--max-model-len"), None);
 }
 
 #[test]
@@ -164,13 +168,13 @@ fn a_model_that_is_too_large_for_one_gpu_gets_more_of_them() {
     let inputs = TuneRequest { gpu_memory: 24 << 30, weights: Some(60 << 30), ..request() };
     let report = llama(&inputs);
     assert_eq!((report.gpus, value(&report, "--tensor-parallel-size")), (4, Some("4")));
-    assert_eq!(whole(&report, "KV cache per token"), 32_768);
-    let never = TuneRequest { gpu_memory: 8 << 30, weights: Some(600 << 30), ..request() };
-    let error = TuneReport::compute(&ModelShape::read(LLAMA).unwrap(), &never).unwrap_err();
+    assert_eq!(rounded_value(&report, "KV cache per token"), 32_768);
+    let too_large = TuneRequest { gpu_memory: 8 << 30, weights: Some(600 << 30), ..request() };
+    let error = TuneReport::compute(&ModelShape::read(LLAMA).unwrap(), &too_large).unwrap_err();
     assert!(error.to_string().contains("600.00 GiB of weights"), "{error}");
-    let odd = TuneRequest { tensor_parallel: Some(3), ..request() };
+    let invalid = TuneRequest { tensor_parallel: Some(3), ..request() };
     assert_eq!(
-        TuneReport::compute(&ModelShape::read(LLAMA).unwrap(), &odd),
+        TuneReport::compute(&ModelShape::read(LLAMA).unwrap(), &invalid),
         Err(TuneError::Heads(3, 32))
     );
 }
@@ -182,14 +186,14 @@ fn latent_attention_is_not_divided_among_gpus() {
         "{\"kv_lora_rank\":512,\"qk_rope_head_dim\":64,\"n_routed_experts\":256,\"model",
     );
     let model = ModelShape::read(&deepseek).unwrap();
-    let none = TuneReport::compute(&model, &request()).unwrap_err();
+    let error = TuneReport::compute(&model, &request()).unwrap_err();
     assert!(
-        none.to_string().contains("experts") && none.to_string().contains("--weights"),
-        "{none}"
+        error.to_string().contains("experts") && error.to_string().contains("--weights"),
+        "{error}"
     );
     let inputs = TuneRequest { weights: Some(40 << 30), tensor_parallel: Some(4), ..request() };
     let report = TuneReport::compute(&model, &inputs).unwrap();
-    assert_eq!(whole(&report, "KV cache per token"), 32 * (512 + 64) * 2);
+    assert_eq!(rounded_value(&report, "KV cache per token"), 32 * (512 + 64) * 2);
 }
 
 #[test]
@@ -197,9 +201,10 @@ fn steps_are_between_what_both_targets_allow() {
     let speed = EngineSpeed { prefill: Some(20_000.0), step: Some(0.01), ..EngineSpeed::default() };
     let targets = TuneTargets { ttft: Some(0.4), tbt: Some(0.05), throughput: None };
     let report = llama(&TuneRequest { targets, speed: speed.clone(), ..request() });
-    // (50 − 10 ms) × 20,000 = 800, down to whole 64s; at least 4,000 × 10 ÷ (400 − 200) = 200.
-    assert_eq!(whole(&report, "max tokens per step"), 800);
-    assert_eq!(whole(&report, "min tokens per step"), 200);
+    // (50 − 10 ms) × 20,000 = 800, rounded down to a multiple of 64; at least 4,000 × 10 ÷ (400 −
+    // 200) = 200.
+    assert_eq!(rounded_value(&report, "max tokens per step"), 800);
+    assert_eq!(rounded_value(&report, "min tokens per step"), 200);
     assert_eq!(value(&report, "--max-num-batched-tokens"), Some("768"));
     let targets = TuneTargets { ttft: Some(0.21), tbt: Some(0.012), throughput: None };
     let report = llama(&TuneRequest { targets, speed, ..request() });
@@ -230,7 +235,7 @@ fn a_throughput_target_gives_a_backend_count_and_suggests_fp8_if_the_cache_is_th
     let speed = EngineSpeed { output: Some(1_000.0), step: Some(0.02), ..EngineSpeed::default() };
     let targets = TuneTargets { throughput: Some(2_500.0), ..TuneTargets::default() };
     let report = llama(&TuneRequest { targets, speed: speed.clone(), ..request() });
-    assert_eq!(whole(&report, "backends for the target"), 3);
+    assert_eq!(rounded_value(&report, "backends for the target"), 3);
     assert_eq!(value(&report, "--kv-cache-dtype"), None);
     let targets = TuneTargets { throughput: Some(50_000.0), ..TuneTargets::default() };
     let report = llama(&TuneRequest { targets, speed, ..request() });

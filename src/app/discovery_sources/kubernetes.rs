@@ -1,11 +1,11 @@
-//! Makes the watcher of a Kubernetes service from its configuration.
+//! Creates the watcher of a Kubernetes Service from its configuration.
 
 use crate::config::{KubernetesConfig, PodPort};
 use crate::discovery::kubernetes::{
     KubernetesClientError, KubernetesService, ServicePort, ServiceWatcher,
 };
 
-pub(super) async fn watched(
+pub(super) async fn open_watcher(
     config: &KubernetesConfig,
 ) -> Result<ServiceWatcher, KubernetesClientError> {
     let port = config.port.as_ref().map(|port| match port {

@@ -18,29 +18,33 @@ use std::time::Duration;
 use task::DiscoveryTask;
 use tokio::sync::watch;
 
-/// The sources of one configuration. A source that no `Sources` contains any more ends.
+/// The running sources of one configuration. The task of a source ends when the last
+/// `DiscoverySources` that contains the source is dropped.
 pub(crate) struct DiscoverySources {
     configured: Vec<ConfiguredSource>,
-    /// Backends that the last reloads replaced. They stay while [`Sources::is_awaiting_results`].
+    /// Backends that reloads have replaced. They stay in the pool while a new source has no result:
+    /// see [`DiscoverySources::is_awaiting_results`].
     replaced: Vec<ReplacedBackends>,
+    /// Notified when a source has a new result.
     changes: watch::Receiver<()>,
     change_sender: watch::Sender<()>,
 }
 
-/// A source with its settings.
+/// A running source with its settings.
 struct ConfiguredSource {
     settings: DiscoveryConfig,
     task: Arc<DiscoveryTask>,
-    /// Whether a reload added it.
+    /// Whether a reload added the source. False for the sources of the start.
     is_new: bool,
 }
 
 /// Backends that a reload replaced.
 #[derive(Clone)]
 enum ReplacedBackends {
-    /// The result of a removed source.
+    /// The settings and the last result of a removed source.
     Source(Box<DiscoveryConfig>, Vec<BackendConfig>),
-    /// The `backends` of the previous configuration. They stay only if there are no other backends.
+    /// The `backends` of the previous configuration. They are used only if there are no other
+    /// backends.
     Configured(Vec<BackendConfig>),
 }
 
@@ -54,7 +58,7 @@ enum DiscoveryTarget<'a> {
     Unspecified,
 }
 
-// === impl Sources ===
+// === impl DiscoverySources ===
 
 impl DiscoverySources {
     /// Starts the sources. Must be called inside a Tokio runtime.
@@ -68,8 +72,8 @@ impl DiscoverySources {
         Self { configured, replaced: Vec::new(), changes, change_sender }
     }
 
-    /// The sources of another configuration. Sources with an unchanged target keep their results.
-    /// The sources of `self` run until it is dropped.
+    /// Starts the sources of the configuration `new`, which replaces `old`. Sources with an
+    /// unchanged target keep their results. The sources of `self` run until `self` is dropped.
     pub(crate) fn reconfigured(&self, old: &Config, new: &Config) -> Self {
         let changes = self.change_sender.subscribe();
         let sources: Vec<ConfiguredSource> =
@@ -78,8 +82,8 @@ impl DiscoverySources {
         // Without a new source, removed backends are removed at once.
         if sources.iter().any(|source| !self.has_target(&source.target())) {
             for source in &self.configured {
-                let stays = sources.iter().any(|other| other.target() == source.target());
-                if !stays && let Some(backends) = source.task.discovered.get() {
+                let is_kept = sources.iter().any(|other| other.target() == source.target());
+                if !is_kept && let Some(backends) = source.task.discovered.get() {
                     let settings = Box::new(source.settings.clone());
                     replaced.push(ReplacedBackends::Source(settings, backends));
                 }
@@ -87,32 +91,32 @@ impl DiscoverySources {
             replaced.push(ReplacedBackends::Configured(old.backends.clone()));
         }
         if self.is_awaiting_results() {
-            let earlier = self.replaced.iter().filter(|earlier| {
-                !sources.iter().any(|source| earlier.reads_from(&source.target()))
+            let still_replaced = self.replaced.iter().filter(|backends| {
+                !sources.iter().any(|source| backends.reads_from(&source.target()))
             });
-            replaced.extend(earlier.cloned());
+            replaced.extend(still_replaced.cloned());
         }
         let change_sender = self.change_sender.clone();
         Self { configured: sources, replaced, changes, change_sender }
     }
 
-    /// The source with these settings. It keeps the task or the result of a source with the same
-    /// target.
+    /// Creates the source with these settings. If `self` has a source with the same target, the
+    /// created source takes over its task, or only its result if the interval has changed.
     fn reconfigure_source(&self, settings: &DiscoveryConfig) -> ConfiguredSource {
         let target = DiscoveryTarget::from_settings(settings);
         let settings = settings.clone();
         match self.configured.iter().find(|source| source.target() == target) {
-            Some(known) if known.settings.interval == settings.interval => {
-                ConfiguredSource { settings, task: known.task.clone(), is_new: known.is_new }
+            Some(previous) if previous.settings.interval == settings.interval => {
+                ConfiguredSource { settings, task: previous.task.clone(), is_new: previous.is_new }
             }
-            Some(known) => {
-                let backends = known.task.discovered.get();
+            Some(previous) => {
+                let backends = previous.task.discovered.get();
                 let task = DiscoveryTask::start(&settings, backends, &self.change_sender);
-                ConfiguredSource { settings, task, is_new: known.is_new }
+                ConfiguredSource { settings, task, is_new: previous.is_new }
             }
             None => {
-                let mut replaced = self.replaced.iter().filter(|_| self.is_awaiting_results());
-                let backends = replaced.find_map(|replaced| match replaced {
+                let mut kept = self.replaced.iter().filter(|_| self.is_awaiting_results());
+                let backends = kept.find_map(|replaced| match replaced {
                     ReplacedBackends::Source(_, backends) if replaced.reads_from(&target) => {
                         Some(backends.clone())
                     }
@@ -125,7 +129,7 @@ impl DiscoverySources {
     }
 
     /// Waits until every source has a result, at most for `timeout`.
-    pub(crate) async fn first(&mut self, timeout: Duration) {
+    pub(crate) async fn wait_for_all_sources(&mut self, timeout: Duration) {
         let all_results = async {
             while self.configured.iter().any(|source| !source.has_results()) {
                 self.changed().await;
@@ -135,7 +139,7 @@ impl DiscoverySources {
     }
 
     /// Waits until every source that a reload added has a result, at most for `timeout`. Returns
-    /// whether all have one.
+    /// whether each of them has a result.
     pub(crate) async fn wait_for_new_sources(&mut self, timeout: Duration) -> bool {
         let new_results = async {
             while self.is_awaiting_results() {
@@ -160,8 +164,9 @@ impl DiscoverySources {
         self.configured.iter().any(|source| source.is_new && !source.has_results())
     }
 
-    /// All backends: the configured ones, the discovered ones, and replaced ones while a new source
-    /// has no result. Of several backends with the same URL or name only the first is used.
+    /// All backends: the `backends` of `config`, the discovered backends and, while a new source
+    /// has no result, the replaced backends. If several backends have the same URL or the same
+    /// name, only the first of them is included.
     pub(crate) fn backends(&self, config: &Config) -> Vec<BackendConfig> {
         let mut backends = config.backends.clone();
         for source in &self.configured {
@@ -191,7 +196,7 @@ impl DiscoverySources {
     }
 }
 
-/// Adds the backends whose URL and name are not in the list.
+/// Appends each backend of `added` whose URL and name no backend in the list has.
 fn add_unique(backends: &mut Vec<BackendConfig>, added: impl Iterator<Item = BackendConfig>) {
     for added in added {
         let is_same = |other: &BackendConfig| other.url == added.url || other.id() == added.id();
@@ -216,6 +221,7 @@ impl ConfiguredSource {
 // === impl ReplacedBackends, DiscoveryTarget ===
 
 impl ReplacedBackends {
+    /// Whether these backends are the result of a source with this target.
     fn reads_from(&self, target: &DiscoveryTarget<'_>) -> bool {
         match self {
             Self::Source(settings, _) => DiscoveryTarget::from_settings(settings) == *target,

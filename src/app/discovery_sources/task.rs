@@ -14,16 +14,18 @@ use tokenweir_net::file_watcher::FileWatcher;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::sync::watch;
 
-/// The task of a source. Sources of several configurations may share it.
+/// The task of a source. If a reload does not change the source, the sources of both configurations
+/// share the task.
 pub(super) struct DiscoveryTask {
     pub(super) discovered: Arc<DiscoveredBackends>,
     _task: SupervisedTask,
 }
 
-/// The last result of a source, without the defaults of its configuration entry.
+/// The last result of a source. The default settings of its `discovery` entry are not applied.
 pub(super) struct DiscoveredBackends {
-    /// `None`: no result yet.
+    /// The discovered backends. `None`: the source has no result yet.
     backends: Mutex<Option<Vec<BackendConfig>>>,
+    /// Notifies [`DiscoverySources`](super::DiscoverySources) of each new result.
     change_sender: watch::Sender<()>,
 }
 
@@ -33,7 +35,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 // === impl DiscoveryTask, DiscoveredBackends ===
 
 impl DiscoveryTask {
-    /// Starts the task of a source. `backends` is its previous result.
+    /// Starts the task of a source. `backends`: the result of the task that this task replaces.
+    /// `None`: no result yet.
     pub(super) fn start(
         settings: &DiscoveryConfig,
         backends: Option<Vec<BackendConfig>>,
@@ -58,16 +61,16 @@ impl DiscoveredBackends {
     }
 }
 
-/// Runs a source until the future is dropped.
+/// Reads the target of a source and publishes each result, until the future is dropped.
 async fn run(settings: DiscoveryConfig, discovered: Arc<DiscoveredBackends>) {
     if let Some(file) = settings.file.clone() {
         return watch_file(file, &discovered).await;
     }
     #[cfg(feature = "kubernetes")]
     if let Some(config) = &settings.kubernetes {
-        let problem = "cannot use the Kubernetes API server: no backends discovered, retrying";
-        let service = retry_until_open(problem, || super::kubernetes::watched(config)).await;
-        return watch_source(service, &discovered).await;
+        let message = "cannot use the Kubernetes API server: no backends discovered, retrying";
+        let watcher = retry_until_open(message, || super::kubernetes::open_watcher(config)).await;
+        return watch_source(watcher, &discovered).await;
     }
     let query = match (&settings.dns, settings.port, &settings.srv) {
         (Some(name), Some(port), _) => DnsQuery::Host { name: name.clone(), port },
@@ -75,26 +78,28 @@ async fn run(settings: DiscoveryConfig, discovered: Arc<DiscoveredBackends>) {
         // Cannot happen: validation of the configuration requires a target.
         _ => return,
     };
-    let problem = "no DNS name server: no backends discovered, retrying";
-    let resolver = retry_until_open(problem, || ready(DnsResolver::from_system_config())).await;
+    let message = "no DNS name server: no backends discovered, retrying";
+    let resolver = retry_until_open(message, || ready(DnsResolver::from_system_config())).await;
     watch_source(DnsWatcher::new(resolver, query, settings.interval), &discovered).await;
 }
 
-/// Calls `open` until it succeeds: a file of credentials or of name servers may appear later.
-async fn retry_until_open<T, E: Error, F>(problem: &str, mut open: impl FnMut() -> F) -> T
+/// Calls `open` every [`RETRY_INTERVAL`] until it succeeds: a file of credentials or of name
+/// servers may appear later. Logs the first failure as an error with the text `message`, and
+/// further failures at debug level.
+async fn retry_until_open<T, E: Error, F>(message: &str, mut open: impl FnMut() -> F) -> T
 where
     F: Future<Output = Result<T, E>>,
 {
-    let mut is_known = false;
+    let mut has_failed = false;
     loop {
         match open().await {
             Ok(opened) => return opened,
-            Err(error) if is_known => tracing::debug!(error = %ErrorChain(&error), "{problem}"),
+            Err(error) if has_failed => tracing::debug!(error = %ErrorChain(&error), "{message}"),
             Err(error) => {
-                tracing::error!(error = %ErrorChain(&error), retry = ?RETRY_INTERVAL, "{problem}");
+                tracing::error!(error = %ErrorChain(&error), retry = ?RETRY_INTERVAL, "{message}");
             }
         }
-        is_known = true;
+        has_failed = true;
         tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }

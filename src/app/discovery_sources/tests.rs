@@ -5,7 +5,7 @@ use crate::config::Overrides;
 use std::fs;
 use std::path::Path;
 
-/// Timeout that is long enough for a source with an existing file.
+/// Time limit for the first results. A source reads an existing file well within this time.
 const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A temporary directory for files of discovery sources.
@@ -23,7 +23,8 @@ impl TempConfigDir {
         fs::write(self.0.join(file), text).unwrap();
     }
 
-    /// A configuration with these backends and sources. `FOLDER` stands for the directory.
+    /// Parses a configuration with these `backends` and `discovery` entries. `FOLDER` in an entry
+    /// is replaced by the path of the directory.
     fn config(&self, backends: &str, discovery: &str) -> Config {
         let discovery = discovery.replace("FOLDER", self.0.to_str().unwrap());
         let text = format!("backends: [{backends}]\ndiscovery: [{discovery}]\n");
@@ -38,25 +39,26 @@ impl Drop for TempConfigDir {
     }
 }
 
-fn urls(sources: &DiscoverySources, config: &Config) -> Vec<String> {
+fn backend_urls(sources: &DiscoverySources, config: &Config) -> Vec<String> {
     sources.backends(config).iter().map(|backend| backend.url.to_string()).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn changed_settings_of_a_source_apply_at_once_to_its_discovered_backends() {
-    let folder = TempConfigDir::new("settings");
-    folder.write("list", "[{ url: 'http://a:1' }, { url: 'http://b:1', usage: inject }]");
-    let old = folder.config("", "{ file: FOLDER/list }");
+    let directory = TempConfigDir::new("settings");
+    directory.write("list", "[{ url: 'http://a:1' }, { url: 'http://b:1', usage: inject }]");
+    let old = directory.config("", "{ file: FOLDER/list }");
     let mut sources = DiscoverySources::start(&old.discovery);
-    sources.first(TEST_TIMEOUT).await;
-    assert_eq!(urls(&sources, &old), ["http://a:1", "http://b:1"]);
-    folder.write("list", "a mistake");
+    sources.wait_for_all_sources(TEST_TIMEOUT).await;
+    assert_eq!(backend_urls(&sources, &old), ["http://a:1", "http://b:1"]);
+    directory.write("list", "a mistake");
     for (settings, key) in [("usage: passive", None), ("api_key: { env: KEY }", Some("KEY"))] {
-        let new = folder.config("", &format!("{{ file: FOLDER/list, interval: 9s, {settings} }}"));
+        let new =
+            directory.config("", &format!("{{ file: FOLDER/list, interval: 9s, {settings} }}"));
         let mut next = sources.reconfigured(&old, &new);
         assert!(next.wait_for_new_sources(Duration::ZERO).await, "no source is new");
         let backends = next.backends(&new);
-        assert_eq!(urls(&next, &new), ["http://a:1", "http://b:1"]);
+        assert_eq!(backend_urls(&next, &new), ["http://a:1", "http://b:1"]);
         let is_passive = backends[0].usage == Some(crate::config::UsageMode::Passive);
         assert_eq!(is_passive, key.is_none(), "the previous settings do not apply");
         assert_eq!(backends[1].usage, Some(crate::config::UsageMode::Inject));
@@ -68,63 +70,75 @@ async fn changed_settings_of_a_source_apply_at_once_to_its_discovered_backends()
 
 #[tokio::test(start_paused = true)]
 async fn backends_of_a_replaced_source_stay_until_the_new_source_has_results() {
-    let folder = TempConfigDir::new("replaced");
-    folder.write("one", "[{ url: 'http://a:1' }]");
-    let one = folder.config("", "{ file: FOLDER/one, usage: passive }");
-    let two = folder.config("", "{ file: FOLDER/two }");
-    let three = folder.config("", "{ file: FOLDER/two, usage: passive }");
-    let four = folder.config("", "{ file: FOLDER/one }, { file: FOLDER/two }");
+    let directory = TempConfigDir::new("replaced");
+    directory.write("one", "[{ url: 'http://a:1' }]");
+    let one = directory.config("", "{ file: FOLDER/one, usage: passive }");
+    let two = directory.config("", "{ file: FOLDER/two }");
+    let three = directory.config("", "{ file: FOLDER/two, usage: passive }");
+    let four = directory.config("", "{ file: FOLDER/one }, { file: FOLDER/two }");
     let mut sources = DiscoverySources::start(&one.discovery);
-    sources.first(TEST_TIMEOUT).await;
+    sources.wait_for_all_sources(TEST_TIMEOUT).await;
     sources = sources.reconfigured(&one, &two);
     assert!(!sources.wait_for_new_sources(TEST_TIMEOUT).await);
-    assert_eq!(urls(&sources, &two), ["http://a:1"]);
-    assert!(sources.backends(&two)[0].usage.is_some(), "with their previous settings");
+    assert_eq!(backend_urls(&sources, &two), ["http://a:1"]);
+    assert!(
+        sources.backends(&two)[0].usage.is_some(),
+        "replaced backends have their previous settings"
+    );
     sources = sources.reconfigured(&two, &three);
-    assert_eq!(urls(&sources, &three), ["http://a:1"], "also after a second reload");
+    assert_eq!(
+        backend_urls(&sources, &three),
+        ["http://a:1"],
+        "replaced backends stay after a second reload"
+    );
     let restored = sources.reconfigured(&three, &four);
-    assert_eq!(urls(&restored, &four), ["http://a:1"]);
+    assert_eq!(backend_urls(&restored, &four), ["http://a:1"]);
     assert!(
         restored.backends(&four)[0].usage.is_none(),
         "a source that is configured again has its new settings"
     );
-    folder.write("two", "[{ url: 'http://b:1' }]");
+    directory.write("two", "[{ url: 'http://b:1' }]");
     // The restored source reports changes, too.
-    while urls(&sources, &three) == ["http://a:1"] {
+    while backend_urls(&sources, &three) == ["http://a:1"] {
         sources.changed().await;
     }
-    assert_eq!(urls(&sources, &three), ["http://b:1"]);
+    assert_eq!(backend_urls(&sources, &three), ["http://b:1"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_backends_of_a_removed_source_are_removed_at_once() {
-    let folder = TempConfigDir::new("removed");
-    folder.write("one", "[{ url: 'http://a:1' }]");
-    folder.write("two", "[{ url: 'http://b:1' }]");
-    let both = folder.config("", "{ file: FOLDER/one }, { file: FOLDER/two }");
-    let more = folder.config("", "{ file: FOLDER/one }, { file: FOLDER/two }, { file: FOLDER/no }");
-    let one = folder.config("", "{ file: FOLDER/one }, { file: FOLDER/no }");
-    let none = folder.config("{ url: 'http://c:1' }", "");
+    let directory = TempConfigDir::new("removed");
+    directory.write("one", "[{ url: 'http://a:1' }]");
+    directory.write("two", "[{ url: 'http://b:1' }]");
+    let both = directory.config("", "{ file: FOLDER/one }, { file: FOLDER/two }");
+    let more =
+        directory.config("", "{ file: FOLDER/one }, { file: FOLDER/two }, { file: FOLDER/no }");
+    let one = directory.config("", "{ file: FOLDER/one }, { file: FOLDER/no }");
+    let none = directory.config("{ url: 'http://c:1' }", "");
     let mut sources = DiscoverySources::start(&both.discovery);
-    sources.first(TEST_TIMEOUT).await;
+    sources.wait_for_all_sources(TEST_TIMEOUT).await;
     sources = sources.reconfigured(&both, &more);
-    assert_eq!(urls(&sources, &more), ["http://a:1", "http://b:1"]);
+    assert_eq!(backend_urls(&sources, &more), ["http://a:1", "http://b:1"]);
     sources = sources.reconfigured(&more, &one);
-    assert_eq!(urls(&sources, &one), ["http://a:1"], "although another source has no results");
+    assert_eq!(
+        backend_urls(&sources, &one),
+        ["http://a:1"],
+        "a removed source loses its backends although another source has no result"
+    );
     sources = sources.reconfigured(&one, &none);
-    assert_eq!(urls(&sources, &none), ["http://c:1"]);
+    assert_eq!(backend_urls(&sources, &none), ["http://c:1"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_replaced_backend_list_stays_until_the_source_has_results() {
-    let folder = TempConfigDir::new("listed");
-    let list = folder.config("{ url: 'http://a:1' }", "");
-    let source = folder.config("", "{ file: FOLDER/list }");
+    let directory = TempConfigDir::new("listed");
+    let list = directory.config("{ url: 'http://a:1' }", "");
+    let source = directory.config("", "{ file: FOLDER/list }");
     let mut sources = DiscoverySources::start(&list.discovery);
     sources = sources.reconfigured(&list, &source);
     assert!(!sources.wait_for_new_sources(TEST_TIMEOUT).await);
-    assert_eq!(urls(&sources, &source), ["http://a:1"]);
-    folder.write("list", "[{ url: 'http://b:1' }]");
+    assert_eq!(backend_urls(&sources, &source), ["http://a:1"]);
+    directory.write("list", "[{ url: 'http://b:1' }]");
     sources.changed().await;
-    assert_eq!(urls(&sources, &source), ["http://b:1"]);
+    assert_eq!(backend_urls(&sources, &source), ["http://b:1"]);
 }

@@ -12,17 +12,22 @@ use tokenweir_core::clock;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 
-/// The writers of both logs. Dropping it flushes them.
+/// The writers of the process log and the access log. Both logs are flushed when the value is
+/// dropped.
 pub(crate) struct LogWriters {
     /// Whether the process log is in JSON.
     pub(crate) is_json: bool,
+    /// `None`: the access log is disabled.
     access_writer: Option<AccessLogWriter>,
     _process_log_guard: WorkerGuard,
     _access_log_guard: NonBlockingWriterGuard,
 }
 
+/// The writer of the access log with its settings.
 struct AccessLogWriter {
+    /// Whether the access log is in JSON.
     is_json: bool,
+    /// Maximum number of lines per second for successful requests. `None`: no limit.
     per_second: Option<u32>,
     writer: NonBlockingWriter,
 }
@@ -34,7 +39,8 @@ const MAX_QUEUED_LINES: usize = 8_192;
 pub(crate) fn start(log: &LogConfig) -> LogWriters {
     let builder = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES).lossy(true);
     let (process_writer, process_guard) = builder.finish(std::io::stderr());
-    // The `kube` crate logs every failed attempt. The discovery source logs the first one.
+    // The `kube` crate logs every failed attempt, so its events are disabled. The discovery source
+    // logs the first failure.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
         EnvFilter::new(format!("warn,kube=off,tokenweir={}", log.level.as_str()))
     });
@@ -50,7 +56,7 @@ pub(crate) fn start(log: &LogConfig) -> LogWriters {
         .with_writer(process_writer)
         .with_ansi(is_terminal)
         .with_target(false);
-    // Fails at a second start in one process, which keeps the first subscriber.
+    // `try_init` fails at a second start in one process. The first subscriber then stays active.
     let _ = if is_process_log_json {
         subscriber.json().flatten_event(true).try_init()
     } else {
@@ -80,8 +86,8 @@ pub(crate) fn install_panic_hook() {
 }
 
 /// Logs a panic. The message is logged only if it is a string literal of the program: a message
-/// formatted at run time may quote a prompt or a key, such as the message of a slice inside a
-/// character.
+/// that is formatted at run time may quote a prompt or a key. For example, a string index inside a
+/// multi-byte character panics with a message that quotes the string.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let place = panic.location().map(ToString::to_string);
     let message = panic.payload().downcast_ref::<&'static str>();
@@ -99,7 +105,8 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 }
 
 impl LogWriters {
-    /// The sink that writes a line for each request. `None`: the access log is disabled.
+    /// The sink that writes a line to the access log for each request. `None`: the access log is
+    /// disabled.
     pub(crate) fn access_log(&self) -> Option<AccessLog> {
         let AccessLogWriter { is_json, per_second, writer } = self.access_writer.as_ref()?;
         let writer = writer.clone();
@@ -109,7 +116,7 @@ impl LogWriters {
 
     /// A function that returns the number of access log lines dropped because the reader was too
     /// slow. `None`: the access log is disabled.
-    pub(crate) fn dropped(&self) -> Option<impl Fn() -> u64 + Send + Sync + use<>> {
+    pub(crate) fn dropped_lines_counter(&self) -> Option<impl Fn() -> u64 + Send + Sync + use<>> {
         let writer = self.access_writer.as_ref()?.writer.clone();
         Some(move || writer.dropped())
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// Bytes that the process may use. `None`: unknown.
+/// The memory that the process may use, in bytes. `None`: neither limit is known.
 pub(crate) fn available_bytes() -> Option<usize> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let cgroup = cgroup_limit(&groups, Path::new("/sys/fs/cgroup"));
@@ -11,14 +11,15 @@ pub(crate) fn available_bytes() -> Option<usize> {
     cgroup.into_iter().chain(machine).min()
 }
 
-/// The lowest memory limit of the cgroups of a process and of their ancestors. `groups` is the
-/// content of `/proc/self/cgroup`. `root` is the mount point of cgroup v2, or the parent of the v1
-/// memory controller. In a container the path of the cgroup may be that of the host, which does not
-/// exist there: then the limits of its existing ancestors apply.
+/// The lowest memory limit of the cgroups of a process and of their ancestors, in bytes. `None`:
+/// there is no limit. `groups` is the content of `/proc/self/cgroup`. `root` is the mount point of
+/// cgroup v2, or the directory that contains the mount point of the v1 memory controller. In a
+/// container, `groups` may contain the path of the cgroup on the host. This path does not exist in
+/// the container, so the limits of its existing ancestors apply.
 fn cgroup_limit(groups: &str, root: &Path) -> Option<usize> {
     let limits = groups.lines().filter_map(|line| {
-        let (_, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
+        let (_, controllers_and_path) = line.split_once(':')?;
+        let (controllers, path) = controllers_and_path.split_once(':')?;
         let (root, file) = match controllers {
             "" => (root.to_owned(), "memory.max"),
             _ if controllers.split(',').any(|controller| controller == "memory") => {
@@ -36,6 +37,7 @@ fn cgroup_limit(groups: &str, root: &Path) -> Option<usize> {
     limits.min()
 }
 
+/// The memory of the machine in bytes, from the content of `/proc/meminfo`.
 fn machine_memory(meminfo: &str) -> Option<usize> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -46,7 +48,7 @@ fn machine_memory(meminfo: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A temporary directory with these files. Dropping it removes them.
+    /// A temporary directory with files. It is removed when the value is dropped.
     struct TempFileTree(std::path::PathBuf);
 
     impl TempFileTree {

@@ -4,14 +4,14 @@
 use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Completes at the first SIGTERM or SIGINT. After that, another one exits at once.
-pub(crate) async fn stop() {
+/// Completes at the first SIGTERM or SIGINT. A second SIGTERM or SIGINT ends the process at once.
+pub(crate) async fn wait_for_shutdown() {
     let mut signals = match ShutdownSignals::new() {
         Ok(signals) => signals,
         Err(error) => {
             tracing::error!(
                 %error,
-                "cannot receive SIGTERM and SIGINT: only SIGKILL stops the process"
+                "cannot receive SIGTERM and SIGINT: these signals do not start a drain"
             );
             return std::future::pending().await;
         }
@@ -20,18 +20,19 @@ pub(crate) async fn stop() {
     tokio::spawn(async move {
         let signal = signals.recv().await;
         tracing::warn!("second shutdown signal: exiting without waiting for requests");
-        // The exit code that a shell reports for a process that the signal ended.
+        // A shell reports this exit code for a process that a signal has killed.
         std::process::exit(128 + signal.as_raw_value());
     });
 }
 
-/// Receives every SIGTERM and SIGINT after its construction.
+/// Receives every SIGTERM and SIGINT that is sent after the construction of this value.
 struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-/// Receives every SIGHUP after its construction.
+/// Receives every SIGHUP that is sent after the construction of this value. `None`: SIGHUP cannot
+/// be received.
 pub(crate) struct SighupListener(Option<Signal>);
 
 impl SighupListener {
@@ -44,7 +45,7 @@ impl SighupListener {
         Self(listener.ok())
     }
 
-    /// Waits for the next SIGHUP.
+    /// Waits for the next SIGHUP. Never completes if SIGHUP cannot be received.
     pub(crate) async fn next(&mut self) {
         let received = match &mut self.0 {
             Some(signal) => signal.recv().await,

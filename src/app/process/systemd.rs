@@ -5,12 +5,12 @@ use sd_notify::NotifyState;
 use std::time::Duration;
 
 /// Reports that the gateway serves requests.
-pub(crate) fn ready() {
+pub(crate) fn notify_ready() {
     notify(&[NotifyState::Ready]);
 }
 
-/// Reports the start of a reload. Call [`ready`] at its end.
-pub(crate) fn reloading() {
+/// Reports the start of a reload. Call [`notify_ready`] at its end.
+pub(crate) fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
         Err(error) => tracing::debug!(%error, "cannot notify systemd of the reload"),
@@ -18,15 +18,16 @@ pub(crate) fn reloading() {
 }
 
 /// Reports that the gateway shuts down.
-pub(crate) fn stopping() {
+pub(crate) fn notify_stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
 /// Sends watchdog notifications at half the interval of `WATCHDOG_USEC`, until the future is
-/// dropped. The runtime's threads run it, so it stops if they hang.
-pub(crate) async fn alive() {
-    let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
-    let mut ticks = tokio::time::interval((limit / 2).max(Duration::from_millis(1)));
+/// dropped. The future runs on the threads of the runtime: if they hang, the notifications stop,
+/// and systemd restarts the gateway. Sends nothing if the watchdog is not enabled.
+pub(crate) async fn run_watchdog() {
+    let Some(timeout) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
+    let mut ticks = tokio::time::interval((timeout / 2).max(Duration::from_millis(1)));
     loop {
         ticks.tick().await;
         notify(&[NotifyState::Watchdog]);

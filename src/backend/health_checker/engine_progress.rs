@@ -1,5 +1,5 @@
-//! Detects stuck engines: an engine that has requests and whose token counters do not change.
-//! A stuck engine still answers `/health` with 200 and still serves `/metrics`.
+//! Detects a stuck engine: the engine has requests, and its token counters do not change. The
+//! backend of a stuck engine still responds to `/health` with 200 and still serves `/metrics`.
 
 use std::time::{Duration, Instant};
 use tokenweir_core::dialect::EngineLoad;
@@ -7,38 +7,44 @@ use tokenweir_core::dialect::EngineLoad;
 /// The progress of one engine from scrape to scrape.
 #[derive(Debug, Default)]
 pub(super) struct EngineProgress {
+    /// `None`: the last scrape reported no requests or no token counts, or there was no scrape.
     standstill: Option<Standstill>,
 }
 
-/// Consecutive scrapes in which the engine has requests and the same token counts. The duration
-/// ends at the last successful scrape: failed scrapes after it prove nothing.
+/// A series of scrapes in which the engine has requests and the same token counts. The standstill
+/// ends at the last successful scrape, because a failed scrape after it does not show that the
+/// engine stands still.
 #[derive(Debug, Clone, Copy)]
 struct Standstill {
-    /// Prompt tokens and generation tokens.
+    /// The engine's counters of prompt tokens and of generation tokens.
     token_counts: [u64; 2],
-    /// Start of the first scrape.
+    /// Start of the first scrape of the series.
     first_scrape_at: Instant,
-    /// Start of the last scrape.
+    /// Start of the last scrape of the series.
     last_scrape_at: Instant,
 }
 
 impl EngineProgress {
-    /// Records the load of a scrape that started at `at`.
-    pub(super) fn record_load(&mut self, load: &EngineLoad, at: Instant) {
-        let tokens = load.prompt_tokens.zip(load.generation_tokens);
-        let tokens = tokens.map(|(prompt, generated)| [prompt as u64, generated as u64]);
+    /// Records the load of a successful scrape that started at `scraped_at`.
+    pub(super) fn record_load(&mut self, load: &EngineLoad, scraped_at: Instant) {
+        let token_counts = load.prompt_tokens.zip(load.generation_tokens);
+        let token_counts =
+            token_counts.map(|(prompt, generated)| [prompt as u64, generated as u64]);
         let is_nonzero = |count: Option<f64>| count.is_some_and(|count| count >= 1.0);
         let has_requests = is_nonzero(load.running) || is_nonzero(load.waiting);
-        self.standstill = tokens.filter(|_| has_requests).map(|tokens| match self.standstill {
-            Some(previous) if previous.token_counts == tokens => {
-                Standstill { last_scrape_at: at, ..previous }
+        let token_counts = token_counts.filter(|_| has_requests);
+        self.standstill = token_counts.map(|token_counts| match self.standstill {
+            Some(previous) if previous.token_counts == token_counts => {
+                Standstill { last_scrape_at: scraped_at, ..previous }
             }
-            _ => Standstill { token_counts: tokens, first_scrape_at: at, last_scrape_at: at },
+            _ => {
+                Standstill { token_counts, first_scrape_at: scraped_at, last_scrape_at: scraped_at }
+            }
         });
     }
 
-    /// How long the engine has had requests without progress, from the first to the last scrape of
-    /// the standstill. Zero if there is none.
+    /// How long the engine has had requests without progress: the time from the first to the last
+    /// scrape of the standstill. Zero if the engine does not stand still.
     pub(super) fn standstill_duration(&self) -> Duration {
         let duration = |standstill: Standstill| {
             standstill.last_scrape_at.saturating_duration_since(standstill.first_scrape_at)

@@ -1,6 +1,6 @@
 //! The health checker of one backend: it polls `/health` and `/metrics`, and less often
-//! `/v1/models` and `/version`, and publishes the results. It sends one request at a time, so a
-//! slow backend never gets two health checks at once.
+//! `/v1/models` and `/version`, and publishes the results. The health checker sends one request at
+//! a time, so a slow backend never gets two health checks at once.
 
 mod engine_progress;
 mod models;
@@ -62,22 +62,23 @@ impl Default for ScrapeSettings {
     }
 }
 
-/// Receives the results of scrapes, for the gateway's own metrics.
+/// Receives the results of scrapes, for the metrics of the gateway itself.
 pub trait ScrapeObserver: Send + Sync + 'static {
-    /// A scrape ended after `took`. `error` is `None` if it succeeded.
+    /// A scrape that took `took` has ended. `error` is `None` if the scrape succeeded.
     fn on_scrape(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>);
 }
 
-/// Min time between two checks of a backend, also after failed requests.
+/// Minimum time between two checks of a backend, also if failed requests ask for a check.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Time between two requests for `/health` while scrapes succeed. A failed request causes one at
-/// once. Scrapes do not replace it, because vLLM serves its metrics while its engine is dead.
+/// Time between two requests for `/health` while scrapes succeed. A failed client request causes a
+/// request for `/health` at once. Scrapes do not replace `/health`, because vLLM serves its metrics
+/// even if its engine is dead.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Consecutive checks without an HTTP status after which a backend that was up is down: an engine
-/// under load may answer `/health` late. A refused connection or an error status counts at once.
+/// Consecutive health checks without HTTP response after which a backend that was up is down: its
+/// engine may be slow under load. After a refused connection or an error status it is down at once.
 const UNHEALTHY_THRESHOLD: u32 = 3;
 
-/// Checks a backend of the pool until the future is dropped.
+/// Runs the health checker of a backend, in an endless loop.
 pub async fn run(
     pool: Arc<BackendPool>,
     backend: Arc<Backend>,
@@ -95,7 +96,7 @@ pub async fn run(
 }
 
 struct HealthChecker {
-    /// Receives the models that the backend lists.
+    /// The pool of the backend, which receives the models that the backend lists.
     pool: Arc<BackendPool>,
     backend: Arc<Backend>,
     /// Origin of the time grid to which the checks of all backends are aligned.
@@ -103,24 +104,25 @@ struct HealthChecker {
     fetcher: PageFetcher,
     settings: ScrapeSettings,
     scrape_observer: Arc<dyn ScrapeObserver>,
-    /// Path of its metrics page.
+    /// URL path of the backend's metrics page.
     metrics_path: &'static str,
-    /// Whether to try the other known paths if `metrics_path` fails.
+    /// Whether the next scrape tries the other known paths if `metrics_path` has no metrics.
     should_discover_metrics_path: bool,
-    /// Whether missing metrics have been logged since the last start of the backend.
+    /// Whether a scrape since the last start of the backend was checked for missing metrics.
     has_checked_metrics: bool,
     /// Number of consecutive failed health checks.
     consecutive_failures: u32,
-    /// When `/health` last passed. `None`: the next check requests `/health`.
+    /// Time at which `/health` last passed. `None`: the next check requests `/health`.
     last_healthy_at: Option<Instant>,
     models: ModelListRefresh,
+    /// Start of the current time window of the gap histogram.
     gap_window_started_at: Instant,
-    /// No scrape before this time.
+    /// The metrics are not scraped before this time.
     scrape_backoff_until: Instant,
-    /// Whether the last two scrapes differ.
+    /// Whether the loads of the last two scrapes differ.
     has_load_changed: bool,
     engine_progress: EngineProgress,
-    /// The interval before the next check, without jitter.
+    /// The interval until the next check, without jitter.
     interval: Duration,
 }
 
@@ -165,12 +167,12 @@ impl HealthChecker {
         }
     }
 
-    /// Waits for the next check: for the interval, or less after a first or failed request.
+    /// Waits for the next check: for the interval, or less after a first or a failed request.
     async fn wait_until_next_check(&mut self) {
         let started_at = clock::now();
         let ScrapeSettings { min_interval, max_interval, .. } = self.settings;
         let min_interval =
-            scrape_interval::min_interval_for_fleet(min_interval, self.pool.backend_count());
+            scrape_interval::min_interval_for_pool(min_interval, self.pool.backend_count());
         self.interval = scrape_interval::next_interval(
             self.interval,
             self.activity().scrape_urgency(),
@@ -192,7 +194,7 @@ impl HealthChecker {
             WakeReason::RequestFailed => {
                 // A successful scrape does not prove health, so `/health` is requested again.
                 self.last_healthy_at = None;
-                // Each failed request wakes this task: limit the rate of checks.
+                // Each failed request wakes this task, so the rate of checks is limited here.
                 tokio::time::sleep_until((started_at + MIN_CHECK_INTERVAL).into()).await;
             }
         }
@@ -210,12 +212,13 @@ impl HealthChecker {
         }
     }
 
+    /// Scrapes the metrics. Requests `/health` unless it passed recently and the scrape worked.
     async fn check(&mut self) {
         let now = clock::now();
         self.backend.idle_pool.close_expired(self.fetcher.idle_timeout(), now);
         let is_recent = |at: Instant| now.saturating_duration_since(at) < HEALTH_CHECK_INTERVAL;
         let was_healthy = self.last_healthy_at.is_some_and(is_recent);
-        // After a recent `/health`, a scrape that is answered in time is enough.
+        // If `/health` has passed recently, a scrape with a response in time is enough.
         if was_healthy && self.backend.health.state().health == Health::Up && self.scrape().await {
             self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
             return self.check_engine_progress();
@@ -231,6 +234,7 @@ impl HealthChecker {
         }
     }
 
+    /// Scrapes a backend whose `/health` passed, and marks it up unless its engine is stuck.
     async fn on_healthy(&mut self) {
         self.consecutive_failures = 0;
         self.last_healthy_at = Some(clock::now());
@@ -261,13 +265,14 @@ impl HealthChecker {
         }
     }
 
-    /// How long the engine has been stuck, if at least `circuit_breaker.stuck_after`.
+    /// How long the engine has been stuck, if at least for `circuit_breaker.stuck_after`.
     fn excessive_standstill(&self) -> Option<Duration> {
         let limit = self.backend.health.breaker.settings().stuck_after?;
         Some(self.engine_progress.standstill_duration()).filter(|standstill| *standstill >= limit)
     }
 
-    /// Handles a failed health check. One that is not certain counts from the third in a row.
+    /// Handles a failed health check. If the failure is not certain, a backend that is up is
+    /// declared down only at the third failed check in a row ([`UNHEALTHY_THRESHOLD`]).
     fn on_unhealthy(&mut self, reason: &str, is_certain: bool) {
         self.consecutive_failures += 1;
         let is_up = self.backend.health.state().health == Health::Up;
@@ -278,8 +283,8 @@ impl HealthChecker {
         self.declare_down(reason);
     }
 
-    /// Marks the backend down. The progress state of a stuck engine stays: the backend is down
-    /// until a scrape shows progress.
+    /// Marks the backend down. Its open requests may fail over. The progress of the engine is kept:
+    /// a backend with a stuck engine stays down until a scrape shows progress.
     fn declare_down(&mut self, reason: &str) {
         let previous = self.backend.health.state().health;
         self.last_healthy_at = None;
@@ -299,33 +304,33 @@ impl HealthChecker {
         }
     }
 
-    /// Forgets what may differ after a restart, because another version of the server may run then.
+    /// Forgets values that may differ after a restart, with which the server version may change.
     fn reset_discovered_state(&mut self) {
         self.models.expire();
         self.should_discover_metrics_path = true;
         self.has_checked_metrics = false;
     }
 
-    /// Scrapes the metrics, except during the backoff. Returns whether the backend answered.
+    /// Scrapes the metrics, except during the backoff. False: there was no complete response.
     async fn scrape(&mut self) -> bool {
-        let at = clock::now();
-        if at < self.scrape_backoff_until {
+        let scraped_at = clock::now();
+        if scraped_at < self.scrape_backoff_until {
             return true;
         }
         let local_load = self.backend.load.estimator.local_load();
         let load = self.fetch_load().await;
         let now = clock::now();
-        let took = now.saturating_duration_since(at);
+        let took = now.saturating_duration_since(scraped_at);
         self.scrape_observer.on_scrape(&self.backend, took, load.err());
         match &load {
-            Ok(load) => self.engine_progress.record_load(load, at),
-            // Without scrapes the progress is unknown: the health check alone decides.
+            Ok(load) => self.engine_progress.record_load(load, scraped_at),
+            // A failed scrape shows no progress or standstill, so `/health` alone decides.
             Err(_) => self.engine_progress = EngineProgress::default(),
         }
         if let Some(report) = load.ok().and_then(|load| load.report()) {
-            self.backend.load.estimator.on_report(&report, &local_load, at);
+            self.backend.load.estimator.on_report(&report, &local_load, scraped_at);
         }
-        // The duration of a failed scrape does not show what rendering a page costs.
+        // The duration of a failed scrape is not the time for which the backend renders the page.
         let max_backoff = if load.is_ok() { Duration::MAX } else { self.settings.max_interval };
         self.scrape_backoff_until = now + scrape_interval::backoff(took).min(max_backoff);
         let state = self.backend.health.state();
@@ -337,8 +342,8 @@ impl HealthChecker {
         self.backend.update_state(|state| {
             state.metrics_error = load.err();
             if let Ok(load) = load {
-                state.sample = Some(LoadSample { load, scraped_at: at });
-                state.mean_times.record_load(&load, at);
+                state.sample = Some(LoadSample { load, scraped_at });
+                state.mean_times.record_load(&load, scraped_at);
             }
         });
         match load {
@@ -349,6 +354,7 @@ impl HealthChecker {
         !matches!(load, Err(ScrapeError::Connect | ScrapeError::Timeout | ScrapeError::Truncated))
     }
 
+    /// Fetches the metrics page. If it has no metrics, tries the other known paths once.
     async fn fetch_load(&mut self) -> Result<EngineLoad, ScrapeError> {
         let current_path = self.metrics_path;
         let load = self.fetch_load_from(current_path).await;

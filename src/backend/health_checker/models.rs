@@ -1,4 +1,4 @@
-//! The refresh of the model list and the version of a backend by its health checker.
+//! Refreshes the model list and the server version of a backend, as a part of its health checker.
 
 use crate::backend::Backend;
 use crate::backend::pool::BackendPool;
@@ -9,33 +9,39 @@ use tokenweir_core::clock;
 use tokenweir_core::model::ModelList;
 use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
 
-/// Time between two requests for the models and the version.
+/// Time between two requests for the model list and the version of a backend.
 const MODELS_REFRESH_INTERVAL: Duration = Duration::from_secs(10);
-/// The same after the backend rejected a model that it had listed.
+/// Time between two requests for the model list and the version after the backend rejected a model
+/// that it had listed.
 const STALE_MODELS_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum length of the stored version, in characters. The backend chooses its length.
+/// Maximum length of the stored version, in characters. A longer version is truncated, because the
+/// backend chooses the text.
 const MAX_VERSION_CHARS: usize = 100;
 
-/// The refresh of the model list and the version of one backend.
+/// The state of the refresh of the model list and the version of one backend.
 #[derive(Debug, Default)]
 pub(super) struct ModelListRefresh {
-    /// `None`: the next refresh is due.
+    /// Time of the last successful request for the model list. `None`: the next refresh is due at
+    /// once.
     fetched_at: Option<Instant>,
-    /// The last logged reason why some of its models are not served.
+    /// The problem that was logged last, so that the same problem is not logged again.
     logged_problem: ModelListProblem,
 }
 
-/// Why some models of a backend are not served.
+/// The reasons why some models of a backend are not served. All false: there is no problem.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct ModelListProblem {
+    /// Whether the response is longer than `scrape.max_page`.
     is_response_too_large: bool,
+    /// Whether the list has more models than the gateway accepts.
     has_too_many_models: bool,
+    /// Whether the list has model ids that are longer than the gateway accepts.
     has_long_ids: bool,
 }
 
 impl ModelListRefresh {
-    /// Requests the models and the version if the refresh interval is over. The pool receives the
-    /// models.
+    /// Requests the model list and the version of a backend if the refresh interval is over. Passes
+    /// the models to the pool, and stores the version in the state of the backend.
     pub(super) async fn refresh(
         &mut self,
         pool: &BackendPool,
@@ -48,7 +54,7 @@ impl ModelListRefresh {
             return;
         }
         let mut problem = ModelListProblem::default();
-        let listing = match fetcher.get("/v1/models").await {
+        let model_list = match fetcher.get("/v1/models").await {
             Ok((StatusCode::OK, body)) => ModelList::read(body),
             Err(FetchError::TooLarge) => {
                 problem.is_response_too_large = true;
@@ -60,7 +66,7 @@ impl ModelListRefresh {
             Ok((StatusCode::OK, body)) => parse_version(body),
             _ => None,
         };
-        if let Some(ModelList { models, excess_models, too_long }) = listing {
+        if let Some(ModelList { models, excess_models, too_long }) = model_list {
             self.fetched_at = Some(clock::now());
             pool.set_models(backend, &models);
             problem.has_too_many_models = excess_models > 0;
@@ -77,7 +83,7 @@ impl ModelListRefresh {
         self.fetched_at = None;
     }
 
-    /// Logs a problem if it differs from the last logged one.
+    /// Logs a problem if it differs from the problem that was logged last.
     fn log_problem(&mut self, backend: &Backend, problem: ModelListProblem, excess_models: usize) {
         if std::mem::replace(&mut self.logged_problem, problem) == problem {
             return;

@@ -1,41 +1,44 @@
-//! Computes the adaptive scrape interval of a backend: short under load, long when idle, and long
-//! enough that scrapes do not become a load of their own.
+//! Computes the adaptive scrape interval of a backend. The interval is short under load and long
+//! for an idle backend. It is long enough that scrapes take only a small part of the backend's
+//! time.
 
 use std::time::Duration;
 
 /// The state of a backend that determines how soon the next scrape is due.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct BackendActivity {
-    /// Requests of this gateway in flight on the backend.
+    /// Number of requests of this gateway in flight on the backend.
     pub(super) in_flight: u32,
-    /// Whether requests wait in its engine.
+    /// Whether requests wait in the engine of the backend.
     pub(super) has_waiting_requests: bool,
-    /// Share of its KV cache that requests hold, 0 to 1.
+    /// KV usage of the backend, from 0 to 1.
     pub(super) kv_usage: f64,
-    /// Whether the last two scrapes differ: the engine works, possibly for other gateways.
+    /// Whether the loads of the last two scrapes differ. Then the engine works, possibly for other
+    /// gateways.
     pub(super) has_changed: bool,
-    /// Whether its health is down or unknown.
+    /// Whether the health of the backend is down or unknown.
     pub(super) is_down: bool,
 }
 
-/// Backoff after a scrape, as a multiple of its duration. Rendering the page blocks the API event
-/// loop of the backend. Even if the whole duration is rendering, scrapes take at most 1/21 of the
-/// loop's time. A page that takes longer than half a second costs more, because of
-/// [`MAX_BACKOFF`].
+/// Backoff after a scrape, as a multiple of the duration of the scrape. The backend's API event
+/// loop is blocked while it renders the metrics page. With this factor, scrapes take at most 1/21
+/// of the time of the event loop. If a scrape takes longer than half a second, they take more,
+/// because the backoff is limited to [`MAX_BACKOFF`].
 const BACKOFF_FACTOR: u32 = 20;
-/// Maximum backoff. It is the usual scrape interval of one Prometheus, and it is below 15 s, the
-/// age above which a sample counts as missing.
+/// Maximum backoff after a scrape. It equals the usual scrape interval of a Prometheus server, and
+/// is below 15 s, the age above which a sample of the load counts as missing.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// KV usage at which the urgency of a working backend starts to rise, and at which it reaches 1.
+/// KV usage at which the urgency of the next scrape of a working backend starts to rise, and KV
+/// usage at which the urgency reaches 1.
 const KV_USAGE_URGENCY_RANGE: (f64, f64) = (0.5, 0.9);
-/// Factor by which the interval grows per scrape.
+/// Factor by which the interval grows from scrape to scrape while the urgency is low.
 const INTERVAL_GROWTH_FACTOR: f64 = 1.5;
-/// Maximum scrapes of all backends per second, which bounds the CPU time that a gateway spends on
-/// scrapes of a large fleet.
+/// Maximum number of scrapes of all backends per second. It bounds the CPU time that a gateway
+/// spends on scrapes in a large pool.
 const MAX_SCRAPES_PER_SECOND: u32 = 1_000;
 
 impl BackendActivity {
-    /// The urgency of the next scrape, from 0 (idle) to 1. The largest of:
+    /// The urgency of the next scrape, from 0 (idle) to 1. It is the largest of these values:
     ///
     /// ```text
     /// n ÷ (n + 1)                for n requests in flight
@@ -47,20 +50,21 @@ impl BackendActivity {
         if self.has_waiting_requests {
             return 1.0;
         }
-        let local = f64::from(self.in_flight) / (f64::from(self.in_flight) + 1.0);
-        // An idle engine may still report the KV usage of its last step.
+        let in_flight_urgency = f64::from(self.in_flight) / (f64::from(self.in_flight) + 1.0);
+        // An idle engine may still report the KV usage of its last step, which must not count.
         let is_working = self.in_flight > 0 || self.has_changed;
         let fullness = (self.kv_usage - KV_USAGE_URGENCY_RANGE.0)
             / (KV_USAGE_URGENCY_RANGE.1 - KV_USAGE_URGENCY_RANGE.0);
-        let pressure = if is_working { fullness.clamp(0.0, 1.0) } else { 0.0 };
-        let change = if self.has_changed || self.is_down { 0.5 } else { 0.0 };
-        local.max(pressure).max(change)
+        let kv_usage_urgency = if is_working { fullness.clamp(0.0, 1.0) } else { 0.0 };
+        let change_urgency = if self.has_changed || self.is_down { 0.5 } else { 0.0 };
+        in_flight_urgency.max(kv_usage_urgency).max(change_urgency)
     }
 }
 
-/// The interval after one of `previous`. It moves towards `max · (min ÷ max)^urgency`: it halves
-/// down to a shorter target, and grows by [`INTERVAL_GROWTH_FACTOR`] up to a longer one. A burst is
-/// followed within a few scrapes, and a short pause of the load does not reset the interval.
+/// The interval that follows the interval `previous`. The target is `max · (min ÷ max)^urgency`. An
+/// interval above the target is halved, down to the target. An interval below the target grows by
+/// [`INTERVAL_GROWTH_FACTOR`], up to the target. So the interval becomes short within a few scrapes
+/// of a burst, and stays short during a brief pause of the load.
 pub(super) fn next_interval(
     previous: Duration,
     urgency: f64,
@@ -78,29 +82,32 @@ pub(super) fn next_interval(
     Duration::from_secs_f64(next)
 }
 
-/// The minimum interval in a pool of `backend_count` backends: at least 1 ms per backend.
-pub(super) fn min_interval_for_fleet(min_interval: Duration, backend_count: usize) -> Duration {
+/// The minimum scrape interval of a backend in a pool of `backend_count` backends: `min_interval`,
+/// and at least 1 ms for each backend of the pool.
+pub(super) fn min_interval_for_pool(min_interval: Duration, backend_count: usize) -> Duration {
     let count = u32::try_from(backend_count).unwrap_or(u32::MAX);
     min_interval.max(Duration::from_secs(1).saturating_mul(count) / MAX_SCRAPES_PER_SECOND)
 }
 
-/// How long a backend is not scraped after a scrape that took `took`.
-pub(super) fn backoff(took: Duration) -> Duration {
-    took.saturating_mul(BACKOFF_FACTOR).min(MAX_BACKOFF)
+/// The time in which a backend is not scraped again after a scrape of this duration.
+pub(super) fn backoff(scrape_duration: Duration) -> Duration {
+    scrape_duration.saturating_mul(BACKOFF_FACTOR).min(MAX_BACKOFF)
 }
 
-/// The interval changed by up to ±10 %, so that several gateways do not synchronize. `random` is
-/// from 0 to 1.
+/// The interval, changed at random by up to ±10 %, so that several gateways do not scrape at the
+/// same times. `random` is a random number from 0 to 1.
 pub(super) fn with_jitter(interval: Duration, random: f64) -> Duration {
     interval.mul_f64(0.9 + 0.2 * random.clamp(0.0, 1.0))
 }
 
-/// The interval changed by at most one eighth, so that it ends together with the intervals of other
-/// backends: scrapes that share a wake-up cost half the CPU time. It ends at a multiple of a
-/// power-of-two number of milliseconds from the origin.
+/// The interval, changed by at most one eighth, so that it ends at the same time as the intervals
+/// of other backends. Scrapes that start at the same wake-up of the gateway cost half the CPU time.
+/// The aligned interval ends at a multiple of the grid step after the origin. The step is a power
+/// of two, in milliseconds. `since_origin` is the time from the origin to the start of the
+/// interval.
 pub(super) fn align_to_grid(since_origin: Duration, interval: Duration) -> Duration {
-    let Some(bits) = (interval.as_millis() / 4).checked_ilog2() else { return interval };
-    let step = Duration::from_millis(1 << bits).as_nanos();
+    let Some(step_exponent) = (interval.as_millis() / 4).checked_ilog2() else { return interval };
+    let step = Duration::from_millis(1 << step_exponent).as_nanos();
     let end = (since_origin + interval).as_nanos();
     let end = u64::try_from((end + step / 2) / step * step).unwrap_or(u64::MAX);
     Duration::from_nanos(end).saturating_sub(since_origin)
@@ -121,13 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn a_large_fleet_is_scraped_at_most_a_thousand_times_a_second() {
+    fn a_large_pool_is_scraped_at_most_a_thousand_times_a_second() {
         for backend_count in [0, 1, 16, 100] {
-            assert_eq!(min_interval_for_fleet(MIN_INTERVAL, backend_count), MIN_INTERVAL);
+            assert_eq!(min_interval_for_pool(MIN_INTERVAL, backend_count), MIN_INTERVAL);
         }
-        assert_eq!(min_interval_for_fleet(MIN_INTERVAL, 1_000), Duration::from_secs(1));
+        assert_eq!(min_interval_for_pool(MIN_INTERVAL, 1_000), Duration::from_secs(1));
         assert_eq!(
-            min_interval_for_fleet(MAX_INTERVAL, 1_000),
+            min_interval_for_pool(MAX_INTERVAL, 1_000),
             MAX_INTERVAL,
             "a longer configured interval stays"
         );
@@ -174,14 +181,14 @@ mod tests {
 
     #[test]
     fn the_interval_halves_under_load_and_grows_by_half_when_idle() {
-        let busy = |previous| next_interval(previous, 1.0, MIN_INTERVAL, MAX_INTERVAL);
-        let idle = |previous| next_interval(previous, 0.0, MIN_INTERVAL, MAX_INTERVAL);
-        assert_eq!(busy(MAX_INTERVAL), Duration::from_millis(2_500));
-        assert_eq!(busy(MIN_INTERVAL), MIN_INTERVAL);
-        assert_eq!(idle(MIN_INTERVAL), Duration::from_millis(150));
-        assert_eq!(idle(MAX_INTERVAL), MAX_INTERVAL);
+        let next_when_busy = |previous| next_interval(previous, 1.0, MIN_INTERVAL, MAX_INTERVAL);
+        let next_when_idle = |previous| next_interval(previous, 0.0, MIN_INTERVAL, MAX_INTERVAL);
+        assert_eq!(next_when_busy(MAX_INTERVAL), Duration::from_millis(2_500));
+        assert_eq!(next_when_busy(MIN_INTERVAL), MIN_INTERVAL);
+        assert_eq!(next_when_idle(MIN_INTERVAL), Duration::from_millis(150));
+        assert_eq!(next_when_idle(MAX_INTERVAL), MAX_INTERVAL);
         // From the longest to the shortest interval in six scrapes.
-        assert_eq!((0..6).fold(MAX_INTERVAL, |previous, _| busy(previous)), MIN_INTERVAL);
+        assert_eq!((0..6).fold(MAX_INTERVAL, |previous, _| next_when_busy(previous)), MIN_INTERVAL);
     }
 
     #[test]

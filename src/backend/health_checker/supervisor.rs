@@ -1,5 +1,5 @@
 //! Runs one health checker for each backend of the pool. A new backend is checked before it joins
-//! the pool, so that the policy can pick it at once.
+//! the pool, so that the policy can pick the backend as soon as it is in the pool.
 
 use super::{ScrapeObserver, ScrapeSettings};
 use crate::backend::pool::BackendPool;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 
-/// Owns the health checkers of a pool. They end when it is dropped.
+/// Owns the health checkers of a pool. The health checkers end when the supervisor is dropped.
 pub struct HealthCheckSupervisor {
     pool: Arc<BackendPool>,
     client: HttpClient,
@@ -18,7 +18,7 @@ pub struct HealthCheckSupervisor {
     checked_backends: Vec<CheckedBackend>,
 }
 
-/// A backend with its health checker, which ends when this is dropped.
+/// A backend with the task of its health checker. The task ends when this value is dropped.
 struct CheckedBackend {
     backend: Arc<Backend>,
     _task: SupervisedTask,
@@ -27,7 +27,7 @@ struct CheckedBackend {
 // === impl HealthCheckSupervisor ===
 
 impl HealthCheckSupervisor {
-    /// Starts the health checkers. Must be called inside a Tokio runtime.
+    /// Starts a health checker for each backend of the pool. Must be called inside a Tokio runtime.
     pub fn new(
         pool: Arc<BackendPool>,
         client: HttpClient,
@@ -36,12 +36,12 @@ impl HealthCheckSupervisor {
     ) -> Self {
         let mut supervisor =
             Self { pool, client, settings, scrape_observer, checked_backends: Vec::new() };
-        supervisor.start_all_checks();
+        supervisor.start_all_checkers();
         supervisor
     }
 
-    /// Waits until the first check of every backend has completed, at most for `timeout`. A backend
-    /// that takes longer gets requests when its first check passes.
+    /// Waits until the first health check of every backend has completed, but not longer than
+    /// `timeout`. A backend whose check takes longer gets requests when the check has passed.
     pub async fn wait_first_checks(&self, timeout: Duration) {
         let first_checks = async {
             for checked in &self.checked_backends {
@@ -51,8 +51,9 @@ impl HealthCheckSupervisor {
         let _ = tokio::time::timeout(timeout, first_checks).await;
     }
 
-    /// Replaces the backends of the pool, after the first checks of the added ones or after
-    /// `timeout`.
+    /// Replaces the backends of the pool. First starts the health checkers of the added backends,
+    /// and waits until their first checks have completed, but not longer than `timeout`. At the
+    /// end, stops the health checkers of the removed backends.
     pub async fn update_backends(
         &mut self,
         backends: Vec<Backend>,
@@ -62,7 +63,7 @@ impl HealthCheckSupervisor {
         let update = self.pool.plan_update(backends);
         let added: Vec<Arc<Backend>> = update.added_backends().cloned().collect();
         for backend in added {
-            self.start_check(backend);
+            self.start_checker(backend);
         }
         self.wait_first_checks(timeout).await;
         self.pool.apply_update(update, settings);
@@ -72,29 +73,29 @@ impl HealthCheckSupervisor {
         self.checked_backends.retain(|checked| is_member(&checked.backend));
     }
 
-    /// Restarts all health checkers with another client and other settings.
+    /// Restarts all health checkers with another HTTP client and other settings.
     pub fn reconfigure(&mut self, client: HttpClient, settings: ScrapeSettings) {
         self.client = client;
         self.settings = settings;
         self.checked_backends.clear();
-        self.start_all_checks();
+        self.start_all_checkers();
     }
 
-    fn start_all_checks(&mut self) {
+    fn start_all_checkers(&mut self) {
         for backend in self.pool.backends().iter() {
-            self.start_check(backend.clone());
+            self.start_checker(backend.clone());
         }
     }
 
-    fn start_check(&mut self, backend: Arc<Backend>) {
+    fn start_checker(&mut self, backend: Arc<Backend>) {
         let (pool, client) = (self.pool.clone(), self.client.clone());
         let (settings, observer) = (self.settings, self.scrape_observer.clone());
-        let checked = backend.clone();
-        let check = move || {
+        let checked_backend = backend.clone();
+        let run_checker = move || {
             let (pool, observer) = (pool.clone(), observer.clone());
-            super::run(pool, checked.clone(), client.clone(), settings, observer)
+            super::run(pool, checked_backend.clone(), client.clone(), settings, observer)
         };
-        let task = supervise::spawn(BackgroundTask::HealthCheck, check);
+        let task = supervise::spawn(BackgroundTask::HealthCheck, run_checker);
         self.checked_backends.push(CheckedBackend { backend, _task: task });
     }
 }

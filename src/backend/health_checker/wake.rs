@@ -3,19 +3,19 @@
 use crate::backend::Backend;
 use std::time::Duration;
 
-/// Why the wait ended.
+/// The event that ended the wait for the next health check.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum WakeReason {
     /// The interval was over.
     IntervalElapsed,
-    /// An idle backend got a request.
+    /// The backend was idle and got a request.
     FirstRequest,
-    /// A request failed.
+    /// A request to the backend failed, which requests a health check.
     RequestFailed,
 }
 
-/// Waits for `interval`. Ends earlier, `first_request_delay` after an idle backend gets a request,
-/// and at once when a request fails.
+/// Waits for `interval`. The wait ends earlier if the idle backend gets a request (after
+/// `first_request_delay`) or if a request to the backend fails (at once).
 pub(super) async fn wait_next_check(
     backend: &Backend,
     interval: Duration,

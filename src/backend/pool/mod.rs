@@ -1,6 +1,6 @@
-//! The backend pool: it holds all backends and leases one of them to each attempt. The state of a
+//! The backend pool: it holds all backends and leases one backend to each attempt. The state of a
 //! backend comes from the configuration, from health checks and scrapes, and from the outcomes of
-//! this gateway's own requests.
+//! the requests of this gateway.
 
 mod panic_mode;
 pub(super) mod readiness;
@@ -29,10 +29,11 @@ use tokenweir_core::resilience::FailureKind;
 use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokenweir_core::routing::{Policy, PolicyKind, RoutingRequest};
 
-/// All backends, and the policy that picks one of them.
+/// All backends, and the policy that picks a backend for each attempt.
 #[derive(Debug)]
 pub struct BackendPool {
     registry: BackendRegistry,
+    /// Number of leases that were requested so far, which numbers the routing decisions.
     request_sequence: AtomicU64,
     capacity_notifier: Arc<CapacityNotifier>,
 }
@@ -41,13 +42,13 @@ pub struct BackendPool {
 struct RoutesGuard(Guard<Arc<PoolSnapshot>>);
 
 impl BackendPool {
-    /// A pool of backends of unknown health, with the configured models.
+    /// A pool of backends whose health is unknown, with these configured models and this policy.
     pub fn new(backends: Vec<Backend>, models: &[ModelConfig], policy: Policy) -> Self {
         let models = models.to_vec();
         Self::with_settings(backends, &PoolSettings { models, policy, ..PoolSettings::default() })
     }
 
-    /// A pool of backends of unknown health.
+    /// A pool of backends whose health is unknown, with these settings.
     pub fn with_settings(backends: Vec<Backend>, settings: &PoolSettings) -> Self {
         let capacity_notifier = Arc::<CapacityNotifier>::default();
         let registry = BackendRegistry::new(capacity_notifier.clone());
@@ -56,19 +57,21 @@ impl BackendPool {
         pool
     }
 
-    /// Runs these policies in shadow: their picks are recorded and not used.
+    /// Sets the shadow policies: their picks are recorded and not followed.
     pub fn with_shadow_policies(self, kinds: &[PolicyKind]) -> Self {
         self.registry.set_shadow_policies(kinds);
         self
     }
 
-    /// Sets the share of backends below which ejections are ignored (panic mode).
+    /// Sets the panic threshold: panic mode ignores ejections if the share of backends that are not
+    /// ejected, from 0 to 1, is below this value.
     pub fn with_panic_threshold(self, panic_threshold: f64) -> Self {
         self.registry.set_panic_threshold(panic_threshold);
         self
     }
 
-    /// Limits the number of model labels for models that the configuration does not name.
+    /// Sets the maximum number of models that get their own label value in metrics although the
+    /// configuration does not name them.
     pub fn with_max_model_labels(self, max_labels: usize) -> Self {
         self.registry.set_max_model_labels(max_labels);
         self
@@ -84,14 +87,14 @@ impl BackendPool {
         self.registry.retiring_backends()
     }
 
-    /// Plans an update to exactly these backends. A backend that the pool already has, with the
-    /// same name, address and credentials, keeps its state.
+    /// Plans an update of the pool to exactly these backends. A backend that is already in the pool
+    /// with the same name, address and credentials keeps its state.
     pub fn plan_update(&self, backends: Vec<Backend>) -> PoolUpdate {
         self.registry.plan_update(backends)
     }
 
-    /// Applies a planned update: the next request sees the new backends only. Requests in flight on
-    /// removed backends continue.
+    /// Applies a planned update and the settings. New requests are sent to the new set of backends
+    /// only. Requests in flight on removed backends continue.
     pub fn apply_update(&self, update: PoolUpdate, settings: &PoolSettings) {
         self.registry.apply_update(update, settings);
         // Queued requests may have a backend with capacity now, or no backend at all.
@@ -113,31 +116,34 @@ impl BackendPool {
         self.registry.snapshot().policy
     }
 
-    /// Memory of the candidate sampler, in bytes.
+    /// Memory that the candidate sampler uses, in bytes.
     pub fn candidate_sampler_bytes(&self) -> usize {
         self.registry.snapshot().candidate_sampler.bytes()
     }
 
-    /// Notifies queued requests of freed capacity.
+    /// The notifier that wakes queued requests when a backend may have capacity.
     pub fn capacity_notifier(&self) -> &CapacityNotifier {
         &self.capacity_notifier
     }
 
-    /// Closes an idle connection to some backend, which frees its file descriptor. Returns whether
-    /// there was one.
+    /// Closes an idle connection to any backend, which frees the file descriptor of the connection.
+    /// Returns whether there was an idle connection.
     pub fn close_idle_connection(&self) -> bool {
         let backends = self.backends();
-        // Starts at a random backend, so that no backend loses all its connections first.
-        let (before, after) = backends.split_at(fastrand::usize(..=backends.len()));
-        after.iter().chain(before).any(|backend| backend.idle_pool.close_oldest())
+        // The search starts at a random backend, so that no backend loses all its connections
+        // first.
+        let (head, tail) = backends.split_at(fastrand::usize(..=backends.len()));
+        tail.iter().chain(head).any(|backend| backend.idle_pool.close_oldest())
     }
 
-    /// Whether any backend is available. Cheaper than [`Readiness::is_ready`].
+    /// Whether any backend may be sent requests. Has the same result as [`Readiness::is_ready`] at
+    /// lower cost.
     pub fn is_ready(&self) -> bool {
         self.registry.snapshot().is_ready(clock::now())
     }
 
-    /// The availability of each backend. Logs the end of panic mode.
+    /// Computes the availability of each backend. Logs the end of panic mode when no backends are
+    /// in panic mode any more.
     pub fn readiness(&self, now: Instant) -> Readiness {
         self.registry.snapshot().readiness(now)
     }
@@ -148,15 +154,17 @@ impl BackendPool {
     }
 
     /// Drains or undrains the backend of this name. A drained backend finishes its requests and
-    /// gets no new ones. The state lasts as long as the backend is in the pool. Returns whether the
-    /// state changed, or `None` if there is no such backend.
+    /// gets no new requests. The setting lasts as long as the backend is in the pool. Returns
+    /// whether the setting changed. `None`: the pool has no backend of this name.
     pub fn set_drained(&self, name: &str, is_drained: bool) -> Option<bool> {
         let snapshot = self.registry.snapshot();
         let backend = snapshot.backends.iter().find(|backend| backend.identity.id.as_str() == name);
         backend.map(|backend| backend.set_drained(is_drained))
     }
 
-    /// Leases the backend that the policy picks, other than those in `tried`.
+    /// Leases the backend that the policy picks among all backends that may serve the request,
+    /// except the backends in `tried`. Saturated backends are not excluded. Fails if no backend is
+    /// left.
     pub fn lease(
         &self,
         requirements: BackendRequirements<'_>,
@@ -169,8 +177,9 @@ impl BackendPool {
         leased.ok_or(GatewayError::NoBackend)
     }
 
-    /// Leases the backend that the policy picks among those below the saturation thresholds.
-    /// `None`: some backends could serve the request, and all of them are saturated.
+    /// Leases the backend that the policy picks among the backends below the saturation thresholds.
+    /// `None`: at least one backend could serve the request, and all such backends are saturated.
+    /// Fails if no backend could serve the request.
     pub fn lease_below_thresholds(
         &self,
         thresholds: &SaturationThresholds,
@@ -187,7 +196,7 @@ impl BackendPool {
         RoutingRequest { sequence, seed: requirements.seed, session: requirements.session }
     }
 
-    /// The current routes. The guard is for a short use: it is not to be stored.
+    /// The current routes. The returned guard is for a short use and must not be stored.
     pub fn routes(&self) -> impl Deref<Target = RouteTable> + use<> {
         RoutesGuard(self.registry.snapshot())
     }
@@ -201,10 +210,10 @@ impl Deref for RoutesGuard {
     }
 }
 
-/// Applies the outcomes of requests to backends. Failures count against a backend, because one that
-/// fails fast looks idle to the policies.
+/// Applies the outcomes of requests to the health of backends. Failures must count, because a
+/// backend that fails all requests at once looks idle to the policies.
 impl Sink for BackendPool {
-    /// The prefill of a request has ended, which may free capacity.
+    /// Notifies queued requests, because the end of a prefill may free capacity.
     fn first_output(&self, _: &RequestRecord) {
         self.capacity_notifier.notify();
     }
@@ -220,7 +229,7 @@ impl Sink for BackendPool {
                 .iter()
                 .find(|backend| Some(&backend.identity.id) == record.backend());
             let Some(backend) = backend else { continue };
-            // Failures before the first output were handled with the attempt.
+            // A failure before the first output was already applied when its attempt failed.
             if record.timings.first_output.is_some() {
                 let is_aborted = record.outcome == Outcome::Aborted;
                 let failure = if is_aborted { FailureKind::Draining } else { FailureKind::Died };

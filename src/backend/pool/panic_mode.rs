@@ -1,4 +1,4 @@
-//! Panic mode: if too many backends are ejected, ejections are ignored.
+//! Panic mode: if too many backends are ejected, the gateway ignores ejections.
 
 use crate::backend::Availability;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,32 +8,37 @@ use std::time::{Duration, Instant};
 /// Logs the start and the end of panic mode.
 #[derive(Debug, Default)]
 pub(super) struct PanicModeLog {
+    /// Whether the start of panic mode was logged and its end was not.
     is_active: AtomicBool,
     /// Number of requests routed in panic mode since its start.
     routed_requests: AtomicU64,
+    /// `None`: panic mode is off.
     period: Mutex<Option<PanicPeriod>>,
 }
 
+/// A period of panic mode.
 #[derive(Debug, Clone, Copy)]
 struct PanicPeriod {
     started_at: Instant,
+    /// Time of the last request that was routed in panic mode.
     last_request_at: Instant,
 }
 
-/// Panic mode counts as ended after this time without it. Otherwise each probe of an ejected
-/// backend that fails again would log an end and a start.
+/// The end of panic mode is logged when no request was routed in panic mode for this time. Without
+/// this time, each failed probe of an ejected backend would log an end and a start of panic mode.
 const PANIC_MODE_QUIET_PERIOD: Duration = Duration::from_secs(10);
 
-/// Whether the share of `up` backends that are not ejected is below `threshold`.
+/// Whether the share of backends that are not ejected is below `threshold`. `up` is the number of
+/// backends that are up, and `ejected` is the number of ejected backends among them.
 pub(super) fn is_panic(up: usize, ejected: usize, threshold: f64) -> bool {
     ((up - ejected) as f64) < threshold * up as f64
 }
 
-/// Number of backends that are available or ejected, and number of ejected ones.
+/// The number of backends that are available or ejected, and the number of ejected backends.
 pub(super) fn count_eligible_and_ejected(
-    each: impl Iterator<Item = Availability>,
+    availabilities: impl Iterator<Item = Availability>,
 ) -> (usize, usize) {
-    each.fold((0, 0), |(eligible, ejected), availability| match availability {
+    availabilities.fold((0, 0), |(eligible, ejected), availability| match availability {
         Availability::Available => (eligible + 1, ejected),
         Availability::Ejected => (eligible + 1, ejected + 1),
         _ => (eligible, ejected),
@@ -43,8 +48,8 @@ pub(super) fn count_eligible_and_ejected(
 // === impl PanicModeLog ===
 
 impl PanicModeLog {
-    /// Records a request that is routed in panic mode. Logs the start of panic mode, and returns
-    /// whether it did.
+    /// Records a request that is routed in panic mode. The first such request logs the start of
+    /// panic mode. Returns whether the start was logged.
     pub(super) fn begin(&self, up: usize, ejected: usize, now: Instant) -> bool {
         self.routed_requests.fetch_add(1, Ordering::Relaxed);
         let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,8 +68,8 @@ impl PanicModeLog {
         is_new
     }
 
-    /// Records that panic mode is off. Logs its end after the quiet period, and returns whether it
-    /// did.
+    /// Records that no backends are in panic mode now. Logs the end of panic mode after
+    /// [`PANIC_MODE_QUIET_PERIOD`]. Returns whether the end was logged.
     pub(super) fn end(&self, now: Instant) -> bool {
         if !self.is_active.load(Ordering::Relaxed) {
             return false;
@@ -99,10 +104,10 @@ mod tests {
             assert!(!log.end(later), "it was active a second ago");
             assert!(!log.begin(2, 2, later));
         }
-        let last = now + Duration::from_secs(29);
-        assert!(!log.end(last + PANIC_MODE_QUIET_PERIOD / 2));
-        assert!(log.end(last + PANIC_MODE_QUIET_PERIOD));
-        assert!(!log.end(last + 2 * PANIC_MODE_QUIET_PERIOD));
-        assert!(log.begin(2, 2, last + 3 * PANIC_MODE_QUIET_PERIOD), "a new panic mode");
+        let last_request_at = now + Duration::from_secs(29);
+        assert!(!log.end(last_request_at + PANIC_MODE_QUIET_PERIOD / 2));
+        assert!(log.end(last_request_at + PANIC_MODE_QUIET_PERIOD));
+        assert!(!log.end(last_request_at + 2 * PANIC_MODE_QUIET_PERIOD));
+        assert!(log.begin(2, 2, last_request_at + 3 * PANIC_MODE_QUIET_PERIOD), "a new panic mode");
     }
 }

@@ -1,5 +1,5 @@
-//! Computes the availability of each backend and the readiness of the gateway. `/readyz`, `/health`,
-//! `/status`, the metrics and the live views read this.
+//! Computes the availability of each backend and the readiness of the gateway, for `/readyz`,
+//! `/health`, `/status`, the metrics and the live views.
 
 use super::panic_mode::{count_eligible_and_ejected, is_panic};
 use super::snapshot::PoolSnapshot;
@@ -12,9 +12,9 @@ use std::time::Instant;
 /// The availability of all backends at one moment.
 #[derive(Debug, Clone)]
 pub struct Readiness {
-    /// The backends.
+    /// The availability of each backend, by position.
     pub backends: Vec<BackendAvailability>,
-    /// Whether ejections are ignored, for all models or for some.
+    /// Whether panic mode ignores ejections, for at least one model.
     pub is_panic: bool,
 }
 
@@ -23,17 +23,19 @@ pub struct Readiness {
 pub struct BackendAvailability {
     /// The backend.
     pub backend: Arc<Backend>,
-    /// The availability, without regard to panic mode.
+    /// The availability of the backend, without regard to panic mode.
     pub availability: Availability,
-    /// Whether the backend may be sent requests now. In panic mode also true if it is ejected.
+    /// Whether the backend may be sent requests now. In panic mode also true if the backend is
+    /// ejected.
     pub is_up: bool,
 }
 
 // === impl Readiness ===
 
 impl PoolSnapshot {
-    /// Whether any backend may be sent requests. If all eligible backends are ejected, this is true
-    /// only with a panic threshold above 0.
+    /// Whether any backend may be sent requests. If no backend is available and some are ejected,
+    /// this is true only with a panic threshold above 0, because panic mode then ignores the
+    /// ejections.
     pub(super) fn is_ready(&self, now: Instant) -> bool {
         self.backends.iter().any(|backend| match backend.availability(now) {
             Availability::Available => true,
@@ -42,7 +44,8 @@ impl PoolSnapshot {
         })
     }
 
-    /// The availability of each backend. Logs the end of panic mode.
+    /// Computes the availability of each backend. Logs the end of panic mode when no backends are
+    /// in panic mode any more.
     pub(super) fn readiness(&self, now: Instant) -> Readiness {
         let evaluate = |backend: &Arc<Backend>| {
             let availability = backend.availability(now);
@@ -52,12 +55,13 @@ impl PoolSnapshot {
         let mut backends: Vec<BackendAvailability> = self.backends.iter().map(evaluate).collect();
         let mut is_in_panic = false;
         if backends.iter().any(|backend| backend.availability == Availability::Ejected) {
-            for set in self.routes.backend_sets() {
-                let each = set.iter().map(|position| backends[*position].availability);
-                let (eligible, ejected) = count_eligible_and_ejected(each);
+            for positions in self.routes.backend_sets() {
+                let availabilities =
+                    positions.iter().map(|position| backends[*position].availability);
+                let (eligible, ejected) = count_eligible_and_ejected(availabilities);
                 if is_panic(eligible, ejected, self.panic_threshold) {
                     is_in_panic = true;
-                    for position in &**set {
+                    for position in &**positions {
                         let backend = &mut backends[*position];
                         backend.is_up |= backend.availability == Availability::Ejected;
                     }
@@ -77,7 +81,8 @@ impl Readiness {
         self.backends.iter().any(|backend| backend.is_up)
     }
 
-    /// The number of backends by availability, such as `3 backends: 1 asleep, 2 down`.
+    /// The number of backends with each availability, as text such as `3 backends: 1 asleep, 2
+    /// down`.
     pub fn summary(&self) -> String {
         let mut counts: BTreeMap<Availability, usize> = BTreeMap::new();
         for backend in &self.backends {

@@ -13,8 +13,8 @@ use tokenweir_core::model::ServedModel;
 use tokenweir_core::resilience;
 use tokenweir_core::routing::{PANIC, Policy, PolicyKind, PromptFingerprint};
 
-/// A pool of backends that are up, one for each list of models.
-fn pool_of(models: &[&[&str]], panic_threshold: f64, kind: PolicyKind) -> BackendPool {
+/// A pool of backends that are up, one backend for each model list.
+fn pool_with_models(models: &[&[&str]], panic_threshold: f64, kind: PolicyKind) -> BackendPool {
     let backend = |port: usize| {
         let address = BackendAddress::parse(&format!("http://127.0.0.1:{}", 8000 + port)).unwrap();
         let settings =
@@ -32,8 +32,8 @@ fn pool_of(models: &[&[&str]], panic_threshold: f64, kind: PolicyKind) -> Backen
     pool
 }
 
-fn pool_of_two(panic_threshold: f64) -> BackendPool {
-    pool_of(&[&["a"], &["a"]], panic_threshold, PolicyKind::default())
+fn pool_of_two_backends(panic_threshold: f64) -> BackendPool {
+    pool_with_models(&[&["a"], &["a"]], panic_threshold, PolicyKind::default())
 }
 
 fn eject(backend: &Backend, now: Instant) {
@@ -69,7 +69,7 @@ fn routing_reason_after(
     pool.lease(requirements, tried, now).map(|(_, decision)| decision.reason())
 }
 
-/// Puts a backend into a state.
+/// A function that brings a backend of a pool into a state.
 type StateSetter = fn(&BackendPool, &Arc<Backend>);
 
 #[test]
@@ -94,7 +94,7 @@ fn the_gateway_is_ready_only_while_a_backend_is_available() {
         (Availability::Ejected, |_, backend| eject(backend, clock::now())),
     ];
     for (availability, set_state) in states {
-        let pool = pool_of_two(0.0);
+        let pool = pool_of_two_backends(0.0);
         let now = || clock::now();
         for (number, backend) in pool.backends().iter().enumerate() {
             assert!(pool.is_ready() && pool.readiness(now()).is_ready(), "{availability:?}");
@@ -113,18 +113,18 @@ fn the_gateway_is_ready_only_while_a_backend_is_available() {
             "{availability:?}"
         );
     }
-    assert!(!pool_of(&[], 0.5, PolicyKind::default()).is_ready());
+    assert!(!pool_with_models(&[], 0.5, PolicyKind::default()).is_ready());
 }
 
 #[test]
-fn an_ejected_fleet_is_ready_after_the_ejection_time_and_at_once_in_panic_mode() {
+fn an_ejected_pool_is_ready_after_the_ejection_time_and_at_once_in_panic_mode() {
     let now = clock::now();
-    let pool = pool_of_two(0.0);
+    let pool = pool_of_two_backends(0.0);
     pool.backends().iter().for_each(|backend| eject(backend, now));
     let ejection = resilience::CircuitBreakerSettings::default().base_ejection_time;
     assert!(!pool.readiness(now + ejection / 2).is_ready());
     assert!(pool.readiness(now + ejection).is_ready(), "the next request probes a backend");
-    let pool = pool_of_two(0.5);
+    let pool = pool_of_two_backends(0.5);
     pool.backends().iter().for_each(|backend| eject(backend, now));
     let readiness = pool.readiness(now);
     assert!(pool.is_ready() && readiness.is_ready() && readiness.is_panic);
@@ -133,8 +133,8 @@ fn an_ejected_fleet_is_ready_after_the_ejection_time_and_at_once_in_panic_mode()
 }
 
 #[test]
-fn an_overloaded_fleet_is_ready_and_not_in_panic_mode() {
-    let (pool, now) = (pool_of_two(0.5), clock::now());
+fn an_overloaded_pool_is_ready_and_not_in_panic_mode() {
+    let (pool, now) = (pool_of_two_backends(0.5), clock::now());
     pool.backends().iter().for_each(|backend| backend.health.breaker.on_overload(now));
     let readiness = pool.readiness(now);
     assert!(pool.is_ready() && readiness.is_ready() && !readiness.is_panic);
@@ -145,7 +145,7 @@ fn an_overloaded_fleet_is_ready_and_not_in_panic_mode() {
 #[test]
 fn panic_mode_applies_to_the_backends_of_one_model() {
     let models: [&[&str]; 6] = [&["a"], &["a"], &["b"], &["b"], &["b"], &["b"]];
-    let (pool, now) = (pool_of(&models, 0.5, PolicyKind::default()), clock::now());
+    let (pool, now) = (pool_with_models(&models, 0.5, PolicyKind::default()), clock::now());
     let backends = pool.backends();
     backends.iter().take(3).for_each(|backend| eject(backend, now));
     let readiness = pool.readiness(now);
@@ -158,7 +158,7 @@ fn panic_mode_applies_to_the_backends_of_one_model() {
 
 #[test]
 fn a_second_attempt_on_the_only_other_backend_is_not_panic_mode_although_it_is_ejected() {
-    let (pool, now) = (pool_of_two(0.5), clock::now());
+    let (pool, now) = (pool_of_two_backends(0.5), clock::now());
     let backends = pool.backends();
     eject(&backends[1], now);
     let tried = [backends[0].clone()];
@@ -169,7 +169,7 @@ fn a_second_attempt_on_the_only_other_backend_is_not_panic_mode_although_it_is_e
 #[test]
 fn a_sample_with_many_ejected_backends_by_chance_does_not_cause_panic_mode() {
     let models: &[&str] = &["a"];
-    let (pool, now) = (pool_of(&[models; 200], 0.5, PolicyKind::Random), clock::now());
+    let (pool, now) = (pool_with_models(&[models; 200], 0.5, PolicyKind::Random), clock::now());
     pool.backends().iter().step_by(5).for_each(|backend| eject(backend, now));
     pool.backends().iter().skip(1).step_by(5).for_each(|backend| eject(backend, now));
     for seed in 0..2_000 {

@@ -1,5 +1,5 @@
-//! The backend registry: it holds the current [`PoolSnapshot`] and replaces it when backends are
-//! added or removed, when settings change, and when a backend lists other models.
+//! The backend registry: it holds the current [`PoolSnapshot`]. It replaces the snapshot when
+//! backends are added or removed, when settings change, and when a backend lists other models.
 
 use super::snapshot::{PoolSnapshot, build_routes};
 use crate::backend::Backend;
@@ -19,16 +19,17 @@ use tokenweir_core::record::BackendId;
 use tokenweir_core::resilience;
 use tokenweir_core::routing::{CandidateSampler, Policy, PolicyKind};
 
-/// The registry of the backends.
+/// The registry of the backends of a pool.
 #[derive(Debug)]
 pub(super) struct BackendRegistry {
     snapshot: ArcSwap<PoolSnapshot>,
-    /// Held until the new snapshot is stored, so that an older one cannot overwrite it.
+    /// State for the next snapshot. The lock is held until the new snapshot is stored, so that two
+    /// changes at the same time cannot overwrite each other.
     state: Mutex<RegistryState>,
     capacity_notifier: Arc<CapacityNotifier>,
 }
 
-/// State that is shared by successive snapshots.
+/// State of the registry that is kept from snapshot to snapshot.
 #[derive(Debug)]
 struct RegistryState {
     model_lists: ModelListInterner,
@@ -44,15 +45,18 @@ pub struct PoolSettings {
     pub models: Vec<ModelConfig>,
     /// The active policy.
     pub policy: Policy,
-    /// Policies whose picks are recorded and not used.
+    /// The shadow policies: their picks are recorded and not followed.
     pub shadow_policies: Vec<PolicyKind>,
-    /// Share of backends, 0 to 1, below which ejections are ignored (panic mode).
+    /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
+    /// below this value.
     pub panic_threshold: f64,
-    /// Limit on the labels of models that the configuration does not name.
+    /// Maximum number of models that get their own label value in metrics although the
+    /// configuration does not name them.
     pub max_model_labels: usize,
 }
 
-/// A planned set of backends. [`BackendPool::apply_update`] makes it the pool.
+/// A planned set of backends. [`BackendPool::apply_update`] replaces the backends of the pool by
+/// this set.
 ///
 /// [`BackendPool::apply_update`]: super::BackendPool::apply_update
 #[derive(Debug)]
@@ -60,8 +64,9 @@ pub struct PoolUpdate(Vec<PlannedBackend>);
 
 #[derive(Debug)]
 enum PlannedBackend {
-    /// A backend of the pool, and the same backend with the new settings.
+    /// A backend that is already in the pool, and a second value with its new settings.
     Retained(Arc<Backend>, Box<Backend>),
+    /// A backend that is not in the pool yet.
     Added(Arc<Backend>),
 }
 
@@ -103,22 +108,23 @@ impl BackendRegistry {
         Self { snapshot, state, capacity_notifier }
     }
 
-    /// The current snapshot. The guard is for a short use: it is not to be stored.
+    /// The current snapshot. The guard is for a short use and must not be stored.
     pub(super) fn snapshot(&self) -> Guard<Arc<PoolSnapshot>> {
         self.snapshot.load()
     }
 
+    /// Plans an update of the pool to exactly these backends.
     pub(super) fn plan_update(&self, backends: Vec<Backend>) -> PoolUpdate {
         let snapshot = self.snapshot();
-        let plan = |backend: Backend| match snapshot
+        let plan_backend = |backend: Backend| match snapshot
             .backends
             .iter()
-            .find(|known| known.identity.is_same_endpoint(&backend.identity))
+            .find(|existing| existing.identity.is_same_endpoint(&backend.identity))
         {
-            Some(known) => PlannedBackend::Retained(known.clone(), Box::new(backend)),
+            Some(existing) => PlannedBackend::Retained(existing.clone(), Box::new(backend)),
             None => PlannedBackend::Added(self.register(backend)),
         };
-        PoolUpdate(backends.into_iter().map(plan).collect())
+        PoolUpdate(backends.into_iter().map(plan_backend).collect())
     }
 
     /// Connects a new backend to the sampler and the notifier of this registry.
@@ -128,6 +134,8 @@ impl BackendRegistry {
         Arc::new(backend.with_membership(membership))
     }
 
+    /// Stores a snapshot with the planned backends and the settings. Backends that are no longer in
+    /// the pool are retiring until their last request ends.
     pub(super) fn apply_update(&self, PoolUpdate(planned): PoolUpdate, settings: &PoolSettings) {
         let mut state = self.lock_state();
         let previous = self.snapshot();
@@ -156,17 +164,17 @@ impl BackendRegistry {
             backend_ids: ids,
             route_rules: rules,
             policy: settings.policy,
-            shadow_policies: policies_to_shadow(&settings.policy, &settings.shadow_policies),
+            shadow_policies: shadow_policies(&settings.policy, &settings.shadow_policies),
             panic_threshold: settings.panic_threshold,
         }));
         state.prune_retiring();
     }
 
-    /// Changes the shadow policies.
+    /// Replaces the shadow policies.
     pub(super) fn set_shadow_policies(&self, kinds: &[PolicyKind]) {
         let mut state = self.lock_state();
         let snapshot = self.snapshot().rebuild_routes(&mut state.model_labels);
-        let shadow_policies = policies_to_shadow(&snapshot.policy, kinds);
+        let shadow_policies = shadow_policies(&snapshot.policy, kinds);
         self.snapshot.store(Arc::new(PoolSnapshot { shadow_policies, ..snapshot }));
     }
 
@@ -188,7 +196,7 @@ impl BackendRegistry {
         self.snapshot.store(Arc::new(self.snapshot().rebuild_routes(&mut state.model_labels)));
     }
 
-    /// Changes the limit on model labels.
+    /// Changes the maximum number of model labels, see [`PoolSettings::max_model_labels`].
     pub(super) fn set_max_model_labels(&self, max_labels: usize) {
         let mut state = self.lock_state();
         state.model_labels.set_max_labels(max_labels);
@@ -212,44 +220,48 @@ impl BackendRegistry {
     }
 }
 
-/// The shadow policies without the active one, with the settings of the active one.
-fn policies_to_shadow(policy: &Policy, kinds: &[PolicyKind]) -> Arc<[Policy]> {
-    let others = kinds.iter().filter(|kind| **kind != policy.kind);
-    others.map(|kind| Policy { kind: *kind, ..*policy }).collect()
+/// The shadow policies of these kinds, without the kind of the `active` policy. They have the
+/// settings of `active`.
+fn shadow_policies(active: &Policy, kinds: &[PolicyKind]) -> Arc<[Policy]> {
+    let other_kinds = kinds.iter().filter(|kind| **kind != active.kind);
+    other_kinds.map(|kind| Policy { kind: *kind, ..*active }).collect()
 }
 
 fn contains(backends: &[Arc<Backend>], wanted: &Arc<Backend>) -> bool {
     backends.iter().any(|backend| Arc::ptr_eq(backend, wanted))
 }
 
-/// Assigns positions to the backends of an update. Retained backends keep their position, because
-/// the candidate sampler refers to backends by position. Added backends take free positions. The
-/// last backends move into the remaining gaps.
+/// Assigns positions to the backends of an update: the index in the result is the position.
+/// Retained backends keep their position, because the candidate sampler refers to backends by
+/// position. Added backends take free positions. If positions stay free, the last backends move
+/// into them.
 fn assign_positions(previous: &[Arc<Backend>], next: Vec<Arc<Backend>>) -> Vec<Arc<Backend>> {
     let next_set: HashSet<*const Backend> = next.iter().map(Arc::as_ptr).collect();
     let previous_set: HashSet<*const Backend> = previous.iter().map(Arc::as_ptr).collect();
     let is_retained = |backend: &Arc<Backend>| next_set.contains(&Arc::as_ptr(backend));
-    let slots = previous.iter().map(|backend| Some(backend.clone()).filter(is_retained));
-    let mut slots: Vec<Option<Arc<Backend>>> = slots.collect();
-    let mut gaps = (0..slots.len()).filter(|index| slots[*index].is_none()).collect::<Vec<_>>();
-    gaps.reverse();
+    let by_position = previous.iter().map(|backend| Some(backend.clone()).filter(is_retained));
+    let mut by_position: Vec<Option<Arc<Backend>>> = by_position.collect();
+    let mut free_positions =
+        (0..by_position.len()).filter(|index| by_position[*index].is_none()).collect::<Vec<_>>();
+    free_positions.reverse();
     let is_added = |backend: &Arc<Backend>| !previous_set.contains(&Arc::as_ptr(backend));
     for added in next.into_iter().filter(is_added) {
-        match gaps.pop() {
-            Some(gap) => slots[gap] = Some(added),
-            None => slots.push(Some(added)),
+        match free_positions.pop() {
+            Some(position) => by_position[position] = Some(added),
+            None => by_position.push(Some(added)),
         }
     }
-    // Closes the remaining gaps from the highest index down.
-    for gap in gaps {
-        slots.swap_remove(gap);
+    // Fills the remaining free positions, from the highest position down.
+    for position in free_positions {
+        by_position.swap_remove(position);
     }
-    slots.into_iter().flatten().collect()
+    by_position.into_iter().flatten().collect()
 }
 
 // === impl RegistryState ===
 
 impl RegistryState {
+    /// Removes the retiring backends whose last request has ended.
     fn prune_retiring(&mut self) {
         self.retiring.retain(|backend| backend.load.in_flight() > 0);
     }
@@ -258,7 +270,8 @@ impl RegistryState {
 // === impl PoolUpdate, PlannedBackend ===
 
 impl PoolUpdate {
-    /// The backends that are not in the pool yet. Their health checks may start before the update.
+    /// The planned backends that are not in the pool yet. Their health checks may start before the
+    /// update is applied.
     pub fn added_backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
         self.0.iter().filter_map(|planned| match planned {
             PlannedBackend::Added(backend) => Some(backend),

@@ -1,6 +1,6 @@
-//! An immutable snapshot of the backend pool: the backends, the routes and the policy. It filters
-//! the eligible backends of a request, runs the policy and leases the picked backend. Each change
-//! makes a new snapshot, so a request never sees a partial change.
+//! An immutable snapshot of the backend pool: the backends, the routes and the policy. The snapshot
+//! finds the eligible backends for a request, runs the policy and leases the picked backend. Each
+//! change of the pool makes a new snapshot, so a request never sees a part of a change.
 
 use super::panic_mode::{self, PanicModeLog};
 use crate::backend::routes::model_labels::ModelLabelTable;
@@ -20,57 +20,60 @@ use tokenweir_core::routing::{
 /// The backend pool at one moment.
 #[derive(Debug)]
 pub(super) struct PoolSnapshot {
-    /// The backends by position. Usually a backend keeps its position from snapshot to snapshot.
+    /// The backends, by position. A backend usually has the same position in successive snapshots.
     pub(super) backends: Arc<[Arc<Backend>]>,
     /// The ids of the backends, by position.
     pub(super) backend_ids: Arc<[BackendId]>,
     pub(super) routes: RouteTable,
-    /// The configured models.
+    /// The rules of the configured models, from which `routes` is built.
     pub(super) route_rules: Arc<[RouteRule]>,
     /// Shared by all snapshots of a registry.
     pub(super) candidate_sampler: Arc<CandidateSampler>,
     /// Shared by all snapshots of a registry.
     pub(super) panic_log: Arc<PanicModeLog>,
     pub(super) policy: Policy,
-    /// Policies whose picks are recorded and not used.
+    /// The shadow policies: their picks are recorded and not followed.
     pub(super) shadow_policies: Arc<[Policy]>,
-    /// Share of backends, 0 to 1, below which ejections are ignored.
+    /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
+    /// below this value.
     pub(super) panic_threshold: f64,
 }
 
 /// The properties of a request that decide which backend may serve it.
 #[derive(Debug, Clone, Copy)]
 pub struct BackendRequirements<'a> {
-    /// The model, if the client named one.
+    /// The requested model. `None`: the client named no model.
     pub model: Option<&'a str>,
-    /// The fingerprint of its prompt.
+    /// The fingerprint of the prompt of the request.
     pub prompt: &'a Arc<PromptFingerprint>,
-    /// Whether its response is a stream.
+    /// Whether the client requested a stream.
     pub is_stream: bool,
-    /// A hash of its session, if it has one.
+    /// A hash of the session id. `None`: the request has no session.
     pub session: Option<u64>,
-    /// Random seed for the policy.
+    /// Random number of the request, from which the policy derives its random decisions.
     pub seed: u64,
 }
 
-/// Restrictions on the backends of a lease.
+/// Restrictions on the backends that may be leased to a request.
 #[derive(Clone, Copy)]
 pub(super) struct LeaseConstraints<'a> {
-    /// Backends of earlier attempts of the request, which are excluded.
+    /// The backends of earlier attempts of the request. They are excluded.
     pub(super) tried: &'a [Arc<Backend>],
-    /// Backends above these thresholds are saturated and excluded. `None`: saturation is ignored.
+    /// Backends above one of these thresholds are saturated and excluded. `None`: saturation is
+    /// ignored.
     pub(super) thresholds: Option<&'a SaturationThresholds>,
     breaker_mode: BreakerMode,
 }
 
-/// How far the circuit breakers of the backends are enforced.
+/// How far the circuit breakers of the backends restrict the choice of a backend.
 #[derive(Debug, Clone, Copy)]
 enum BreakerMode {
     /// Ejections and slow start are enforced.
     Enforced,
-    /// Ejections are enforced. Backends in slow start get every request.
+    /// Ejections are enforced, and slow start is ignored.
     WithoutSlowStart,
-    /// Ejections and slow start are ignored, because too many backends are ejected.
+    /// Ejections and slow start are ignored, because the circuit breakers exclude too many
+    /// backends.
     Ignored,
 }
 
@@ -78,13 +81,17 @@ enum BreakerMode {
 struct EligibleBackends {
     /// The candidates for the policy.
     candidates: Vec<Candidate>,
-    /// Whether other backends were excluded only because they are saturated.
+    /// Whether any backend was excluded only because it is saturated.
     has_saturated: bool,
-    /// Number of backends that are up, including those that their circuit breakers exclude.
+    /// Number of backends that are up and were not tried, with or without a restriction by their
+    /// circuit breakers.
     up_count: usize,
-    ejected_count: usize,
+    /// Number of backends that are excluded because their circuit breaker is open: ejected
+    /// backends, and backends that reported overload a moment ago.
+    open_breaker_count: usize,
     /// Number of backends that slow start excludes from this request.
     slow_start_count: usize,
+    /// Whether the circuit breakers were ignored for this result.
     ignores_ejections: bool,
 }
 
@@ -106,8 +113,9 @@ impl PoolSnapshot {
         }
     }
 
-    /// Leases the backend that the policy picks. `None`: some backends could serve the request, and
-    /// all of them are saturated.
+    /// Leases the backend that the policy picks for a request. `None`: at least one backend could
+    /// serve the request, and all such backends are saturated. Fails if no backend could serve the
+    /// request.
     pub(super) fn lease(
         &self,
         requirements: &BackendRequirements<'_>,
@@ -125,12 +133,14 @@ impl PoolSnapshot {
         }
     }
 
-    /// Whether a set of backends is in panic mode when a request is routed. Logs the start of panic
-    /// mode. A request may ignore ejections in other cases too, which are not panic mode: after
-    /// attempts on the other backends, or while backends are overloaded for a moment.
-    fn check_panic_mode(&self, set: &[usize], now: Instant) -> bool {
-        let each = set.iter().map(|position| self.backends[*position].availability(now));
-        let (eligible, ejected) = panic_mode::count_eligible_and_ejected(each);
+    /// Whether the backends at these positions are in panic mode. Logs the start of panic mode.
+    /// Call this when a request was routed without regard to ejections. That alone is not panic
+    /// mode: ejections are also ignored after attempts on all other backends, or while backends
+    /// report overload for a moment.
+    fn check_panic_mode(&self, positions: &[usize], now: Instant) -> bool {
+        let availabilities =
+            positions.iter().map(|position| self.backends[*position].availability(now));
+        let (eligible, ejected) = panic_mode::count_eligible_and_ejected(availabilities);
         let is_panic = panic_mode::is_panic(eligible, ejected, self.panic_threshold);
         if is_panic {
             self.panic_log.begin(eligible, ejected, now);
@@ -138,6 +148,8 @@ impl PoolSnapshot {
         is_panic
     }
 
+    /// Leases the candidate that the policy picks, and records the decision. `None`: there is no
+    /// candidate.
     fn pick_backend(
         &self,
         requirements: &BackendRequirements<'_>,
@@ -168,8 +180,9 @@ impl PoolSnapshot {
         Some((lease, Arc::new(decision)))
     }
 
-    /// The backends that may serve a request for a model within the constraints. In a large fleet
-    /// only a sample is checked first, and all backends if no backend of the sample is eligible.
+    /// The backends that may serve a request on `route` within the constraints. In a large pool,
+    /// first only a sample of the backends is checked. If no backend of the sample is eligible, all
+    /// backends are checked.
     fn eligible_backends(
         &self,
         route: &ModelRoute,
@@ -180,19 +193,20 @@ impl PoolSnapshot {
     ) -> EligibleBackends {
         let (sampler, prompt) = (&self.candidate_sampler, requirements.prompt);
         let sample = sampler.sample(self.policy.kind, &route.backends, prompt, request);
-        let filter = |positions: &[usize], breaker_mode| {
+        let filter_positions = |positions: &[usize], breaker_mode| {
             let constraints = LeaseConstraints { breaker_mode, ..*constraints };
             self.filter_eligible(positions, route.adapter_hash, requirements, &constraints, now)
         };
         let filter_sample_first = |breaker_mode| {
-            let sampled = sample.as_deref().map(|sample| filter(sample, breaker_mode));
+            let sampled = sample.as_deref().map(|sample| filter_positions(sample, breaker_mode));
             let sampled = sampled.filter(|sampled| !sampled.candidates.is_empty());
-            sampled.unwrap_or_else(|| filter(&route.backends, breaker_mode))
+            sampled.unwrap_or_else(|| filter_positions(&route.backends, breaker_mode))
         };
         let mut eligible = filter_sample_first(BreakerMode::Enforced);
         if sample.is_some() && eligible.is_panic(self.panic_threshold) {
-            // The sample may contain most ejected backends by chance, so all backends are counted.
-            eligible = filter(&route.backends, BreakerMode::Enforced);
+            // The sample may contain many ejected backends by chance, so panic mode is decided from
+            // all backends.
+            eligible = filter_positions(&route.backends, BreakerMode::Enforced);
         }
         match eligible.required_breaker_mode(self.panic_threshold) {
             BreakerMode::Enforced => eligible,
@@ -200,8 +214,9 @@ impl PoolSnapshot {
         }
     }
 
-    /// The backends that are up and not tried. All backends pass this filter before any other data
-    /// of them is read, so that the CPU overlaps the cache misses of a large fleet.
+    /// The positions of the backends that are up, have a weight above 0 and were not tried. This
+    /// filter runs over all backends before any other data of a backend is read, so that the CPU
+    /// overlaps the cache misses of a large pool.
     fn filter_up(&self, positions: &[usize], tried: &[Arc<Backend>]) -> Vec<usize> {
         let is_tried = |backend| tried.iter().any(|tried| Arc::ptr_eq(tried, backend));
         let mut up = Vec::with_capacity(positions.len());
@@ -212,6 +227,7 @@ impl PoolSnapshot {
         up
     }
 
+    /// The eligible backends at `positions`. `adapter` is the hash of the requested LoRA adapter.
     fn filter_eligible(
         &self,
         positions: &[usize],
@@ -225,7 +241,7 @@ impl PoolSnapshot {
             candidates: Vec::with_capacity(up.len()),
             has_saturated: false,
             up_count: up.len(),
-            ejected_count: 0,
+            open_breaker_count: 0,
             slow_start_count: 0,
             ignores_ejections: matches!(constraints.breaker_mode, BreakerMode::Ignored),
         };
@@ -236,7 +252,7 @@ impl PoolSnapshot {
             match constraints.breaker_mode {
                 BreakerMode::Ignored => {}
                 _ if backend.health.breaker.is_shut(now) => {
-                    eligible.ejected_count += 1;
+                    eligible.open_breaker_count += 1;
                     continue;
                 }
                 BreakerMode::Enforced if backend.health.breaker.spares(now, random) => {
@@ -257,7 +273,8 @@ impl PoolSnapshot {
                 eligible.candidates.push(candidate);
             }
         }
-        // A request waits for a saturated backend that works rather than go to a stuck one.
+        // If a saturated backend works, its capacity is worth the wait: the request is not sent to
+        // a stuck backend.
         if is_capacity_expected {
             eligible.candidates.retain(|candidate| !saturation::is_stuck(candidate));
         }
@@ -265,8 +282,8 @@ impl PoolSnapshot {
         eligible
     }
 
-    /// The error for a request without candidates. A model is unknown only if every backend has
-    /// listed its models.
+    /// The error for a request that no backend can serve: `UnknownModel` if every backend has
+    /// listed its models and none lists the requested model, otherwise `NoBackend`.
     fn no_candidate_error(&self, model: Option<&str>, route: &ModelRoute) -> GatewayError {
         match model {
             Some(model) if route.backends.is_empty() => GatewayError::UnknownModel {
@@ -290,12 +307,13 @@ impl<'a> LeaseConstraints<'a> {
 }
 
 impl EligibleBackends {
-    /// Whether too few backends are not ejected, so that ejections are ignored.
+    /// Whether the share of backends with a closed circuit breaker is below the panic threshold.
     fn is_panic(&self, panic_threshold: f64) -> bool {
-        panic_mode::is_panic(self.up_count, self.ejected_count, panic_threshold)
+        panic_mode::is_panic(self.up_count, self.open_breaker_count, panic_threshold)
     }
 
-    /// The breaker mode for the request, given the result with [`BreakerMode::Enforced`].
+    /// The breaker mode in which the backends of the request must be filtered, derived from this
+    /// result, which was computed with [`BreakerMode::Enforced`].
     fn required_breaker_mode(&self, panic_threshold: f64) -> BreakerMode {
         let is_empty = self.candidates.is_empty() && !self.has_saturated;
         if self.is_panic(panic_threshold) {
@@ -308,7 +326,8 @@ impl EligibleBackends {
     }
 }
 
-/// Builds the routes to these backends from the models that each lists, and assigns model labels.
+/// Builds the routes to `backends` from the configured rules and the models that each backend
+/// lists, and assigns model labels.
 pub(super) fn build_routes(
     rules: &[RouteRule],
     backends: &[Arc<Backend>],

@@ -11,6 +11,8 @@ use tokenweir_core::clock;
 use tokenweir_core::record::BackendId;
 use tokenweir_core::routing::{LocalLoad, PromptFingerprint};
 
+/// A pool of backends that are up, one for each model list. `None`: the backend has not listed its
+/// models.
 fn pool(models: &[Option<&[&str]>]) -> BackendPool {
     let backend = |port: usize| {
         let address = BackendAddress::parse(&format!("http://127.0.0.1:{}", 8000 + port)).unwrap();
@@ -119,10 +121,10 @@ fn a_request_waits_for_a_saturated_backend_rather_than_go_to_a_stuck_one() {
 }
 
 #[test]
-fn a_large_fleet_has_prefix_affinity_and_finds_every_backend_that_is_up() {
+fn a_large_pool_has_prefix_affinity_and_finds_every_backend_that_is_up() {
     let pool = pool(&[None; 200]);
-    let words = "a long prompt ".repeat(4_000);
-    let prompt = Arc::new(PromptFingerprint::new(1, std::iter::once(words.as_bytes())));
+    let text = "a long prompt ".repeat(4_000);
+    let prompt = Arc::new(PromptFingerprint::new(1, std::iter::once(text.as_bytes())));
     let pick = |seed| {
         let requirements = BackendRequirements { prompt: &prompt, seed, ..requirements(None) };
         let (lease, decision) = pool.lease(requirements, &[], clock::now()).unwrap();
@@ -179,7 +181,7 @@ async fn freed_capacity_is_notified_only_while_requests_wait() {
 
 // === updates ===
 
-/// A configured backend on this port.
+/// A configured backend at `127.0.0.1` and this port.
 fn backend_at(port: usize) -> Backend {
     let address = BackendAddress::parse(&format!("http://127.0.0.1:{port}")).unwrap();
     Backend::new(address.default_id(), address, None)
@@ -289,18 +291,18 @@ fn an_update_notifies_queued_requests() {
 }
 
 #[test]
-fn a_large_fleet_keeps_its_prefix_affinity_when_other_backends_change() {
+fn a_large_pool_keeps_its_prefix_affinity_when_other_backends_change() {
     let pool = pool(&[None; 100]);
-    let words = "a long prompt ".repeat(4_000);
-    let prompt = Arc::new(PromptFingerprint::new(1, std::iter::once(words.as_bytes())));
+    let text = "a long prompt ".repeat(4_000);
+    let prompt = Arc::new(PromptFingerprint::new(1, std::iter::once(text.as_bytes())));
     let pick = |seed| {
         let requirements = BackendRequirements { prompt: &prompt, seed, ..requirements(None) };
         pool.lease(requirements, &[], clock::now()).unwrap().0.backend().identity.id.clone()
     };
     let first = pick(1);
-    let stays =
+    let is_kept =
         |port: &usize| port.is_multiple_of(2) || first.as_str().ends_with(&port.to_string());
-    set_backends(&pool, (8000..8100).filter(stays).chain(9000..9060).map(backend_at).collect());
+    set_backends(&pool, (8000..8100).filter(is_kept).chain(9000..9060).map(backend_at).collect());
     for seed in 2..50 {
         assert_eq!(pick(seed), first);
     }

@@ -1,6 +1,6 @@
-//! The route table: maps each model name to the backends that serve it and to the name that they
-//! use for it. The table is rebuilt when a backend lists other models, so that a request costs one
-//! lookup regardless of the number of backends.
+//! The route table: maps the model name of a request to the backends that serve the model, and to
+//! the model name that these backends use. The table is rebuilt when a backend lists other models.
+//! So a request costs one lookup, regardless of the number of backends.
 
 mod model_config;
 pub mod model_labels;
@@ -20,12 +20,13 @@ use tokenweir_core::record::{BackendId, ModelLabel};
 pub struct ModelRoute {
     /// The metric label of the model.
     pub label: ModelLabel,
-    /// The model name that the backends use, if it differs from the clients' name.
+    /// The model name that the backends use. `None`: the same name as in client requests.
     pub served_as: Option<Arc<str>>,
-    /// The positions of the backends that serve it or may serve it: the latter have not listed
-    /// their models yet.
+    /// The positions of the backends that list the model, and of the backends that may serve it
+    /// because they have not listed their models yet.
     pub backends: Arc<[usize]>,
-    /// The hash of the model's name, if it is a LoRA adapter.
+    /// The hash of the model name at the backends, if the model is a LoRA adapter. `None`: it is
+    /// not.
     pub adapter_hash: Option<u64>,
     /// The engine-control fields that every client of the model may use.
     pub permissions: Permissions,
@@ -33,41 +34,47 @@ pub struct ModelRoute {
     pub policy: RoutePolicy,
 }
 
-/// The routes of all models. Each change replaces the whole value.
+/// The routes of all models. A change replaces the table by a new table.
 #[derive(Debug)]
 pub struct RouteTable {
+    /// The routes of configured models and of models that backends list, by the name in client
+    /// requests.
     by_name: HashMap<Arc<str>, ModelRoute>,
-    /// The route of requests without a model.
+    /// The route of requests without a model name.
     default_route: ModelRoute,
-    /// The route of models that no backend lists.
+    /// The route of model names that are not in `by_name`. Its backends have not listed their
+    /// models yet.
     unknown_model_route: ModelRoute,
+    /// The models for `/v1/models`, sorted by id.
     models: Vec<ServedModel>,
-    /// The distinct sets of backends that the routes have.
+    /// The distinct sets of backend positions of all routes.
     backend_sets: Vec<Arc<[usize]>>,
-    /// Whether the models of some backend are not known yet.
+    /// Whether any backend has not listed its models yet.
     has_unlisted_backend: bool,
 }
 
-/// A [`ModelConfig`] with its backends resolved to positions.
+/// A configured model, or a model that backends list, with its allowed backends as positions.
 #[derive(Debug)]
 pub(in crate::backend) struct RouteRule {
     name: Arc<str>,
     served_as: Option<Arc<str>>,
-    /// For each position, whether that backend may serve the model. `None`: all may.
+    /// For each position, whether the backend at this position may serve the model. `None`: all
+    /// backends may serve the model.
     eligible_positions: Option<Vec<bool>>,
     permissions: Permissions,
     policy: RoutePolicy,
 }
 
-/// The models that each backend lists, by position. `None`: not known yet. Equal lists share one
-/// allocation.
+/// The models that each backend lists, by position. `None`: the backend has not listed its models
+/// yet. Equal lists share one allocation.
 pub(in crate::backend) type AdvertisedModels = [Option<Arc<[ServedModel]>>];
 
-/// Stores each distinct model list once, regardless of the number of backends that have it.
+/// Stores each distinct model list once, so that all backends with equal lists share one
+/// allocation.
 #[derive(Debug, Default)]
 pub(in crate::backend) struct ModelListInterner(Vec<Arc<[ServedModel]>>);
 
-/// Backends with the same model list.
+/// The positions of all backends with the same model list.
 struct BackendGroup<'a> {
     models: &'a [ServedModel],
     positions: Vec<usize>,
@@ -76,8 +83,8 @@ struct BackendGroup<'a> {
 // === impl RouteTable ===
 
 impl RouteTable {
-    /// The route of a model. A request without a model, or with an empty name as vLLM allows, may
-    /// go to every backend.
+    /// The route of a requested model. A request without a model name, or with an empty name (which
+    /// vLLM allows), may go to every backend.
     pub fn lookup(&self, model: Option<&str>) -> &ModelRoute {
         match model {
             None | Some("") => &self.default_route,
@@ -85,24 +92,25 @@ impl RouteTable {
         }
     }
 
-    /// The model that every backend uses for a request without a model. `None`: the backends
-    /// differ, one has not listed its models yet, or the configuration gives that name to another
-    /// model.
+    /// The model that every backend uses for a request without a model name. `None`: the backends
+    /// use different models, a backend has not listed its models yet, or the configuration uses the
+    /// name of this model as an alias of another model.
     pub fn default_model(&self) -> Option<&str> {
         let label = &self.default_route.label;
         let is_known = label.is_known() && !self.has_unlisted_backend;
-        let is_plain =
+        let is_no_alias =
             |name: &&str| self.by_name.get(*name).is_none_or(|route| route.served_as.is_none());
-        is_known.then(|| label.name()).filter(is_plain)
+        is_known.then(|| label.name()).filter(is_no_alias)
     }
 
-    /// The models for `/v1/models`, sorted by id, with the configured names. If several backends
-    /// list the same id, the entry is that of the first backend.
+    /// The models for `/v1/models`, sorted by id. Includes configured names and aliases that a
+    /// backend serves. If several backends list the same id, the entry is from the first of them.
     pub fn models(&self) -> &[ServedModel] {
         &self.models
     }
 
-    /// The distinct sets of backends that requests can go to, as positions.
+    /// The distinct sets of backends among which requests are routed. Each set is a list of
+    /// positions.
     pub(in crate::backend) fn backend_sets(&self) -> &[Arc<[usize]>] {
         &self.backend_sets
     }
@@ -129,7 +137,8 @@ impl RouteTable {
         let discovered = served.keys().filter(|id| !configured.contains(*id));
         let discovered: Vec<RouteRule> = discovered.map(|id| RouteRule::for_model_id(id)).collect();
         let (mut by_name, mut models) = (HashMap::new(), Vec::new());
-        // Most models have the same backends as others: such routes share one list of positions.
+        // Most models have the same backends as other models. Such routes share one list of
+        // positions.
         let mut sets: HashSet<Arc<[usize]>> = HashSet::new();
         let mut share_positions = |route: ModelRoute| {
             let backends = sets.get(&route.backends).cloned().unwrap_or_else(|| {
@@ -170,12 +179,14 @@ impl RouteTable {
     }
 }
 
-/// The label of the model that backends use for a request without a model: the first model that a
-/// backend lists. Unknown if the backends differ.
+/// The label of the model that backends use for a request without a model name: the first model in
+/// the list of a backend. The label is `unknown` if the first models of the backends differ.
 fn default_model_label(groups: &[BackendGroup<'_>], labels: &ModelLabelTable) -> ModelLabel {
-    let mut firsts = groups.iter().filter_map(|group| group.models.first());
-    match firsts.next() {
-        Some(first) if firsts.all(|other| other.id == first.id) => labels.label_for(&first.id),
+    let mut first_models = groups.iter().filter_map(|group| group.models.first());
+    match first_models.next() {
+        Some(first) if first_models.all(|other| other.id == first.id) => {
+            labels.label_for(&first.id)
+        }
         _ => ModelLabel::unknown(),
     }
 }
@@ -183,6 +194,8 @@ fn default_model_label(groups: &[BackendGroup<'_>], labels: &ModelLabelTable) ->
 // === impl BackendGroup ===
 
 impl<'a> BackendGroup<'a> {
+    /// Groups the backends that have listed their models by their model list. Equal lists are
+    /// detected by their shared allocation.
     fn group_by_models(advertised: &'a AdvertisedModels) -> Vec<Self> {
         let mut by_list = HashMap::new();
         let mut groups: Vec<Self> = Vec::new();
@@ -243,25 +256,30 @@ impl RouteRule {
         }
     }
 
+    /// The rule of a model that backends list and the configuration does not name.
     fn for_model_id(id: &Arc<str>) -> Self {
         let (permissions, policy) = Default::default();
         Self { name: id.clone(), served_as: None, eligible_positions: None, permissions, policy }
     }
 
+    /// The model name that the backends use.
     fn target(&self) -> &Arc<str> {
         self.served_as.as_ref().unwrap_or(&self.name)
     }
 
-    /// The entry of the model for `/v1/models`, from the first eligible backend.
+    /// The entry of the model for `/v1/models`, copied from the first eligible backend that lists
+    /// the model. `None`: no eligible backend lists the model.
     fn model_entry(&self, entries: &[(&BackendGroup<'_>, &ServedModel)]) -> Option<ServedModel> {
-        let first = |group: &BackendGroup<'_>| {
+        let first_position = |group: &BackendGroup<'_>| {
             group.positions.iter().copied().find(|position| self.is_eligible(*position))
         };
-        let eligible = entries.iter().filter_map(|(group, model)| Some((first(group)?, model)));
+        let eligible =
+            entries.iter().filter_map(|(group, model)| Some((first_position(group)?, model)));
         let (_, model) = eligible.min_by_key(|(position, _)| *position)?;
         Some(model.called(&self.name))
     }
 
+    /// Whether the backend at `position` may serve the model.
     fn is_eligible(&self, position: usize) -> bool {
         self.eligible_positions.as_ref().is_none_or(|eligible| eligible[position])
     }
@@ -270,7 +288,7 @@ impl RouteRule {
 // === impl ModelListInterner ===
 
 impl ModelListInterner {
-    /// The models that backends list. Lists with the same allocation are visited once.
+    /// The models in the lists of all backends. A list that several backends share is visited once.
     pub(in crate::backend) fn distinct_models(
         advertised: &AdvertisedModels,
     ) -> impl Iterator<Item = &ServedModel> {
@@ -283,8 +301,8 @@ impl ModelListInterner {
     pub(in crate::backend) fn intern(&mut self, models: &Arc<[ServedModel]>) -> Arc<[ServedModel]> {
         // Drops the lists that no backend has any more.
         self.0.retain(|list| Arc::strong_count(list) > 1);
-        let known = self.0.iter().find(|list| ServedModel::are_equivalent(list, models)).cloned();
-        known.unwrap_or_else(|| {
+        let stored = self.0.iter().find(|list| ServedModel::are_equivalent(list, models)).cloned();
+        stored.unwrap_or_else(|| {
             self.0.push(models.clone());
             models.clone()
         })

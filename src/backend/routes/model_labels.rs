@@ -1,6 +1,7 @@
-//! Assigns metric label values to models. Backends choose their model ids, so the number of labels
-//! is bounded: the first models get one each, and keep it while a backend lists them. All other
-//! models share the label `_other`. They are served like any model.
+//! Assigns metric label values to models. Backends choose their model ids, so the number of label
+//! values is bounded. The first models get a label value each, and keep it while a backend lists
+//! them. All other models share the label value `_other`. The gateway serves models with and
+//! without a label value of their own alike.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,22 +9,28 @@ use std::time::{Duration, Instant};
 use tokenweir_core::model::ServedModel;
 use tokenweir_core::record::ModelLabel;
 
-/// The models with a label of their own.
+/// The models that have a label value of their own.
 #[derive(Debug)]
 pub(in crate::backend) struct ModelLabelTable {
+    /// Maximum number of label values for models that the configuration does not name.
     max_labels: usize,
-    /// Number of labels assigned since the start.
+    /// Number of label values that were assigned since the start of the gateway.
     assigned_count: u64,
+    /// The assigned label of each model, by model name, which is the label value.
     by_name: HashMap<Arc<str>, AssignedLabel>,
 }
 
-/// The label of one model.
+/// The assignment of a label value to one model.
 #[derive(Debug)]
 struct AssignedLabel {
+    /// Number of label values that were assigned before.
     sequence: u64,
+    /// Whether the configuration names the model.
     is_configured: bool,
+    /// Whether the model is a LoRA adapter.
     is_adapter: bool,
-    /// Since when neither a backend nor the configuration lists the model.
+    /// Time since which neither a backend nor the configuration lists the model. `None`: a backend
+    /// or the configuration lists it.
     absent_since: Option<Instant>,
 }
 
@@ -32,34 +39,35 @@ struct AssignedLabel {
 pub struct LabelledModel {
     /// The label value.
     pub name: Arc<str>,
-    /// Whether its time series exist before its first request.
+    /// Whether the time series of the model exist before its first request.
     pub is_seeded: bool,
 }
 
-/// Default limit on the labels of models that only backends list. Models in the configuration do
-/// not count.
+/// Default maximum number of label values for models that only backends list. Models that the
+/// configuration names do not count.
 pub const DEFAULT_MAX_MODEL_LABELS: usize = 200;
-/// How long the label and the time series of a removed model stay: long enough for Prometheus to
-/// scrape the last values.
+/// Time for which the label value and the time series of a removed model are kept. It is long
+/// enough for Prometheus to scrape the last values.
 const LABEL_RETENTION: Duration = Duration::from_mins(10);
-/// Number of discovered base models whose time series exist before their first request. Adapters
-/// get theirs with the first request, because the series of one model take 39 KiB of the metrics
-/// page per backend.
+/// Maximum number of base models listed by backends whose time series exist before their first
+/// request. The time series of other models and of LoRA adapters begin with the first request,
+/// because the time series of one model take 39 KiB of the metrics page per backend.
 const MAX_SEEDED_MODELS: usize = 16;
 
 impl ModelLabelTable {
-    /// An empty table with a limit for models that only backends list.
+    /// An empty table. `max_labels` limits the label values of models that only backends list.
     pub(in crate::backend) fn new(max_labels: usize) -> Self {
         Self { max_labels, assigned_count: 0, by_name: HashMap::new() }
     }
 
-    /// Changes the limit. Assigned labels stay.
+    /// Changes the maximum number of label values. Assigned label values are kept.
     pub(in crate::backend) fn set_max_labels(&mut self, max_labels: usize) {
         self.max_labels = max_labels;
     }
 
-    /// Assigns labels to configured models and listed models, and expires the labels of models that
-    /// are neither.
+    /// Assigns label values to the models that the configuration names (`configured`) and that
+    /// backends list (`listed`). Removes the label values of models that have been neither for
+    /// [`LABEL_RETENTION`].
     pub(in crate::backend) fn update<'a>(
         &mut self,
         configured: impl Iterator<Item = &'a Arc<str>>,
@@ -89,7 +97,8 @@ impl ModelLabelTable {
         }
     }
 
-    /// The label of a model that a backend or the configuration lists.
+    /// The label of a model that a backend or the configuration lists: the label value of the
+    /// model, or `_other` if the model has no label value of its own.
     pub(in crate::backend) fn label_for(&self, name: &Arc<str>) -> ModelLabel {
         match self.by_name.get_key_value(name) {
             Some((name, _)) => ModelLabel::known(name.clone()),
@@ -97,8 +106,8 @@ impl ModelLabelTable {
         }
     }
 
-    /// The models with labels, in the order of assignment, with models removed within the last
-    /// [`LABEL_RETENTION`].
+    /// The models with a label value of their own, in the order of assignment. Includes the models
+    /// that were removed within the last [`LABEL_RETENTION`].
     pub(in crate::backend) fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {
         let current = self.by_name.iter().filter(|(_, label)| !label.is_expired(now));
         let mut all: Vec<_> = current.collect();
@@ -113,12 +122,13 @@ impl ModelLabelTable {
         labelled.collect()
     }
 
-    /// Number of labels that count towards the limit.
+    /// Number of label values that count towards `max_labels`: those of models that the
+    /// configuration does not name.
     fn discovered_count(&self) -> usize {
         self.by_name.values().filter(|label| !label.is_configured).count()
     }
 
-    /// Assigns a label. Returns whether the model had none.
+    /// Assigns a label value to a model that has none. Returns whether a label value was assigned.
     fn assign(&mut self, name: &Arc<str>, is_configured: bool, is_adapter: bool) -> bool {
         if self.by_name.contains_key(name) {
             return false;
@@ -136,6 +146,7 @@ impl ModelLabelTable {
 }
 
 impl AssignedLabel {
+    /// Whether the model has been absent for [`LABEL_RETENTION`] or longer.
     fn is_expired(&self, now: Instant) -> bool {
         let is_over = |since: Instant| now.saturating_duration_since(since) >= LABEL_RETENTION;
         self.absent_since.is_some_and(is_over)

@@ -11,15 +11,16 @@ fn model_list(ids: &[&str]) -> Arc<[ServedModel]> {
     ids.iter().filter_map(|id| ServedModel::from_entry(&entry(id))).collect()
 }
 
-/// The routes to backends `r0`, `r1`, … with these model lists.
-fn route_table(models: &[ModelConfig], fleet: &[Option<&[&str]>]) -> RouteTable {
+/// The routes for these configured models and backends `r0`, `r1`, … with these model lists.
+/// `None`: the backend has not listed its models.
+fn route_table(models: &[ModelConfig], listed_ids: &[Option<&[&str]>]) -> RouteTable {
     let ids: Vec<BackendId> =
-        (0..fleet.len()).map(|number| BackendId::new(&format!("r{number}"))).collect();
+        (0..listed_ids.len()).map(|number| BackendId::new(&format!("r{number}"))).collect();
     let rules: Vec<RouteRule> =
         models.iter().map(|model| RouteRule::resolve(model, &ids)).collect();
     let mut lists = ModelListInterner::default();
     let intern = |ids: Option<&[&str]>| ids.map(|ids| lists.intern(&model_list(ids)));
-    let advertised: Vec<_> = fleet.iter().copied().map(intern).collect();
+    let advertised: Vec<_> = listed_ids.iter().copied().map(intern).collect();
     let mut labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
     labels.update(
         rules.iter().map(RouteRule::name),
@@ -45,8 +46,8 @@ fn model_ids(routes: &RouteTable) -> Vec<&str> {
 
 #[test]
 fn an_alias_routes_to_the_backends_of_its_target_under_the_target_name() {
-    let names = [model_config("gpt", Some("qwen"), None)];
-    let routes = route_table(&names, &[Some(&["qwen"]), Some(&["llama"]), Some(&["qwen"])]);
+    let configs = [model_config("gpt", Some("qwen"), None)];
+    let routes = route_table(&configs, &[Some(&["qwen"]), Some(&["llama"]), Some(&["qwen"])]);
     let route = routes.lookup(Some("gpt"));
     assert_eq!((&*route.backends, route.served_as.as_deref()), (&[0, 2][..], Some("qwen")));
     assert_eq!(route.label.as_str(), "gpt");
@@ -55,8 +56,9 @@ fn an_alias_routes_to_the_backends_of_its_target_under_the_target_name() {
 
 #[test]
 fn a_configured_name_takes_precedence_over_a_listed_model_and_respects_its_backends() {
-    let names = [model_config("b", Some("a"), None), model_config("a", None, Some(&["r1", "r2"]))];
-    let routes = route_table(&names, &[Some(&["a"]), Some(&["b"]), Some(&["a", "b"])]);
+    let configs =
+        [model_config("b", Some("a"), None), model_config("a", None, Some(&["r1", "r2"]))];
+    let routes = route_table(&configs, &[Some(&["a"]), Some(&["b"]), Some(&["a", "b"])]);
     assert_eq!(*routes.lookup(Some("a")).backends, [2]);
     assert_eq!(*routes.lookup(Some("b")).backends, [0, 2], "the backends of `a`, not of `b`");
     assert_eq!(model_ids(&routes), ["a", "b"]);
@@ -64,21 +66,21 @@ fn a_configured_name_takes_precedence_over_a_listed_model_and_respects_its_backe
 
 #[test]
 fn an_alias_is_listed_with_the_entry_of_its_target_while_an_eligible_backend_serves_it() {
-    let names =
+    let configs =
         [model_config("gpt", Some("qwen"), Some(&["r1"])), model_config("none", Some("x"), None)];
-    let all = route_table(&names, &[Some(&["qwen"]), Some(&["qwen"]), None]);
+    let all = route_table(&configs, &[Some(&["qwen"]), Some(&["qwen"]), None]);
     assert_eq!(model_ids(&all), ["gpt", "qwen"]);
     let entry = serde_json::to_value(&all.models()[0].entry).unwrap();
     assert_eq!(entry, json!({ "id": "gpt", "root": "/models/qwen" }));
-    let others = route_table(&names, &[Some(&["qwen"]), Some(&["llama"]), None]);
+    let others = route_table(&configs, &[Some(&["qwen"]), Some(&["llama"]), None]);
     assert_eq!(model_ids(&others), ["llama", "qwen"]);
     assert!(others.lookup(Some("gpt")).backends.is_empty(), "other backends may not serve it");
 }
 
 #[test]
 fn a_model_that_no_backend_serves_has_the_label_other_and_an_alias_its_own() {
-    let names = [model_config("gpt", Some("qwen"), None)];
-    let routes = route_table(&names, &[Some(&["a"])]);
+    let configs = [model_config("gpt", Some("qwen"), None)];
+    let routes = route_table(&configs, &[Some(&["a"])]);
     assert_eq!(routes.lookup(Some("a")).label.as_str(), "a");
     assert_eq!(routes.lookup(Some("evil\n")).label.as_str(), "_other");
     assert_eq!(routes.lookup(Some("gpt")).label.as_str(), "gpt", "known, though not served");
@@ -86,15 +88,15 @@ fn a_model_that_no_backend_serves_has_the_label_other_and_an_alias_its_own() {
 
 #[test]
 fn a_request_without_a_model_may_go_to_every_backend_and_has_the_label_of_the_only_model() {
-    for (fleet, label) in [
+    for (listed_ids, label) in [
         (&[Some(&["base", "adapter"][..]), Some(&["base"]), None][..], "base"),
         (&[Some(&["a"]), Some(&["b"])], "_other"),
         (&[None], "_other"),
     ] {
-        let routes = route_table(&[], fleet);
+        let routes = route_table(&[], listed_ids);
         for model in [None, Some("")] {
             let route = routes.lookup(model);
-            assert_eq!((route.label.as_str(), route.backends.len()), (label, fleet.len()));
+            assert_eq!((route.label.as_str(), route.backends.len()), (label, listed_ids.len()));
         }
     }
 }
@@ -102,14 +104,14 @@ fn a_request_without_a_model_may_go_to_every_backend_and_has_the_label_of_the_on
 #[test]
 fn the_default_model_is_known_only_if_every_backend_has_listed_the_same() {
     let renamed = [model_config("base", Some("other"), None)];
-    for (names, fleet, expected) in [
+    for (configs, listed_ids, expected) in [
         (&[][..], &[Some(&["base", "adapter"][..]), Some(&["base"])][..], Some("base")),
         (&[], &[Some(&["base"]), None], None),
         (&[], &[Some(&["base"]), Some(&["other"])], None),
         (&[], &[], None),
         (&renamed, &[Some(&["base", "other"])], None),
     ] {
-        assert_eq!(route_table(names, fleet).default_model(), expected, "{fleet:?}");
+        assert_eq!(route_table(configs, listed_ids).default_model(), expected, "{listed_ids:?}");
     }
 }
 
@@ -127,15 +129,15 @@ fn equal_model_lists_are_shared_while_a_backend_has_them() {
 proptest! {
     #[test]
     fn the_table_equals_a_search_over_all_backends(
-        fleet in proptest::collection::vec(
+        listed_ids in proptest::collection::vec(
             proptest::option::of(proptest::collection::vec("[a-d]", 0..5)), 0..6),
-        names in proptest::collection::btree_map("[a-f]", (
+        configs in proptest::collection::btree_map("[a-f]", (
             proptest::option::of("[a-f]"),
             proptest::option::of(proptest::collection::vec("r[0-5]", 0..4)),
         ), 0..4),
         wanted in "[a-g]",
     ) {
-        let names: Vec<ModelConfig> = names
+        let configs: Vec<ModelConfig> = configs
             .into_iter()
             .map(|(name, (served_as, backends))| ModelConfig {
                 name,
@@ -144,24 +146,24 @@ proptest! {
                 ..ModelConfig::default()
             })
             .collect();
-        let texts: Vec<Option<Vec<&str>>> = fleet
+        let texts: Vec<Option<Vec<&str>>> = listed_ids
             .iter()
             .map(|ids| ids.as_ref().map(|ids| ids.iter().map(String::as_str).collect()))
             .collect();
         let slices: Vec<Option<&[&str]>> = texts.iter().map(Option::as_deref).collect();
-        let routes = route_table(&names, &slices);
-        let rule = names.iter().find(|named| named.name == wanted);
+        let routes = route_table(&configs, &slices);
+        let rule = configs.iter().find(|config| config.name == wanted);
         let target = rule.and_then(|rule| rule.served_as.as_ref()).unwrap_or(&wanted);
         let may_serve = |position: &usize| {
             let allowed = rule.and_then(|rule| rule.backends.as_ref());
             allowed.is_none_or(|allowed| allowed.contains(&format!("r{position}")))
-                && fleet[*position].as_ref().is_none_or(|ids| ids.contains(target))
+                && listed_ids[*position].as_ref().is_none_or(|ids| ids.contains(target))
         };
-        let expected: Vec<usize> = (0..fleet.len()).filter(may_serve).collect();
+        let expected: Vec<usize> = (0..listed_ids.len()).filter(may_serve).collect();
         let route = routes.lookup(Some(&wanted));
         prop_assert_eq!(&*route.backends, &*expected);
         prop_assert_eq!(route.served_as.as_deref().unwrap_or(&wanted), target);
-        let is_listed = expected.iter().any(|position| fleet[*position].is_some());
+        let is_listed = expected.iter().any(|position| listed_ids[*position].is_some());
         prop_assert_eq!(model_ids(&routes).contains(&&*wanted), is_listed);
     }
 }

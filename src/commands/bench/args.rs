@@ -43,11 +43,11 @@ pub struct BenchLoadArgs {
     pub trace: Option<PathBuf>,
     /// Speed of the trace relative to its recording.
     #[arg(long, value_name = "X", default_value_t = 1.0, env = "TOKENWEIR_BENCH_SPEED")]
-    #[arg(value_parser = positive)]
+    #[arg(value_parser = parse_positive)]
     pub speed: f64,
     /// Open loop: requests per second, independent of earlier responses.
     #[arg(long, value_name = "RATE", env = "TOKENWEIR_BENCH_RATE", conflicts_with = "concurrency")]
-    #[arg(value_parser = positive)]
+    #[arg(value_parser = parse_positive)]
     pub rate: Option<f64>,
     /// With --rate: constant intervals instead of Poisson arrivals.
     #[arg(long, env = "TOKENWEIR_BENCH_CONSTANT_RATE", requires = "rate")]
@@ -150,7 +150,7 @@ pub struct BenchReportArgs {
         default_value = "10%",
         env = "TOKENWEIR_BENCH_REGRESSION_THRESHOLD"
     )]
-    #[arg(value_parser = percent)]
+    #[arg(value_parser = parse_percent)]
     pub regression_threshold: f64,
 }
 
@@ -164,14 +164,14 @@ Examples:
     --baseline before.json --regression-threshold 5%
 
 Exit code: 0 the results are valid, 1 the results are not valid, no request was served, or a figure
-got worse by more than --regression-threshold, 64 invalid arguments.";
+got worse by more than --regression-threshold, 2 invalid arguments.";
 
-fn positive(text: &str) -> Result<f64, &'static str> {
+fn parse_positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|number: &f64| (0.001..=100_000.0).contains(number));
     number.ok_or("expected a number from 0.001 to 100000")
 }
 
-fn percent(text: &str) -> Result<f64, &'static str> {
+fn parse_percent(text: &str) -> Result<f64, &'static str> {
     let number = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
     let number = number.filter(|number: &f64| (0.0..=1e6).contains(number));
     number.map(|number| number / 1e2).ok_or("expected a share such as 10%")

@@ -22,15 +22,16 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
-/// The parameters of a run.
+/// The parameters of a benchmark run.
 pub(crate) struct LoadDriver {
     pub(super) sender: BenchRequestSender,
     pub(super) plan: LoadPlan,
     pub(super) synthesis: PromptSynthesizer,
-    /// Maximum number of concurrent requests; in a closed loop, the number of users.
-    pub(super) places: usize,
-    /// Duration of a closed loop. An open loop ends with its plan.
-    pub(super) until: Option<Duration>,
+    /// Maximum number of concurrent requests. In a closed loop, this is the number of users.
+    pub(super) max_in_flight: usize,
+    /// Duration of the run. It ends a closed loop; an open loop ends with its plan. `None`: no
+    /// limit.
+    pub(super) run_duration: Option<Duration>,
     pub(super) salt: u64,
 }
 
@@ -40,27 +41,33 @@ struct ReadyRequest {
     body: Bytes,
 }
 
-/// The state of a run.
+/// The state of a benchmark run.
 struct DriverState {
+    /// The time from which the due times of the plan count.
     begin: Instant,
-    tally: RunStatistics,
+    statistics: RunStatistics,
+    /// The requests in flight.
     requests: JoinSet<RequestMeasurement>,
-    /// The last time at which all permitted requests were in flight.
+    /// The last time at which the maximum number of requests was in flight. A request that was due
+    /// before it has waited.
     saturated_until: Instant,
+    /// Number of requests in the plan. `None`: unknown.
     expected: Option<u64>,
+    /// Duration of the run. `None`: no limit.
     run_duration: Option<Duration>,
 }
 
-/// Maximum number of requests that are prepared before they are due. Preparing a long prompt takes
-/// time.
+/// Maximum number of requests that are prepared before they are due, because the preparation of a
+/// long prompt takes time.
 const PREPARED_QUEUE_LEN: usize = 32;
-/// Time from the start to the first request, in which it is prepared.
+/// Time from the start of the run to the first due time. The first request is prepared in this
+/// time.
 const START_DELAY: Duration = Duration::from_millis(50);
-/// Interval of the progress updates. The lateness of these ticks is recorded: it shows whether the
-/// process gets enough CPU.
+/// Interval of the updates of the progress bar. The delay of each update is recorded: it shows
+/// whether the process gets enough CPU time.
 const TICK_INTERVAL: Duration = Duration::from_millis(50);
-/// The run is aborted after this many failures in a row; in a closed loop after at least two per
-/// user.
+/// Number of failures in a row after which a run is aborted. In a closed loop, at least two
+/// failures per user are needed.
 const ABORT_AFTER_FAILURES: u64 = 50;
 
 impl LoadDriver {
@@ -72,11 +79,11 @@ impl LoadDriver {
         bar: &ProgressBar,
     ) -> (RunEnd, RunStatistics) {
         let is_closed = self.plan.clone().next().is_some_and(|planned| planned.at.is_none());
-        let (max_in_flight, run_duration) = (self.places, self.until);
+        let (max_in_flight, run_duration) = (self.max_in_flight, self.run_duration);
         let begin = clock::now() + START_DELAY;
         let mut state = DriverState {
             begin,
-            tally: RunStatistics::new(objectives),
+            statistics: RunStatistics::new(objectives),
             requests: JoinSet::new(),
             saturated_until: begin,
             expected: self.plan.expected(),
@@ -89,7 +96,7 @@ impl LoadDriver {
         };
         let (sender, salt) = (Arc::new(self.sender), self.salt);
         let mut prepared = Some(spawn_preparer(sender.clone(), self.plan, self.synthesis, begin));
-        let closing_time = run_duration.filter(|_| is_closed).map(|duration| begin + duration);
+        let closed_loop_end = run_duration.filter(|_| is_closed).map(|duration| begin + duration);
         let mut tick = interval(TICK_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut stop = pin!(stop);
@@ -105,13 +112,13 @@ impl LoadDriver {
                 at = tick.tick() => state.on_tick(at.into_std(), bar),
                 Some(ended) = state.requests.join_next() => {
                     state.on_end(ended, has_permit);
-                    if state.tally.failed_in_a_row() >= max_failures {
+                    if state.statistics.failed_in_a_row() >= max_failures {
                         ending = RunTermination::OnlyFailures;
                         break;
                     }
                 }
-                () = sleep_until(closing_time.unwrap_or(begin).into()),
-                    if closing_time.is_some() && prepared.is_some() =>
+                () = sleep_until(closed_loop_end.unwrap_or(begin).into()),
+                    if closed_loop_end.is_some() && prepared.is_some() =>
                 {
                     prepared = None;
                 }
@@ -142,7 +149,7 @@ fn spawn_preparer(
     synthesis: PromptSynthesizer,
     begin: Instant,
 ) -> mpsc::Receiver<ReadyRequest> {
-    let (sender_half, prepared) = mpsc::channel(PREPARED_QUEUE_LEN);
+    let (ready_sender, prepared) = mpsc::channel(PREPARED_QUEUE_LEN);
     thread::spawn(move || {
         for planned in plan {
             let prompt = synthesis.prompt(&planned.job, planned.number);
@@ -150,7 +157,7 @@ fn spawn_preparer(
             let due = begin.checked_add(planned.at.unwrap_or_default());
             let Some(due) = due else { return };
             thread::sleep(due.saturating_duration_since(clock::now()));
-            if sender_half.blocking_send(ReadyRequest { planned, body }).is_err() {
+            if ready_sender.blocking_send(ReadyRequest { planned, body }).is_err() {
                 return;
             }
         }
@@ -158,7 +165,7 @@ fn spawn_preparer(
     prepared
 }
 
-// === impl Course ===
+// === impl DriverState ===
 
 impl DriverState {
     fn send(&mut self, prepared: ReadyRequest, sender: Arc<BenchRequestSender>, salt: u64) {
@@ -177,39 +184,42 @@ impl DriverState {
         });
     }
 
+    /// Records the result of a request. `had_permit`: whether a further request could have been
+    /// sent before this request ended.
     fn on_end(&mut self, ended: Result<RequestMeasurement, JoinError>, had_permit: bool) {
         if !had_permit {
             self.saturated_until = clock::now();
         }
         match ended {
-            Ok(measured) => self.tally.add(&measured),
-            Err(_) => self.tally.record_internal_error(),
+            Ok(measured) => self.statistics.add(&measured),
+            Err(_) => self.statistics.record_internal_error(),
         }
     }
 
     fn on_tick(&mut self, at: Instant, bar: &ProgressBar) {
         let now = clock::now();
-        self.tally.timer_delay.record(now.saturating_duration_since(at));
-        let counts = &self.tally.counts;
+        self.statistics.timer_delay.record(now.saturating_duration_since(at));
+        let counts = &self.statistics.counts;
         let ended = counts.served + counts.failed;
         let elapsed = now.saturating_duration_since(self.begin).as_secs_f64();
-        let by_count = self.expected.map(|all| ended as f64 / all.max(1) as f64);
-        let by_time = self.run_duration.map(|duration| elapsed / duration.as_secs_f64().max(1e-9));
+        let share_by_count = self.expected.map(|all| ended as f64 / all.max(1) as f64);
+        let share_by_time =
+            self.run_duration.map(|duration| elapsed / duration.as_secs_f64().max(1e-9));
         let median = |histogram: &LatencyHistogram| histogram.quantile(0.5) * 1e3;
-        bar.show(by_count.or(by_time), || {
+        bar.show(share_by_count.or(share_by_time), || {
             format!(
                 "{elapsed:.0} s, {} served, {} failed, {} running, TTFT p50 {:.0} ms",
                 counts.served,
                 counts.failed,
                 self.requests.len(),
-                median(&self.tally.ttft)
+                median(&self.statistics.ttft)
             )
         });
     }
 
     fn finish(mut self, ending: RunTermination, unsent: usize) -> (RunEnd, RunStatistics) {
-        self.tally.counts.unfinished = (self.requests.len() + unsent) as u64;
+        self.statistics.counts.unfinished = (self.requests.len() + unsent) as u64;
         let seconds = clock::now().saturating_duration_since(self.begin).as_secs_f64();
-        (RunEnd { seconds, ending }, self.tally)
+        (RunEnd { seconds, ending }, self.statistics)
     }
 }

@@ -5,7 +5,7 @@ use super::driver::LoadDriver;
 use super::setup::{BenchError, BenchSetup};
 use crate::app::process::signals;
 use crate::commands::progress::ProgressBar;
-use crate::commands::{USAGE, block_on, failed};
+use crate::commands::{EXIT_USAGE, block_on, report_error};
 use crate::server::descriptor_budget::raise_file_limit;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,23 +32,23 @@ enum ReportFileError {
     Json(#[from] serde_json::Error),
 }
 
-/// Time limit for the gateway to count the last requests.
+/// How long the command waits until the metrics of the gateway include the last requests.
 const FINAL_METRICS_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval between two scrapes of the gateway while waiting for these counts.
+/// Interval between two scrapes of the gateway during this wait.
 const METRICS_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(bench: &BenchArgs) -> ExitCode {
     match (&bench.target, &*bench.compare) {
         (Some(target), _) => block_on(run_benchmark(bench, target.clone())),
         (None, [before, after]) => compare_reports(bench, before, after),
-        (None, _) => ExitCode::from(USAGE),
+        (None, _) => ExitCode::from(EXIT_USAGE),
     }
 }
 
 fn compare_reports(bench: &BenchArgs, before: &Path, after: &Path) -> ExitCode {
     match (read_report(before), read_report(after)) {
         (Ok(before), Ok(after)) => print_comparison(bench, &before, &after),
-        (Err(error), _) | (_, Err(error)) => failed(&error),
+        (Err(error), _) | (_, Err(error)) => report_error(&error),
     }
 }
 
@@ -56,49 +56,51 @@ async fn run_benchmark(bench: &BenchArgs, target: BackendAddress) -> ExitCode {
     raise_file_limit();
     let before = match bench.shown.baseline.as_deref().map(read_report).transpose() {
         Ok(before) => before,
-        Err(error) => return failed(&error),
+        Err(error) => return report_error(&error),
     };
     let report = match build_report(bench, target).await {
         Ok(report) => report,
-        Err(error) => return failed(&error),
+        Err(error) => return report_error(&error),
     };
     if let Err(error) = print_report(bench, &report) {
-        return failed(&error);
+        return report_error(&error);
     }
-    let compared = before.map(|before| print_comparison(bench, &before, &report));
+    let comparison_exit_code = before.map(|before| print_comparison(bench, &before, &report));
     if !report.is_valid() || report.termination == RunTermination::OnlyFailures {
         return ExitCode::FAILURE;
     }
-    compared.unwrap_or(ExitCode::SUCCESS)
+    comparison_exit_code.unwrap_or(ExitCode::SUCCESS)
 }
 
 async fn build_report(
     bench: &BenchArgs,
     target: BackendAddress,
 ) -> Result<BenchReport, BenchError> {
-    let opening = BenchSetup::prepare(bench, target).await?;
-    let admin = opening.admin.clone();
-    let (run, model) = (opening.run, opening.sender.model.clone());
+    let setup = BenchSetup::prepare(bench, target).await?;
+    let admin = setup.admin.clone();
+    let (run, model) = (setup.run, setup.sender.model.clone());
     let before = match &admin {
         Some(admin) => Some(fetch_page(admin, &model).await?),
         None => None,
     };
     let bar = ProgressBar::new();
     let driver = LoadDriver {
-        sender: opening.sender,
-        plan: opening.plan,
-        synthesis: opening.synthesis,
-        places: opening.places,
-        until: bench.load.duration.or(opening.until),
+        sender: setup.sender,
+        plan: setup.plan,
+        synthesis: setup.synthesis,
+        max_in_flight: setup.max_in_flight,
+        run_duration: bench.load.duration.or(setup.run_duration),
         salt: run.salt,
     };
-    let (end, tally) = driver.run(run.objectives, signals::stop(), &bar).await;
+    let (end, statistics) = driver.run(run.objectives, signals::wait_for_shutdown(), &bar).await;
     drop(bar);
     let gateway = match admin.zip(before) {
-        Some((admin, before)) => fetch_gateway_measurements(&admin, &model, &before, &tally).await,
+        Some((admin, before)) => {
+            fetch_gateway_measurements(&admin, &model, &before, &statistics).await
+        }
         None => None,
     };
-    Ok(BenchReport::new(run, &end, tally, gateway))
+    Ok(BenchReport::new(run, &end, statistics, gateway))
 }
 
 async fn fetch_page(admin: &TargetClient, model: &str) -> Result<GatewayMetricsPage, BenchError> {
@@ -107,15 +109,16 @@ async fn fetch_page(admin: &TargetClient, model: &str) -> Result<GatewayMetricsP
         .ok_or_else(|| BenchError::NotAGateway(admin.target().to_string()))
 }
 
-/// Fetches the gateway's own measurements of the run, when it has counted all ended requests or
-/// after [`FINAL_METRICS_TIMEOUT`].
+/// Fetches the gateway's own measurements of the run, as soon as the gateway has counted all ended
+/// requests, and at the latest after [`FINAL_METRICS_TIMEOUT`]. `None`: the metrics of the gateway
+/// cannot be read.
 async fn fetch_gateway_measurements(
     admin: &TargetClient,
     model: &str,
     before: &GatewayMetricsPage,
-    tally: &RunStatistics,
+    statistics: &RunStatistics,
 ) -> Option<GatewayComparison> {
-    let ended = tally.counts.served + tally.counts.failed;
+    let ended = statistics.counts.served + statistics.counts.failed;
     let start = clock::now();
     loop {
         let after = match fetch_page(admin, model).await {
@@ -127,7 +130,7 @@ async fn fetch_gateway_measurements(
         };
         let is_timed_out = clock::now().saturating_duration_since(start) >= FINAL_METRICS_TIMEOUT;
         if after.finished_requests_since(before) >= ended || is_timed_out {
-            return Some(after.beside(before, tally));
+            return Some(after.beside(before, statistics));
         }
         tokio::time::sleep(METRICS_POLL_INTERVAL).await;
     }
@@ -150,8 +153,8 @@ fn print_report(bench: &BenchArgs, report: &BenchReport) -> Result<(), ReportFil
     }
 }
 
-/// Prints a comparison. After a run with --json it goes to standard error, because standard output
-/// is one JSON object.
+/// Prints a comparison. After a run with `--json` it is printed to standard error, because standard
+/// output is one JSON object. The exit code is a failure if a figure got worse.
 #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
 fn print_comparison(bench: &BenchArgs, before: &BenchReport, after: &BenchReport) -> ExitCode {
     let comparison = Comparison::new(before, after, bench.shown.regression_threshold);
@@ -160,7 +163,7 @@ fn print_comparison(bench: &BenchArgs, before: &BenchReport, after: &BenchReport
     } else if bench.shown.json {
         match serde_json::to_string(&comparison) {
             Ok(json) => println!("{json}"),
-            Err(error) => return failed(&error),
+            Err(error) => return report_error(&error),
         }
     } else {
         print!("\n{}", comparison.text());

@@ -23,14 +23,17 @@ use tokenweir_lab::results::LatencyObjectives;
 use tokenweir_lab::trace::{self, TraceError, TraceRequest};
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 
-/// Everything that a run needs.
+/// The inputs of a benchmark run.
 pub(crate) struct BenchSetup {
     pub(super) run: RunDescription,
     pub(super) sender: BenchRequestSender,
     pub(super) plan: LoadPlan,
     pub(super) synthesis: PromptSynthesizer,
-    pub(super) places: usize,
-    pub(super) until: Option<Duration>,
+    /// Maximum number of concurrent requests. In a closed loop, this is the number of users.
+    pub(super) max_in_flight: usize,
+    /// Duration of the run. `None`: the run ends with its plan.
+    pub(super) run_duration: Option<Duration>,
+    /// The client for the admin listener of the gateway. `None`: `--admin` is not set.
     pub(super) admin: Option<TargetClient>,
 }
 
@@ -63,25 +66,28 @@ const API_KEY_VARIABLE: &str = "OPENAI_API_KEY";
 const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
 /// Bytes of prompt text per token.
 const BYTES_PER_TOKEN: f64 = 4.0;
-/// Changes the salt of the warm-up requests, so that their text differs from that of the run.
+/// Combined by XOR with the salt of the run, so that the warm-up requests have other prompts than
+/// the run.
 const WARMUP_SALT: u64 = 0x7761_726d;
 
 impl BenchSetup {
+    /// Builds the load, selects the model and sends the warm-up requests.
     pub(super) async fn prepare(
         bench: &BenchArgs,
         target: BackendAddress,
     ) -> Result<Self, BenchError> {
         let load = &bench.load;
-        let recorded = load.trace.as_deref().map(|file| load_jobs(file, load.seed)).transpose()?;
+        let recorded = load.trace.as_deref().map(|file| read_trace(file, load.seed)).transpose()?;
         let scenario = build_scenario(bench);
         let is_open = scenario.arrivals.is_open();
-        let places = match scenario.arrivals {
+        let max_in_flight = match scenario.arrivals {
             ArrivalProcess::Closed { users } => users,
             _ => load.max_in_flight,
         };
         let is_bounded = load.requests.is_some() || load.trace.is_some();
-        let until = load.duration.or((!is_bounded).then_some(DEFAULT_DURATION));
-        let limits = plan::PlanLimits { requests: load.requests, until: until.filter(|_| is_open) };
+        let run_duration = load.duration.or((!is_bounded).then_some(DEFAULT_DURATION));
+        let until = run_duration.filter(|_| is_open);
+        let limits = plan::PlanLimits { requests: load.requests, until };
         let plan = LoadPlan::new(scenario.clone(), recorded.clone(), limits, load.seed);
         let salt = load.salt.unwrap_or_else(default_salt);
         let sender = build_sender(bench, target).await?;
@@ -114,12 +120,12 @@ impl BenchSetup {
             lag_limit: bench.shown.max_lag.as_secs_f64(),
         };
         let synthesis = synthesis(salt);
-        let (admin, places) = (admin.transpose()?, places as usize);
-        Ok(Self { run, sender, plan, synthesis, places, until, admin })
+        let (admin, max_in_flight) = (admin.transpose()?, max_in_flight as usize);
+        Ok(Self { run, sender, plan, synthesis, max_in_flight, run_duration, admin })
     }
 }
 
-/// The scenario of the preset or the trace, with the values of flags in place of its own.
+/// The scenario of the preset or the trace. Flags override the values of the scenario.
 fn build_scenario(bench: &BenchArgs) -> LoadScenario {
     let load = &bench.load;
     let preset = load.scenario.unwrap_or(ScenarioPreset::LowLoad).scenario();
@@ -146,12 +152,13 @@ fn build_scenario(bench: &BenchArgs) -> LoadScenario {
     scenario
 }
 
-/// The requests of a trace. Rounded time stamps get a random delay of up to the resolution, because
-/// otherwise all requests of one time stamp would start together.
-fn load_jobs(file: &Path, seed: u64) -> Result<Arc<[TraceRequest]>, BenchError> {
-    let read = File::open(file).map_err(TraceError::from);
-    let read = read.and_then(|file| trace::read(BufReader::new(file)));
-    let mut jobs = read.map_err(|error| BenchError::Trace(file.to_owned(), error))?;
+/// Reads the requests of a trace. If the time stamps of the trace are rounded, each request gets a
+/// random delay of up to [`TIMESTAMP_ROUNDING`]; otherwise all requests of one time stamp would
+/// start together.
+fn read_trace(file: &Path, seed: u64) -> Result<Arc<[TraceRequest]>, BenchError> {
+    let opened = File::open(file).map_err(TraceError::from);
+    let parsed = opened.and_then(|file| trace::read(BufReader::new(file)));
+    let mut jobs = parsed.map_err(|error| BenchError::Trace(file.to_owned(), error))?;
     if trace::has_rounded_timestamps(&jobs) {
         let mut random = fastrand::Rng::with_seed(seed);
         for job in &mut jobs {
@@ -176,11 +183,11 @@ async fn build_sender(
         Some(key) => Some(key.resolve(variable).map_err(BenchError::Key)?.into_bearer()),
         None => resolve_variable(API_KEY_VARIABLE)?,
     };
-    let limits =
+    let timeouts =
         HttpClientTimeouts { response_headers: endpoint.timeout, ..HttpClientTimeouts::default() };
-    let asker = TargetClient::new(HttpClient::new(limits), target, key);
-    let model = select_model(&asker, endpoint.model.as_deref()).await?;
-    Ok(BenchRequestSender { asker, model, shape: endpoint.api, timeout: endpoint.timeout })
+    let client = TargetClient::new(HttpClient::new(timeouts), target, key);
+    let model = select_model(&client, endpoint.model.as_deref()).await?;
+    Ok(BenchRequestSender { asker: client, model, shape: endpoint.api, timeout: endpoint.timeout })
 }
 
 /// The `Authorization` header with the secret in the environment variable `name`, if it is set.
@@ -188,26 +195,29 @@ fn resolve_variable(name: &str) -> Result<Option<HeaderValue>, BenchError> {
     resolve_optional_secret(&Secret::Env(name.to_owned())).map_err(BenchError::Key)
 }
 
-async fn select_model(asker: &TargetClient, wanted: Option<&str>) -> Result<String, BenchError> {
-    let target = || asker.target().to_string();
-    let listed = match (asker.models().await, wanted) {
+async fn select_model(client: &TargetClient, wanted: Option<&str>) -> Result<String, BenchError> {
+    let target = || client.target().to_string();
+    let listed = match (client.models().await, wanted) {
         // A server without a model list may still serve the model.
         (Err(TargetError::Status(..) | TargetError::Page(..)), Some(wanted)) => {
             return Ok(wanted.to_owned());
         }
         (listed, _) => listed?,
     };
-    let all = || listed.join(", ");
+    let model_list = || listed.join(", ");
     match (wanted, &*listed) {
         (Some(wanted), _) if listed.iter().any(|model| model == wanted) => Ok(wanted.to_owned()),
-        (Some(wanted), _) => Err(BenchError::UnknownModel(target(), wanted.to_owned(), all())),
+        (Some(wanted), _) => {
+            Err(BenchError::UnknownModel(target(), wanted.to_owned(), model_list()))
+        }
         (None, [model]) => Ok(model.clone()),
         (None, []) => Err(BenchError::NoModel(target())),
-        (None, _) => Err(BenchError::SeveralModels(target(), all())),
+        (None, _) => Err(BenchError::SeveralModels(target(), model_list())),
     }
 }
 
-/// Sends requests like those of the run, one after the other. The first failure ends the command.
+/// Sends the first `count` requests of the plan one after the other, with other prompts than the
+/// run. Stops at the first failure and returns it.
 async fn warm_up(
     sender: &BenchRequestSender,
     plan: &LoadPlan,
@@ -216,8 +226,8 @@ async fn warm_up(
 ) -> Result<(), BenchError> {
     for planned in plan.clone().take(count as usize) {
         let body = sender.body(&synthesis.prompt(&planned.job, planned.number), &planned.job);
-        let answer = sender.answer(&planned.job, body, None).await;
-        if let Err(RequestFailure { kind, message }) = answer {
+        let result = sender.answer(&planned.job, body, None).await;
+        if let Err(RequestFailure { kind, message }) = result {
             let hint = failure_hint(&kind);
             let message = message.map(|message| format!(": {message}")).unwrap_or_default();
             return Err(BenchError::Warmup(kind.into_owned(), format!("{message}{hint}")));
@@ -238,8 +248,8 @@ fn failure_hint(kind: &str) -> &'static str {
     }
 }
 
-/// The current time in milliseconds, so that each run has its own prompts.
+/// The current Unix time in milliseconds. Each run gets another salt, and so other prompts.
 fn default_salt() -> u64 {
-    let since = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
-    since.as_millis() as u64
+    let since_epoch = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since_epoch.as_millis() as u64
 }

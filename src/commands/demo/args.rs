@@ -26,11 +26,11 @@ pub struct DemoArgs {
     pub backends: u16,
     /// Requests per second.
     #[arg(long, value_name = "RATE", default_value_t = 4.0, env = "TOKENWEIR_DEMO_RATE")]
-    #[arg(value_parser = rate)]
+    #[arg(value_parser = parse_rate)]
     pub rate: f64,
 }
 
-fn rate(text: &str) -> Result<f64, &'static str> {
+fn parse_rate(text: &str) -> Result<f64, &'static str> {
     let rate = text.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
     rate.ok_or("expected a number above 0")
 }

@@ -26,16 +26,17 @@ pub(crate) struct DemoCounters {
 
 const TOPICS: [&str; 4] = ["weirs", "rivers", "token streams", "prefix caches"];
 
-/// Sends `rate` requests per second to the gateway until `stop`, and waits for the last response.
+/// Sends `rate` requests per second to the gateway until `stop` receives a message or is closed,
+/// and waits for the last response.
 pub(crate) async fn run(
     gateway: BackendAddress,
     client: HttpClient,
     model: String,
     rate: f64,
-    tally: Arc<DemoCounters>,
+    counters: Arc<DemoCounters>,
     mut stop: oneshot::Receiver<()>,
 ) {
-    let (mut requests, idle) = (JoinSet::new(), IdlePool::default());
+    let (mut requests, idle_pool) = (JoinSet::new(), IdlePool::default());
     let mut random = fastrand::Rng::with_seed(7);
     let mut due = clock::now();
     for number in 0_u64.. {
@@ -46,22 +47,24 @@ pub(crate) async fn run(
         }
         while requests.try_join_next().is_some() {}
         let request = build_request(&gateway, &model, number, &mut random);
-        let (client, idle, tally) = (client.clone(), idle.clone(), tally.clone());
+        let (client, idle_pool, counters) = (client.clone(), idle_pool.clone(), counters.clone());
         requests.spawn(async move {
-            let is_served = is_completed(&client, &idle, request).await;
-            let counter = if is_served { &tally.served } else { &tally.failed };
+            let is_served = is_completed(&client, &idle_pool, request).await;
+            let counter = if is_served { &counters.served } else { &counters.failed };
             counter.fetch_add(1, Ordering::Relaxed);
         });
     }
     while requests.join_next().await.is_some() {}
 }
 
-async fn is_completed(client: &HttpClient, idle: &IdlePool, request: Request<Bytes>) -> bool {
-    let Ok(response) = client.send(idle, request).await else { return false };
+/// Sends a request. Returns whether the response was successful and complete.
+async fn is_completed(client: &HttpClient, idle_pool: &IdlePool, request: Request<Bytes>) -> bool {
+    let Ok(response) = client.send(idle_pool, request).await else { return false };
     response.status().is_success() && response.into_body().collect().await.is_ok()
 }
 
-/// The requests of one topic share their first message, so that prefix caches have hits.
+/// Builds a chat request about one of [`TOPICS`]. The system messages of a topic begin with the
+/// same text, so that prefix caches have hits.
 fn build_request(
     gateway: &BackendAddress,
     model: &str,

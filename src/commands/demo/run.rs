@@ -5,7 +5,7 @@ use super::load::{self, DemoCounters};
 use crate::app::application::Application;
 use crate::app::banner::{self, StartSummary};
 use crate::app::process::{logging, signals};
-use crate::commands::{failed, variable, wrong};
+use crate::commands::{report_config_error, report_error, variable};
 use crate::config::{Config, ConfigSource, LogConfig, OverrideValue, Overrides};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
@@ -27,20 +27,20 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
     let model = settings.models.first().cloned().unwrap_or_default();
     let sim = match Simulator::bind(&settings).await {
         Ok(sim) => sim,
-        Err(error) => return failed(&error),
+        Err(error) => return report_error(&error),
     };
     let overrides = build_overrides(&demo, sim.addrs());
     let backends = tokio::spawn(sim.run(std::future::pending()));
     let mut loaded = match Config::load(None, overrides) {
         Ok(loaded) => loaded,
-        Err(error) => return wrong(&error),
+        Err(error) => return report_config_error(&error),
     };
     // The load is light, and each request of the demo should have a trace.
     loaded.config.tracing.ratio = Some(1.0);
     let logs = logging::start(&LogConfig { access: false, ..loaded.config.log.clone() });
     let application = match Application::new(&loaded, Overrides::default(), &logs, variable).await {
         Ok(application) => application,
-        Err(error) => return failed(&error),
+        Err(error) => return report_error(&error),
     };
     banner::show(&application.summary, &logs);
     print_examples(&application.summary, &model, &demo);
@@ -48,29 +48,31 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
     else {
         return ExitCode::FAILURE;
     };
-    let tally = Arc::new(DemoCounters::default());
+    let counters = Arc::new(DemoCounters::default());
     let client = HttpClient::new(HttpClientTimeouts::default());
     let (stop_load, stopped) = oneshot::channel();
-    let load = tokio::spawn(load::run(gateway, client, model, demo.rate, tally.clone(), stopped));
-    let ended = application
+    let load =
+        tokio::spawn(load::run(gateway, client, model, demo.rate, counters.clone(), stopped));
+    let result = application
         .run(async move {
             wait_for_stop(demo.duration).await;
             let _ = stop_load.send(());
-            // The gateway stops after the load: later requests would fail.
+            // The load ends before the gateway stops, because later requests would fail.
             let _ = load.await;
         })
         .await;
     backends.abort();
-    let exit_code = print_summary(&tally);
-    if ended.is_ok() { exit_code } else { ExitCode::FAILURE }
+    let exit_code = print_summary(&counters);
+    if result.is_ok() { exit_code } else { ExitCode::FAILURE }
 }
 
-async fn wait_for_stop(after: Option<Duration>) {
-    match after {
-        None => signals::stop().await,
+/// Waits for a shutdown signal, or at most for `limit`.
+async fn wait_for_stop(limit: Option<Duration>) {
+    match limit {
+        None => signals::wait_for_shutdown().await,
         Some(time) => tokio::select! {
             () = tokio::time::sleep(time) => {}
-            () = signals::stop() => {}
+            () = signals::wait_for_shutdown() => {}
         },
     }
 }
@@ -109,9 +111,9 @@ fn print_examples(gateway: &StartSummary, model: &str, demo: &DemoArgs) {
     eprintln!("Stop with Ctrl-C.");
 }
 
-fn print_summary(tally: &DemoCounters) -> ExitCode {
+fn print_summary(counters: &DemoCounters) -> ExitCode {
     let (served, failed) =
-        (tally.served.load(Ordering::Relaxed), tally.failed.load(Ordering::Relaxed));
+        (counters.served.load(Ordering::Relaxed), counters.failed.load(Ordering::Relaxed));
     eprintln!("served {served} requests, {failed} failed");
     if served > 0 && failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

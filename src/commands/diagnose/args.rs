@@ -51,7 +51,7 @@ gateway, such as stalled streams, are reported as not judged. The key of backend
 VLLM_API_KEY, the admin token from TOKENWEIR_ADMIN_TOKEN.
 
 Exit code: 0 no verdict, 1 a warning, 2 a critical verdict, 3 a backend cannot be judged and no
-verdict holds, 64 invalid arguments. A wrong command line gives 2 without a report.
+verdict holds, or the gateway returns no diagnosis. Invalid arguments give 2 without a report.
 
 Examples:
   tokenweir diagnose --admin http://127.0.0.1:9090

@@ -6,9 +6,9 @@ use std::fmt::Write;
 use tokenweir_diagnose::{Diagnosis, Evidence, Verdict, VerdictSeverity};
 use tokenweir_doctor::report::{INDENT, NARROWEST, wrap_paragraph};
 
-/// Renders the whole diagnosis with ANSI colours. The writer strips them if the output is no
-/// terminal.
-pub(crate) fn text(diagnosis: &Diagnosis, width: usize) -> String {
+/// Renders a diagnosis as text with ANSI colours. The function that prints the text removes the
+/// colours if the output is no terminal.
+pub(crate) fn render(diagnosis: &Diagnosis, width: usize) -> String {
     let (mut text, width) = (String::new(), width.max(NARROWEST));
     for verdict in &diagnosis.verdicts {
         text.push_str(&render_verdict(verdict, width));
@@ -17,13 +17,13 @@ pub(crate) fn text(diagnosis: &Diagnosis, width: usize) -> String {
     for (backend, reasons) in undetermined_rules(diagnosis) {
         let head = format!("{backend}: not judged");
         push_line(&mut text, &wrap_paragraph(&head, "", INDENT, width, None));
-        for words in reasons {
-            push_line(&mut text, &wrap_paragraph(&words, INDENT, "      ", width, None));
+        for line in reasons {
+            push_line(&mut text, &wrap_paragraph(&line, INDENT, "      ", width, None));
         }
         text.push('\n');
     }
     for anomaly in &diagnosis.anomalies {
-        let words = format!(
+        let note = format!(
             "note  {}: {} is {}, usually {} (z = {:.0})",
             anomaly.backend,
             anomaly.measure,
@@ -31,14 +31,14 @@ pub(crate) fn text(diagnosis: &Diagnosis, width: usize) -> String {
             format_number(anomaly.usual, &anomaly.unit),
             anomaly.z,
         );
-        push_line(&mut text, &wrap_paragraph(&words, "", INDENT, width, None));
+        push_line(&mut text, &wrap_paragraph(&note, "", INDENT, width, None));
     }
     for pair in &diagnosis.pairs {
-        let words = format!(
+        let note = format!(
             "note  {}: {} and {} move together (rank correlation {:.2})",
             pair.backend, pair.first, pair.second, pair.correlation,
         );
-        push_line(&mut text, &wrap_paragraph(&words, "", INDENT, width, None));
+        push_line(&mut text, &wrap_paragraph(&note, "", INDENT, width, None));
     }
     push_line(&mut text, &wrap_paragraph(&render_summary(diagnosis), "", "", width, None));
     text
@@ -63,8 +63,8 @@ fn render_verdict(verdict: &Verdict, width: usize) -> String {
         push_line(&mut text, &wrap_paragraph(&cause, INDENT, INDENT, width, None));
     }
     for evidence in &verdict.evidence {
-        let words = render_evidence(evidence);
-        push_line(&mut text, &wrap_paragraph(&words, INDENT, "      ", width, None));
+        let line = render_evidence(evidence);
+        push_line(&mut text, &wrap_paragraph(&line, INDENT, "      ", width, None));
     }
     let remedy = format!("-> {}", verdict.remedy);
     push_line(&mut text, &wrap_paragraph(&remedy, INDENT, "       ", width, None));
@@ -80,18 +80,18 @@ fn render_evidence(evidence: &Evidence) -> String {
     format!("{measure} = {value} in {window_seconds:.0} s{}", usual.unwrap_or_default())
 }
 
-/// The rules that could not be judged: for each backend, lines of rules that lack the same data.
+/// The rules that could not be judged, by backend. A line lists the rules that lack the same data.
 fn undetermined_rules(diagnosis: &Diagnosis) -> Vec<(&str, Vec<String>)> {
-    let backends = diagnosis.backends.iter().map(|watched| {
-        let mut by_missing: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-        let rules = diagnosis.undetermined.iter().filter(|rule| rule.backend == watched.backend);
+    let backends = diagnosis.backends.iter().map(|backend| {
+        let mut rules_by_missing_data: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        let rules = diagnosis.undetermined.iter().filter(|rule| rule.backend == backend.backend);
         for rule in rules {
-            by_missing.entry(rule.missing.join(", ")).or_default().push(&rule.verdict);
+            rules_by_missing_data.entry(rule.missing.join(", ")).or_default().push(&rule.verdict);
         }
-        let lines = by_missing
+        let lines = rules_by_missing_data
             .into_iter()
             .map(|(missing, rules)| format!("{}: missing {missing}", rules.join(", ")));
-        (&*watched.backend, lines.collect::<Vec<_>>())
+        (&*backend.backend, lines.collect::<Vec<_>>())
     });
     backends.filter(|(_, lines)| !lines.is_empty()).collect()
 }
@@ -108,18 +108,18 @@ fn format_number(value: f64, unit: &str) -> String {
 fn render_summary(diagnosis: &Diagnosis) -> String {
     let count =
         |severity| diagnosis.verdicts.iter().filter(|verdict| verdict.severity == severity).count();
-    let unknown = diagnosis.backends.iter().filter(|backend| !backend.is_determined).count();
+    let undetermined = diagnosis.backends.iter().filter(|backend| !backend.is_determined).count();
     format!(
-        "{} backend(s): {} critical, {} warning; {unknown} not judged",
+        "{} backend(s): {} critical, {} warning; {undetermined} not judged",
         diagnosis.backends.len(),
         count(VerdictSeverity::Critical),
         count(VerdictSeverity::Warning),
     )
 }
 
-fn push_line(text: &mut String, words: &str) {
+fn push_line(text: &mut String, line: &str) {
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "{words}");
+    let _ = writeln!(text, "{line}");
 }
 
 #[cfg(test)]
@@ -143,9 +143,9 @@ mod tests {
             backend: "gpu-0".into(),
             missing: vec!["gateway".into()],
         };
-        let cannot_tell = vec![undetermined("stalls"), undetermined("abort_spike")];
-        let diagnosis = Diagnosis { undetermined: cannot_tell, ..diagnosis(vec![found], true) };
-        let text = text(&diagnosis, 40);
+        let rules = vec![undetermined("stalls"), undetermined("abort_spike")];
+        let diagnosis = Diagnosis { undetermined: rules, ..diagnosis(vec![found], true) };
+        let text = render(&diagnosis, 40);
         let text = anstream::adapter::strip_str(&text).to_string();
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,9 +1,11 @@
-//! Reports the conditions of backends: those that a gateway has found, or those that the metrics of
-//! backends show.
+//! Reports the diagnosis of backends: the diagnosis of a running gateway, or a diagnosis from the
+//! metrics of backends.
 
 use super::args::{DiagnoseArgs, DiagnoseFailOn};
 use super::report;
-use crate::commands::doctor::run::{ADMIN_TOKEN, BACKEND_KEY_VARIABLE, key_from_env, show};
+use crate::commands::doctor::run::{
+    ADMIN_TOKEN_VARIABLE, BACKEND_KEY_VARIABLE, key_from_env, print_report,
+};
 use futures_util::future::join_all;
 use http::StatusCode;
 use std::process::ExitCode;
@@ -17,7 +19,7 @@ use tokenweir_doctor::facts::GatherResult;
 use tokenweir_doctor::gather::{self, GatherOptions, GatherTarget};
 use tokenweir_net::tls::{Alpn, OutboundTls};
 
-/// Exit code if a backend cannot be judged.
+/// Exit code if a backend cannot be judged, or if a gateway returns no diagnosis.
 const EXIT_UNKNOWN: u8 = 3;
 
 /// Maximum width of the report, in columns.
@@ -42,11 +44,11 @@ pub(crate) async fn run(diagnose: DiagnoseArgs) -> ExitCode {
     };
     if diagnose.json {
         match serde_json::to_string_pretty(&diagnosis) {
-            Ok(text) => show(&format_args!("{text}\n")),
-            Err(error) => return crate::commands::failed(&error),
+            Ok(text) => print_report(&format_args!("{text}\n")),
+            Err(error) => return crate::commands::report_error(&error),
         }
     } else {
-        show(&report::text(&diagnosis, textwrap::termwidth().min(MAX_COLUMNS)));
+        print_report(&report::render(&diagnosis, textwrap::termwidth().min(MAX_COLUMNS)));
     }
     ExitCode::from(exit_code(&diagnosis, diagnose.fail_on))
 }
@@ -56,15 +58,18 @@ async fn fetch_diagnosis(
     admin: &BackendAddress,
     options: &GatherOptions,
 ) -> Result<Diagnosis, String> {
-    let target =
-        GatherTarget { id: "admin".into(), url: admin.clone(), key: key_from_env(ADMIN_TOKEN) };
-    let answer = gather::page(&target, "/diagnose", options).await;
-    let answer = answer.map_err(|error| format!("cannot be read: {error}"))?;
-    match answer.status {
-        StatusCode::OK => serde_json::from_slice(&answer.body)
+    let target = GatherTarget {
+        id: "admin".into(),
+        url: admin.clone(),
+        key: key_from_env(ADMIN_TOKEN_VARIABLE),
+    };
+    let response = gather::page(&target, "/diagnose", options).await;
+    let response = response.map_err(|error| format!("cannot be read: {error}"))?;
+    match response.status {
+        StatusCode::OK => serde_json::from_slice(&response.body)
             .map_err(|error| format!("is no diagnosis of a gateway of this version: {error}")),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            Err(format!("requires the admin token: set {ADMIN_TOKEN}"))
+            Err(format!("requires the admin token: set {ADMIN_TOKEN_VARIABLE}"))
         }
         StatusCode::NOT_FOUND => {
             Err("was not found: is this the admin port of a gateway of this version?".to_owned())
@@ -98,16 +103,16 @@ async fn observe_backends(diagnose: &DiagnoseArgs, options: &GatherOptions) -> D
     }
 }
 
-/// Why the last metrics page of a backend is not usable. `None` for an unreachable backend, which
-/// is reported otherwise.
+/// Why the metrics page of a backend is not usable. `None`: the page is usable, or there is no page
+/// because the backend is unreachable, which the diagnosis itself reports.
 fn metrics_problem(page: &GatherResult, target: &GatherTarget) -> Option<String> {
-    let answer = page.as_ref().ok()?;
+    let response = page.as_ref().ok()?;
     let url = &target.url;
-    if answer.is_gateway_metrics() {
+    if response.is_gateway_metrics() {
         return Some(format!("{url} is the admin port of a gateway: give --admin {url}"));
     }
-    let problem = match answer.status {
-        StatusCode::OK if EngineLoad::read(&answer.body).is_understood() => return None,
+    let problem = match response.status {
+        StatusCode::OK if EngineLoad::read(&response.body).is_understood() => return None,
         StatusCode::OK => "has no page with the load of an engine".to_owned(),
         status => format!("answers {status}"),
     };
@@ -121,18 +126,20 @@ fn backend_target(url: &BackendAddress) -> GatherTarget {
 
 fn sample_from_page(page: GatherResult) -> DiagnosisSample {
     let (at, is_up) = (clock::now(), page.is_ok());
-    let page = page.ok().filter(|answer| answer.status == StatusCode::OK);
-    let load = page.map(|answer| EngineLoad::read(&answer.body)).filter(EngineLoad::is_understood);
+    let page = page.ok().filter(|response| response.status == StatusCode::OK);
+    let load =
+        page.map(|response| EngineLoad::read(&response.body)).filter(EngineLoad::is_understood);
     DiagnosisSample { at, is_up, page: load, gateway: None }
 }
 
-/// The exit code for the worst verdict that counts. A backend that cannot be judged is neither
-/// healthy nor unhealthy.
+/// The exit code of the worst verdict. Verdicts below `fail_on` and verdicts on backends that
+/// cannot be judged do not count. A backend that cannot be judged is neither healthy nor unhealthy,
+/// so its exit code is [`EXIT_UNKNOWN`].
 fn exit_code(diagnosis: &Diagnosis, fail_on: DiagnoseFailOn) -> u8 {
-    let is_known = |name: &str| {
+    let is_determined = |name: &str| {
         diagnosis.backends.iter().any(|backend| backend.backend == name && backend.is_determined)
     };
-    let verdicts = diagnosis.verdicts.iter().filter(|verdict| is_known(&verdict.backend));
+    let verdicts = diagnosis.verdicts.iter().filter(|verdict| is_determined(&verdict.backend));
     match verdicts.map(|verdict| verdict.severity).max() {
         Some(VerdictSeverity::Critical) => 2,
         Some(VerdictSeverity::Warning) if fail_on == DiagnoseFailOn::Warning => 1,
@@ -171,7 +178,7 @@ pub(super) mod tests {
     fn the_exit_code_is_that_of_the_worst_verdict_that_counts() {
         let (warning, critical) =
             (verdict(VerdictSeverity::Warning), verdict(VerdictSeverity::Critical));
-        for (verdicts, is_determined, limit, expected) in [
+        for (verdicts, is_determined, fail_on, expected) in [
             (vec![], true, DiagnoseFailOn::Warning, 0),
             (vec![], false, DiagnoseFailOn::Warning, EXIT_UNKNOWN),
             (vec![warning.clone()], true, DiagnoseFailOn::Warning, 1),
@@ -179,8 +186,12 @@ pub(super) mod tests {
             (vec![critical, warning.clone()], true, DiagnoseFailOn::Critical, 2),
             (vec![warning], false, DiagnoseFailOn::Warning, EXIT_UNKNOWN),
         ] {
-            assert_eq!(exit_code(&diagnosis(verdicts, is_determined), limit), expected);
+            assert_eq!(exit_code(&diagnosis(verdicts, is_determined), fail_on), expected);
         }
-        assert_eq!(exit_code(&Diagnosis::default(), DiagnoseFailOn::Warning), 0, "an empty fleet");
+        assert_eq!(
+            exit_code(&Diagnosis::default(), DiagnoseFailOn::Warning),
+            0,
+            "there are no backends"
+        );
     }
 }

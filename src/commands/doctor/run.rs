@@ -5,7 +5,7 @@ use super::args::{DoctorArgs, DoctorFailOn};
 use crate::app::discovery_sources::DiscoverySources;
 use crate::app::error::ApplicationError;
 use crate::backend::routes::ModelConfig;
-use crate::commands::{ErrorChain, resolve_optional_secret, variable, wrong};
+use crate::commands::{ErrorChain, report_config_error, resolve_optional_secret, variable};
 use crate::config::{BackendConfig, Config, ConfigError, LoadedConfig, Overrides, Secret};
 use crate::telemetry::otel::OtlpProtocol;
 use std::fmt::Display;
@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 /// the same variable.
 pub(crate) const BACKEND_KEY_VARIABLE: &str = "VLLM_API_KEY";
 /// Environment variable of the admin token.
-pub(crate) const ADMIN_TOKEN: &str = "TOKENWEIR_ADMIN_TOKEN";
+pub(crate) const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
 
 /// Time limit for the first results of discovery.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,29 +37,32 @@ const MAX_CONCURRENT_BACKENDS: usize = 64;
 /// Maximum width of the report, in columns.
 const MAX_COLUMNS: usize = 100;
 
-/// Exit code if the doctor cannot run with these arguments.
+/// Exit code if the checks cannot start, for example because a TLS file cannot be read. The exit
+/// code for invalid arguments is the same.
 const EXIT_CANNOT_RUN: u8 = 2;
 
 /// The inputs that the arguments select.
 struct DoctorInputs {
-    /// The configuration with the sources of its values, if there is one.
+    /// The configuration of `--config`, with the source of each value. `None`: the flag is not set.
     loaded: Option<LoadedConfig>,
+    /// The backends to check.
     backends: Vec<BackendConfig>,
-    /// The running gateway, if one was named.
+    /// The running gateway of `--admin`. `None`: the flag is not set.
     gateway: Option<RunningGateway>,
 }
 
-/// The answers of a running gateway, with its configuration parsed.
+/// The responses of the admin listener of a running gateway.
 struct RunningGateway {
     facts: Result<GatewayFacts, GatherError>,
-    /// `None`: the gateway did not respond, or its configuration cannot be read.
+    /// The configuration of the gateway. `None`: the gateway did not respond, or its configuration
+    /// cannot be parsed.
     config: Option<Config>,
 }
 
 pub(crate) async fn run(doctor: DoctorArgs) -> ExitCode {
     let inputs = match gather_inputs(&doctor).await {
         Ok(inputs) => inputs,
-        Err(error) => return wrong(&error),
+        Err(error) => return report_config_error(&error),
     };
     let facts = match gather_facts(&doctor, inputs).await {
         Ok(facts) => facts,
@@ -70,31 +73,32 @@ pub(crate) async fn run(doctor: DoctorArgs) -> ExitCode {
     };
     let findings = checks::examine(&facts);
     if doctor.json {
-        show(&format_args!("{:#}\n", report::json(&facts, &findings)));
+        print_report(&format_args!("{:#}\n", report::json(&facts, &findings)));
     } else {
         let width = textwrap::termwidth().min(MAX_COLUMNS);
-        show(&report::text(&facts, &findings, width));
+        print_report(&report::text(&facts, &findings, width));
     }
     exit_code(&findings, doctor.fail_on)
 }
 
-/// Prints a report to standard output, without colours if that is no terminal or colours are
-/// disabled. A closed pipe is not an error.
-pub(crate) fn show(report: &dyn Display) {
+/// Prints a report to standard output. The colours are removed if standard output is no terminal or
+/// if colours are disabled. A closed pipe is not an error.
+pub(crate) fn print_report(report: &dyn Display) {
     let _ = write!(anstream::stdout(), "{report}");
 }
 
 fn exit_code(findings: &[Finding], fail_on: DoctorFailOn) -> ExitCode {
-    let limit = match fail_on {
+    let min_severity = match fail_on {
         DoctorFailOn::Warning => FindingSeverity::Warning,
         DoctorFailOn::Error => FindingSeverity::Error,
     };
-    let is_bad = findings.iter().any(|finding| finding.severity >= limit);
-    if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let has_failed = findings.iter().any(|finding| finding.severity >= min_severity);
+    if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError> {
-    let named: Vec<BackendConfig> = doctor.backend.iter().cloned().map(BackendConfig::at).collect();
+    let flag_backends: Vec<BackendConfig> =
+        doctor.backend.iter().cloned().map(BackendConfig::at).collect();
     let (loaded, gateway, known_backends) = match (&doctor.admin, &doctor.config) {
         (Some(admin), _) => {
             let (gateway, backends) = query_gateway(doctor, admin).await;
@@ -102,7 +106,7 @@ async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError>
         }
         (None, Some(file)) => {
             let loaded = Config::load(Some(file), Overrides::default())?;
-            let backends = if named.is_empty() {
+            let backends = if flag_backends.is_empty() {
                 discover_backends(&loaded.config).await
             } else {
                 loaded.config.backends.clone()
@@ -112,23 +116,27 @@ async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError>
         (None, None) => (None, None, Vec::new()),
     };
     // A backend of --backend has the settings that the configuration or the gateway has for it.
-    let with_settings = |named: BackendConfig| {
-        let known = known_backends.iter().find(|known| known.url == named.url);
-        known.cloned().unwrap_or(named)
+    let with_settings = |flag_backend: BackendConfig| {
+        let configured = known_backends.iter().find(|backend| backend.url == flag_backend.url);
+        configured.cloned().unwrap_or(flag_backend)
     };
-    let selected: Vec<BackendConfig> = named.into_iter().map(with_settings).collect();
+    let selected: Vec<BackendConfig> = flag_backends.into_iter().map(with_settings).collect();
     let backends = if selected.is_empty() { known_backends } else { selected };
     Ok(DoctorInputs { loaded, backends, gateway })
 }
 
-/// The running gateway and its backends, with their settings from its configuration if it is known.
+/// Queries a running gateway. Returns its responses, and its backends with the settings of its
+/// configuration. If the configuration is unknown, the backends have default settings.
 async fn query_gateway(
     doctor: &DoctorArgs,
     admin: &BackendAddress,
 ) -> (RunningGateway, Vec<BackendConfig>) {
     let options = gather_options(doctor, OutboundTls::with_native_roots(Alpn::Http1));
-    let target =
-        GatherTarget { id: "admin".into(), url: admin.clone(), key: key_from_env(ADMIN_TOKEN) };
+    let target = GatherTarget {
+        id: "admin".into(),
+        url: admin.clone(),
+        key: key_from_env(ADMIN_TOKEN_VARIABLE),
+    };
     let GatewayAnswers { gateway, config, backends } = gather::gateway(&target, &options).await;
     let (config, config_problem) = match config.map(parse_shown_config).transpose() {
         Ok(config) => (config, None),
@@ -137,16 +145,18 @@ async fn query_gateway(
     let facts = gateway.map(|gateway| GatewayFacts { config_problem, ..gateway });
     let configured = config.as_ref().map_or(&[][..], |config| config.backends.as_slice());
     let backends = backends.into_iter().map(|(id, url)| {
-        let known = configured.iter().find(|known| known.url == url).cloned();
-        known.unwrap_or_else(|| BackendConfig { name: Some(id), ..BackendConfig::at(url) })
+        let settings = configured.iter().find(|backend| backend.url == url).cloned();
+        settings.unwrap_or_else(|| BackendConfig { name: Some(id), ..BackendConfig::at(url) })
     });
     let backends = backends.collect();
     (RunningGateway { facts, config }, backends)
 }
 
+/// The backends of a configuration, and the backends that its discovery sources find within
+/// [`DISCOVERY_TIMEOUT`].
 async fn discover_backends(config: &Config) -> Vec<BackendConfig> {
     let mut sources = DiscoverySources::start(&config.discovery);
-    sources.first(DISCOVERY_TIMEOUT).await;
+    sources.wait_for_all_sources(DISCOVERY_TIMEOUT).await;
     sources.backends(config)
 }
 
@@ -210,37 +220,38 @@ async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) ->
         tasks.spawn(async move { (index, gather::gather_backend(target, &options).await) });
     }
     while let Some(result) = tasks.join_next().await {
-        // A task that panicked, which is a defect of this program, has no result.
+        // A task that has panicked has no result. A panic is a defect of this program.
         gathered.extend(result.ok());
     }
     gathered.sort_unstable_by_key(|(index, _)| *index);
     gathered.into_iter().map(|(_, backend)| backend).collect()
 }
 
-/// Sends an empty message to the trace collector of a configuration file. The result is `None`
-/// without a file or without a collector. For a running gateway this check is not done: its
-/// `/status` reports failed exports.
+/// Sends an empty export request to the trace collector of a configuration file. `None`: there is
+/// no file, or the file names no collector. The collector of a running gateway is not checked,
+/// because `/status` of the gateway reports failed exports.
 async fn check_collector(
     loaded: Option<&LoadedConfig>,
-    limit: Duration,
+    timeout: Duration,
 ) -> Result<Option<CollectorFacts>, ApplicationError> {
     let Some(loaded) = loaded else { return Ok(None) };
     let settings = loaded.tracing_settings(variable)?;
-    let Some(reached) = settings.reach(limit).await else { return Ok(None) };
+    let Some(result) = settings.reach(timeout).await else { return Ok(None) };
     let protocol = match settings.protocol {
         OtlpProtocol::Grpc => "grpc",
         OtlpProtocol::HttpProtobuf => "http/protobuf",
     };
     let endpoint = settings.endpoint.unwrap_or_default();
-    Ok(Some(CollectorFacts { endpoint, protocol, problem: reached.err() }))
+    Ok(Some(CollectorFacts { endpoint, protocol, problem: result.err() }))
 }
 
-/// The configuration of a running gateway, from the values that its admin listener shows.
+/// Parses the configuration of a running gateway. `shown`: the values that its `/config` shows,
+/// without their sources, or why they cannot be read.
 fn parse_shown_config(shown: Result<serde_json::Value, String>) -> Result<Config, String> {
     serde_json::from_value(shown?).map_err(|error| error.to_string())
 }
 
-/// The settings that the checks read.
+/// The settings of a configuration that the checks read.
 fn checked_settings(config: &Config) -> GatewaySettings {
     let Config { admission, access, timeouts, scrape, .. } = config;
     GatewaySettings {
@@ -266,8 +277,8 @@ fn checked_backend(backend: &BackendConfig) -> configuration::ConfiguredBackend 
     }
 }
 
-fn checked_model(named: &ModelConfig) -> configuration::ConfiguredModel {
-    let ModelConfig { name, served_as, backends, .. } = named;
+fn checked_model(model: &ModelConfig) -> configuration::ConfiguredModel {
+    let ModelConfig { name, served_as, backends, .. } = model;
     configuration::ConfiguredModel {
         name: name.clone(),
         served_as: served_as.clone(),

@@ -51,7 +51,7 @@ pub enum GenerateTarget {
     /// One artifact.
     One(Artifact),
     /// Manual pages or shell completions.
-    Guide(ShellArtifact),
+    Shell(ShellArtifact),
 }
 
 impl ValueEnum for GenerateTarget {
@@ -66,7 +66,7 @@ impl ValueEnum for GenerateTarget {
             }
             let mut index = 0;
             while index < ShellArtifact::ALL.len() {
-                all[1 + ARTIFACTS + index] = GenerateTarget::Guide(ShellArtifact::ALL[index]);
+                all[1 + ARTIFACTS + index] = GenerateTarget::Shell(ShellArtifact::ALL[index]);
                 index += 1;
             }
             all
@@ -81,7 +81,7 @@ impl ValueEnum for GenerateTarget {
                     .help("All artifacts down to `metrics-reference`; needs --out"),
             ),
             Self::One(artifact) => artifact.to_possible_value(),
-            Self::Guide(guide) => guide.to_possible_value(),
+            Self::Shell(artifact) => artifact.to_possible_value(),
         }
     }
 }

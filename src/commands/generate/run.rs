@@ -1,7 +1,7 @@
 //! Prints the files that a deployment of the gateway needs, or writes them to a folder.
 
 use super::args::{GenerateArgs, GenerateTarget};
-use crate::commands::{failed, wrong};
+use crate::commands::{report_config_error, report_error};
 use crate::config::schema;
 use crate::config::{Config, Overrides};
 use crate::telemetry::catalog;
@@ -13,12 +13,15 @@ use std::process::ExitCode;
 use tokenweir_operations::catalogue::{self, MetricCatalogue, MetricDescription};
 use tokenweir_operations::{Artifact, DeploymentEndpoints, GatewayTables};
 
-/// `command`: the definition of the command line, for manual pages and completions.
+/// Runs the command. `command` is the definition of the command line, for manual pages and
+/// completions.
 pub(crate) fn run(generate: &GenerateArgs, command: &clap::Command) -> ExitCode {
     let files = match &generate.what {
         GenerateTarget::All => render_files(generate, &Artifact::ALL),
         GenerateTarget::One(artifact) => render_files(generate, std::slice::from_ref(artifact)),
-        GenerateTarget::Guide(guide) => guide.files(command).map_err(|error| failed(&error)),
+        GenerateTarget::Shell(artifact) => {
+            artifact.files(command).map_err(|error| report_error(&error))
+        }
     };
     let files = match files {
         Ok(files) => files,
@@ -30,19 +33,19 @@ pub(crate) fn run(generate: &GenerateArgs, command: &clap::Command) -> ExitCode 
             None => io::stdout().write_all(text.as_bytes()),
         };
         if let Err(error) = written {
-            return failed(&error);
+            return report_error(&error);
         }
     }
     ExitCode::SUCCESS
 }
 
-/// The paths and texts of artifacts.
+/// Renders artifacts. Returns the path and the text of each. The error is the exit code.
 fn render_files(
     generate: &GenerateArgs,
     artifacts: &[Artifact],
 ) -> Result<Vec<(String, String)>, ExitCode> {
     let loaded = Config::load(generate.config.as_deref(), Overrides::default());
-    let config = loaded.map_err(|error| wrong(&error))?.config;
+    let config = loaded.map_err(|error| report_config_error(&error))?.config;
     if artifacts.contains(&Artifact::Prometheus) && !config.discovery.is_empty() {
         eprintln!(
             "warning: the scrape configuration lacks the backends that `discovery` finds; scrape \
@@ -50,12 +53,14 @@ fn render_files(
              based on metrics of the engines stay empty"
         );
     }
-    let around = build_surroundings(generate, &config);
+    let endpoints = build_endpoints(generate, &config);
     let gateway = tables();
-    let print =
-        |artifact: &Artifact| Ok((artifact.path().to_owned(), artifact.print(&gateway, &around)?));
-    let files: Result<_, tokenweir_operations::RenderError> = artifacts.iter().map(print).collect();
-    files.map_err(|error| failed(&error))
+    let render = |artifact: &Artifact| {
+        Ok((artifact.path().to_owned(), artifact.print(&gateway, &endpoints)?))
+    };
+    let files: Result<_, tokenweir_operations::RenderError> =
+        artifacts.iter().map(render).collect();
+    files.map_err(|error| report_error(&error))
 }
 
 fn write_file(file: &Path, text: &str) -> io::Result<()> {
@@ -67,25 +72,27 @@ fn write_file(file: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The services around the gateway: from the flags, or else from the configuration and defaults.
-fn build_surroundings(generate: &GenerateArgs, config: &Config) -> DeploymentEndpoints {
+/// The addresses of the gateways, the backends and the other services of the deployment: from the
+/// flags, or else from the configuration and defaults.
+fn build_endpoints(generate: &GenerateArgs, config: &Config) -> DeploymentEndpoints {
     let defaults = default_surroundings(config);
-    let choose = |flag: &Option<String>, default: &String| flag.as_ref().unwrap_or(default).clone();
+    let flag_or_default =
+        |flag: &Option<String>, default: &String| flag.as_ref().unwrap_or(default).clone();
     let gateways = [&generate.gateway, &defaults.gateways];
     let gateways = gateways.into_iter().find(|addresses| !addresses.is_empty());
     DeploymentEndpoints {
         gateways: gateways.cloned().unwrap_or_default(),
-        prometheus: choose(&generate.prometheus, &defaults.prometheus),
-        alertmanager: choose(&generate.alertmanager, &defaults.alertmanager),
-        webhook: choose(&generate.webhook, &defaults.webhook),
-        jaeger: choose(&generate.jaeger, &defaults.jaeger),
-        runbooks: choose(&generate.runbooks, &defaults.runbooks),
+        prometheus: flag_or_default(&generate.prometheus, &defaults.prometheus),
+        alertmanager: flag_or_default(&generate.alertmanager, &defaults.alertmanager),
+        webhook: flag_or_default(&generate.webhook, &defaults.webhook),
+        jaeger: flag_or_default(&generate.jaeger, &defaults.jaeger),
+        runbooks: flag_or_default(&generate.runbooks, &defaults.runbooks),
         ..defaults
     }
 }
 
-/// The gateway and the backends of a configuration, and the other services by the names that they
-/// have in `docker/compose.yml`.
+/// The addresses of the gateway and the backends of a configuration, and of the other services by
+/// the names that they have in `docker/compose.yml`.
 pub fn default_surroundings(config: &Config) -> DeploymentEndpoints {
     let host = if config.admin.ip().is_unspecified() {
         "gateway".to_owned()

@@ -4,7 +4,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use std::io;
 
-/// Kinds of output.
+/// Manual pages or shell completions: the files that shells use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ShellArtifact {
     /// Manual pages: tokenweir(1), and one for each command.
@@ -18,12 +18,12 @@ pub enum ShellArtifact {
 }
 
 impl ShellArtifact {
-    /// All kinds.
+    /// All variants.
     pub const ALL: [Self; 4] =
         [Self::Man, Self::CompletionsBash, Self::CompletionsZsh, Self::CompletionsFish];
 
-    /// The files for a command line: the path of each below a prefix such as `/usr`, and its text. The error is
-    /// `InvalidData` if a generator does not write UTF-8.
+    /// Generates the files for a command line. A file is a pair of its path below a prefix such as
+    /// `/usr` and its text. The error is `InvalidData` if a generator does not write UTF-8.
     pub fn files(self, command: &clap::Command) -> io::Result<Vec<(String, String)>> {
         let completions =
             |path: &str, shell| Ok(vec![(path.to_owned(), render_completions(command, shell)?)]);
@@ -46,7 +46,7 @@ fn render_completions(command: &clap::Command, shell: Shell) -> io::Result<Strin
     into_utf8(text)
 }
 
-/// The manual page of the program, and one of each command.
+/// Generates the manual page of the program and the manual page of each command.
 fn render_man_pages(command: &clap::Command) -> io::Result<Vec<(String, String)>> {
     let mut program = command.clone();
     program.build();
@@ -59,7 +59,8 @@ fn render_man_page(command: clap::Command) -> io::Result<(String, String)> {
     let path = format!("share/man/man1/{}", man.get_filename());
     let mut text = Vec::new();
     man.render(&mut text)?;
-    // Examples are lines, not a paragraph: `.nf` switches filling off until the next heading.
+    // `.nf` stops the formatter from joining the lines of the examples into a paragraph, until the
+    // next heading.
     Ok((path, into_utf8(text)?.replace("\n.SH EXTRA\n", "\n.SH EXTRA\n.nf\n")))
 }
 
@@ -71,8 +72,8 @@ fn into_utf8(text: Vec<u8>) -> io::Result<String> {
 mod tests {
     use super::*;
 
-    fn only_file(guide: ShellArtifact) -> String {
-        let mut files = guide.files(&crate::cli::command()).unwrap();
+    fn only_file(artifact: ShellArtifact) -> String {
+        let mut files = artifact.files(&crate::cli::command()).unwrap();
         assert_eq!(files.len(), 1);
         files.remove(0).1
     }
@@ -95,14 +96,14 @@ mod tests {
 
     #[test]
     fn every_shell_completes_every_command() {
-        for guide in [
+        for artifact in [
             ShellArtifact::CompletionsBash,
             ShellArtifact::CompletionsZsh,
             ShellArtifact::CompletionsFish,
         ] {
-            let text = only_file(guide);
+            let text = only_file(artifact);
             for command in crate::cli::command().get_subcommands() {
-                assert!(text.contains(command.get_name()), "{guide:?} {}", command.get_name());
+                assert!(text.contains(command.get_name()), "{artifact:?} {}", command.get_name());
             }
         }
     }

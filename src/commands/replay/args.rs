@@ -36,7 +36,7 @@ pub struct ReplayArgs {
     pub backends: Vec<EngineGroup>,
     /// Speed of the trace relative to its recording.
     #[arg(long, value_name = "X", default_value_t = 1.0, env = "TOKENWEIR_REPLAY_SPEED")]
-    #[arg(value_parser = positive)]
+    #[arg(value_parser = parse_positive)]
     pub speed: f64,
     /// Find the speed at which round-robin routing has this goodput, and use it.
     #[arg(
@@ -45,7 +45,7 @@ pub struct ReplayArgs {
         env = "TOKENWEIR_REPLAY_TARGET_GOODPUT",
         conflicts_with = "speed"
     )]
-    #[arg(value_parser = share)]
+    #[arg(value_parser = parse_share)]
     pub target_goodput: Option<f64>,
     /// Objective: time to first token.
     #[arg(long, value_name = "DURATION", default_value = "2s", env = "TOKENWEIR_REPLAY_TTFT")]
@@ -110,7 +110,7 @@ pub struct RealTimeArgs {
     pub concurrency: u32,
     /// Bytes of prompt text per token, in words of four bytes.
     #[arg(long, value_name = "X", default_value_t = 4.0, env = "TOKENWEIR_REPLAY_BYTES_PER_TOKEN")]
-    #[arg(value_parser = positive)]
+    #[arg(value_parser = parse_positive)]
     pub bytes_per_token: f64,
     /// Another salt produces another text, so that no prefix is cached from an earlier run.
     #[arg(long, value_name = "N", default_value_t = 0, env = "TOKENWEIR_REPLAY_SALT")]
@@ -136,23 +136,23 @@ With --real, requests for completions with random words are sent when they are d
 earlier responses have arrived. Times count from the due time. OPENAI_API_KEY is sent as the bearer
 token if it is set.";
 
-fn positive(text: &str) -> Result<f64, &'static str> {
+fn parse_positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|number: &f64| (0.001..=1000.0).contains(number));
     number.ok_or("expected a number from 0.001 to 1000")
 }
 
-fn share(text: &str) -> Result<f64, &'static str> {
+fn parse_share(text: &str) -> Result<f64, &'static str> {
     let share = text.parse().ok().filter(|share: &f64| *share > 0.0 && *share < 1.0);
     share.ok_or("expected a number between 0 and 1, such as 0.5")
 }
 
 impl ReplayArgs {
-    /// Path of the trace for messages.
+    /// Path of the trace, for reports. Empty: there is no trace.
     pub fn trace_name(&self) -> String {
         self.trace.as_ref().map_or_else(String::new, |path| path.display().to_string())
     }
 
-    /// The simulation parameters of each backend, in order.
+    /// The simulation parameters of each backend of `--backends`, in the order of the groups.
     pub fn specs(&self) -> Vec<engine_groups::EngineSpec> {
         let group_specs = |group: &EngineGroup| vec![group.spec; group.count];
         self.backends.iter().flat_map(group_specs).collect()

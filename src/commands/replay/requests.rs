@@ -10,7 +10,7 @@ use tokenweir_lab::trace::{self, TraceError, TraceRequest};
 /// Resolution of rounded time stamps in published traces.
 pub(crate) const TIMESTAMP_ROUNDING: Duration = Duration::from_secs(3);
 
-/// Reads the requests of the trace, at most `--max-requests`.
+/// Reads the trace, and returns its first `--max-requests` requests.
 pub(super) fn read(replay: &ReplayArgs) -> Result<Vec<TraceRequest>, TraceError> {
     let path = replay.trace.as_deref().unwrap_or(Path::new("-"));
     let mut jobs = trace::read(BufReader::new(File::open(path)?))?;
@@ -18,7 +18,8 @@ pub(super) fn read(replay: &ReplayArgs) -> Result<Vec<TraceRequest>, TraceError>
     Ok(jobs)
 }
 
-/// The range of the random delay that is added to each arrival.
+/// Maximum of the random delay that is added to each arrival: `--jitter`, or else the resolution of
+/// rounded time stamps, or zero.
 pub(super) fn arrival_jitter(replay: &ReplayArgs, jobs: &[TraceRequest]) -> Duration {
     let default =
         || if trace::has_rounded_timestamps(jobs) { TIMESTAMP_ROUNDING } else { Duration::ZERO };

@@ -3,7 +3,7 @@
 use super::args::ReplayArgs;
 use super::{live, requests, tournament};
 use crate::commands::progress::ProgressLine;
-use crate::commands::{block_on, failed, wrong};
+use crate::commands::{block_on, report_config_error, report_error};
 use crate::config::{Config, Overrides};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -36,11 +36,11 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
     }
     let loaded = match Config::load(replay.config.as_deref(), Overrides::default()) {
         Ok(loaded) => loaded,
-        Err(error) => return wrong(&error),
+        Err(error) => return report_config_error(&error),
     };
     let jobs = match requests::read(replay) {
         Ok(jobs) => jobs,
-        Err(error) => return failed(&error),
+        Err(error) => return report_error(&error),
     };
     let mut experiment = Experiment {
         setup: build_setup(replay, &jobs, loaded.config.routing.policy(&loaded.config.slos)),
@@ -49,9 +49,9 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
         seeds: replay.seeds,
     };
     if let Some(goodput) = replay.target_goodput {
-        let kind = RouterKind::Shipped(PolicyKind::RoundRobin);
+        let round_robin = RouterKind::Shipped(PolicyKind::RoundRobin);
         let progress = ProgressLine::new("searching for the load", None);
-        experiment.setup.speed = experiment.calibrate(kind, goodput, &|| progress.step());
+        experiment.setup.speed = experiment.calibrate(round_robin, goodput, &|| progress.step());
     }
     let kinds = if replay.policy.is_empty() { RouterKind::all() } else { replay.policy.clone() };
     let total = jobs.len() * kinds.len() * replay.seeds as usize;
@@ -72,7 +72,8 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
     )
 }
 
-/// The setup. The policy knows the objectives of the goodput, as a gateway knows its `slos`.
+/// Builds the setup of the simulation. The policy gets the objectives of `--ttft` and `--tpot`, as
+/// the policy of a gateway gets the objectives of `slos`.
 fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> SimulationSetup {
     let mut policy = policy;
     policy.kv_aware.ttft_objective_seconds = replay.ttft.as_secs_f64();
@@ -88,11 +89,11 @@ fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> Si
 }
 
 #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
-fn print_report(report: &ReplayReport<'_>, as_json: bool) -> ExitCode {
-    if as_json {
+fn print_report(report: &ReplayReport<'_>, is_json: bool) -> ExitCode {
+    if is_json {
         match serde_json::to_string_pretty(report) {
             Ok(json) => println!("{json}"),
-            Err(error) => return failed(&error),
+            Err(error) => return report_error(&error),
         }
         return ExitCode::SUCCESS;
     }

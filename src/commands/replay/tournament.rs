@@ -2,7 +2,7 @@
 
 use super::args::ReplayArgs;
 use crate::commands::progress::ProgressLine;
-use crate::commands::{failed, wrong};
+use crate::commands::{report_config_error, report_error};
 use crate::config::{Config, Overrides};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -21,15 +21,16 @@ struct TournamentReport<'a> {
     cells: &'a [CellResult],
 }
 
-/// Number of cells with the greatest regret of `kv_aware` in the output.
-const WORST_CELLS: usize = 10;
-/// The policy whose worst cells are printed.
-const OWN_POLICY: RouterKind = RouterKind::Shipped(PolicyKind::KvAware);
+/// Number of setups that are printed: the setups in which the examined policy has the greatest
+/// regret.
+const MAX_PRINTED_CELLS: usize = 10;
+/// The policy whose setups with the greatest regret are printed.
+const EXAMINED_POLICY: RouterKind = RouterKind::Shipped(PolicyKind::KvAware);
 
 pub(super) fn run(replay: &ReplayArgs, cells: u64) -> ExitCode {
     let loaded = match Config::load(replay.config.as_deref(), Overrides::default()) {
         Ok(loaded) => loaded,
-        Err(error) => return wrong(&error),
+        Err(error) => return report_config_error(&error),
     };
     let policy = loaded.config.routing.policy(&loaded.config.slos);
     let kinds = if replay.policy.is_empty() { RouterKind::all() } else { replay.policy.clone() };
@@ -57,7 +58,7 @@ pub(super) fn run(replay: &ReplayArgs, cells: u64) -> ExitCode {
 fn print_json(report: &TournamentReport<'_>) -> ExitCode {
     match serde_json::to_string_pretty(report) {
         Ok(json) => println!("{json}"),
-        Err(error) => return failed(&error),
+        Err(error) => return report_error(&error),
     }
     ExitCode::SUCCESS
 }
@@ -86,12 +87,12 @@ fn print_standings(results: &[CellResult], standings: &[Standing]) {
     }
     let mut worst: Vec<(f64, &CellResult)> = results
         .iter()
-        .filter_map(|result| Some((result.regret(OWN_POLICY.name())?, result)))
+        .filter_map(|result| Some((result.regret(EXAMINED_POLICY.name())?, result)))
         .collect();
     worst.sort_by(|a, b| b.0.total_cmp(&a.0));
     println!();
-    println!("greatest regrets of {}", OWN_POLICY.name());
-    for (regret, result) in worst.iter().take(WORST_CELLS) {
+    println!("greatest regrets of {}", EXAMINED_POLICY.name());
+    for (regret, result) in worst.iter().take(MAX_PRINTED_CELLS) {
         let cell = serde_json::to_string(&result.cell).unwrap_or_default();
         println!("{regret:>5.1} {:<18} {cell}", result.best().unwrap_or_default());
     }

@@ -15,7 +15,7 @@ use tokenweir_core::units;
 /// Arguments of `tokenweir serve`.
 #[derive(Debug, Clone)]
 pub struct ServeArgs {
-    /// The configuration file, if there is one.
+    /// The configuration file. `None`: the gateway runs without a file.
     pub config: Option<PathBuf>,
     /// Values of flags and environment variables, which override those of the file.
     pub overrides: Overrides,
@@ -61,7 +61,7 @@ struct ServeFlags {
     otlp_endpoint: Option<String>,
 }
 
-// === impl Serve ===
+// === impl ServeArgs, ServeFlags ===
 
 impl Args for ServeArgs {
     fn augment_args(command: clap::Command) -> clap::Command {
@@ -102,7 +102,8 @@ impl ServeFlags {
     }
 }
 
-/// A value with its source: the flag of this id, or the environment variable of the flag.
+/// Adds the source to a value that clap has parsed: the flag whose clap id is `id`, or the
+/// environment variable of that flag. `None`: neither is set.
 fn override_value<T>(matches: &ArgMatches, id: &str, value: Option<T>) -> Option<OverrideValue<T>> {
     let source = match matches.value_source(id) {
         Some(ValueSource::EnvVariable) => {

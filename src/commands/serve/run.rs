@@ -4,7 +4,7 @@ use super::args::ServeArgs;
 use crate::app::application::Application;
 use crate::app::banner;
 use crate::app::process::{logging, signals};
-use crate::commands::{block_on, failed, variable, wrong};
+use crate::commands::{block_on, report_config_error, report_error, variable};
 use crate::config::Config;
 use std::future::Future;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Runs the command.
 pub(crate) fn run(serve: ServeArgs) -> ExitCode {
     logging::install_panic_hook();
-    block_on(self::serve(serve, signals::stop()))
+    block_on(self::serve(serve, signals::wait_for_shutdown()))
 }
 
 /// Runs the gateway until `shutdown` completes, on the runtime that polls this future.
@@ -23,12 +23,12 @@ pub async fn serve(
     let loaded = Config::load(serve.config.as_deref(), serve.overrides.clone());
     let loaded = match loaded.and_then(|loaded| loaded.require_backend().map(|()| loaded)) {
         Ok(loaded) => loaded,
-        Err(error) => return wrong(&error),
+        Err(error) => return report_config_error(&error),
     };
     let logs = logging::start(&loaded.config.log);
     let application = match Application::new(&loaded, serve.overrides, &logs, variable).await {
         Ok(application) => application,
-        Err(error) => return failed(&error),
+        Err(error) => return report_error(&error),
     };
     banner::show(&application.summary, &logs);
     match application.run(shutdown).await {

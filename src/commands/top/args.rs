@@ -19,7 +19,7 @@ pub struct TopArgs {
     pub token_file: Option<PathBuf>,
     /// Time between two requests to the gateway, at least 100ms.
     #[arg(long, value_name = "DURATION", default_value = "1s", env = "TOKENWEIR_TOP_INTERVAL")]
-    #[arg(value_parser = interval)]
+    #[arg(value_parser = parse_interval)]
     pub interval: Duration,
     /// Time limit for each response.
     #[arg(long, value_name = "DURATION", default_value = "5s", env = "TOKENWEIR_TOP_TIMEOUT")]
@@ -44,10 +44,10 @@ Examples:
   tokenweir top --admin https://gateway:9090 --token-file /run/secrets/operator
   tokenweir top --once | head -20";
 
-/// Shortest interval, so that the requests are no load on the gateway.
+/// Minimum of `--interval`. It bounds the load that the requests put on the gateway.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
-fn interval(text: &str) -> Result<Duration, String> {
+fn parse_interval(text: &str) -> Result<Duration, String> {
     let interval = units::duration::parse(text).map_err(|error| error.to_string())?;
     if interval < MIN_INTERVAL { Err("expected 100ms or more".to_owned()) } else { Ok(interval) }
 }

@@ -3,7 +3,7 @@
 
 use super::args::TopArgs;
 use crate::app::process::signals;
-use crate::commands::{failed, resolve_optional_secret, variable};
+use crate::commands::{report_error, resolve_optional_secret, variable};
 use crate::config::{Secret, SecretError};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method};
@@ -28,15 +28,17 @@ use tokio::task::JoinSet;
 
 /// Environment variable of the admin token.
 const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
-/// Time between two checks by the key reader whether its channel is closed.
+/// The thread that reads keys checks after each interval of this length whether its channel is
+/// closed.
 const KEY_POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Columns of the text output if neither the terminal nor `COLUMNS` gives a width.
+/// Width of the text output if neither the terminal nor `COLUMNS` gives a width, in columns.
 const DEFAULT_COLUMNS: u16 = 120;
-/// Smallest and largest value that is accepted from `COLUMNS`.
+/// Minimum width of the text output. A smaller value of `COLUMNS` is raised to it.
 const MIN_COLUMNS: u16 = 30;
+/// Maximum width of the text output. A larger value of `COLUMNS` is lowered to it.
 const MAX_COLUMNS: u16 = 1_000;
 
-/// An event of the terminal.
+/// A terminal event that the display handles.
 enum TerminalEvent {
     Key(KeyPress),
     /// Ctrl-C or Ctrl-D.
@@ -49,7 +51,7 @@ enum TerminalEvent {
 pub(crate) async fn run(top: TopArgs) -> ExitCode {
     let client = match build_client(&top) {
         Ok(client) => client,
-        Err(error) => return failed(&error),
+        Err(error) => return report_error(&error),
     };
     let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     if top.once || !is_terminal || !has_cursor_control(variable("TERM").as_deref()) {
@@ -58,24 +60,25 @@ pub(crate) async fn run(top: TopArgs) -> ExitCode {
     // `try_init` also installs a panic hook that restores the terminal.
     let terminal = match ratatui::try_init() {
         Ok(terminal) => terminal,
-        Err(error) => return failed(&error),
+        Err(error) => return report_error(&error),
     };
     let result = run_interactive(terminal, &client, &top).await;
     ratatui::restore();
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => failed(&error),
+        Err(error) => report_error(&error),
     }
 }
 
 fn build_client(top: &TopArgs) -> Result<ServerClient, SecretError> {
-    let from_env = Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned());
-    let secret = top.token_file.clone().map_or(from_env, Secret::File);
+    let env_secret = Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned());
+    let secret = top.token_file.clone().map_or(env_secret, Secret::File);
     let key = resolve_optional_secret(&secret)?.map_or(Token::None, Token::Known);
     let target = GatherTarget { id: "admin".into(), url: top.admin.clone(), key };
     let outbound = OutboundTls::with_native_roots(Alpn::Http1);
-    let plan = GatherOptions { outbound, timeout: top.timeout, idle: Duration::ZERO, probe: false };
-    Ok(ServerClient::to(&target, &plan))
+    let timeout = top.timeout;
+    let options = GatherOptions { outbound, timeout, idle: Duration::ZERO, probe: false };
+    Ok(ServerClient::to(&target, &options))
 }
 
 /// Prints one frame as text.
@@ -133,7 +136,7 @@ async fn run_interactive(
     let refresh = Arc::<Notify>::default();
     let mut poller = JoinSet::new();
     poller.spawn(poll_gateway(client.clone(), top.interval, snapshot_sender, refresh.clone()));
-    let mut stop = pin!(signals::stop());
+    let mut stop = pin!(signals::wait_for_shutdown());
     let mut state = TopState::new();
     loop {
         let frame = TopFrame { state: &state, options };
@@ -159,12 +162,13 @@ async fn run_interactive(
         }
     }
     drop(events);
-    // The reader ends when it finds that the channel is closed.
+    // The reader thread ends when it sees that the channel is closed.
     drop(reader.join());
     Ok(())
 }
 
-/// Fetches snapshots in a task of its own, so that keys work while the gateway does not respond.
+/// Fetches a snapshot after each interval and at each notification of `refresh`, and sends it to
+/// the channel. Runs in a separate task, so that keys work while the gateway does not respond.
 async fn poll_gateway(
     client: ServerClient,
     interval: Duration,
@@ -172,42 +176,44 @@ async fn poll_gateway(
     refresh: Arc<Notify>,
 ) {
     while snapshots.send(fetch_snapshot(&client).await).await.is_ok() {
-        // Either the interval is over, or an action asked for a new snapshot.
+        // The wait ends after the interval, or when an action has requested a new snapshot.
         let _ = tokio::time::timeout(interval, refresh.notified()).await;
     }
 }
 
-/// Whether the terminal supports cursor movement. A dumb one would print the control sequences.
+/// Whether the terminal supports cursor movement. A terminal with `TERM=dumb` does not: it would
+/// show the control sequences as text.
 fn has_cursor_control(term: Option<&str>) -> bool {
     term != Some("dumb")
 }
 
-/// Whether output is coloured: `NO_COLOR` disables colours, see <https://no-color.org>.
+/// Whether output has colours. A `NO_COLOR` that is not empty disables them: see
+/// <https://no-color.org>.
 fn is_colour_enabled(no_color: Option<&str>) -> bool {
     no_color.is_none_or(str::is_empty)
 }
 
 async fn fetch_snapshot(client: &ServerClient) -> Result<GatewaySnapshot, String> {
-    let body = read_answer(client.get("/streams").await)?;
+    let body = read_body(client.get("/streams").await)?;
     serde_json::from_slice(&body).map_err(|_| {
         "the response is not a /streams document: this is no gateway of this version".to_owned()
     })
 }
 
-/// The body of a successful response. The error text says what is wrong and what to do.
-fn read_answer(result: tokenweir_doctor::facts::GatherResult) -> Result<bytes::Bytes, String> {
-    let answer = result.map_err(|error| match error {
+/// The body of a successful response. The error text states the problem and how to fix it.
+fn read_body(result: tokenweir_doctor::facts::GatherResult) -> Result<bytes::Bytes, String> {
+    let response = result.map_err(|error| match error {
         GatherError::Connect(_) | GatherError::Timeout(_) | GatherError::Closed(_) => {
             format!("the gateway does not answer: {error}")
         }
         error => error.to_string(),
     })?;
-    if answer.status.is_success() {
-        return Ok(answer.body);
+    if response.status.is_success() {
+        return Ok(response.body);
     }
-    let document = serde_json::from_slice::<serde_json::Value>(&answer.body).ok();
+    let document = serde_json::from_slice::<serde_json::Value>(&response.body).ok();
     let message = document.and_then(|document| Some(document["error"].as_str()?.to_owned()));
-    Err(match (answer.status.as_u16(), message) {
+    Err(match (response.status.as_u16(), message) {
         (401, _) => format!(
             "the gateway requires the admin token (access.admin_token): set \
              {ADMIN_TOKEN_VARIABLE}, or give a file with --token-file"
@@ -233,14 +239,14 @@ async fn perform_action(action: UserAction, client: &ServerClient, state: &mut T
             let json = HeaderValue::from_static("application/json");
             let result = client.request(Method::POST, &path, Some((CONTENT_TYPE, json))).await;
             let effect = if is_drained { "gets no new requests" } else { "gets requests again" };
-            state.set_notice(match read_answer(result) {
+            state.set_notice(match read_body(result) {
                 Ok(_) => format!("{backend} {effect}"),
                 Err(problem) => problem,
             });
         }
         UserAction::ShowDecision { request_id } => {
             let result = client.get(&format!("/decisions/{}", percent_encode(&request_id))).await;
-            match read_answer(result) {
+            match read_body(result) {
                 Ok(body) => {
                     let decision = serde_json::from_slice(&body).unwrap_or_default();
                     state.on_text("Routing decision", explanation(&decision));
@@ -276,7 +282,7 @@ fn read_keys(sender: &mpsc::Sender<TerminalEvent>) {
     }
 }
 
-/// The event of a key press; `None` for keys without a function.
+/// The event of a key press. `None`: the key has no function.
 fn to_terminal_event(key: KeyEvent) -> Option<TerminalEvent> {
     let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
     Some(TerminalEvent::Key(match key.code {

@@ -37,7 +37,7 @@ pub struct GpuArgs {
     pub gpu_memory: usize,
     /// Share of the GPU memory that vLLM may use.
     #[arg(long, value_name = "SHARE", default_value_t = 0.92)]
-    #[arg(env = "TOKENWEIR_TUNE_GPU_MEMORY_UTILIZATION", value_parser = share)]
+    #[arg(env = "TOKENWEIR_TUNE_GPU_MEMORY_UTILIZATION", value_parser = parse_share)]
     pub gpu_memory_utilization: f64,
     /// GPUs of one backend. [default: the fewest that suffice]
     #[arg(long, value_name = "N", env = "TOKENWEIR_TUNE_TENSOR_PARALLEL")]
@@ -59,7 +59,7 @@ pub struct GpuArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub block_size: u64,
     /// Price of one GPU per hour.
-    #[arg(long, value_name = "PRICE", env = "TOKENWEIR_TUNE_PRICE", value_parser = positive)]
+    #[arg(long, value_name = "PRICE", env = "TOKENWEIR_TUNE_PRICE", value_parser = parse_positive)]
     pub price: Option<f64>,
 }
 
@@ -90,7 +90,8 @@ pub struct TuneTargetArgs {
     #[arg(value_parser = units::duration::parse)]
     pub tbt: Option<Duration>,
     /// Target: output tokens per second of all backends together.
-    #[arg(long, value_name = "RATE", env = "TOKENWEIR_TUNE_THROUGHPUT", value_parser = positive)]
+    #[arg(long, value_name = "RATE", env = "TOKENWEIR_TUNE_THROUGHPUT")]
+    #[arg(value_parser = parse_positive)]
     pub throughput: Option<f64>,
     /// Prompt tokens: mean, or mean and 95th percentile. [default: 1000:4000]
     #[arg(long, value_name = "MEAN[:P95]", env = "TOKENWEIR_TUNE_PROMPT_TOKENS")]
@@ -116,14 +117,16 @@ pub struct TuneSpeedArgs {
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_TUNE_FROM_BENCH")]
     pub from_bench: Option<PathBuf>,
     /// Prompt tokens per second that one backend computes.
-    #[arg(long, value_name = "RATE", env = "TOKENWEIR_TUNE_PREFILL_RATE", value_parser = positive)]
+    #[arg(long, value_name = "RATE", env = "TOKENWEIR_TUNE_PREFILL_RATE")]
+    #[arg(value_parser = parse_positive)]
     pub prefill_rate: Option<f64>,
     /// Duration of an engine step without prompts.
     #[arg(long, value_name = "DURATION", env = "TOKENWEIR_TUNE_STEP")]
     #[arg(value_parser = units::duration::parse)]
     pub step: Option<Duration>,
     /// Output tokens per second of one backend under load.
-    #[arg(long, value_name = "RATE", env = "TOKENWEIR_TUNE_OUTPUT_RATE", value_parser = positive)]
+    #[arg(long, value_name = "RATE", env = "TOKENWEIR_TUNE_OUTPUT_RATE")]
+    #[arg(value_parser = parse_positive)]
     pub output_rate: Option<f64>,
 }
 
@@ -135,12 +138,12 @@ Examples:
 
 The results are calculated. vLLM measures its real memory at startup; its log is authoritative.";
 
-fn positive(text: &str) -> Result<f64, &'static str> {
+fn parse_positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|number: &f64| (1e-6..=1e12).contains(number));
     number.ok_or("expected a number above 0")
 }
 
-fn share(text: &str) -> Result<f64, &'static str> {
+fn parse_share(text: &str) -> Result<f64, &'static str> {
     let share = text.parse().ok().filter(|share: &f64| *share > 0.0 && *share <= 1.0);
     share.ok_or("expected a share above 0 and at most 1, such as 0.9")
 }

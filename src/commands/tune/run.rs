@@ -2,7 +2,7 @@
 //! resulting settings.
 
 use super::args::{KvCacheDtype, TuneArgs};
-use crate::commands::{block_on, failed, resolve_optional_secret};
+use crate::commands::{block_on, report_error, resolve_optional_secret};
 use crate::config::{Secret, SecretError};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -44,8 +44,9 @@ enum TuneCommandError {
     Tune(#[from] TuneError),
 }
 
-/// Lengths that are assumed if no source gives them.
+/// Prompt lengths if no flag, trace, gateway or bench report gives them.
 const DEFAULT_PROMPT_TOKENS: TokenLengths = TokenLengths { mean: 1_000.0, p95: 4_000.0 };
+/// Output lengths if no flag, trace, gateway or bench report gives them.
 const DEFAULT_OUTPUT_TOKENS: TokenLengths = TokenLengths { mean: 200.0, p95: 500.0 };
 /// Environment variable of the admin token.
 const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
@@ -54,7 +55,7 @@ pub(crate) fn run(tune: TuneArgs) -> ExitCode {
     block_on(async move {
         match build_report(&tune).await {
             Ok(report) => print_report(&tune, &report),
-            Err(error) => failed(&error),
+            Err(error) => report_error(&error),
         }
     })
 }
@@ -64,7 +65,7 @@ fn print_report(tune: &TuneArgs, report: &TuneReport) -> ExitCode {
     if tune.json {
         match serde_json::to_string_pretty(report) {
             Ok(json) => println!("{json}"),
-            Err(error) => return failed(&error),
+            Err(error) => return report_error(&error),
         }
     } else {
         print!("{}", report.text());
@@ -118,7 +119,7 @@ fn stored_weights_bytes(folder: &Path) -> Option<u64> {
     let index = fs::read(folder.join("model.safetensors.index.json")).ok();
     let index: Option<Value> = index.and_then(|index| serde_json::from_slice(&index).ok());
     let total = index.and_then(|index| index["metadata"]["total_size"].as_u64());
-    let files = || {
+    let sum_file_sizes = || {
         let files = fs::read_dir(folder).ok()?.flatten();
         let is_weights = |file: &fs::DirEntry| {
             file.path().extension().is_some_and(|extension| extension == "safetensors")
@@ -126,7 +127,7 @@ fn stored_weights_bytes(folder: &Path) -> Option<u64> {
         let sizes = files.filter(is_weights).filter_map(|file| Some(file.metadata().ok()?.len()));
         Some(sizes.sum::<u64>())
     };
-    total.or_else(files).filter(|bytes| *bytes > 0)
+    total.or_else(sum_file_sizes).filter(|bytes| *bytes > 0)
 }
 
 fn read_bench_report(file: &Path) -> Result<BenchReport, TuneCommandError> {
@@ -139,7 +140,7 @@ fn read_bench_report(file: &Path) -> Result<BenchReport, TuneCommandError> {
     Ok(bench)
 }
 
-/// The engine's speed from the flags; values without a flag come from the bench report.
+/// The speed of the engine, from the flags. The bench report gives the values that no flag gives.
 fn resolve_speed(tune: &TuneArgs, bench: Option<&BenchReport>) -> EngineSpeed {
     let flags = &tune.speed;
     let mut speed = EngineSpeed {
@@ -149,9 +150,9 @@ fn resolve_speed(tune: &TuneArgs, bench: Option<&BenchReport>) -> EngineSpeed {
         sources: Vec::new(),
     };
     let Some(bench) = bench else { return speed };
-    let complaints = bench.generator.problems.iter();
-    let warning = |complaint: &String| format!("warning of the bench report: {complaint}");
-    speed.sources.extend(complaints.map(warning));
+    let problems = bench.generator.problems.iter();
+    let warning = |problem: &String| format!("warning of the bench report: {problem}");
+    speed.sources.extend(problems.map(warning));
     let step = bench.latencies.tpot.p50;
     if step > 0.0 && speed.step.is_none() {
         speed.step = Some(step);
@@ -161,9 +162,10 @@ fn resolve_speed(tune: &TuneArgs, bench: Option<&BenchReport>) -> EngineSpeed {
                 .into(),
         );
     }
-    let first = bench.latencies.service_ttft.p50 - speed.step.unwrap_or(0.0);
-    if first > 0.0 && speed.prefill.is_none() {
-        speed.prefill = Some(bench.counts.input_tokens as f64 / bench.counts.served as f64 / first);
+    let prefill_seconds = bench.latencies.service_ttft.p50 - speed.step.unwrap_or(0.0);
+    if prefill_seconds > 0.0 && speed.prefill.is_none() {
+        speed.prefill =
+            Some(bench.counts.input_tokens as f64 / bench.counts.served as f64 / prefill_seconds);
         speed.sources.push(
             "prompt tokens per second: mean prompt ÷ (median service TTFT − step) of the bench \
              report; too low if requests waited in a queue, so a report at low load is best"
@@ -174,7 +176,8 @@ fn resolve_speed(tune: &TuneArgs, bench: Option<&BenchReport>) -> EngineSpeed {
     speed
 }
 
-/// Prompt and output lengths from a trace, a gateway or a bench report, or else the defaults.
+/// The prompt and output lengths: from `--trace`, else from `--admin`, else from the bench report,
+/// else the defaults. Adds the assumptions about them to the sources of `speed`.
 async fn resolve_lengths(
     tune: &TuneArgs,
     bench: Option<&BenchReport>,
@@ -186,14 +189,14 @@ async fn resolve_lengths(
         let jobs = trace::read(BufReader::new(open)).map_err(trace_error)?;
         return lengths::from_trace(&jobs).ok_or_else(|| trace_error(TraceError::Empty));
     }
-    let p95_source = "95th percentiles of lengths: assumed to be three times the mean";
+    let p95_note = "95th percentiles of lengths: assumed to be three times the mean";
     if let Some(admin) = &tune.targets.admin {
         let token = resolve_optional_secret(&Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned()))
             .map_err(TuneCommandError::Token)?;
-        let asker =
+        let client =
             TargetClient::new(HttpClient::new(HttpClientTimeouts::default()), admin.clone(), token);
-        speed.sources.push(p95_source.into());
-        let page = asker.metrics().await?;
+        speed.sources.push(p95_note.into());
+        let page = client.metrics().await?;
         return lengths::from_metrics_page(&page).ok_or(TuneCommandError::GatewayIdle);
     }
     let Some(bench) = bench else { return Ok([DEFAULT_PROMPT_TOKENS, DEFAULT_OUTPUT_TOKENS]) };
@@ -201,7 +204,7 @@ async fn resolve_lengths(
         let mean = (tokens as f64 / bench.counts.served as f64).max(1.0);
         TokenLengths { mean, p95: mean * lengths::P95_TO_MEAN_RATIO }
     };
-    speed.sources.push(p95_source.into());
+    speed.sources.push(p95_note.into());
     let counts = &bench.counts;
     Ok([with_assumed_p95(counts.input_tokens), with_assumed_p95(counts.output_tokens)])
 }

@@ -7,7 +7,8 @@ use tokenweir_core::access::{Cors, KeyDigest, KeyFile, SaltKey};
 use tokenweir_core::openai::engine_control::Permissions;
 
 impl AccessConfig {
-    /// The access control of clients. `keys`: the keys file, if one is configured.
+    /// Builds the access control of clients. `keys`: the content of the keys file. `None`: clients
+    /// need no key.
     pub fn access_control(
         &self,
         keys: Option<&KeyFile>,

@@ -13,7 +13,8 @@ use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext, TlsError};
 pub type BackendTlsContexts = Vec<(String, Arc<TlsClientContext>)>;
 
 impl Config {
-    /// Builds backends from their entries and from the settings of all backends.
+    /// Builds backends from their entries and from the settings that apply to all backends. `env`
+    /// returns the value of an environment variable.
     pub fn build_backends(
         &self,
         entries: &[BackendConfig],
@@ -48,7 +49,8 @@ impl Config {
         }
     }
 
-    /// TLS of the connections to backends: the client certificates and the trusted CAs.
+    /// Builds the TLS contexts of the connections to backends from `backend_tls` and from the `tls`
+    /// settings of the entries.
     pub fn outbound_tls(&self, entries: &[BackendConfig]) -> Result<Arc<OutboundTls>, TlsError> {
         let outbound = OutboundTls::new(TlsClientContext::new(&self.backend_tls, Alpn::Http1)?);
         outbound.set_host_contexts(backend_tls_contexts(entries)?);
@@ -56,7 +58,7 @@ impl Config {
     }
 }
 
-/// TLS of the backends that have their own TLS settings.
+/// Builds the TLS contexts of the backends that have their own `tls` settings.
 pub fn backend_tls_contexts(entries: &[BackendConfig]) -> Result<BackendTlsContexts, TlsError> {
     let with_tls = entries.iter().filter_map(|entry| Some((entry, entry.tls.as_ref()?)));
     with_tls

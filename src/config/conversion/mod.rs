@@ -1,4 +1,5 @@
-//! Converts the configuration into the parts and the settings of the modules below it.
+//! Converts the configuration into the settings of other modules, and into backends, TLS contexts
+//! and the access control.
 
 mod access;
 mod backends;

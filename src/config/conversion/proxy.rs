@@ -11,13 +11,13 @@ use tokenweir_core::observe::ObservationSettings;
 use tokenweir_core::openai::PhraseMatcher;
 use tokenweir_core::record::TierResolver;
 
-/// Why a valid configuration gives no settings of the proxy.
+/// Why the settings of the proxy cannot be built from a valid configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxySettingsError {
     /// A key of a tier cannot be read.
     #[error(transparent)]
     Secret(#[from] UnreadableSecret),
-    /// The matcher of the phrases is too large.
+    /// The matcher of the model refusal phrases is too large.
     #[error("refusal_detection.refusal_phrases has too many phrases: remove some")]
     Phrases(#[from] aho_corasick::BuildError),
     /// The bucket bounds are invalid.
@@ -26,13 +26,14 @@ pub enum ProxySettingsError {
 }
 
 impl Config {
-    /// The settings of the proxy, if the process may use `available_memory` bytes.
+    /// The settings of the proxy. `available_memory`: the memory that the process may use, in
+    /// bytes. `None`: unknown.
     pub fn proxy_settings(
         &self,
         available_memory: Option<usize>,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<ProxySettings, ProxySettingsError> {
-        let names = &self.routing.session_headers;
+        let header_names = &self.routing.session_headers;
         Ok(ProxySettings {
             requests: RequestSettings {
                 first_output_timeout: self.timeouts.first_output,
@@ -40,7 +41,7 @@ impl Config {
                 body_idle_timeout: self.limits.body_idle_timeout,
                 tiers: self.tiers.resolver(env)?,
                 // The rules have checked that the names parse.
-                session_headers: names.iter().filter_map(|name| name.parse().ok()).collect(),
+                session_headers: header_names.iter().filter_map(|name| name.parse().ok()).collect(),
             },
             retry: self.retry,
             admission: self.admission.settings(),
@@ -72,28 +73,28 @@ impl AdmissionConfig {
             queue_capacity: self.queue_capacity,
             max_wait: self.max_wait,
             classes: self.classes(),
-            // The rules have checked that it parses.
+            // The rules have checked that the name parses.
             tenant_header: self.tenant_header.as_ref().and_then(|name| name.parse().ok()),
         })
     }
 }
 
 impl TiersConfig {
-    /// The tiers, with their resolved keys.
+    /// The resolver of the tier of a request, with the secrets of `tiers.keys`.
     fn resolver(
         &self,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<TierResolver, UnreadableSecret> {
-        let key = |configured: &TierKey| {
+        let resolve_key = |configured: &TierKey| {
             let purpose = format!("the key of tier `{}` (tiers.keys)", configured.tier);
             let secret = configured.key.resolve_for(&purpose, &env)?;
             Ok((secret.bearer().clone(), Arc::from(configured.tier.as_str())))
         };
         Ok(TierResolver {
-            // The rules have checked that it parses.
+            // The rules have checked that the name parses.
             header: self.header.as_ref().and_then(|name| name.parse().ok()),
             names: self.names.iter().map(|name| name.as_str().into()).collect(),
-            keys: self.keys.iter().map(key).collect::<Result<_, UnreadableSecret>>()?,
+            keys: self.keys.iter().map(resolve_key).collect::<Result<_, UnreadableSecret>>()?,
         })
     }
 }

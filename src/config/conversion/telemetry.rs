@@ -38,7 +38,9 @@ impl LoadedConfig {
         Ok(MetricsPushSettings::read(configured, env)?.filter(|_| metrics.enabled))
     }
 
-    /// Whether a standard variable replaces the endpoint at `path`, which only the file sets.
+    /// Whether a standard variable replaces the endpoint at `path`. It replaces a value of the
+    /// configuration file, and not a value of the gateway's own flag or variable. `variable` is the
+    /// standard variable of the signal.
     fn is_endpoint_overridden(
         &self,
         path: &str,

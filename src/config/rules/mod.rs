@@ -11,7 +11,7 @@ use super::root::Config;
 use super::sections::backends::{self, BackendConfig};
 use super::sections::settings::OtlpMetricsConfig;
 use super::sections::{access, discovery, limits};
-use super::violation::{RuleViolation, broken};
+use super::violation::{RuleViolation, violation_at};
 use crate::backend::routes::ModelConfig;
 use http::{HeaderName, Uri};
 use std::time::Duration;
@@ -25,7 +25,7 @@ const MIN_CAPTURE_BYTES: usize = 1 << 20;
 /// Maximum of `routing.decision_log_size`.
 const MAX_DECISION_LOG_SIZE: usize = 16_384;
 
-/// Maximum number of tiers.
+/// Maximum number of entries in `tiers.names` and `tiers.keys` together.
 const MAX_TIERS: usize = 20;
 
 /// Maximum number of `models`.
@@ -33,7 +33,7 @@ const MAX_MODEL_NAMES: usize = 100;
 /// Maximum length of a model name, in bytes.
 const MAX_MODEL_NAME_BYTES: usize = 256;
 
-/// Returns the first violation.
+/// Checks the rules of the whole configuration and returns the first violation.
 pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     backends::check(&config.backends)?;
     discovery::check(&config.discovery)?;
@@ -65,7 +65,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
 fn check_model_names(models: &[ModelConfig]) -> Result<(), RuleViolation> {
     if models.len() > MAX_MODEL_NAMES {
         let problem = "too many models: at most 100, because each adds time series";
-        return Err(broken("models", problem));
+        return Err(violation_at("models", problem));
     }
     let is_valid = |name: &str| {
         (1..=MAX_MODEL_NAME_BYTES).contains(&name.len()) && !name.chars().any(char::is_control)
@@ -77,42 +77,45 @@ fn check_model_names(models: &[ModelConfig]) -> Result<(), RuleViolation> {
         if let Some((key, _)) =
             texts.iter().find(|(_, text)| text.is_some_and(|text| !is_valid(text)))
         {
-            return Err(broken(
+            return Err(violation_at(
                 &path(key),
                 "a model name has 1 to 256 bytes and no control characters",
             ));
         }
         if let Some(earlier) = models.iter().take(index).position(|other| other.name == *name) {
             let problem = format!("`{name}` is already the name of models[{earlier}]");
-            return Err(broken(&path("name"), problem));
+            return Err(violation_at(&path("name"), problem));
         }
         let Some(target) = served_as else { continue };
-        let next =
-            models.iter().find(|other| other.name == *target).and_then(ModelConfig::alias_of);
-        if let Some(next) = next {
-            let problem = format!("`{target}` is itself an alias of `{next}`; write `{next}` here");
-            return Err(broken(&path("served_as"), problem));
+        let target_model = models.iter().find(|other| other.name == *target);
+        if let Some(served) = target_model.and_then(ModelConfig::alias_of) {
+            let problem =
+                format!("`{target}` is itself an alias of `{served}`; write `{served}` here");
+            return Err(violation_at(&path("served_as"), problem));
         }
     }
     Ok(())
 }
 
+/// Checks that the `backends` of each model are not empty and are configured.
 fn check_model_backends(config: &Config) -> Result<(), RuleViolation> {
     let ids: Vec<BackendId> = config.backends.iter().map(BackendConfig::id).collect();
-    // Without `backends`, flags or variables may give them. With discovery, others may be found.
-    let are_all_known = !ids.is_empty() && config.discovery.is_empty();
+    // If `backends` is empty, flags or variables may name backends later. Discovery may find
+    // others.
+    let are_ids_complete = !ids.is_empty() && config.discovery.is_empty();
     for (index, model) in config.models.iter().enumerate() {
         let Some(names) = &model.backends else { continue };
         if names.is_empty() {
             let problem = "list at least one backend, or write null for all that serve the model";
-            return Err(broken(&format!("models.{index}.backends"), problem));
+            return Err(violation_at(&format!("models.{index}.backends"), problem));
         }
-        let is_known = |name: &String| ids.iter().any(|id| id.as_str() == name);
-        let unknown = names.iter().position(|name| are_all_known && !is_known(name));
+        let is_configured = |name: &String| ids.iter().any(|id| id.as_str() == name);
+        let unknown = names.iter().position(|name| are_ids_complete && !is_configured(name));
         if let Some(unknown) = unknown {
-            let known = listed(ids.iter());
-            let problem = format!("unknown backend `{}`; `backends` has {known}", names[unknown]);
-            return Err(broken(&format!("models.{index}.backends.{unknown}"), problem));
+            let listed_ids = listed(ids.iter());
+            let name = &names[unknown];
+            let problem = format!("unknown backend `{name}`; `backends` has {listed_ids}");
+            return Err(violation_at(&format!("models.{index}.backends.{unknown}"), problem));
         }
     }
     Ok(())
@@ -128,7 +131,7 @@ fn check_listeners_distinct(config: &Config) -> Result<(), RuleViolation> {
 }
 
 fn check_durations(config: &Config) -> Result<(), RuleViolation> {
-    let positive = [
+    let durations = [
         ("timeouts.connect", config.timeouts.connect),
         ("timeouts.response_headers", config.timeouts.response_headers),
         ("timeouts.idle_connection", config.timeouts.idle_connection),
@@ -143,9 +146,9 @@ fn check_durations(config: &Config) -> Result<(), RuleViolation> {
         ("slow.write_stall", config.slow.write_stall),
     ];
     if let Some((path, _)) =
-        positive.iter().find(|(_, duration)| *duration < Duration::from_millis(1))
+        durations.iter().find(|(_, duration)| *duration < Duration::from_millis(1))
     {
-        return Err(broken(path, "this must be 1ms or more"));
+        return Err(violation_at(path, "this must be 1ms or more"));
     }
     if config.scrape.max_interval < config.scrape.min_interval {
         let paths = ["scrape.max_interval", "scrape.min_interval"].map(str::to_owned);
@@ -157,7 +160,7 @@ fn check_durations(config: &Config) -> Result<(), RuleViolation> {
 
 fn check_sizes(config: &Config) -> Result<(), RuleViolation> {
     if config.scrape.max_page == 0 {
-        return Err(broken("scrape.max_page", "this must be more than 0"));
+        return Err(violation_at("scrape.max_page", "this must be more than 0"));
     }
     Ok(())
 }
@@ -165,9 +168,10 @@ fn check_sizes(config: &Config) -> Result<(), RuleViolation> {
 fn check_session_headers(config: &Config) -> Result<(), RuleViolation> {
     let names = &config.routing.session_headers;
     match names.iter().find(|name| name.parse::<HeaderName>().is_err()) {
-        Some(name) => {
-            Err(broken("routing.session_headers", format!("`{name}` is not a valid header name")))
-        }
+        Some(name) => Err(violation_at(
+            "routing.session_headers",
+            format!("`{name}` is not a valid header name"),
+        )),
         None => Ok(()),
     }
 }
@@ -175,7 +179,7 @@ fn check_session_headers(config: &Config) -> Result<(), RuleViolation> {
 fn check_decision_log(config: &Config) -> Result<(), RuleViolation> {
     let routing = &config.routing;
     if routing.decision_log_size > MAX_DECISION_LOG_SIZE {
-        return Err(broken(
+        return Err(violation_at(
             "routing.decision_log_size",
             format!("this must be at most {MAX_DECISION_LOG_SIZE}"),
         ));
@@ -183,7 +187,7 @@ fn check_decision_log(config: &Config) -> Result<(), RuleViolation> {
     for (index, kind) in routing.shadow.iter().enumerate() {
         if routing.shadow[..index].contains(kind) {
             let problem = format!("`{}` is listed twice: remove one", kind.name());
-            return Err(broken(&format!("routing.shadow.{index}"), problem));
+            return Err(violation_at(&format!("routing.shadow.{index}"), problem));
         }
     }
     Ok(())
@@ -203,11 +207,11 @@ fn check_kv_aware_weights(config: &Config) -> Result<(), RuleViolation> {
     ];
     let is_weight = |weight: f64| weight.is_finite() && weight >= 0.0;
     if let Some((path, _)) = weights.iter().find(|(_, weight)| !is_weight(*weight)) {
-        return Err(broken(path, "a weight must be 0 or more"));
+        return Err(violation_at(path, "a weight must be 0 or more"));
     }
     let horizon = kv_aware.horizon_seconds;
     if !(horizon.is_finite() && horizon > 0.0) {
-        return Err(broken("routing.kv_aware.horizon_seconds", "this must be more than 0"));
+        return Err(violation_at("routing.kv_aware.horizon_seconds", "this must be more than 0"));
     }
     Ok(())
 }
@@ -222,27 +226,27 @@ fn check_admission(config: &Config) -> Result<(), RuleViolation> {
         ("admission.max_in_flight", admission.max_in_flight),
     ];
     if let Some((path, _)) = thresholds.iter().find(|(_, threshold)| *threshold == Some(0)) {
-        return Err(broken(path, "this must be 1 or more, or null for no threshold"));
+        return Err(violation_at(path, "this must be 1 or more, or null for no threshold"));
     }
     if admission.max_kv_usage.is_some_and(|usage| !(0.01..=MAX_KV_USAGE).contains(&usage)) {
         let problem = "this must be between 0.01 and 0.99, or null for no threshold";
-        return Err(broken("admission.max_kv_usage", problem));
+        return Err(violation_at("admission.max_kv_usage", problem));
     }
     let header = admission.tenant_header.as_ref();
     if header.is_some_and(|name| name.parse::<HeaderName>().is_err()) {
-        return Err(broken("admission.tenant_header", "this is not a valid header name"));
+        return Err(violation_at("admission.tenant_header", "this is not a valid header name"));
     }
     for (index, class) in admission.classes.iter().enumerate() {
         let path = format!("admission.classes.{index}");
         if admission.classes[..index].contains(class) {
-            return Err(broken(&path, format!("`{class}` is listed twice: remove one")));
+            return Err(violation_at(&path, format!("`{class}` is listed twice: remove one")));
         }
         let tiers = &config.tiers;
         let is_tier =
             tiers.names.contains(class) || tiers.keys.iter().any(|key| key.tier == *class);
         if !is_tier && class != DEFAULT_CLASS {
             let problem = format!("`{class}` is neither a tier of `tiers` nor `{DEFAULT_CLASS}`");
-            return Err(broken(&path, problem));
+            return Err(violation_at(&path, problem));
         }
     }
     Ok(())
@@ -251,22 +255,23 @@ fn check_admission(config: &Config) -> Result<(), RuleViolation> {
 fn check_tiers(config: &Config) -> Result<(), RuleViolation> {
     let tiers = &config.tiers;
     if tiers.header.as_ref().is_some_and(|name| name.parse::<HeaderName>().is_err()) {
-        return Err(broken("tiers.header", "this is not a valid header name"));
+        return Err(violation_at("tiers.header", "this is not a valid header name"));
     }
     let keys = tiers.keys.iter().enumerate();
     let key_tiers = keys.map(|(index, key)| (format!("tiers.keys.{index}.tier"), &key.tier));
     let names = tiers.names.iter().enumerate();
     let names = names.map(|(index, name)| (format!("tiers.names.{index}"), name));
-    let mut all = names.chain(key_tiers);
+    let mut tier_names = names.chain(key_tiers);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let is_label = |name: &str| (1..=32).contains(&name.len()) && name.chars().all(is_plain);
-    match all.find(|(_, name)| !is_label(name)) {
+    match tier_names.find(|(_, name)| !is_label(name)) {
         Some((path, _)) => {
-            Err(broken(&path, "a tier has 1 to 32 characters: letters, digits and `-_.`"))
+            Err(violation_at(&path, "a tier has 1 to 32 characters: letters, digits and `-_.`"))
         }
-        None if tiers.names.len() + tiers.keys.len() > MAX_TIERS => {
-            Err(broken("tiers.names", "too many tiers: at most 20, because each adds time series"))
-        }
+        None if tiers.names.len() + tiers.keys.len() > MAX_TIERS => Err(violation_at(
+            "tiers.names",
+            "too many tiers: at most 20, because each adds time series",
+        )),
         None => Ok(()),
     }
 }
@@ -274,16 +279,19 @@ fn check_tiers(config: &Config) -> Result<(), RuleViolation> {
 fn check_stream_detection(config: &Config) -> Result<(), RuleViolation> {
     let multiplier = config.stalls.p99_multiplier;
     if !(multiplier.is_finite() && multiplier >= 1.0) {
-        return Err(broken("stalls.p99_multiplier", "this must be 1 or more"));
+        return Err(violation_at("stalls.p99_multiplier", "this must be 1 or more"));
     }
     if config.stalls.abort_after.is_some_and(|limit| limit < config.stalls.min_gap) {
-        return Err(broken("stalls.abort_after", "this must not be less than stalls.min_gap"));
+        return Err(violation_at(
+            "stalls.abort_after",
+            "this must not be less than stalls.min_gap",
+        ));
     }
     let phrases = &config.refusal_detection.refusal_phrases;
     match phrases.iter().position(|phrase| phrase.trim().len() < 3) {
         Some(index) => {
             let path = format!("refusal_detection.refusal_phrases.{index}");
-            Err(broken(&path, "a phrase has at least 3 characters"))
+            Err(violation_at(&path, "a phrase has at least 3 characters"))
         }
         None => Ok(()),
     }
@@ -291,7 +299,7 @@ fn check_stream_detection(config: &Config) -> Result<(), RuleViolation> {
 
 fn check_tracing(config: &Config) -> Result<(), RuleViolation> {
     if config.tracing.ratio.is_some_and(|ratio| !(0.0..=1.0).contains(&ratio)) {
-        return Err(broken("tracing.ratio", "this must be between 0 and 1"));
+        return Err(violation_at("tracing.ratio", "this must be between 0 and 1"));
     }
     let is_link = |url: &String| {
         let is_web = url.starts_with("http://") || url.starts_with("https://");
@@ -299,20 +307,20 @@ fn check_tracing(config: &Config) -> Result<(), RuleViolation> {
     };
     if config.tracing.ui.as_ref().is_some_and(|url| !is_link(url)) {
         let problem = "write an http:// or https:// URL with {trace_id} and without a password";
-        return Err(broken("tracing.ui", problem));
+        return Err(violation_at("tracing.ui", problem));
     }
     match config.tracing.endpoint.as_deref().map(check_collector_url) {
-        Some(Err(problem)) => Err(broken("tracing.endpoint", problem)),
+        Some(Err(problem)) => Err(violation_at("tracing.endpoint", problem)),
         _ => Ok(()),
     }
 }
 
 fn check_metrics_push(otlp: &OtlpMetricsConfig) -> Result<(), RuleViolation> {
     if otlp.interval.is_some_and(|interval| interval < Duration::from_secs(1)) {
-        return Err(broken("metrics.otlp.interval", "this must be 1s or more"));
+        return Err(violation_at("metrics.otlp.interval", "this must be 1s or more"));
     }
     match otlp.endpoint.as_deref().map(check_collector_url) {
-        Some(Err(problem)) => Err(broken("metrics.otlp.endpoint", problem)),
+        Some(Err(problem)) => Err(violation_at("metrics.otlp.endpoint", problem)),
         _ => Ok(()),
     }
 }
@@ -320,13 +328,13 @@ fn check_metrics_push(otlp: &OtlpMetricsConfig) -> Result<(), RuleViolation> {
 fn check_trace_capture(config: &Config) -> Result<(), RuleViolation> {
     let capture = &config.trace_capture;
     if !(capture.sample > 0.0 && capture.sample <= 1.0) {
-        return Err(broken("trace_capture.sample", "this must be more than 0 and at most 1"));
+        return Err(violation_at("trace_capture.sample", "this must be more than 0 and at most 1"));
     }
     if capture.max_bytes < MIN_CAPTURE_BYTES {
-        return Err(broken("trace_capture.max_bytes", "this must be 1MiB or more"));
+        return Err(violation_at("trace_capture.max_bytes", "this must be 1MiB or more"));
     }
     if capture.file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
-        return Err(broken("trace_capture.file", "write the path of a file, or null"));
+        return Err(violation_at("trace_capture.file", "write the path of a file, or null"));
     }
     Ok(())
 }

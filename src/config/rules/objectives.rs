@@ -1,7 +1,7 @@
 //! Validation of `slos` and `metrics.buckets`.
 
 use crate::config::root::Config;
-use crate::config::violation::{RuleViolation, broken};
+use crate::config::violation::{RuleViolation, violation_at};
 use crate::telemetry::metrics_registry::buckets::{
     BucketOverrides, BucketOverridesError, histograms,
 };
@@ -11,39 +11,43 @@ use tokenweir_core::slo::Objective;
 /// Maximum number of objectives.
 const MAX_OBJECTIVES: usize = 20;
 
-/// Returns the first violation.
+/// Checks the rules of `slos` and `metrics.buckets` and returns the first violation.
 pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     if config.slos.len() > MAX_OBJECTIVES {
         let problem = "too many objectives: at most 20, because each adds time series";
-        return Err(broken("slos", problem));
+        return Err(violation_at("slos", problem));
     }
     for (index, slo) in config.slos.iter().enumerate() {
         let path = |key: &str| format!("slos.{index}.{key}");
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if !(1..=32).contains(&slo.name.len()) || !slo.name.chars().all(is_plain) {
             let problem = "a name has 1 to 32 characters: letters, digits and `-_.`";
-            return Err(broken(&path("name"), problem));
+            return Err(violation_at(&path("name"), problem));
         }
         let is_same = |other: &Objective| other.name == slo.name;
         if let Some(earlier) = config.slos[..index].iter().position(is_same) {
             let problem = format!("`{}` is already the name of slos[{earlier}]", slo.name);
-            return Err(broken(&path("name"), problem));
+            return Err(violation_at(&path("name"), problem));
         }
         let tiers = &config.tiers;
         let names = || tiers.names.iter().chain(tiers.keys.iter().map(|key| &key.tier));
         if let Some(tier) = slo.tier.as_ref().filter(|tier| names().all(|name| name != *tier)) {
-            let known: Vec<&String> = names().collect();
-            let problem = match known.len() {
+            let tier_names: Vec<&String> = names().collect();
+            let problem = match tier_names.len() {
                 0 => format!("unknown tier `{tier}`: `tiers` has no tiers"),
-                _ => format!("unknown tier `{tier}`: `tiers` has {}", listed(known.into_iter())),
+                _ => {
+                    let listed_names = listed(tier_names.into_iter());
+                    format!("unknown tier `{tier}`: `tiers` has {listed_names}")
+                }
             };
-            return Err(broken(&path("tier"), problem));
+            return Err(violation_at(&path("tier"), problem));
         }
     }
     let buckets = BucketOverrides::new(&config.metrics.buckets, &config.slos);
     buckets.map(|_| ()).map_err(|error| bucket_violation(&error))
 }
 
+/// The violation for invalid `metrics.buckets`.
 fn bucket_violation(error: &BucketOverridesError) -> RuleViolation {
     let path = |metric: &str| format!("metrics.buckets.{metric}");
     match error {
@@ -51,9 +55,11 @@ fn bucket_violation(error: &BucketOverridesError) -> RuleViolation {
             let similarity = |name: &&str| strsim::jaro_winkler(metric, name);
             let nearest = histograms().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
             let problem = format!("{error}; did you mean `{}`?", nearest.unwrap_or_default());
-            broken(&path(metric), problem)
+            violation_at(&path(metric), problem)
         }
-        BucketOverridesError::InvalidBounds(metric) => broken(&path(metric), error.to_string()),
+        BucketOverridesError::InvalidBounds(metric) => {
+            violation_at(&path(metric), error.to_string())
+        }
         BucketOverridesError::TooManyBounds { metric, .. } => RuleViolation {
             paths: vec![path(metric), "slos".to_owned()],
             problem: format!("`{metric}`: {error}"),

@@ -1,23 +1,24 @@
 //! Validation of `quality`.
 
-use super::payload_log::{MIN_FILE_BYTES, MIN_LINES_PER_FILE, is_http};
-use crate::config::violation::{RuleViolation, broken};
+use super::payload_log::{MIN_FILE_BYTES, MIN_TEXTS_PER_FILE, is_http};
+use crate::config::violation::{RuleViolation, violation_at};
 use crate::telemetry::payload_log;
 use crate::telemetry::quality::QualitySettings;
 use std::time::Duration;
 
-/// Maximum share of requests.
+/// Maximum of `quality.sample`, the share of requests that are sampled.
 const MAX_SAMPLE_RATIO: f64 = 0.05;
 
-/// Maximum timeout of a judge.
+/// Maximum of `quality.judge_timeout`.
 const MAX_JUDGE_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Returns the first violation. `payloads` has the redaction that also applies to quality samples.
+/// Checks the rules of `quality` and returns the first violation. `payloads` configures the
+/// redaction of quality samples too.
 pub(super) fn check(
     quality: &QualitySettings,
     payloads: &payload_log::PayloadLogSettings,
 ) -> Result<(), RuleViolation> {
-    let fail = |key: &str, problem: &str| Err(broken(&format!("quality.{key}"), problem));
+    let fail = |key: &str, problem: &str| Err(violation_at(&format!("quality.{key}"), problem));
     if !(0.0..=MAX_SAMPLE_RATIO).contains(&quality.sample) {
         return fail("sample", "this must be between 0 and 0.05, which is 5 % of all requests");
     }
@@ -28,7 +29,7 @@ pub(super) fn check(
         return fail("file", "log.payloads.file is the same file: write another path");
     }
     // A line contains a prompt, a response and their metadata.
-    if quality.max_file_bytes < MIN_FILE_BYTES.max(MIN_LINES_PER_FILE * payloads.max_bytes) {
+    if quality.max_file_bytes < MIN_FILE_BYTES.max(MIN_TEXTS_PER_FILE * payloads.max_bytes) {
         return fail(
             "max_file_bytes",
             "this must be at least 1MiB and at least 32 times log.payloads.max_bytes",
@@ -49,7 +50,7 @@ pub(super) fn check(
     let is_redacted =
         !payloads.redact.is_empty() || payloads.command.is_some() || payloads.url.is_some();
     if quality.share() > 0.0 && !is_redacted {
-        return Err(broken(
+        return Err(violation_at(
             "log.payloads.redact",
             "quality samples need redaction: set redact, command or url of log.payloads",
         ));
@@ -62,7 +63,7 @@ mod tests {
     use crate::config::{Config, Overrides};
     use std::path::Path;
 
-    /// The problem of this configuration, if it is invalid.
+    /// The problem of a configuration with these keys. `None`: the configuration is valid.
     fn problem(quality: &str, log: &str) -> Option<String> {
         let text = format!("quality: {{ {quality} }}\nlog: {{ payloads: {{ {log} }} }}\n");
         let loaded = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
@@ -74,8 +75,8 @@ mod tests {
     fn invalid_quality_settings_are_reported() {
         const SAMPLE: &str = " this must be between 0 and 0.05, which is 5 % of all requests";
         assert_eq!(problem("", ""), None);
-        let whole = "enabled: true, sample: 0.05, file: a, judge: 'http://judge:1/score'";
-        assert_eq!(problem(whole, ""), None);
+        let valid = "enabled: true, sample: 0.05, file: a, judge: 'http://judge:1/score'";
+        assert_eq!(problem(valid, ""), None);
         assert_eq!(problem("enabled: true, sample: 0, window: 1m, baseline_window: 2m", ""), None);
         for (quality, log, expected) in [
             ("sample: 0.06", "", SAMPLE),

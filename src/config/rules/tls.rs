@@ -1,20 +1,25 @@
 //! Validation of `tls`, `backend_tls` and `backends[].tls`.
 
 use crate::config::root::Config;
-use crate::config::violation::{RuleViolation, broken};
+use crate::config::violation::{RuleViolation, violation_at};
 use tokenweir_net::tls::{Acceptor, Alpn, TlsClientContext, TlsClientSettings};
 
-/// Returns the first violation.
+/// Checks the rules of these keys and returns the first violation.
 pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     let tls = &config.tls;
     match (&tls.cert, &tls.key) {
-        (Some(_), None) => return Err(broken("tls.cert", "the certificate needs its `key`")),
-        (None, Some(_)) => return Err(broken("tls.key", "the key needs its certificate: `cert`")),
+        (Some(_), None) => return Err(violation_at("tls.cert", "the certificate needs its `key`")),
+        (None, Some(_)) => {
+            return Err(violation_at("tls.key", "the key needs its certificate: `cert`"));
+        }
         (None, None) if tls.client_ca.is_some() => {
-            return Err(broken("tls.client_ca", "TLS is off: set `cert` and `key` to enable it"));
+            return Err(violation_at(
+                "tls.client_ca",
+                "TLS is off: set `cert` and `key` to enable it",
+            ));
         }
         (None, None) if tls.admin => {
-            return Err(broken("tls.admin", "TLS is off: set `cert` and `key` to enable it"));
+            return Err(violation_at("tls.admin", "TLS is off: set `cert` and `key` to enable it"));
         }
         _ => {}
     }
@@ -23,7 +28,10 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
         let Some(tls) = &backend.tls else { continue };
         let path = format!("backends.{index}.tls");
         if !backend.url.is_https() {
-            return Err(broken(&path, format!("{} does not use TLS; write https://", backend.url)));
+            return Err(violation_at(
+                &path,
+                format!("{} does not use TLS; write https://", backend.url),
+            ));
         }
         check_client_certificate(&path, tls)?;
     }
@@ -34,23 +42,26 @@ fn check_client_certificate(path: &str, tls: &TlsClientSettings) -> Result<(), R
     let at = |key: &str| format!("{path}.{key}");
     match (&tls.client_cert, &tls.client_key) {
         (Some(_), None) => {
-            return Err(broken(&at("client_cert"), "the certificate needs its `client_key`"));
+            return Err(violation_at(&at("client_cert"), "the certificate needs its `client_key`"));
         }
         (None, Some(_)) => {
-            return Err(broken(&at("client_key"), "the key needs its certificate: `client_cert`"));
+            return Err(violation_at(
+                &at("client_key"),
+                "the key needs its certificate: `client_cert`",
+            ));
         }
         _ => {}
     }
     match tls.server_name.as_ref().map(|name| (name, tokenweir_net::tls::is_server_name(name))) {
         Some((name, false)) => {
-            Err(broken(&at("server_name"), format!("`{name}` is not a valid server name")))
+            Err(violation_at(&at("server_name"), format!("`{name}` is not a valid server name")))
         }
         _ => Ok(()),
     }
 }
 
-/// Problems with TLS files on this machine. They are not errors, because the files may exist on the
-/// machine where the gateway runs.
+/// The problems with TLS files on this machine. These problems are not errors, because the files
+/// may exist on the machine where the gateway runs.
 pub(crate) fn notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |path: &str, error: Option<tokenweir_net::tls::TlsError>| {
@@ -78,7 +89,7 @@ mod tests {
 
     #[test]
     fn incomplete_tls_settings_are_rejected() {
-        for (text, wanted) in [
+        for (text, expected) in [
             ("tls: { cert: a.pem }", "needs its `key`"),
             ("tls: { key: a.pem }", "needs its certificate"),
             ("tls: { client_ca: a.pem }", "TLS is off"),
@@ -94,13 +105,13 @@ mod tests {
             ("limits: { header: 1KiB }", "8KiB or more"),
         ] {
             let problem = problem(text).unwrap_or_default();
-            assert!(problem.contains(wanted), "{text}: {problem}");
+            assert!(problem.contains(expected), "{text}: {problem}");
         }
-        let whole = "tls: { cert: a.pem, key: b.pem, client_ca: c.pem, admin: true }\n\
+        let valid = "tls: { cert: a.pem, key: b.pem, client_ca: c.pem, admin: true }\n\
                      backend_tls: { ca: a.pem, client_cert: b.pem, client_key: c.pem }\n\
                      backends: [{ url: 'https://a', tls: { ca: d.pem, server_name: 10.0.0.1 } }]\n\
                      limits: { memory: 4GiB, connections: 9 }";
-        assert_eq!(problem(whole), None);
+        assert_eq!(problem(valid), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! Kubernetes Secret and can change without the configuration.
 
 use super::secret::Secret;
-use crate::config::violation::{RuleViolation, broken};
+use crate::config::violation::{RuleViolation, violation_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -51,14 +51,14 @@ pub enum SaltSource {
     Tenant,
 }
 
-/// Returns the first violation.
+/// Checks the rules of `access` and returns the first violation.
 pub(crate) fn check(access: &AccessConfig) -> Result<(), RuleViolation> {
     if access.keys_file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
-        return Err(broken("access.keys_file", "write the path of a file, or null"));
+        return Err(violation_at("access.keys_file", "write the path of a file, or null"));
     }
     if access.cache_salt.derive.is_some() && access.keys_file.is_none() {
         let problem = "salts are derived from tenants, which need access.keys_file: set it";
-        return Err(broken("access.cache_salt.derive", problem));
+        return Err(violation_at("access.cache_salt.derive", problem));
     }
     let is_name = |name: &String| {
         !name.is_empty()
@@ -66,12 +66,12 @@ pub(crate) fn check(access: &AccessConfig) -> Result<(), RuleViolation> {
     };
     if let Some(index) = access.admin_hosts.iter().position(|name| !is_name(name)) {
         let problem = "write a host name without a scheme and port, such as gateway.example.com";
-        return Err(broken(&format!("access.admin_hosts.{index}"), problem));
+        return Err(violation_at(&format!("access.admin_hosts.{index}"), problem));
     }
     match access.cors.stray() {
         Some(index) => {
             let problem = "write `*` or an origin as browsers send it, such as https://example.com";
-            Err(broken(&format!("access.cors.origins.{index}"), problem))
+            Err(violation_at(&format!("access.cors.origins.{index}"), problem))
         }
         None => Ok(()),
     }

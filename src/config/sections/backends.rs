@@ -2,7 +2,7 @@
 
 use super::secret::Secret;
 use super::settings::UsageMode;
-use crate::config::violation::{RuleViolation, broken};
+use crate::config::violation::{RuleViolation, violation_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use tokenweir_core::address::{BackendAddress, BackendAddressError};
@@ -59,19 +59,20 @@ impl BackendConfig {
         }
     }
 
-    /// The configured name, or the host and port.
+    /// The id of the backend: its configured name, or else the host and port of its URL.
     pub fn id(&self) -> BackendId {
         self.name.as_deref().map_or_else(|| self.url.default_id(), BackendId::new)
     }
 }
 
-/// Checks that names and addresses are unique and that no weight is too large.
+/// Checks that names and addresses of backends are unique and that no weight is too large. Returns
+/// the first violation.
 pub(crate) fn check(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
     check_backends_distinct(backends)?;
     match backends.iter().position(|backend| is_weight_too_large(backend.weight)) {
         Some(index) => {
             let problem = format!("a weight is at most {MAX_WEIGHT}");
-            Err(broken(&format!("backends.{index}.weight"), problem))
+            Err(violation_at(&format!("backends.{index}.weight"), problem))
         }
         None => Ok(()),
     }
@@ -87,7 +88,7 @@ fn check_backends_distinct(backends: &[BackendConfig]) -> Result<(), RuleViolati
             let earlier_entry = format!("backends[{earlier_index}]");
             if is_same_endpoint(&earlier.url, &backend.url) {
                 let problem = format!("{} is already the url of {earlier_entry}", backend.url);
-                return Err(broken(&format!("backends.{index}.url"), problem));
+                return Err(violation_at(&format!("backends.{index}.url"), problem));
             }
             if earlier.id() == backend.id() {
                 let problem = format!("`{}` is already the name of {earlier_entry}", backend.id());
@@ -116,13 +117,14 @@ fn write_address<S: Serializer>(address: &BackendAddress, to: S) -> Result<S::Ok
 fn read_address<'de, D: Deserializer<'de>>(from: D) -> Result<BackendAddress, D::Error> {
     let url = String::deserialize(from)?;
     BackendAddress::parse(&url).map_err(|error| match error {
-        // Other error messages quote the URL, which may contain a password here.
+        // The error messages of other problems quote the URL, which may contain a password here.
         _ if url.contains('@') => D::Error::custom(BackendAddressError::Credentials),
         error => D::Error::custom(error),
     })
 }
 
-/// Names are metric labels: short, and without characters that need escapes.
+/// Reads the name of a backend. Names are values of metric labels, so they must be short and
+/// contain no characters that need escapes.
 fn read_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     let Some(name) = Option::<String>::deserialize(from)? else { return Ok(None) };
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/".contains(c);
@@ -133,6 +135,7 @@ fn read_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Er
     Ok(Some(name))
 }
 
+/// Reads an optional number from 0 to 1.
 pub(crate) fn read_share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     let share = Option::<f64>::deserialize(from)?;
     if share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {

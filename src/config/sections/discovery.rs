@@ -4,7 +4,7 @@ use super::backends::{self, BackendConfig};
 use super::kubernetes::KubernetesConfig;
 use super::secret::Secret;
 use super::settings::UsageMode;
-use crate::config::violation::{RuleViolation, broken};
+use crate::config::violation::{RuleViolation, violation_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -52,10 +52,11 @@ fn default_interval() -> Duration {
     Duration::from_secs(5)
 }
 
-// === impl Discovery ===
+// === impl DiscoveryConfig ===
 
 impl DiscoveryConfig {
-    /// Applies the defaults of the source to a discovered backend.
+    /// Applies the settings of the source to a discovered backend. The values of an entry of a file
+    /// take precedence.
     pub fn apply_defaults(&self, backend: BackendConfig) -> BackendConfig {
         BackendConfig {
             api_key: backend.api_key.or_else(|| self.api_key.clone()),
@@ -67,15 +68,15 @@ impl DiscoveryConfig {
     }
 }
 
-/// Returns the first violation.
+/// Checks the rules of `discovery` and returns the first violation.
 pub(crate) fn check(sources: &[DiscoveryConfig]) -> Result<(), RuleViolation> {
     for (index, source) in sources.iter().enumerate() {
         let fail = |key: &str, problem: &str| {
-            Err(broken(&format!("discovery.{index}{key}"), problem.to_owned()))
+            Err(violation_at(&format!("discovery.{index}{key}"), problem.to_owned()))
         };
         let dns_targets = [&source.dns, &source.srv].into_iter().flatten().count();
-        let others = [source.file.is_some(), source.kubernetes.is_some()];
-        match dns_targets + others.into_iter().filter(|is_set| *is_set).count() {
+        let other_targets = [source.file.is_some(), source.kubernetes.is_some()];
+        match dns_targets + other_targets.into_iter().filter(|is_set| *is_set).count() {
             0 => return fail("", "a source needs one of `file`, `dns`, `srv` and `kubernetes`"),
             1 => {}
             _ => {

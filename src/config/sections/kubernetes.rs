@@ -36,11 +36,11 @@ pub enum PodPort {
 /// Maximum length of the name of a Service, a namespace or a port, in bytes.
 const MAX_LABEL_BYTES: usize = 63;
 
-// === impl Kubernetes ===
+// === impl KubernetesConfig ===
 
 impl KubernetesConfig {
-    /// The first invalid key, as a suffix of the path, and its problem. The key is empty if this
-    /// build does not support `KubernetesConfig`.
+    /// The first invalid key, as a suffix of the path such as `.port`, and its problem. The suffix
+    /// is empty if this program was built without Kubernetes support.
     pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         const NAME: &str = "a name has 1 to 63 characters: lowercase letters, digits and `-`";
         if !cfg!(feature = "kubernetes") {
@@ -66,7 +66,7 @@ impl KubernetesConfig {
         (!is_url).then_some((".url", "write http://HOST:PORT or https://HOST:PORT"))
     }
 
-    /// The configured API server. `None`: the default one, or `url` is invalid.
+    /// The configured API server. `None`: `url` is not set or is invalid.
     pub fn server(&self) -> Option<Uri> {
         let url: Uri = self.url.as_deref()?.parse().ok()?;
         let is_http = matches!(url.scheme_str(), Some("http" | "https"));

@@ -1,7 +1,7 @@
 //! The configuration of limits on clients. The gateway rejects a request over a limit before it
 //! reaches a backend.
 
-use crate::config::violation::{RuleViolation, broken};
+use crate::config::violation::{RuleViolation, violation_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -60,18 +60,20 @@ pub struct LimitsConfig {
 
 /// Minimum of `header`: the smallest buffer that the HTTP server supports, in bytes.
 const MIN_HEADER_BYTES: usize = 8 << 10;
-/// Minimum of `memory`: below it the gateway would reject every request.
+/// Minimum of `memory`, in bytes. With a lower limit the gateway would reject every request.
 const MIN_MEMORY_LIMIT_BYTES: usize = 64 << 20;
 
-/// The body memory must hold one body twice, because an edited body is held twice.
+/// Minimum of `body_memory` as a multiple of `body`. The gateway holds a body twice while it edits
+/// the body.
 const MIN_BUFFERED_BODIES: usize = 2;
-/// Bodies get one in this number of the bytes that the process may use.
+/// Default of `body_memory`: the memory that the process may use, divided by this number.
 const BODY_MEMORY_DIVISOR: usize = 4;
-/// The body memory if the memory limit of the process is unknown.
+/// Default of `body_memory` if the memory that the process may use is unknown, in bytes.
 const DEFAULT_BODY_MEMORY_BYTES: usize = 1 << 30;
 
 impl LimitsConfig {
-    /// The memory for all bodies, if the process may use `available_bytes`.
+    /// Maximum memory for the bodies of all requests together, in bytes. `available_bytes`: the
+    /// memory that the process may use. `None`: unknown.
     pub fn body_memory(&self, available_bytes: Option<usize>) -> usize {
         let default_bytes = available_bytes
             .map_or(DEFAULT_BODY_MEMORY_BYTES, |available| available / BODY_MEMORY_DIVISOR);
@@ -82,8 +84,8 @@ impl LimitsConfig {
 
 impl Default for LimitsConfig {
     /// Bodies up to 64 MiB, heads up to 64 KiB with 100 headers. Timeouts: 10 s for a head, 30 s
-    /// between chunks of a body, 1 min for writes, 75 s between requests. Connections and requests
-    /// as the limit of open files allows.
+    /// between chunks of a body, 1 min for writes, 75 s between requests. As many connections and
+    /// requests as the limit of open files allows.
     fn default() -> Self {
         Self {
             body: 64 << 20,
@@ -104,10 +106,10 @@ impl Default for LimitsConfig {
     }
 }
 
-/// Returns the first violation.
+/// Checks the rules of `limits` and returns the first violation.
 pub(crate) fn check(limits: &LimitsConfig) -> Result<(), RuleViolation> {
     if limits.header < MIN_HEADER_BYTES {
-        return Err(broken("limits.header", "this must be 8KiB or more"));
+        return Err(violation_at("limits.header", "this must be 8KiB or more"));
     }
     let durations = [
         ("limits.header_timeout", limits.header_timeout),
@@ -118,7 +120,7 @@ pub(crate) fn check(limits: &LimitsConfig) -> Result<(), RuleViolation> {
     if let Some((path, _)) =
         durations.iter().find(|(_, duration)| *duration < Duration::from_millis(1))
     {
-        return Err(broken(path, "this must be 1ms or more"));
+        return Err(violation_at(path, "this must be 1ms or more"));
     }
     let counts = [
         ("limits.body", Some(limits.body)),
@@ -129,19 +131,22 @@ pub(crate) fn check(limits: &LimitsConfig) -> Result<(), RuleViolation> {
         ("limits.requests_per_client", limits.requests_per_client.map(|max| max as usize)),
     ];
     if let Some((path, _)) = counts.iter().find(|(_, max)| *max == Some(0)) {
-        return Err(broken(path, "this must be more than 0"));
+        return Err(violation_at(path, "this must be more than 0"));
     }
     if limits.streams_per_connection == 0 {
-        return Err(broken("limits.streams_per_connection", "this must be more than 0"));
+        return Err(violation_at("limits.streams_per_connection", "this must be more than 0"));
     }
     let min_body_memory = limits.body.saturating_mul(MIN_BUFFERED_BODIES);
     if limits.body_memory.is_some_and(|bytes| bytes < min_body_memory) {
         let problem =
             "this must be at least twice limits.body, because an edited body is held twice";
-        return Err(broken("limits.body_memory", problem));
+        return Err(violation_at("limits.body_memory", problem));
     }
     if limits.memory.is_some_and(|bytes| bytes < MIN_MEMORY_LIMIT_BYTES) {
-        return Err(broken("limits.memory", "this must be 64MiB or more, or null for no limit"));
+        return Err(violation_at(
+            "limits.memory",
+            "this must be 64MiB or more, or null for no limit",
+        ));
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! The sections of the configuration that no other module defines, with the rules of one section.
+//! The sections of the configuration that no other module defines, and the rules that concern a
+//! single section.
 
 pub(super) mod access;
 pub(super) mod backends;

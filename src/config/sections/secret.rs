@@ -14,17 +14,18 @@ use tokenweir_core::access::KeyDigest;
 /// The location of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Secret {
-    /// In this environment variable.
+    /// The secret is in the environment variable with this name.
     Env(String),
-    /// In this file. Line breaks at its end are ignored.
+    /// The secret is in this file. Line breaks at the end of the file are ignored.
     File(PathBuf),
 }
 
-/// The value of a secret: an `Authorization: Bearer` header. Its `Debug` output is `[redacted]`.
+/// The value of a secret, as the value of an `Authorization` header: `Bearer TOKEN`. Its `Debug`
+/// output is `[redacted]`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretValue(HeaderValue);
 
-/// Why a secret cannot be read. Never contains any part of the secret.
+/// Why a secret cannot be read. The error never contains any part of the secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// The variable is not set.
@@ -45,6 +46,7 @@ pub enum SecretError {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read {purpose}")]
 pub struct UnreadableSecret {
+    /// The use of the secret, such as `the admin token (access.admin_token)`.
     purpose: String,
     source: SecretError,
 }
@@ -57,7 +59,8 @@ const VARIABLE_NAME_ERROR: &str =
     "this is not the name of an environment variable; a name has letters, digits and `_`";
 const MISSING_PATH_ERROR: &str = "the path of the file is missing";
 
-/// Whether a problem is about a secret, so that the text at its position must be redacted.
+/// Whether a problem is an invalid secret reference. The text at its position may be a secret and
+/// must be redacted.
 pub(crate) fn is_secret_error(problem: &str) -> bool {
     [LITERAL_SECRET_ERROR, AMBIGUOUS_SECRET_ERROR, VARIABLE_NAME_ERROR, MISSING_PATH_ERROR]
         .contains(&problem)
@@ -254,7 +257,7 @@ impl SecretValue {
         &self.0
     }
 
-    /// As [`SecretValue::bearer`].
+    /// Converts the secret into the header value that [`SecretValue::bearer`] returns.
     pub fn into_bearer(self) -> HeaderValue {
         self.0
     }

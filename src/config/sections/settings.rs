@@ -29,7 +29,7 @@ pub struct RoutingConfig {
     /// Number of recent decisions that `/decisions` shows, 0 to 16384. Each takes up to 4.5 KiB of
     /// memory.
     pub decision_log_size: usize,
-    /// Shadow policies. Their picks are recorded and compared with the actual ones, and not used.
+    /// Shadow policies. Their picks are recorded and compared with the actual picks, and not used.
     pub shadow: Vec<PolicyKind>,
 }
 
@@ -47,9 +47,9 @@ pub enum UsageMode {
     Passive,
 }
 
-/// Default of `continuous_usage`. An event with usage costs the gateway half as many instructions
-/// more than an event without that arrives alone. With this share, all events together cost 0.5 %
-/// more.
+/// Default of `continuous_usage`. An event with usage costs the gateway 50 % more instructions than
+/// an event without usage, if each event arrives in its own chunk. With this share of streams, all
+/// events together cost 0.5 % more.
 pub(crate) const DEFAULT_CONTINUOUS_USAGE_RATIO: f64 = 0.01;
 
 /// Assignment of a tier to each request. The tier is a label of metrics.
@@ -92,7 +92,7 @@ pub struct AdmissionConfig {
     pub max_in_flight: Option<u32>,
     /// Maximum number of requests in the queue. 0: no queue.
     pub queue_capacity: usize,
-    /// Maximum time in the queue. After it the gateway responds with 429.
+    /// Maximum time of a request in the queue. After this time the gateway responds with 429.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub max_wait: Duration,
@@ -119,7 +119,7 @@ pub struct DrainConfig {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub delay: Duration,
-    /// How long requests may run after that. The gateway then aborts them.
+    /// How long requests may run after the delay. The gateway then aborts the remaining requests.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub timeout: Duration,
@@ -244,20 +244,21 @@ pub struct TraceCaptureConfig {
 }
 
 impl RoutingConfig {
-    /// The policy with its settings and with the strictest objectives of `slos`.
+    /// The policy with its settings. `kv_aware` also gets the strictest TTFT and TPOT objectives of
+    /// `slos`.
     pub fn policy(&self, slos: &[Objective]) -> Policy {
-        let strictest = |wanted: LatencyMeasure| {
+        let strictest_limit = |searched: LatencyMeasure| {
             let limits = slos.iter().flat_map(|slo| slo.definition.limits());
             let seconds = limits
-                .filter(|(measure, _)| *measure == wanted)
+                .filter(|(measure, _)| *measure == searched)
                 .map(|(_, limit)| limit.as_secs_f64());
             seconds.min_by(f64::total_cmp)
         };
         let mut kv_aware = self.kv_aware;
-        if let Some(ttft) = strictest(LatencyMeasure::Ttft) {
+        if let Some(ttft) = strictest_limit(LatencyMeasure::Ttft) {
             kv_aware.ttft_objective_seconds = ttft;
         }
-        kv_aware.tpot_objective_seconds = strictest(LatencyMeasure::Tpot).unwrap_or(0.0);
+        kv_aware.tpot_objective_seconds = strictest_limit(LatencyMeasure::Tpot).unwrap_or(0.0);
         Policy { kind: self.policy, kv_aware }
     }
 }
@@ -281,7 +282,7 @@ impl AdmissionConfig {
         PriorityClasses::new(self.classes.iter().map(|name| name.as_str().into()))
     }
 
-    /// The saturation thresholds.
+    /// The thresholds at which a backend is saturated.
     pub const fn marks(&self) -> SaturationThresholds {
         SaturationThresholds {
             waiting: self.max_waiting,
@@ -335,7 +336,7 @@ impl Default for TraceCaptureConfig {
 }
 
 impl LogLevel {
-    /// The name in log filters.
+    /// The name of the level in log filters.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Error => "error",

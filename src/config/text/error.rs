@@ -1,6 +1,6 @@
 //! The configuration error: a problem and its location, which is a position in a file, a flag or an
-//! environment variable. The first line of its text is `LOCATION: problem`, like that of compilers.
-//! The line of the file follows with a caret below the error, and then a help text.
+//! environment variable. The first line of the error text is `LOCATION: problem`, as in the errors
+//! of compilers. The line of the file follows with a caret below the error, and then a help text.
 
 use super::source::ConfigSource;
 use std::fmt;
@@ -10,12 +10,17 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError(Box<ErrorDetails>);
 
+/// The content of a [`ConfigError`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ErrorDetails {
+    /// `None`: unknown.
     location: Option<ConfigLocation>,
     problem: String,
+    /// The line of the file. `None`: there is no position, or the line may contain a secret.
     excerpt: Option<ErrorExcerpt>,
+    /// How to fix the problem. `None`: unknown.
     help: Option<String>,
+    /// Whether the file could not be read.
     is_unreadable: bool,
 }
 
@@ -28,33 +33,36 @@ pub enum ConfigLocation {
     Override(ConfigSource),
 }
 
-/// A line and a column, both counted from 1. Columns are characters.
+/// A position in a file. Lines and columns are counted from 1, columns in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// The line.
+    /// The line number, counted from 1.
     pub line: usize,
-    /// The column.
+    /// The column in characters, counted from 1.
     pub column: usize,
-    /// The number of characters in error, from that column on.
+    /// Number of characters that the error marks, from `column` on.
     pub len: usize,
 }
 
-/// The line of an error, with carets below the error.
+/// The line of a file that contains an error, and the carets below the error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ErrorExcerpt {
+    /// The line number, counted from 1.
     line: usize,
+    /// The line, shortened and redacted.
     text: String,
+    /// Spaces and tabs, and then the carets.
     caret_line: String,
 }
 
-/// How much of a line is redacted, in addition to the values of secret keys.
+/// The part of an excerpt that is redacted, in addition to the values of secret keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExcerptRedaction {
-    /// Nothing more.
+    /// No further part.
     Nothing,
-    /// The value of the key at the position, which may be a mistyped secret key.
+    /// The value of the key at the error position. The key may be a mistyped secret key.
     ValueAfterKey,
-    /// Everything from the position on, which may be a secret.
+    /// The rest of the line from the error position on, which may be a secret.
     AtPosition,
 }
 
@@ -64,63 +72,65 @@ const MAX_EXCERPT_CHARS: usize = 120;
 /// The words that `ConfigError::without_quotes` does not redact.
 const QUOTABLE_WORDS: [&str; 5] = ["tenants", "keys", "name", "hash", "tokenweir keygen"];
 
-/// The keys whose values are never shown.
+/// The keys whose values excerpts never show.
 const SECRET_KEYS: [&str; 2] = ["api_key", "admin_token"];
 
 impl ConfigError {
-    /// A problem without a location.
+    /// An error without a location.
     pub(crate) fn new(problem: &str) -> Self {
         let problem = replace_control_chars(problem);
         let (location, excerpt, help) = (None, None, None);
         Self(Box::new(ErrorDetails { location, problem, excerpt, help, is_unreadable: false }))
     }
 
-    /// A file that cannot be read.
+    /// The error of a file that cannot be read.
     pub(crate) fn unreadable(file: &Path, problem: &str) -> Self {
         let mut error = Self::new(problem).in_file(file);
         error.0.is_unreadable = true;
         error
     }
 
-    /// At a flag or an environment variable.
+    /// Sets the location to a flag or an environment variable.
     pub(crate) fn at_source(mut self, source: ConfigSource) -> Self {
         self.0.location = Some(ConfigLocation::Override(source));
         self
     }
 
-    /// In a file, without a position.
+    /// Sets the location to a file, without a position in it.
     pub(crate) fn in_file(mut self, file: &Path) -> Self {
         self.0.location = Some(ConfigLocation::File(file.to_owned(), None));
         self
     }
 
-    /// At a position in a file with this text. Values that may be secrets are redacted.
+    /// Sets the location to a position in a file with the content `text`, and adds an excerpt of
+    /// the line. Values that may be secrets are redacted.
     pub(crate) fn at(
         mut self,
         file: &Path,
         position: Position,
         text: &str,
-        cut: ExcerptRedaction,
+        redaction: ExcerptRedaction,
     ) -> Self {
         let line = text.lines().nth(position.line.saturating_sub(1)).unwrap_or_default();
-        self.0.excerpt = Some(ErrorExcerpt::new(line, position, cut));
+        self.0.excerpt = Some(ErrorExcerpt::new(line, position, redaction));
         self.0.location = Some(ConfigLocation::File(file.to_owned(), Some(position)));
         self
     }
 
-    /// With a help text.
+    /// Sets the help text.
     pub(crate) fn with_help(mut self, help: Option<&str>) -> Self {
         self.0.help = help.map(replace_control_chars);
         self
     }
 
-    /// Without the line of the file.
+    /// Removes the excerpt, which quotes the line of the file.
     pub(crate) fn without_excerpt(mut self) -> Self {
         self.0.excerpt = None;
         self
     }
 
-    /// Without the line of the file, and with the quotes in the problem redacted.
+    /// Removes the excerpt and redacts the quotes in the problem, because they may contain a
+    /// secret.
     pub(crate) fn without_quotes(mut self) -> Self {
         self.0.problem = redact_quotes(&self.0.problem);
         self.without_excerpt()
@@ -136,12 +146,12 @@ impl ConfigError {
         self.0.is_unreadable
     }
 
-    /// The location, if it is known.
+    /// The location of the error. `None`: unknown.
     pub fn location(&self) -> Option<&ConfigLocation> {
         self.0.location.as_ref()
     }
 
-    /// How to fix it, if that is known.
+    /// How to fix the problem. `None`: unknown.
     pub fn help(&self) -> Option<&str> {
         self.0.help.as_deref()
     }
@@ -184,11 +194,11 @@ impl fmt::Display for ConfigLocation {
 // === impl ErrorExcerpt ===
 
 impl ErrorExcerpt {
-    fn new(line: &str, position: Position, cut: ExcerptRedaction) -> Self {
+    fn new(line: &str, position: Position, redaction: ExcerptRedaction) -> Self {
         let mut shown: Vec<char> = line.chars().collect();
         let mut column = position.column.saturating_sub(1).min(shown.len());
         let mut len = position.len.min(shown.len() - column);
-        let redaction = match cut {
+        let truncation = match redaction {
             ExcerptRedaction::Nothing => None,
             ExcerptRedaction::AtPosition => Some((column, "[redacted]")),
             ExcerptRedaction::ValueAfterKey => {
@@ -196,7 +206,7 @@ impl ErrorExcerpt {
             }
         };
         let secret = secret_column(line).map(|value| (value, "[redacted]"));
-        if let Some((end, replacement)) = redaction.into_iter().chain(secret).min()
+        if let Some((end, replacement)) = truncation.into_iter().chain(secret).min()
             && end < shown.len()
         {
             shown.truncate(end);
@@ -215,37 +225,39 @@ impl ErrorExcerpt {
     }
 }
 
-/// The column of the value after a key that ends before `key_end`, if it is on the same line.
+/// The column, counted from 0, of the value of a key that ends before column `key_end`. `None`: no
+/// colon follows on the line.
 fn value_column(line: &[char], key_end: usize) -> Option<usize> {
     let colon = key_end + line.get(key_end..)?.iter().position(|c| *c == ':')?;
     let blanks = line.get(colon + 1..)?.iter().take_while(|c| c.is_whitespace()).count();
     Some(colon + 1 + blanks)
 }
 
-/// The column of a possible secret in a line: the value of a secret key, or the user name and
-/// password in a URL.
+/// The column, counted from 0, of the first possible secret in a line: the value of a secret key,
+/// or the user name and password in a URL.
 fn secret_column(line: &str) -> Option<usize> {
     let chars: Vec<char> = line.chars().collect();
-    let column = |text: &str| line.split_once(text).map(|(before, _)| before.chars().count());
-    let secret_keys = SECRET_KEYS.iter().filter_map(|key| column(key));
+    let find_column = |text: &str| line.split_once(text).map(|(before, _)| before.chars().count());
+    let secret_keys = SECRET_KEYS.iter().filter_map(|key| find_column(key));
     let after_key = secret_keys.filter_map(|key| value_column(&chars, key)).min();
-    let in_url = column("://").map(|scheme| scheme + 3);
-    let in_url = in_url.filter(|user| chars.get(*user..).is_some_and(|rest| rest.contains(&'@')));
+    let in_url = find_column("://").map(|scheme_end| scheme_end + 3);
+    let has_user = |start: usize| chars.get(start..).is_some_and(|tail| tail.contains(&'@'));
+    let in_url = in_url.filter(|start| has_user(*start));
     after_key.into_iter().chain(in_url).min()
 }
 
-/// The text with its quotes redacted, from the first quotation mark of a kind to the last one,
-/// except for [`QUOTABLE_WORDS`].
+/// Redacts the quotes in a text, except for [`QUOTABLE_WORDS`]. A quote extends from the first
+/// quotation mark, which is a backtick or `"`, to the last mark of the same kind.
 fn redact_quotes(text: &str) -> String {
     let Some(start) = text.find(['`', '"']) else { return text.to_owned() };
-    let (before, rest) = text.split_at(start);
-    let (mark, rest) = rest.split_at(1);
-    let (quoted, after) = rest.rsplit_once(mark).unwrap_or((rest, ""));
+    let (before, from_mark) = text.split_at(start);
+    let (mark, after_mark) = from_mark.split_at(1);
+    let (quoted, after) = after_mark.rsplit_once(mark).unwrap_or((after_mark, ""));
     let shown = if QUOTABLE_WORDS.contains(&quoted) { quoted } else { "…" };
     format!("{before}{mark}{shown}{mark}{}", redact_quotes(after))
 }
 
-/// Replaces control characters other than tabs, because they could rewrite the terminal.
+/// Replaces control characters other than tabs, because a terminal would execute them.
 fn replace_control_chars(text: &str) -> String {
     let replace = |c: char| if c.is_control() && c != '\t' { '\u{fffd}' } else { c };
     text.chars().map(replace).collect()

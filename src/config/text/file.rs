@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Maximum size of a file, in bytes.
+/// Maximum size of a configuration file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads a file. Fails if it cannot be read, is larger than [`MAX_FILE_BYTES`] or is not UTF-8.
@@ -16,10 +16,10 @@ pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
         return Err(ConfigError::new("too large for a configuration (1MiB)").in_file(file));
     }
     String::from_utf8(bytes).map_err(|error| {
-        let valid = error.utf8_error().valid_up_to();
+        let valid_len = error.utf8_error().valid_up_to();
         let text = String::from_utf8_lossy(error.as_bytes());
         // The valid prefix is unchanged in the lossy text.
-        let before = text.get(..valid).unwrap_or_default();
+        let before = text.get(..valid_len).unwrap_or_default();
         let line_start = before.rfind('\n').map_or(0, |end| end + 1);
         let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;
         let position = Position { line: before.matches('\n').count() + 1, column, len: 1 };

@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-/// The source of a value.
+/// The source of a value of the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ConfigSource {
-    /// The default.
+    /// The default: no other source sets the value.
     #[default]
     Default,
     /// The configuration file.
     File,
-    /// This environment variable.
+    /// The environment variable with this name.
     Environment(String),
-    /// This flag, with its dashes.
+    /// The flag with this name, which includes the dashes.
     Flag(String),
 }
 

@@ -1,6 +1,6 @@
 //! The YAML parser: turns a text into a value, or into an error with a position. Only this module
-//! depends on the YAML library. A file is parsed twice: once into an outline with the position of
-//! each key, and once into its types.
+//! depends on the YAML library. A file is parsed twice: into an outline with the position of each
+//! value, and into the types of the configuration.
 
 use super::error::{ConfigError, ExcerptRedaction, Position};
 use crate::config::sections::secret;
@@ -29,8 +29,8 @@ pub(crate) fn parse<T: for<'de> Deserialize<'de>>(
     Ok((value, outline))
 }
 
-/// The options of the parser. The budgets exceed the needs of every configuration, and stop alias
-/// bombs early.
+/// The options of the parser. The budgets exceed the needs of every configuration. They stop the
+/// expansion of an alias bomb early.
 fn parser_options() -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -64,24 +64,25 @@ impl Outline {
         }
     }
 
-    /// Whether the file contains this value.
+    /// Whether the file contains a value at this path.
     pub(crate) fn contains(&self, path: &str) -> bool {
         self.0.contains_key(path)
     }
 
+    /// Records the positions of the value at `path` and of the values that it contains.
     fn record_positions(&mut self, path: String, tree: &Spanned<YamlNode>) {
-        let below =
+        let child_path =
             |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
         match &tree.value {
             YamlNode::Leaf => {}
             YamlNode::Sequence(items) => {
                 for (index, item) in items.iter().enumerate() {
-                    self.record_positions(below(&index.to_string()), item);
+                    self.record_positions(child_path(&index.to_string()), item);
                 }
             }
             YamlNode::Mapping(entries) => {
                 for (key, value) in entries {
-                    self.record_positions(below(key), value);
+                    self.record_positions(child_path(key), value);
                 }
             }
         }
@@ -89,7 +90,7 @@ impl Outline {
     }
 }
 
-/// Any YAML, reduced to its structure.
+/// A YAML value without its scalars: the structure with a position at each node.
 enum YamlNode {
     Leaf,
     Sequence(Vec<Spanned<YamlNode>>),
@@ -175,62 +176,67 @@ impl From<Location> for Position {
 fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
     let location = error.location().filter(|location| location.line() > 0);
     let (problem, help) = describe_parse_error(error);
-    let cut = match error {
+    let redaction = match error {
         _ if secret::is_secret_error(&problem) => ExcerptRedaction::AtPosition,
         Error::SerdeUnknownField { .. } => ExcerptRedaction::ValueAfterKey,
         _ => ExcerptRedaction::Nothing,
     };
     let config_error = ConfigError::new(&problem).with_help(help.as_deref());
     match location {
-        Some(location) => config_error.at(file, location.into(), text, cut),
+        Some(location) => config_error.at(file, location.into(), text, redaction),
         None => config_error.in_file(file),
     }
 }
 
 /// The problem of a parse error, and how to fix it if that is known.
 fn describe_parse_error(error: &Error) -> (String, Option<String>) {
-    let plain = |problem: &str| (problem.to_owned(), None);
+    let without_help = |problem: &str| (problem.to_owned(), None);
     match error {
         Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => {
             describe_parse_error(error)
         }
-        Error::Message { msg, .. } => plain(msg),
+        Error::Message { msg, .. } => without_help(msg),
         Error::SerdeUnknownField { field, expected, .. } => {
             (format!("unknown key `{field}`"), Some(suggest_name(field, expected)))
         }
         Error::SerdeUnknownVariant { variant, expected, .. } => {
             (format!("unknown value `{variant}`"), Some(suggest_name(variant, expected)))
         }
-        Error::SerdeMissingField { field, .. } => plain(&format!("the key `{field}` is missing")),
+        Error::SerdeMissingField { field, .. } => {
+            without_help(&format!("the key `{field}` is missing"))
+        }
         Error::DuplicateMappingKey { key, .. } => {
-            plain(&format!("duplicate key `{}`: remove one", key.as_deref().unwrap_or("?")))
+            without_help(&format!("duplicate key `{}`: remove one", key.as_deref().unwrap_or("?")))
         }
         Error::MultipleDocuments { .. } => (
             "a second document begins here".to_owned(),
             Some("a configuration is one document; remove the `---`".to_owned()),
         ),
         Error::Unexpected { expected, .. } => {
-            plain(&format!("expected {}", describe_shape(expected)))
+            without_help(&format!("expected {}", describe_shape(expected)))
         }
-        Error::InvalidScalar { ty, .. } => plain(&format!("expected {}", describe_shape(ty))),
-        Error::InvalidBooleanStrict { .. } => plain("expected true or false"),
-        Error::NullIntoString { .. } => plain("a value is missing here"),
-        Error::MergeKeyNotAllowed { .. } => plain("merge keys (`<<`) are not supported"),
+        Error::InvalidScalar { ty, .. } => {
+            without_help(&format!("expected {}", describe_shape(ty)))
+        }
+        Error::InvalidBooleanStrict { .. } => without_help("expected true or false"),
+        Error::NullIntoString { .. } => without_help("a value is missing here"),
+        Error::MergeKeyNotAllowed { .. } => without_help("merge keys (`<<`) are not supported"),
         Error::Budget { .. }
         | Error::AliasReplayLimitExceeded { .. }
         | Error::AliasExpansionLimitExceeded { .. }
         | Error::AliasReplayStackDepthExceeded { .. } => {
-            plain("too many values, too many aliases or too deep for a configuration")
+            without_help("too many values, too many aliases or too deep for a configuration")
         }
         other => {
             let formatter: &dyn serde_saphyr::MessageFormatter =
                 &serde_saphyr::UserMessageFormatter;
-            plain(&formatter.format_message(other))
+            without_help(&formatter.format_message(other))
         }
     }
 }
 
-/// Translates the parser's name of a YAML shape for users.
+/// The text for operators that describes an expected YAML shape. `expected` is the parser's name of
+/// the shape.
 fn describe_shape(expected: &'static str) -> &'static str {
     match expected {
         "mapping start" => "keys and values here",

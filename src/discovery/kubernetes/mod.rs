@@ -2,7 +2,7 @@
 //!
 //! The API server lists the `EndpointSlices` once and then sends their changes. A broken watch
 //! continues at its last resource version, or lists again if that version has expired (410 Gone).
-//! The known backends stay in use meanwhile.
+//! The backends that were discovered before stay in use meanwhile.
 
 mod slices;
 
@@ -45,8 +45,9 @@ pub struct ServiceWatcher {
     display_name: String,
     events: BoxStream<'static, watcher::Result<Event<EndpointSlice>>>,
     slices: EndpointSlices,
-    /// The addresses that were reported last.
+    /// The addresses that were reported last. `None`: none have been reported.
     last_reported: Option<Vec<BackendAddress>>,
+    /// The time of the last failure. `None`: no request has failed since the last event.
     last_failure: Option<Instant>,
 }
 
@@ -63,26 +64,27 @@ pub enum KubernetesClientError {
 
 /// The label of an `EndpointSlice` that names its Service.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-/// Seconds after which the API server ends a watch request. The gateway then sends the next one.
+/// Seconds after which the API server ends a watch request. The gateway then sends the next
+/// request.
 const WATCH_TIMEOUT_SECONDS: u32 = 60;
-/// Read timeout of the connection. It exceeds [`WATCH_TIMEOUT_SECONDS`], so a server that sends
-/// nothing for longer has failed.
+/// Read timeout of the connection to the API server. It exceeds [`WATCH_TIMEOUT_SECONDS`], so a
+/// server that sends nothing for this time has failed.
 const READ_TIMEOUT: Duration = Duration::from_secs(70);
-/// Timeout for a connection to the API server.
+/// Timeout for establishing a connection to the API server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum rate of requests to the API server. It also applies if the server ends each watch at
-/// once.
+/// Maximum number of requests per second to the API server. The limit matters if the server ends
+/// each watch at once.
 const MAX_REQUESTS_PER_SECOND: u64 = 5;
-/// Within this time after a failure, a further failure is logged at debug level only.
+/// A failure within this time after the previous failure is logged at debug level instead of warn.
 const FAILURE_LOG_INTERVAL: Duration = Duration::from_mins(2);
 
 // === impl ServiceWatcher ===
 
 impl ServiceWatcher {
-    /// Watches a Service. `server` is an API server that is used without credentials. `None`: the
-    /// API server of `KUBECONFIG` or `~/.kube/config`, else of the cluster that this pod runs in.
-    /// Must be called inside a Tokio runtime. The first request is sent by
-    /// [`DiscoverySource::changed`].
+    /// Creates a source that watches a Service. `server` is the URL of an API server that needs no
+    /// credentials. `None`: the API server of `KUBECONFIG` or `~/.kube/config`, or else of the
+    /// cluster that this pod runs in. Must be called inside a Tokio runtime.
+    /// [`DiscoverySource::changed`] sends the first request.
     pub async fn new(
         service: KubernetesService,
         server: Option<Uri>,
@@ -105,7 +107,8 @@ impl ServiceWatcher {
         })
     }
 
-    /// The addresses, if they differ from the addresses that were reported last.
+    /// The addresses of the Service. `None`: they are equal to the addresses that were reported
+    /// last.
     fn take_changed_addresses(&mut self) -> Option<Vec<BackendAddress>> {
         if self.last_failure.take().is_some() {
             tracing::info!(service = self.display_name, "the Kubernetes API server responds again");
@@ -118,9 +121,10 @@ impl ServiceWatcher {
         Some(addresses)
     }
 
+    /// Logs a failure. Starts a new watch if the resource version has expired.
     fn on_failure(&mut self, error: &watcher::Error) {
-        let (service, known) =
-            (&self.display_name, self.last_reported.as_ref().map_or(0, Vec::len));
+        let service = &self.display_name;
+        let reported = self.last_reported.as_ref().map_or(0, Vec::len);
         if is_resource_version_expired(error) {
             tracing::debug!(service, "the resource version has expired: listing again");
             self.events = watch_endpoint_slices(&self.api, &self.label_selector);
@@ -134,7 +138,7 @@ impl ServiceWatcher {
         } else {
             let cause = root_cause(error);
             let message = "Kubernetes discovery failed: keeping the known backends of this Service";
-            tracing::warn!(service, %error, %cause, known, "{message}");
+            tracing::warn!(service, %error, %cause, known = reported, "{message}");
         }
     }
 }
@@ -173,6 +177,7 @@ async fn build_client(server: Option<Uri>) -> Result<Client, KubernetesClientErr
     Ok(ClientBuilder::try_from(config)?.with_layer(&limit).build())
 }
 
+/// Starts a watch on the `EndpointSlices` with a label.
 fn watch_endpoint_slices(
     api: &Api<EndpointSlice>,
     label: &str,

@@ -17,17 +17,20 @@ pub enum ServicePort {
 /// The `EndpointSlices` of a Service.
 #[derive(Debug)]
 pub(super) struct EndpointSlices {
+    /// The selected port. `None`: the only port of each slice.
     port: Option<ServicePort>,
     /// The pods of each slice, by the name of the slice.
     current: BTreeMap<String, Vec<PodEndpoint>>,
-    /// The slices of a list that is not complete yet.
+    /// The pods of each slice of a list that is not complete yet. The complete list replaces
+    /// `current`.
     pending: BTreeMap<String, Vec<PodEndpoint>>,
 }
 
 /// The address of a pod that is not terminating.
 #[derive(Debug)]
 struct PodEndpoint {
-    /// Name of the pod. It is the same in the IPv4 and the IPv6 slice of a dual-stack Service.
+    /// Name of the pod, or the address of an endpoint that is no pod. The name is the same in the
+    /// IPv4 and the IPv6 slice of a dual-stack Service.
     pod: String,
     family: AddressFamily,
     address: BackendAddress,
@@ -79,7 +82,8 @@ impl EndpointSlices {
     }
 
     /// The sorted addresses of all ready pods, one address per pod. If no pod is ready, the
-    /// addresses of all pods: the health checks of the gateway then decide.
+    /// addresses of all pods that are not terminating: the health checks of the gateway then
+    /// decide.
     pub(super) fn addresses(&self) -> Vec<BackendAddress> {
         let endpoints = || self.current.values().flatten();
         let is_any_ready = endpoints().any(|endpoint| endpoint.is_ready);
@@ -97,6 +101,7 @@ impl EndpointSlices {
         addresses
     }
 
+    /// The pods of a slice that are not terminating. Empty if the slice has no usable port.
     fn pod_endpoints(&self, slice: &EndpointSlice) -> Vec<PodEndpoint> {
         let mut endpoints = slice.endpoints.iter().flatten().peekable();
         let target = SliceTarget::from_slice(slice, self.port.as_ref());
@@ -121,6 +126,8 @@ fn slice_name(slice: EndpointSlice) -> String {
 // === impl SliceTarget ===
 
 impl SliceTarget {
+    /// The target of a slice. `None`: the slice does not have the `selected` port, or no port is
+    /// selected and the slice does not have exactly one port.
     fn from_slice(slice: &EndpointSlice, selected: Option<&ServicePort>) -> Option<Self> {
         let is_tcp = |port: &&EndpointPort| port.protocol.as_deref().unwrap_or("TCP") == "TCP";
         let mut ports = slice.ports.iter().flatten().filter(is_tcp);

@@ -35,11 +35,11 @@ fn http_port() -> Value {
 
 fn slices_from_list(
     port: Option<ServicePort>,
-    all: impl IntoIterator<Item = EndpointSlice>,
+    listed: impl IntoIterator<Item = EndpointSlice>,
 ) -> EndpointSlices {
     let mut slices = EndpointSlices::new(port);
     assert!(!slices.apply(Event::Init));
-    for slice in all {
+    for slice in listed {
         assert!(!slices.apply(Event::InitApply(slice)), "an incomplete list changes nothing");
     }
     assert!(slices.apply(Event::InitDone));
@@ -92,8 +92,9 @@ fn current_addresses_stay_until_a_new_list_is_complete() {
 fn unready_and_terminating_pods_are_excluded() {
     let pods = |conditions: &[[Option<bool>; 3]]| {
         let pods = conditions.iter().enumerate();
-        let pods =
-            pods.map(|(index, set)| pod(&format!("p{index}"), &format!("10.0.0.{index}"), *set));
+        let pods = pods.map(|(index, conditions)| {
+            pod(&format!("p{index}"), &format!("10.0.0.{index}"), *conditions)
+        });
         let all = Value::Array(pods.collect());
         address_strings(&slices_from_list(None, [slice("x", "IPv4", &http_port(), &all)]))
     };
@@ -109,8 +110,8 @@ fn unready_and_terminating_pods_are_excluded() {
         ["http://10.0.0.0:8000", "http://10.0.0.2:8000"],
         "no pod is ready: all are included"
     );
-    let without = json!([{ "addresses": ["10.0.0.7"] }]);
-    let slices = slices_from_list(None, [slice("x", "IPv4", &http_port(), &without)]);
+    let without_conditions = json!([{ "addresses": ["10.0.0.7"] }]);
+    let slices = slices_from_list(None, [slice("x", "IPv4", &http_port(), &without_conditions)]);
     assert_eq!(address_strings(&slices), ["http://10.0.0.7:8000"], "without conditions: ready");
 }
 
@@ -142,13 +143,13 @@ fn port_is_the_only_one_or_selected_by_name_or_number() {
         addresses_for_port(Some(ServicePort::Number(7000)), &json!(null)),
         ["http://10.0.0.1:7000"]
     );
-    let datagrams = json!([
+    let udp_and_unnamed = json!([
         { "name": "quic", "port": 8000, "protocol": "UDP" }, { "name": "", "port": 8001 },
     ]);
-    assert_eq!(addresses_for_port(None, &datagrams), ["http://10.0.0.1:8001"]);
-    assert_eq!(addresses_for_port(named("quic"), &datagrams), none);
-    let nothing = json!([{ "name": "http", "port": null }]);
-    assert_eq!(addresses_for_port(named("http"), &nothing), none);
+    assert_eq!(addresses_for_port(None, &udp_and_unnamed), ["http://10.0.0.1:8001"]);
+    assert_eq!(addresses_for_port(named("quic"), &udp_and_unnamed), none);
+    let unset_number = json!([{ "name": "http", "port": null }]);
+    assert_eq!(addresses_for_port(named("http"), &unset_number), none);
     let tls = json!([{ "name": "http", "port": 8443, "appProtocol": "https" }]);
     for port in [None, named("http"), Some(ServicePort::Number(8443))] {
         assert_eq!(addresses_for_port(port, &tls), ["https://10.0.0.1:8443"]);

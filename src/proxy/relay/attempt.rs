@@ -1,4 +1,5 @@
-//! One attempt: the client's request goes to one backend, with headers for the next hop.
+//! One attempt: sends the client's request to one backend, with headers that are rewritten for the
+//! backend.
 
 use crate::backend::Backend;
 use crate::backend::pool::BackendRequirements;
@@ -16,51 +17,56 @@ use tokenweir_core::record::{Attempt, RequestRecord};
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{ConnectionSource, HttpClient, SendError};
 
-/// A request that is ready to be sent.
+/// A client request that is read and checked, and can be sent to a backend.
 pub(crate) struct PreparedRequest<'a> {
     pub(crate) head: &'a request::Parts,
-    pub(crate) peek: &'a RequestFields,
+    /// The fields that were read from the body.
+    pub(crate) fields: &'a RequestFields,
     pub(crate) body: UpstreamBody,
     pub(crate) requirements: BackendRequirements<'a>,
+    /// `None`: the first output has no deadline.
     pub(crate) deadline: Option<FirstOutputDeadline>,
-    /// The name of the model at the backend, if the request names a model.
+    /// The model name that the backends use. `None`: the request names no model.
     pub(crate) backend_model: Option<&'a str>,
-    /// Timeout of the response head, if the route has its own. `None`: the default.
+    /// Timeout for the response head, from the route. `None`: the default of the HTTP client.
     pub(crate) response_headers_timeout: Option<Duration>,
 }
 
 impl PreparedRequest<'_> {
-    /// Whether the request may have effects beyond its answer, so that it is executed at most once.
+    /// Whether the request may have side effects besides its response. The gateway lets at most one
+    /// backend execute such a request.
     pub(crate) fn has_side_effects(&self) -> bool {
-        self.peek.has_effects(self.body.original())
+        self.fields.has_effects(self.body.original())
     }
 }
 
 /// Sends the request to one backend and waits for the response head.
 ///
-/// A request whose pooled connection closed as it was sent goes to the same backend once more, on a
-/// new connection, if the backend cannot have executed it or may execute it twice. Every other
-/// close is an error of the backend.
+/// If a pooled connection closes while the request is sent, the request is sent to the same backend
+/// once more, on a new connection. This requires that the backend cannot have executed the request,
+/// or that the request has no side effects. Any other close of a connection is an error of the
+/// backend.
 pub(super) async fn send(
     client: &HttpClient,
     record: &mut RequestRecord,
     backend: &Backend,
-    call: &PreparedRequest<'_>,
+    prepared: &PreparedRequest<'_>,
     body: &Bytes,
 ) -> Result<Response<BackendBody>, SendError> {
     let mut via = ConnectionSource::Pool;
     loop {
-        // The only call of `send_via`: each further call would add its whole state to the future.
-        let result = send_via(via, client, record, backend, call, body).await;
+        // This is the only place that awaits `send_via`: each further place would add the whole
+        // state of `send_via` to this future.
+        let result = send_via(via, client, record, backend, prepared, body).await;
         match (result, via) {
             (
                 Err(SendError::StaleConnection { was_request_written: was_written }),
                 ConnectionSource::Pool,
-            ) if !(was_written && call.has_side_effects()) => {
+            ) if !(was_written && prepared.has_side_effects()) => {
                 via = ConnectionSource::NewConnection { after_request_written: was_written };
             }
-            // The backend had received the request, and then accepts no connection any more: the
-            // request may have crashed it.
+            // The backend received the request and now accepts no connection: the request may have
+            // crashed the backend.
             (
                 Err(SendError::Connect(reason)),
                 ConnectionSource::NewConnection { after_request_written: true },
@@ -77,25 +83,25 @@ async fn send_via(
     client: &HttpClient,
     record: &mut RequestRecord,
     backend: &Backend,
-    call: &PreparedRequest<'_>,
+    prepared: &PreparedRequest<'_>,
     body: &Bytes,
 ) -> Result<Response<BackendBody>, SendError> {
-    let span = fastrand::u64(1..);
-    let request = build_outbound_request(record, backend, call.head, body, span);
+    let span_id = fastrand::u64(1..);
+    let request = build_outbound_request(record, backend, prepared.head, body, span_id);
     let started = clock::now();
     record.timings.sent = Some(started);
     record.attempts.push(Attempt {
         backend: backend.identity.id.clone(),
         address: backend.identity.address.host_and_port(),
         provider: backend.health.server_kind().unwrap_or(EngineKind::Vllm).as_str(),
-        span_id: span,
+        span_id,
         started,
         ended: None,
         status: None,
         failure: None,
     });
     let result =
-        client.send_via(via, call.response_headers_timeout, &backend.idle_pool, request).await;
+        client.send_via(via, prepared.response_headers_timeout, &backend.idle_pool, request).await;
     if let (Err(error), Some(attempt)) = (&result, record.attempts.last_mut()) {
         tracing::debug!(backend = %backend.identity.id, %error, "the attempt on this backend failed");
         attempt.ended = Some(clock::now());
@@ -104,14 +110,14 @@ async fn send_via(
     result
 }
 
-/// Builds the request for the backend: the path and headers of the client request, with the headers
-/// rewritten for the next hop, and the body.
+/// Builds the request for the backend: the method and path of the client request, its headers
+/// rewritten for the backend, and `body`. `span_id` is the id of the trace span of the attempt.
 fn build_outbound_request(
     record: &RequestRecord,
     backend: &Backend,
     head: &request::Parts,
     body: &Bytes,
-    span: u64,
+    span_id: u64,
 ) -> Request<Bytes> {
     let mut request = Request::new(body.clone());
     *request.method_mut() = head.method.clone();
@@ -131,7 +137,7 @@ fn build_outbound_request(
         outbound.insert(AUTHORIZATION, key.clone());
     }
     if let Some(trace) = &record.trace {
-        trace.inject(span, &mut outbound);
+        trace.inject(span_id, &mut outbound);
     }
     *request.headers_mut() = outbound;
     request

@@ -22,22 +22,25 @@ use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::SendError;
 use tokenweir_net::resource_exhaustion;
 
-/// Pause between two attempts to move a request away from a backend that is down.
+/// Time between two tries to lease another backend for a request whose backend is down.
 const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A response whose beginning has been read.
+/// A response of a backend whose head and first frames have been read.
 type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
 
-/// A failed attempt, and the result for the client if the request cannot fail over: the response of
-/// the backend, or the error if there is none.
+/// A failed attempt.
 struct AttemptFailure {
     kind: FailureKind,
-    /// A description for logs and status pages.
+    /// A description of the failure for logs and status pages.
     message: Cow<'static, str>,
+    /// The result for the client if the request cannot fail over: the response of the backend, or
+    /// an error if the backend sent no response.
     fallback: Result<Box<PrefetchedResponse>, GatewayError>,
 }
 
-/// Sends a request to backends, one after the other, until one answers or no failover is allowed.
+/// Sends a request to the backend in `leased`, and to further backends one after the other. Ends
+/// when an attempt succeeds or when no failover is allowed. Returns the response with the lease on
+/// the backend that sent it.
 pub(crate) async fn send(
     context: &ProxyContext,
     exchange: &mut Exchange,
@@ -106,11 +109,12 @@ fn failed_request<'a>(
     }
 }
 
-/// Waits until the health check has declared the backend of a request down and the request may fail
-/// over, and returns the lease on another backend. A frozen backend closes no connection, so
-/// without this the request would wait for its own timeout.
+/// Waits until the health checker has declared the leased backend down and the request may fail
+/// over, and returns the lease on another backend. A stuck backend closes no connection, so without
+/// this function the request would wait until its own timeout.
 ///
-/// While no other backend is available, the request stays on its backend, which may recover.
+/// While no other backend is available, this function keeps waiting and the attempt continues,
+/// because its backend may recover.
 async fn failover_when_down(
     context: &ProxyContext,
     share: RetryBudgetShare,
@@ -132,7 +136,8 @@ async fn failover_when_down(
     }
 }
 
-/// Sends the request to one backend, and buffers the response until its first output.
+/// Makes one attempt: sends the request to the leased backend, and buffers the response until its
+/// first output. Fails if the attempt failed before the first output.
 async fn send_to_backend(
     context: &ProxyContext,
     exchange: &mut Exchange,
@@ -156,7 +161,7 @@ async fn send_to_backend(
     let (head, body) = result.map_err(|error| send_failure(&error))?.into_parts();
     exchange.on_head(head.status.as_u16(), &head.headers);
     let max_wait = context.retry.first_output_buffer_timeout();
-    let begun = first_output::buffer_until_first_output(
+    let prefetched = first_output::buffer_until_first_output(
         exchange,
         head.status,
         body,
@@ -164,13 +169,13 @@ async fn send_to_backend(
         request.deadline,
     )
     .await;
-    let begun = begun.map_err(deadline_failure)?;
+    let prefetched = prefetched.map_err(deadline_failure)?;
     let failure_kind =
-        first_output::classify_failure(exchange, head.status, &begun, request.backend_model);
+        first_output::classify_failure(exchange, head.status, &prefetched, request.backend_model);
     if failure_kind.is_none() && head.status.is_success() && exchange.has_output_or_ended() {
         lease.backend().on_response_started(clock::now());
     }
-    let response = Response::from_parts(head, begun);
+    let response = Response::from_parts(head, prefetched);
     match failure_kind {
         None => Ok(response),
         Some(kind) => {
@@ -180,8 +185,8 @@ async fn send_to_backend(
     }
 }
 
-/// Ends a request that does not fail over: the client gets the response of the last backend, or an
-/// error.
+/// The result for the client after a failed attempt without failover: the response of the last
+/// backend, or an error. `reason` is why the request does not fail over.
 fn give_up(
     exchange: &mut Exchange,
     failure: AttemptFailure,

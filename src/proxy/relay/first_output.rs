@@ -1,8 +1,8 @@
-//! Buffers the beginning of a response until its first output, so that a failure before it can
-//! still be retried on another backend.
+//! Buffers the beginning of a response until its first output, so that the gateway can still retry
+//! the request on another backend if the response fails before the first output.
 //!
-//! vLLM sends its 200 before it has computed the prompt, and reports later failures inside the
-//! body.
+//! vLLM sends the status 200 before it has computed the prompt, and reports later failures inside
+//! the response body.
 
 use crate::proxy::request::deadline::FirstOutputDeadline;
 use bytes::Bytes;
@@ -17,21 +17,24 @@ use tokenweir_core::observe::{Exchange, PrefetchedBody};
 use tokenweir_core::resilience::FailureKind;
 use tokenweir_net::backend_body::BackendBody;
 
-/// Most bytes of a response that are buffered. A longer beginning counts as output.
+/// Maximum bytes of a response that are buffered before its first output. A response that exceeds
+/// this size without output is forwarded like a response with output.
 const MAX_BUFFERED_BYTES: usize = 64 << 10;
-/// Longest wait for the body of an error response.
+/// Maximum wait for the body of an error response.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Texts in vLLM's error responses when its engine is dead. The process ends a few seconds later.
+/// Texts by which an error response of vLLM shows that its engine is dead. The vLLM process ends a
+/// few seconds after such a response.
 const ENGINE_DEAD_MESSAGES: [&[u8]; 2] =
     [b"The server had an error while processing your request", b"EngineDeadError"];
 
-/// Reads the beginning of a response: to its first output, to its end, or for `max_wait`.
+/// Reads and buffers the beginning of a response: to its first output, to its end, or for at most
+/// `max_wait`.
 ///
 /// A comment in the stream ends the buffering too. Backends send comments to keep connections
-/// alive, and a comment reaches the client only behind the response head. The request cannot fail
-/// over after that.
+/// alive, and the client can receive a comment only after the response head. The request cannot
+/// fail over once the head has been sent.
 ///
-/// Fails if the deadline of the client or of the gateway passes before the first output.
+/// Fails with `deadline` if the deadline for the first output passes first.
 pub(super) async fn buffer_until_first_output(
     exchange: &mut Exchange,
     status: StatusCode,
@@ -39,48 +42,50 @@ pub(super) async fn buffer_until_first_output(
     max_wait: Duration,
     deadline: Option<FirstOutputDeadline>,
 ) -> Result<PrefetchedBody<BackendBody>, FirstOutputDeadline> {
-    let mut begun = PrefetchedBody::new(body);
-    // A keep-alive comment of the gateway cannot be sent before the head.
+    let mut prefetched = PrefetchedBody::new(body);
+    // The gateway cannot send a keep-alive comment before the response head. So the head must be
+    // sent before the first comment is due.
     let interval = exchange.keep_alive_interval();
     let max_wait = interval.map_or(max_wait, |interval| interval.min(max_wait));
     let max_wait = if status.is_success() { max_wait } else { ERROR_BODY_TIMEOUT };
-    let until = clock::now() + max_wait;
-    let earlier = deadline.and_then(|deadline| Some((deadline.if_before(until)?, deadline)));
+    let max_wait_ends_at = clock::now() + max_wait;
+    let earlier_deadline =
+        deadline.and_then(|deadline| Some((deadline.if_before(max_wait_ends_at)?, deadline)));
+    let timeout_at = earlier_deadline.map_or(max_wait_ends_at, |(at, _)| at);
     // The timer is registered only when it is polled.
-    let mut timeout =
-        std::pin::pin!(tokio::time::sleep_until(earlier.map_or(until, |(at, _)| at).into()));
+    let mut timeout = std::pin::pin!(tokio::time::sleep_until(timeout_at.into()));
     let mut buffered_bytes = 0;
     while is_undecided(exchange, status) && buffered_bytes <= MAX_BUFFERED_BYTES {
-        if begun.rest.is_end_stream() {
+        if prefetched.rest.is_end_stream() {
             exchange.on_end();
             break;
         }
         exchange.on_client_poll();
         let frame = tokio::select! {
             biased;
-            frame = begun.rest.frame() => frame,
-            () = &mut timeout => match earlier {
+            frame = prefetched.rest.frame() => frame,
+            () = &mut timeout => match earlier_deadline {
                 Some((_, deadline)) => return Err(deadline),
                 None => break,
             },
         };
         match frame {
-            Some(Ok(frame)) => buffered_bytes += buffer_frame(exchange, frame, &mut begun),
+            Some(Ok(frame)) => buffered_bytes += buffer_frame(exchange, frame, &mut prefetched),
             Some(Err(error)) => {
-                begun.end = Some(Err(error));
+                prefetched.end = Some(Err(error));
                 break;
             }
             None => {
                 exchange.on_end();
-                begun.end = Some(Ok(()));
+                prefetched.end = Some(Ok(()));
                 break;
             }
         }
     }
-    Ok(begun)
+    Ok(prefetched)
 }
 
-/// Whether the response can still turn out to be a failure that must be detected.
+/// Whether more of the response is needed to decide whether the attempt failed.
 fn is_undecided(exchange: &mut Exchange, status: StatusCode) -> bool {
     let has_output = exchange.record().timings.first_output.is_some();
     let Some(observer) = exchange.observer() else { return false };
@@ -96,11 +101,12 @@ fn is_undecided(exchange: &mut Exchange, status: StatusCode) -> bool {
     needs_body && !has_output && !is_decided
 }
 
-/// Passes a frame to the exchange and buffers the bytes to forward. Returns their number.
+/// Passes a frame of the response to the exchange, and buffers the bytes that are to be forwarded
+/// to the client. Returns the number of buffered bytes.
 fn buffer_frame(
     exchange: &mut Exchange,
     frame: Frame<Bytes>,
-    begun: &mut PrefetchedBody<BackendBody>,
+    prefetched: &mut PrefetchedBody<BackendBody>,
 ) -> usize {
     let frame = match frame.into_data() {
         Ok(data) => Frame::data(exchange.on_data(data)),
@@ -108,49 +114,51 @@ fn buffer_frame(
     };
     let length = frame.data_ref().map_or(0, Bytes::len);
     if length > 0 || frame.is_trailers() {
-        begun.frames.push_back(frame);
+        prefetched.frames.push_back(frame);
     }
     length
 }
 
-/// The kind of failure that the beginning of a response shows, if any. `model` is the name of the
-/// model at the backend.
+/// The kind of failure that the beginning of a response shows. `None`: the attempt did not fail, or
+/// every backend would respond in the same way. `model` is the name of the model at the backend.
 pub(super) fn classify_failure(
     exchange: &mut Exchange,
     status: StatusCode,
-    begun: &PrefetchedBody<BackendBody>,
+    prefetched: &PrefetchedBody<BackendBody>,
     model: Option<&str>,
 ) -> Option<FailureKind> {
     match status {
         StatusCode::SERVICE_UNAVAILABLE => Some(FailureKind::Busy),
         // An unsupported request would fail on every backend.
         StatusCode::NOT_IMPLEMENTED => None,
-        // A path or an item that does not exist is a 404 at every backend.
+        // Only a 404 that names a known model means that the backend lacks the model. For a path or
+        // an item that does not exist, every backend would respond with 404.
         StatusCode::NOT_FOUND => {
             let is_known = exchange.record().model.is_known();
-            let is_named = model.is_some_and(|model| contains_any(begun, &[model.as_bytes()]));
+            let is_named = model.is_some_and(|model| contains_any(prefetched, &[model.as_bytes()]));
             (is_known && is_named).then_some(FailureKind::UnknownModel)
         }
-        status if status.is_server_error() && contains_any(begun, &ENGINE_DEAD_MESSAGES) => {
+        status if status.is_server_error() && contains_any(prefetched, &ENGINE_DEAD_MESSAGES) => {
             Some(FailureKind::EngineDead)
         }
         status if status.is_server_error() => Some(FailureKind::ServerError),
-        status if status.is_success() => classify_in_band_failure(exchange, begun),
+        status if status.is_success() => classify_in_band_failure(exchange, prefetched),
         _ => None,
     }
 }
 
-/// Whether the buffered part of a response contains one of these texts.
-fn contains_any(begun: &PrefetchedBody<BackendBody>, texts: &[&[u8]]) -> bool {
-    let chunks = begun.frames.iter().filter_map(Frame::data_ref).map(AsRef::as_ref);
+/// Whether the buffered beginning of a response contains any of `texts`.
+fn contains_any(prefetched: &PrefetchedBody<BackendBody>, texts: &[&[u8]]) -> bool {
+    let chunks = prefetched.frames.iter().filter_map(Frame::data_ref).map(AsRef::as_ref);
     let buffered = chunks.collect::<Vec<&[u8]>>().concat();
     texts.iter().any(|text| memmem::find(&buffered, text).is_some())
 }
 
-/// The kind of failure inside a success response without output, if any.
+/// The kind of failure that a response with a success status reports in its body before the first
+/// output. `None`: the response has output, or shows no failure that another backend could avoid.
 fn classify_in_band_failure(
     exchange: &mut Exchange,
-    begun: &PrefetchedBody<BackendBody>,
+    prefetched: &PrefetchedBody<BackendBody>,
 ) -> Option<FailureKind> {
     if exchange.record().timings.first_output.is_some() {
         return None;
@@ -165,8 +173,8 @@ fn classify_in_band_failure(
             _ => Some(FailureKind::InBandError),
         };
     }
-    let has_ended = begun.rest.is_end_stream() || begun.end.is_some();
-    match &begun.end {
+    let has_ended = prefetched.rest.is_end_stream() || prefetched.end.is_some();
+    match &prefetched.end {
         Some(Err(_)) => Some(FailureKind::Died),
         _ if observer.has_aborted_choice() => Some(FailureKind::Draining),
         _ if has_ended && observed.is_stream && !observed.is_complete => Some(FailureKind::Empty),

@@ -30,19 +30,21 @@ pub struct RetrySettings {
     pub first_output_buffer_timeout: Duration,
 }
 
-/// Decides about retries, and has the state for these decisions.
+/// Decides whether failed requests are retried on another backend. Holds the retry budget and the
+/// requests that were present at backend crashes.
 #[derive(Debug)]
 pub struct RetryController {
     settings: RetrySettings,
+    /// The retry budget of all requests together.
     budget: Arc<TpsBudget>,
-    /// The budgets of groups of tenants: a tenant cannot use up the budget of the others with
-    /// requests that fail on every backend.
+    /// The retry budgets of groups of tenants, indexed by [`RetryBudgetShare`]. They prevent that a
+    /// tenant whose requests fail on every backend uses up the budget of the other tenants.
     budget_shares: Arc<[TpsBudget]>,
     poison_detector: Arc<PoisonRequestDetector>,
 }
 
-/// The share of the retry budget that a request uses, by its tenant, or by its client address
-/// without tenants.
+/// The index of the budget share that the retries of a request use. It is a hash of the tenant of
+/// the request, or of the client address if the request has no tenant.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RetryBudgetShare(usize);
 
@@ -51,17 +53,20 @@ pub(super) struct RetryBudgetShare(usize);
 pub(super) struct FailedRequest<'a> {
     /// The failure of the last attempt.
     pub(super) kind: FailureKind,
-    /// Attempts that reached a backend and failed.
+    /// Number of failed attempts of the request. An attempt that could not reach its backend does
+    /// not count.
     pub(super) failed_attempts: u32,
     /// Whether the request may have side effects besides its response.
     pub(super) has_side_effects: bool,
-    /// The body, which identifies a poison request.
+    /// The request body. Its hash identifies a poison request, which is a request that crashes
+    /// backends.
     pub(super) body: &'a [u8],
 }
 
 /// The time window of the retry budget.
 const BUDGET_WINDOW: Duration = Duration::from_secs(10);
-/// Number of budget shares. A hash assigns tenants and addresses to shares; equal hashes share one.
+/// Number of budget shares. A hash of the tenant or client address selects the share. Tenants with
+/// the same hash value use the same share.
 const BUDGET_SHARE_COUNT: usize = 64;
 
 impl Default for RetrySettings {
@@ -81,18 +86,19 @@ impl RetryController {
     /// A controller with these settings and a new budget.
     pub fn new(settings: RetrySettings) -> Self {
         let RetrySettings { budget_ratio, min_retries_per_second, .. } = settings;
-        let share =
+        let new_share =
             |_| TpsBudget::new(BUDGET_WINDOW, min_retries_per_second.div_ceil(2), budget_ratio);
         Self {
             settings,
             budget: Arc::new(TpsBudget::new(BUDGET_WINDOW, min_retries_per_second, budget_ratio)),
-            budget_shares: (0..BUDGET_SHARE_COUNT).map(share).collect(),
+            budget_shares: (0..BUDGET_SHARE_COUNT).map(new_share).collect(),
             poison_detector: Arc::default(),
         }
     }
 
-    /// A controller with other settings and the state of this one: the requests that were present
-    /// at backend crashes, and the remaining budget unless the settings of the budget change.
+    /// A controller with the new settings and the state of this controller. The state is the
+    /// requests that were present at backend crashes, and the remaining budget. The budget starts
+    /// anew if `budget_ratio` or `min_retries_per_second` changes.
     pub fn with_settings(&self, settings: RetrySettings) -> Self {
         let has_same_budget = self.settings.budget_ratio.total_cmp(&settings.budget_ratio).is_eq()
             && self.settings.min_retries_per_second == settings.min_retries_per_second;
@@ -109,15 +115,15 @@ impl RetryController {
         self.settings.first_output_buffer_timeout
     }
 
-    /// Counts a new request for the budget.
+    /// Counts a new request of a share, which raises the number of allowed retries.
     pub(super) fn deposit(&self, share: RetryBudgetShare) {
         self.budget.deposit();
         self.budget_shares[share.0].deposit();
     }
 
     /// Decides whether a failed request may be retried on another backend, and withdraws the retry
-    /// from the budget. Fails with the reason of the denial. A crash of the backend is recorded in
-    /// any case.
+    /// from the budget. The error is the reason why the request may not be retried. A crash of the
+    /// backend is recorded in either case.
     pub(super) fn allow(
         &self,
         share: RetryBudgetShare,
@@ -136,7 +142,8 @@ impl RetryController {
             FailoverPolicy::Conditional if failed_attempts > self.settings.attempts => {
                 Err(FailoverDenialReason::MaxAttempts)
             }
-            // The share first: an exhausted share must not use up the common budget.
+            // The share is checked first, so that a tenant with an exhausted share does not use up
+            // the common budget.
             FailoverPolicy::Conditional if !self.budget_shares[share.0].withdraw() => {
                 Err(FailoverDenialReason::RetryBudget)
             }
@@ -149,12 +156,12 @@ impl RetryController {
 // === impl RetryBudgetShare ===
 
 impl RetryBudgetShare {
-    /// The share of a request.
+    /// The budget share of a request.
     pub(super) fn for_record(record: &RequestRecord) -> Self {
         let hash = match (&record.caller, record.client) {
             (Some(identity), _) => xxh3_64(identity.tenant.as_bytes()),
             (None, IpAddr::V4(address)) => xxh3_64(&address.octets()),
-            // A client can use any address of its /64 network, so only the network counts.
+            // A client can use any address of its /64 network, so only the network part is hashed.
             (None, IpAddr::V6(address)) => xxh3_64(&address.octets()[..8]),
         };
         Self(hash as usize % BUDGET_SHARE_COUNT)
@@ -179,10 +186,10 @@ mod tests {
             budget_ratio: 0.0,
             ..RetrySettings::default()
         });
-        for times in 0..100 {
+        for failed_attempts in 0..100 {
             let failed = FailedRequest {
                 has_side_effects: true,
-                ..failed_request(FailureKind::Unreachable, times)
+                ..failed_request(FailureKind::Unreachable, failed_attempts)
             };
             assert_eq!(retry.allow(SHARE, failed, clock::now()), Ok(()));
         }
@@ -202,12 +209,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn attempts_are_limited_and_a_timeout_is_not_retried() {
         let retry = RetryController::new(RetrySettings::default());
-        for (times, allowed) in [(1, true), (2, true), (3, false)] {
-            let result = retry.allow(SHARE, failed_request(FailureKind::Busy, times), clock::now());
-            assert_eq!(result.is_ok(), allowed, "{times}");
+        for (failed_attempts, allowed) in [(1, true), (2, true), (3, false)] {
+            let failed = failed_request(FailureKind::Busy, failed_attempts);
+            let result = retry.allow(SHARE, failed, clock::now());
+            assert_eq!(result.is_ok(), allowed, "{failed_attempts}");
         }
-        let late = retry.allow(SHARE, failed_request(FailureKind::SlowOutput, 1), clock::now());
-        assert_eq!(late, Err(FailoverDenialReason::NotRetryable));
+        let slow_output =
+            retry.allow(SHARE, failed_request(FailureKind::SlowOutput, 1), clock::now());
+        assert_eq!(slow_output, Err(FailoverDenialReason::NotRetryable));
     }
 
     #[tokio::test(start_paused = true)]
@@ -229,10 +238,11 @@ mod tests {
     async fn a_fifth_of_all_requests_and_ten_per_second_may_be_retried() {
         let retry = RetryController::new(RetrySettings::default());
         let shares = [RetryBudgetShare(0), RetryBudgetShare(1), RetryBudgetShare(2)];
-        let sum = || shares.iter().map(|share| count_allowed(&retry, *share)).sum::<usize>();
-        assert_eq!(sum(), 100, "the minimum of ten seconds");
+        let count_in_all_shares =
+            || shares.iter().map(|share| count_allowed(&retry, *share)).sum::<usize>();
+        assert_eq!(count_in_all_shares(), 100, "the minimum of ten seconds");
         (0..1_000).for_each(|_| shares.iter().for_each(|share| retry.deposit(*share)));
-        assert_eq!(sum(), 600);
+        assert_eq!(count_in_all_shares(), 600);
     }
 
     #[tokio::test(start_paused = true)]
@@ -249,12 +259,16 @@ mod tests {
     fn the_share_depends_on_the_tenant_or_else_on_the_address() {
         let mut record = tokenweir_core::record::fixtures::streamed();
         record.caller = None;
-        let mut slot = |address: &str| {
+        let mut share_index = |address: &str| {
             record.client = address.parse().unwrap();
             RetryBudgetShare::for_record(&record).0
         };
-        assert_ne!(slot("192.0.2.1"), slot("192.0.2.2"));
-        assert_eq!(slot("2001:db8::1"), slot("2001:db8::2"), "a client can use its network");
+        assert_ne!(share_index("192.0.2.1"), share_index("192.0.2.2"));
+        assert_eq!(
+            share_index("2001:db8::1"),
+            share_index("2001:db8::2"),
+            "a client can use its network"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -265,17 +279,21 @@ mod tests {
             ..RetrySettings::default()
         };
         let retry = RetryController::new(settings);
-        let busy = |retry: &RetryController| {
+        let retry_busy_request = |retry: &RetryController| {
             retry.allow(SHARE, failed_request(FailureKind::Busy, 1), clock::now())
         };
         assert_eq!(retry.allow(SHARE, failed_request(FailureKind::Died, 1), clock::now()), Ok(()));
-        (0..9).for_each(|_| assert_eq!(busy(&retry), Ok(())));
-        assert_eq!(busy(&retry), Err(FailoverDenialReason::RetryBudget));
+        (0..9).for_each(|_| assert_eq!(retry_busy_request(&retry), Ok(())));
+        assert_eq!(retry_busy_request(&retry), Err(FailoverDenialReason::RetryBudget));
         let retry = retry.with_settings(RetrySettings { attempts: 5, ..settings });
         assert_eq!(retry.settings.attempts, 5);
-        assert_eq!(busy(&retry), Err(FailoverDenialReason::RetryBudget), "the budget stays used");
+        assert_eq!(
+            retry_busy_request(&retry),
+            Err(FailoverDenialReason::RetryBudget),
+            "the budget stays used"
+        );
         let retry = retry.with_settings(RetrySettings { min_retries_per_second: 2, ..settings });
-        assert_eq!(busy(&retry), Ok(()), "a changed budget starts anew");
+        assert_eq!(retry_busy_request(&retry), Ok(()), "a changed budget starts anew");
         let second = retry.allow(SHARE, failed_request(FailureKind::Died, 2), clock::now());
         assert_eq!(
             second,

@@ -1,4 +1,5 @@
-//! Receives a complete request body, which is needed to read its fields and to retry it.
+//! Receives the complete body of a request. The gateway needs all of the body to read its fields
+//! and to retry the request.
 
 use super::body_memory::BodyMemoryPermit;
 use bytes::{Bytes, BytesMut};
@@ -13,10 +14,10 @@ use tokenweir_core::error::GatewayError;
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::openai::{Api, form};
 
-/// Most bytes that are allocated for the declared length alone: a client can declare a length and
-/// not send it.
+/// Maximum initial capacity of the body buffer, in bytes. A longer declared `Content-Length` does
+/// not raise it, because a client can declare a length and send fewer bytes.
 const INITIAL_CAPACITY_BYTES: usize = 64 << 10;
-/// Largest growth of the buffer at once, as a multiple of the bytes received.
+/// Maximum growth of the body buffer in one step, as a multiple of the bytes received so far.
 const MAX_GROWTH_FACTOR: usize = 16;
 
 /// The body of a request as the server receives it.
@@ -24,14 +25,14 @@ pub trait IncomingBody: Body<Data = Bytes, Error: StdError + 'static> + Unpin {}
 
 impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> IncomingBody for B {}
 
-/// Reads the complete body. Fails if it is longer than `limit` bytes, if it has a
-/// `Content-Encoding`, if no chunk arrives for `idle_timeout`, or if the memory of all bodies is
-/// used up.
+/// Reads the complete body of a request. Fails if the body is longer than `limit` bytes, if it has
+/// a `Content-Encoding` other than `identity`, if no chunk arrives for `idle_timeout`, if the
+/// client ends the body early, or if the memory limit of all request bodies is exceeded.
 ///
 /// Chunks are copied into one buffer as they arrive: a client may send a byte at a time, and a
-/// stored chunk costs more memory than its bytes. The capacity of the buffer is counted in
-/// `memory_permit` before it is allocated. While the buffer grows, the old and the new one exist,
-/// and both are counted.
+/// stored chunk costs more memory than its bytes. A body of a single chunk is not copied. The
+/// capacity of the buffer is counted in `memory_permit` before the buffer is allocated. While the
+/// buffer grows, the old and the new buffer exist, and both are counted.
 pub(crate) async fn read_body(
     head: &request::Parts,
     mut body: impl IncomingBody,
@@ -50,40 +51,44 @@ pub(crate) async fn read_body(
     if length > limit {
         return Err(GatewayError::BodyTooLarge { limit });
     }
-    let mut first = Bytes::new();
-    let mut all = BytesMut::new();
+    let mut first_chunk = Bytes::new();
+    let mut buffer = BytesMut::new();
     loop {
         let frame = tokio::time::timeout(idle_timeout, body.frame()).await;
         let seconds = idle_timeout.as_secs();
         let Some(frame) = frame.map_err(|_| GatewayError::BodyTimeout { seconds })? else { break };
         let Ok(data) = frame.map_err(|error| body_error(&error))?.into_data() else { continue };
-        if first.len() + all.len() + data.len() > limit {
+        if first_chunk.len() + buffer.len() + data.len() > limit {
             return Err(GatewayError::BodyTooLarge { limit });
         }
-        if first.is_empty() && all.is_empty() {
+        if first_chunk.is_empty() && buffer.is_empty() {
             memory_permit.grow_to(data.len())?;
-            first = data;
+            first_chunk = data;
             continue;
         }
-        if all.is_empty() {
-            let capacity = length.min(INITIAL_CAPACITY_BYTES).max(first.len() + data.len());
-            all = grow_buffer(std::mem::take(&mut first), capacity, memory_permit)?;
+        if buffer.is_empty() {
+            let capacity = length.min(INITIAL_CAPACITY_BYTES).max(first_chunk.len() + data.len());
+            buffer = grow_buffer(std::mem::take(&mut first_chunk), capacity, memory_permit)?;
         }
-        let required = all.len() + data.len();
-        if required > all.capacity() {
-            let missing = length.saturating_sub(all.len());
-            let growth =
-                if missing > 0 { missing.min(MAX_GROWTH_FACTOR * all.len()) } else { all.len() };
+        let required = buffer.len() + data.len();
+        if required > buffer.capacity() {
+            let missing = length.saturating_sub(buffer.len());
+            let growth = if missing > 0 {
+                missing.min(MAX_GROWTH_FACTOR * buffer.len())
+            } else {
+                buffer.len()
+            };
             // Not `reserve`, which allocates more than requested.
-            let capacity = (all.len() + growth).min(limit).max(required);
-            all = grow_buffer(all, capacity, memory_permit)?;
+            let capacity = (buffer.len() + growth).min(limit).max(required);
+            buffer = grow_buffer(buffer, capacity, memory_permit)?;
         }
-        all.extend_from_slice(&data);
+        buffer.extend_from_slice(&data);
     }
-    Ok(if all.is_empty() { first } else { all.freeze() })
+    Ok(if buffer.is_empty() { first_chunk } else { buffer.freeze() })
 }
 
-/// Copies the bytes received so far into a buffer with this capacity.
+/// Copies the bytes received so far into a new buffer of `capacity` bytes. `memory_permit` counts
+/// both buffers during the copy, and only the new buffer afterwards.
 fn grow_buffer(
     received: impl AsRef<[u8]>,
     capacity: usize,
@@ -97,7 +102,8 @@ fn grow_buffer(
     Ok(larger)
 }
 
-/// The error of a body that ended early: invalid HTTP framing, or a client disconnect.
+/// The error for a body that could not be read to its end: `BadHead` for invalid HTTP framing,
+/// otherwise `IncompleteBody` (the client disconnected).
 fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -110,9 +116,9 @@ fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
     GatewayError::IncompleteBody
 }
 
-/// Reads the fields that the gateway acts on. The body must be a JSON object, or a form on the
-/// audio paths. Any other body is rejected, because a backend could read another model from it than
-/// the one for which access was checked.
+/// Reads the fields of the body that the gateway uses. The body must be a JSON object, or a form on
+/// the audio paths. Fails for any other body: a backend could read a model name from such a body
+/// that differs from the model whose access the gateway checked.
 pub(crate) fn peek_request(
     head: &request::Parts,
     body: &[u8],
@@ -120,8 +126,8 @@ pub(crate) fn peek_request(
 ) -> Result<RequestFields, GatewayError> {
     let fields = if api == Some(Api::Audio) {
         let mut types = head.headers.get_all(CONTENT_TYPE).iter();
-        let only = types.next().filter(|_| types.next().is_none());
-        form::peek(only.map_or(&[], HeaderValue::as_bytes), body)
+        let single_type = types.next().filter(|_| types.next().is_none());
+        form::peek(single_type.map_or(&[], HeaderValue::as_bytes), body)
     } else {
         RequestFields::parse(body)
     };
@@ -166,12 +172,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_that_is_too_long_truncated_or_malformed_is_rejected() {
-        let three = || vec![Ok(&b"a"[..]), Ok(b"b"), Ok(b"c")];
-        assert_eq!(read_chunks(three(), 2).await, Err(GatewayError::BodyTooLarge { limit: 2 }));
-        let ended = |kind: io::ErrorKind| vec![Ok(&b"a"[..]), Err(kind.into())];
-        let truncated = read_chunks(ended(io::ErrorKind::UnexpectedEof), 9).await;
+        let three_chunks = || vec![Ok(&b"a"[..]), Ok(b"b"), Ok(b"c")];
+        let result = read_chunks(three_chunks(), 2).await;
+        assert_eq!(result, Err(GatewayError::BodyTooLarge { limit: 2 }));
+        let chunk_and_error = |kind: io::ErrorKind| vec![Ok(&b"a"[..]), Err(kind.into())];
+        let truncated = read_chunks(chunk_and_error(io::ErrorKind::UnexpectedEof), 9).await;
         assert_eq!(truncated, Err(GatewayError::IncompleteBody));
-        let malformed = read_chunks(ended(io::ErrorKind::InvalidInput), 9).await;
+        let malformed = read_chunks(chunk_and_error(io::ErrorKind::InvalidInput), 9).await;
         assert_eq!(malformed, Err(GatewayError::BadHead));
     }
 
@@ -227,8 +234,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_old_buffer_is_counted_while_the_buffer_grows() {
-        // Two chunks need a buffer of 200 bytes beside the first chunk. The third chunk needs one
-        // of 400 bytes beside that of 200.
+        // Two chunks need a buffer of 200 bytes in addition to the first chunk of 100 bytes. The
+        // third chunk needs a buffer of 400 bytes in addition to the buffer of 200 bytes.
         for (limit, chunks, counted) in
             [(299, 2, None), (300, 2, Some(200)), (599, 3, None), (600, 3, Some(400))]
         {

@@ -1,67 +1,70 @@
 //! Limits the memory of all request bodies together.
 //!
-//! A request body is held until the response begins, because a retry may need it. Without a limit,
-//! slow uploads on many connections would take all memory.
+//! The gateway holds each request body until the response begins, because a retry may need the
+//! body. Without a limit, slow uploads on many connections would take all memory of the process.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir_core::error::GatewayError;
 
-/// The memory of all request bodies, in bytes.
+/// Counts the memory of all request bodies, and its limit.
 #[derive(Debug)]
 pub struct BodyMemory {
     used_bytes: AtomicUsize,
     limit_bytes: AtomicUsize,
 }
 
-/// The bytes that are counted for one request, until the permit is dropped.
+/// The permit for the body memory of one request. Dropping the permit releases its bytes.
 #[derive(Debug)]
 pub(crate) struct BodyMemoryPermit<'a> {
     memory: &'a BodyMemory,
+    /// Number of bytes that are counted for the request now.
     bytes: usize,
 }
 
 impl Default for BodyMemory {
-    /// Without a limit.
+    /// A counter without a limit.
     fn default() -> Self {
         Self::new(usize::MAX)
     }
 }
 
 impl BodyMemory {
-    /// A limit of `limit` bytes.
+    /// A counter with a limit of `limit` bytes for all request bodies together.
     pub const fn new(limit: usize) -> Self {
         Self { used_bytes: AtomicUsize::new(0), limit_bytes: AtomicUsize::new(limit) }
     }
 
-    /// Changes the limit. Bodies that are already counted stay.
+    /// Changes the limit, in bytes. Requests that already hold body memory keep it, even above the
+    /// new limit.
     pub fn set_limit(&self, limit: usize) {
         self.limit_bytes.store(limit, Ordering::Relaxed);
     }
 
-    /// Bytes that are counted now.
+    /// Number of bytes that all request bodies use now.
     pub fn used_bytes(&self) -> usize {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// The limit, in bytes.
+    /// The limit on the memory of all request bodies, in bytes. `usize::MAX`: no limit.
     pub fn limit_bytes(&self) -> usize {
         self.limit_bytes.load(Ordering::Relaxed)
     }
 
-    /// A permit without any bytes.
+    /// A permit for a new request, which uses no bytes yet.
     pub(crate) const fn empty_permit(&self) -> BodyMemoryPermit<'_> {
         BodyMemoryPermit { memory: self, bytes: 0 }
     }
 }
 
 impl BodyMemoryPermit<'_> {
-    /// Counts further bytes. Fails if the total then exceeds the limit.
+    /// Counts `bytes` more bytes for this request. Fails if the bytes of all requests then exceed
+    /// the limit.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), GatewayError> {
         if bytes == 0 {
             return Ok(());
         }
         let before = self.memory.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // Also counted on failure: dropping the permit releases these bytes.
+        // The bytes are counted even on failure. Dropping the permit releases them.
         self.bytes += bytes;
         let is_over = before.saturating_add(bytes) > self.memory.limit_bytes();
         if is_over { Err(GatewayError::BodyMemory) } else { Ok(()) }

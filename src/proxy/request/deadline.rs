@@ -1,4 +1,5 @@
-//! The deadline of the first output of a response.
+//! The deadline for the first output of a response, from the configured timeout and the timeout
+//! that the client sent.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::future::Future;
@@ -6,35 +7,37 @@ use std::time::{Duration, Instant};
 use tokenweir_core::error::GatewayError;
 use tokenweir_core::record::RequestRecord;
 
-/// The deadline of the first output of one request.
+/// The deadline for the first output of the response to one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FirstOutputDeadline {
     at: Instant,
+    /// The time from the request head to the deadline.
     limit: Duration,
-    /// Whether the client set the deadline.
+    /// Whether the timeout comes from a header of the client, not from the configuration.
     pub(crate) is_set_by_client: bool,
 }
 
-/// The headers with the read timeout of OpenAI's SDKs, in seconds: Python and JavaScript.
+/// The request headers in which OpenAI's SDKs send their read timeout, in seconds. The first is
+/// that of the Python SDK, the second that of the JavaScript SDK.
 static CLIENT_TIMEOUT_HEADERS: [HeaderName; 2] = [
     HeaderName::from_static("x-stainless-read-timeout"),
     HeaderName::from_static("x-stainless-timeout"),
 ];
 
-/// The deadline of a request: the configured timeout from the request head, or that of the client
-/// if it is shorter. Only streams have a first output before their end, so for other responses only
-/// the timeout of the client counts. `None`: no timeout.
+/// The deadline for the first output of a request, counted from its head: the shorter of
+/// `configured_limit` and the timeout that the client sent. `configured_limit` applies to streams
+/// only, because other responses have no output before their end. `None`: no timeout applies.
 pub(crate) fn first_output_deadline(
     record: &RequestRecord,
     headers: &HeaderMap,
-    configured: Option<Duration>,
+    configured_limit: Option<Duration>,
 ) -> Option<FirstOutputDeadline> {
-    let configured = configured.filter(|_| record.options.stream);
+    let configured_limit = configured_limit.filter(|_| record.options.stream);
     let client_limit =
         CLIENT_TIMEOUT_HEADERS.iter().find_map(|name| parse_seconds(headers.get(name)?));
-    let is_set_by_client =
-        client_limit.is_some_and(|limit| configured.is_none_or(|configured| limit < configured));
-    let limit = if is_set_by_client { client_limit } else { configured }?;
+    let is_set_by_client = client_limit
+        .is_some_and(|limit| configured_limit.is_none_or(|configured| limit < configured));
+    let limit = if is_set_by_client { client_limit } else { configured_limit }?;
     Some(FirstOutputDeadline {
         at: record.timings.accepted.checked_add(limit)?,
         limit,
@@ -42,18 +45,19 @@ pub(crate) fn first_output_deadline(
     })
 }
 
+/// Parses a number of seconds. `None`: the value is not a number, or not positive and finite.
 fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
     let seconds = value.to_str().ok()?.parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok().filter(|limit| !limit.is_zero())
 }
 
 impl FirstOutputDeadline {
-    /// The time of the deadline.
+    /// The instant of the deadline.
     pub(crate) const fn at(self) -> Instant {
         self.at
     }
 
-    /// The time of the deadline, if it is before `other`.
+    /// The instant of the deadline. `None`: the deadline is not before `other`.
     pub(crate) fn if_before(self, other: Instant) -> Option<Instant> {
         (self.at < other).then_some(self.at)
     }
@@ -64,7 +68,8 @@ impl FirstOutputDeadline {
     }
 }
 
-/// Runs a future until the deadline, if there is one.
+/// Awaits `future` until `deadline`. Returns the deadline as the error if it passes first. `None`:
+/// waits without a limit.
 pub(crate) async fn within_deadline<T>(
     deadline: Option<FirstOutputDeadline>,
     future: impl Future<Output = T>,
@@ -83,7 +88,10 @@ mod tests {
     use super::*;
     use tokenweir_core::record::fixtures::streamed;
 
-    fn limit(stream: bool, header: Option<(&'static str, &'static str)>) -> Option<(u64, bool)> {
+    fn deadline_limit(
+        stream: bool,
+        header: Option<(&'static str, &'static str)>,
+    ) -> Option<(u64, bool)> {
         let mut record = streamed();
         record.options.stream = stream;
         let mut headers = HeaderMap::new();
@@ -99,21 +107,28 @@ mod tests {
 
     #[test]
     fn a_clients_shorter_timeout_wins() {
-        assert_eq!(limit(true, None), Some((600, false)));
-        assert_eq!(limit(true, Some(("x-stainless-read-timeout", "30.0"))), Some((30, true)));
-        assert_eq!(limit(true, Some(("x-stainless-timeout", "900"))), Some((600, false)));
+        assert_eq!(deadline_limit(true, None), Some((600, false)));
+        assert_eq!(
+            deadline_limit(true, Some(("x-stainless-read-timeout", "30.0"))),
+            Some((30, true))
+        );
+        assert_eq!(deadline_limit(true, Some(("x-stainless-timeout", "900"))), Some((600, false)));
     }
 
     #[test]
     fn only_the_client_limits_a_request_without_a_stream() {
-        assert_eq!(limit(false, None), None);
-        assert_eq!(limit(false, Some(("x-stainless-timeout", "900"))), Some((900, true)));
+        assert_eq!(deadline_limit(false, None), None);
+        assert_eq!(deadline_limit(false, Some(("x-stainless-timeout", "900"))), Some((900, true)));
     }
 
     #[test]
     fn an_invalid_timeout_is_ignored() {
         for value in ["", "0", "-1", "NaN", "inf", "soon", "1e300"] {
-            assert_eq!(limit(false, Some(("x-stainless-timeout", value))), None, "{value}");
+            assert_eq!(
+                deadline_limit(false, Some(("x-stainless-timeout", value))),
+                None,
+                "{value}"
+            );
         }
     }
 }

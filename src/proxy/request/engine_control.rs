@@ -1,5 +1,5 @@
-//! Enforces the permissions for engine control: checks fields of the body, removes headers, and
-//! sets the `cache_salt` that is derived from the tenant.
+//! Enforces the permissions for engine-control fields and headers of a request: rejects or removes
+//! fields of the body, removes headers, and sets the `cache_salt` that is derived from the tenant.
 
 use crate::proxy::access::{AccessControl, Principal};
 use http::{HeaderMap, HeaderName};
@@ -13,19 +13,22 @@ use tokenweir_core::record::RequestRecord;
 
 const CACHE_SALT_FIELD: &str = "cache_salt";
 
-/// The result of the check: the permissions of the client for this request, and the edits of its
-/// body.
+/// The result of the engine-control check of one request: the permissions that apply to the
+/// request, and the edits of its body.
 pub(crate) struct EngineControlCheck {
+    /// The permissions of the principal and of the model together.
     permissions: Permissions,
-    /// The edits of the body.
+    /// The edits that remove or set engine-control fields of the body.
     pub(crate) edits: Vec<FieldEdit>,
-    /// The `cache_salt` that the gateway sets. `None`: that of the client is forwarded.
+    /// The `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client, if any, is
+    /// forwarded.
     pub(crate) salt: Option<String>,
 }
 
 impl EngineControlCheck {
-    /// Checks a request. `model_permissions` are those of its model in the configuration. Fails if
-    /// the body uses a field without the permission.
+    /// Checks the engine-control fields of a request. `model_permissions` are the permissions that
+    /// the configuration grants to all clients of the requested model. Fails if the body has a
+    /// field for which the request lacks the permission and which cannot be removed.
     pub(crate) fn check(
         access: &AccessControl,
         principal: &Principal,
@@ -46,7 +49,9 @@ impl EngineControlCheck {
         Ok(result)
     }
 
-    /// Adds the edit that sets the tenant's salt, on paths whose requests have one.
+    /// Adds the edit that sets the `cache_salt` derived from the tenant. Does nothing without a
+    /// salt key or a tenant, and on API paths without `cache_salt`. Fails if the `cache_salt` of
+    /// the client is not a string.
     fn derive_salt(
         &mut self,
         access: &AccessControl,
@@ -74,8 +79,8 @@ impl EngineControlCheck {
         Ok(())
     }
 
-    /// Removes the headers that the client may not send to an engine. The gateway must not need
-    /// them after this call.
+    /// Removes the engine-control headers for which the request lacks the permission. Call this
+    /// after the gateway itself has read the headers, for example the session header.
     pub(crate) fn strip_headers(&self, headers: &mut HeaderMap) {
         let denied = headers.keys().filter(|name| self.permissions.strips_header(name.as_str()));
         let denied: Vec<HeaderName> = denied.cloned().collect();

@@ -12,25 +12,26 @@ use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::record::{CapturedPrompt, PayloadConsumers, RequestRecord};
 use tokenweir_core::routing::{PromptFingerprint, mix, unit};
 
-/// The samples of requests whose prompt and response text is captured.
+/// The sampling of requests whose prompt text and response text are captured.
 #[derive(Debug, Clone, Copy)]
 pub struct PayloadSampling {
     /// Share of requests for the payload log, from 0 to 1, drawn at random.
     pub log_ratio: f64,
-    /// Share of requests for quality monitoring, from 0 to 1. The draw is a hash of the trace id,
-    /// or of the request id without a trace, so that all gateways sample the same traces.
+    /// Share of requests for quality monitoring, from 0 to 1. A hash of the trace id decides, so
+    /// that all gateways sample the same traces. For a request without a trace, a hash of the
+    /// request id decides.
     pub quality_ratio: f64,
-    /// Longest excerpt of each text, in bytes.
+    /// Maximum length of the stored excerpt of each text, in bytes.
     pub max_text_bytes: usize,
 }
 
-/// The keys of the prompt hashes. They are random per process, so that clients cannot construct a
-/// prompt with the hashes of another one.
+/// The random keys of the prompt hashes. Each process has its own keys, so that a client cannot
+/// construct a prompt whose hashes equal those of another prompt.
 static PROMPT_HASH_KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// The fingerprint of the prompt. Prompts for different models or with different `cache_salt`s
-/// share no cache, so their hashes differ. `salt` is the salt that the gateway sets; `None`: that
-/// of the client counts.
+/// The fingerprint of the prompt: its length and the hashes of its blocks. Prompts for different
+/// models or with different `cache_salt`s share no cached prefix, so their hashes differ. `salt` is
+/// the `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client is used.
 pub(crate) fn hash_prompt(
     fields: &RequestFields,
     route: &ModelRoute,
@@ -42,8 +43,8 @@ pub(crate) fn hash_prompt(
     Arc::new(PromptFingerprint::new(seed, fields.prompt.parts(body)))
 }
 
-/// A hash of the session id: of the first header in `names` that the request has, otherwise of the
-/// `prompt_cache_key` in the body. `None`: the request has no session.
+/// A hash of the session id. The session id is the value of the first header in `names` that the
+/// request has, otherwise the `prompt_cache_key` in the body. `None`: the request has neither.
 pub(crate) fn session_hash(
     headers: &HeaderMap,
     names: &[HeaderName],
@@ -54,10 +55,10 @@ pub(crate) fn session_hash(
     from_header.or_else(|| fields.cache_key.as_ref().map(|key| stable_hash(key.as_bytes())))
 }
 
-/// The part of a request for the trace capture, if the request is in its sample. `share` is the
-/// sampled share of requests, from 0 to 1. A session is sampled as a whole or not at all, so that
-/// the capture shows the prefixes that its requests share. `random` decides for a request without a
-/// session.
+/// The properties of a request that the trace capture stores. `None`: the request is not sampled.
+/// `share` is the sampled share of requests, from 0 to 1. All requests of a session are sampled or
+/// none, so that the trace capture shows the prefixes that they share. `random` decides for a
+/// request without a session.
 pub(crate) fn sample_for_capture(
     share: f64,
     prompt: &PromptFingerprint,
@@ -76,8 +77,9 @@ pub(crate) fn sample_for_capture(
     })
 }
 
-/// Decides whether the request is in the payload samples, and if so copies the prompt from the body
-/// into the record.
+/// Decides whether the text of the request is sampled for the payload log and for quality
+/// monitoring. If either samples the text, copies an excerpt of the prompt from the body into the
+/// record. `random` decides for the payload log.
 pub(crate) fn sample_payload(
     sampling: PayloadSampling,
     fields: &RequestFields,
@@ -98,18 +100,18 @@ pub(crate) fn sample_payload(
     });
 }
 
-/// The sampling value of a trace, or of a request without one, from 0 to 1. It is the same in every
-/// gateway.
-fn sampling_value(trace: Option<u128>, request_id: &RequestId) -> f64 {
-    let hash = match trace {
-        Some(trace) => xxhash_rust::xxh3::xxh3_64(&trace.to_be_bytes()),
+/// A hash of the trace id, or of the request id without a trace, as a number from 0 to 1. Every
+/// gateway computes the same number. A request is sampled if the number is below the sampled share.
+fn sampling_value(trace_id: Option<u128>, request_id: &RequestId) -> f64 {
+    let hash = match trace_id {
+        Some(trace_id) => xxhash_rust::xxh3::xxh3_64(&trace_id.to_be_bytes()),
         None => stable_hash(request_id.as_str().as_bytes()),
     };
     unit(mix(hash))
 }
 
-/// A hash that is the same in every process, so that all gateways send a session to the same
-/// backend.
+/// A hash without a random key. Every process computes the same hash, so all gateways send a
+/// session to the same backend.
 fn stable_hash(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }
@@ -132,16 +134,17 @@ mod tests {
         let count = ids.filter(|id| sampling_value(None, id) < 0.02).count();
         assert!((320..480).contains(&count), "{count} of 20000 requests, not about 400");
         let mut random = fastrand::Rng::with_seed(5);
-        let traces: Vec<u128> = (0..20_000).map(|_| random.u128(..)).collect();
-        let is_sampled = |trace: &&u128| sampling_value(Some(**trace), &request_id("a")) < 0.02;
-        let count = traces.iter().filter(is_sampled).count();
+        let trace_ids: Vec<u128> = (0..20_000).map(|_| random.u128(..)).collect();
+        let is_sampled =
+            |trace_id: &&u128| sampling_value(Some(**trace_id), &request_id("a")) < 0.02;
+        let count = trace_ids.iter().filter(is_sampled).count();
         assert!((320..480).contains(&count), "{count} of 20000 traces, not about 400");
-        let same = |trace, one: &str, other: &str| {
-            sampling_value(trace, &request_id(one)).to_bits()
-                == sampling_value(trace, &request_id(other)).to_bits()
+        let has_same_value = |trace_id, first_id: &str, second_id: &str| {
+            sampling_value(trace_id, &request_id(first_id)).to_bits()
+                == sampling_value(trace_id, &request_id(second_id)).to_bits()
         };
-        assert!(traces.iter().all(|trace| same(Some(*trace), "a", "b")));
-        assert!(same(None, "a", "a") && !same(None, "a", "b"));
+        assert!(trace_ids.iter().all(|trace_id| has_same_value(Some(*trace_id), "a", "b")));
+        assert!(has_same_value(None, "a", "a") && !has_same_value(None, "a", "b"));
         assert!((0.0..1.0).contains(&sampling_value(None, &request_id(""))));
     }
 

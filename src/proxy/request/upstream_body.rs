@@ -1,5 +1,5 @@
-//! The request body for a backend: the bytes of the client, with the edits that rename the model,
-//! remove or set engine-control fields, and request usage at the end of a stream.
+//! The request body for a backend: the bytes of the client, with edits. The edits rename the model,
+//! remove or set engine-control fields, and request usage.
 
 use crate::backend::Backend;
 use crate::backend::routes::ModelRoute;
@@ -12,38 +12,44 @@ use tokenweir_core::openai::engine_control::FieldEdit;
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::openai::{Api, Splice};
 
-/// A received body and its edits.
+/// The request body that the client sent, and the edits for the backends.
 pub(crate) struct UpstreamBody {
-    /// The bytes of the client.
+    /// The body as the client sent it.
     original: Bytes,
+    /// Renames the model. `None`: the backends use the model name of the client.
     model_edit: Option<Splice>,
+    /// Remove or set engine-control fields.
     control_edits: Vec<FieldEdit>,
+    /// Requests usage at the end of the stream. `None`: the gateway requests no usage.
     usage_edit: Option<Splice>,
-    /// A random number from 0 to 1 that decides whether the request is in the sample with
-    /// continuous usage. 1 is in no sample.
+    /// A random number from 0 to 1. The gateway requests continuous usage if the number is below
+    /// the configured share of the backend. 1: never.
     usage_sampling_value: f64,
-    /// The edited copy, and its usage injection. It is made for the first backend that needs it and
-    /// replaced for a backend that needs another injection, so that two bodies exist at most.
+    /// The edited copy, and the usage that it requests. The copy is made for the first backend that
+    /// needs one. A copy for a backend that needs another injection replaces it, so that at most
+    /// two bodies exist.
     edited_copy: Mutex<Option<(UsageInjection, Bytes)>>,
 }
 
-/// The usage that the gateway requests and the client did not.
+/// The usage that the gateway requests from the backend although the client did not request usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UsageInjection {
     /// The gateway requests no usage.
     None,
     /// The gateway requests the usage event at the end of the stream.
     FinalEvent,
-    /// The gateway requests that event and continuous usage: counts with every event.
+    /// The gateway requests the usage event at the end of the stream and continuous usage, which is
+    /// a token count in every event.
     EveryEvent,
 }
 
 impl UpstreamBody {
-    /// A body for the backends of `route`, with the edits of the engine-control check. Usage is
-    /// only requested on APIs with `stream_options`.
+    /// The body for the backends of `route`. `control_edits` are the edits of the engine-control
+    /// check. The gateway requests usage only on APIs with `stream_options`: chat completions and
+    /// completions.
     ///
-    /// A body with a digest in a header is never edited. Fails if the model must be renamed or a
-    /// control field edited in such a body.
+    /// A body whose digest is in a request header is never edited. Fails if the model of such a
+    /// body must be renamed or an engine-control field must be edited.
     pub(crate) fn new(
         original: Bytes,
         api: Option<Api>,
@@ -79,13 +85,14 @@ impl UpstreamBody {
         })
     }
 
-    /// Sets the random number, from 0 to 1, that decides about continuous usage.
+    /// Sets the random number, from 0 to 1, that decides whether the gateway requests continuous
+    /// usage.
     pub(crate) fn with_usage_sampling_value(self, usage_sampling_value: f64) -> Self {
         Self { usage_sampling_value, ..self }
     }
 
-    /// Size of the edited copy in bytes, without the few bytes that edits add. 0: no edit is
-    /// needed.
+    /// Approximate size of the edited copy in bytes: the length of the original body. The few bytes
+    /// that the edits add do not count. 0: the body has no edit, so no copy is made.
     pub(crate) fn edited_copy_bytes(&self) -> usize {
         let is_edited = self.model_edit.is_some()
             || self.usage_edit.is_some()
@@ -93,7 +100,7 @@ impl UpstreamBody {
         if is_edited { self.original.len() } else { 0 }
     }
 
-    /// The bytes of the client.
+    /// The body as the client sent it.
     pub(crate) fn original(&self) -> &Bytes {
         &self.original
     }

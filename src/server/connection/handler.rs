@@ -22,14 +22,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Serves client connections.
+/// Admits or rejects client connections, and serves the admitted connections.
 pub(crate) struct ConnectionHandler {
     state: Arc<ServerState>,
+    /// `None`: clients connect without TLS.
     acceptor: Option<Acceptor>,
+    /// Limits the number of error responses that are sent to rejected connections at the same time.
     rejection_permits: Arc<Semaphore>,
 }
 
-/// Longest time to write an error response to a rejected connection.
+/// Maximum time for the error response to a rejected connection, until the client has closed its
+/// side.
 const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// The connection preface of an HTTP/2 client (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -41,14 +44,15 @@ impl ConnectionHandler {
         Arc::new(Self { state, acceptor, rejection_permits })
     }
 
-    /// Admits a connection, or rejects it with an error response because a limit is reached.
+    /// Admits a connection and returns its permit. `None`: a limit is reached, so the connection
+    /// was rejected. A rejected connection without TLS gets an error response.
     pub(crate) fn admit(
         &self,
         stream: TcpStream,
         peer: SocketAddr,
     ) -> Option<(TcpStream, ConnectionPermit)> {
         let mut permit = self.state.connection_limiter.try_acquire(peer.ip());
-        // An idle connection to a backend is closed to free a file descriptor for this connection.
+        // If no file descriptor is free, an idle connection to a backend is closed to free one.
         while matches!(permit, Err(ConnectionLimitExceeded::Descriptors))
             && self.state.admin.proxy.pool.close_idle_connection()
         {
@@ -64,7 +68,8 @@ impl ConnectionHandler {
             Err(ConnectionLimitExceeded::PerClient) => GatewayError::ClientBusy,
         };
         tracing::debug!(%peer, %error, "client connection rejected");
-        // A TLS handshake for a rejection would cost more than the rejected work.
+        // With TLS the connection is closed without a response: the handshake for the response
+        // would cost more than serving the connection.
         if self.acceptor.is_none()
             && let Ok(permit) = self.rejection_permits.clone().try_acquire_owned()
         {
@@ -73,7 +78,7 @@ impl ConnectionHandler {
         None
     }
 
-    /// Serves a connection until it ends.
+    /// Serves an admitted connection until it ends: TLS handshake, protocol detection, requests.
     pub(crate) async fn serve(
         self: Arc<Self>,
         stream: TcpStream,
@@ -90,7 +95,8 @@ impl ConnectionHandler {
         let served = match detect_protocol(&shared, &mut shutdown, limits.head_timeout).await {
             Ok(Some(Version::HTTP_2)) => {
                 let Some(parts) = shared.into_parts() else { return };
-                // Boxed: otherwise every connection's future would reserve memory for it.
+                // Boxed: otherwise the futures of HTTP/1.1 connections would reserve memory for the
+                // larger HTTP/2 future.
                 let serving = Box::pin(http2::serve(&connection, parts, &limits, shutdown));
                 serving.await.map_err(io::Error::other)
             }
@@ -105,7 +111,7 @@ impl ConnectionHandler {
 
     async fn tls_handshake(&self, stream: TcpStream, peer: SocketAddr) -> Option<MaybeTlsStream> {
         let Some(acceptor) = &self.acceptor else { return Some(MaybeTlsStream::Plain(stream)) };
-        // Boxed: otherwise its memory would be reserved as long as the connection lives.
+        // Boxed: otherwise the memory of the handshake would be reserved until the connection ends.
         let accepting = Box::pin(acceptor.accept(stream));
         let error =
             match tokio::time::timeout(self.state.limits.load().head_timeout, accepting).await {
@@ -119,32 +125,33 @@ impl ConnectionHandler {
     }
 }
 
-/// Reads until the bytes match the HTTP/2 preface or differ from it. `None`: the client closed the
-/// connection, or sent nothing before the gateway shut down.
+/// Reads from a new connection until its bytes equal the HTTP/2 preface or differ from it. Fails
+/// after `timeout`. `None`: the client closed the connection, or sent nothing before the gateway
+/// shut down.
 async fn detect_protocol(
     shared: &SharedHttp1Connection,
     shutdown: &mut ShutdownSignal,
     timeout: Duration,
 ) -> io::Result<Option<Version>> {
     let reading = poll_fn(|cx| {
-        let mut wire = shared.lock();
+        let mut connection = shared.lock();
         loop {
-            let ahead = wire.read_ahead();
+            let read_ahead = connection.read_ahead();
             let matching = HTTP2_PREFACE
                 .iter()
-                .zip(ahead)
+                .zip(read_ahead)
                 .take_while(|(expected, actual)| expected == actual)
                 .count();
             if matching == HTTP2_PREFACE.len() {
                 return Poll::Ready(Ok(Some(Version::HTTP_2)));
             }
-            if matching < ahead.len() {
+            if matching < read_ahead.len() {
                 return Poll::Ready(Ok(Some(Version::HTTP_11)));
             }
-            match wire.poll_read_more(cx)? {
+            match connection.poll_read_more(cx)? {
                 Poll::Ready(0) => return Poll::Ready(Ok(None)),
                 Poll::Ready(_) => {}
-                Poll::Pending if wire.read_ahead().is_empty() => {
+                Poll::Pending if connection.read_ahead().is_empty() => {
                     return shutdown.poll(cx).map(|()| Ok(None));
                 }
                 Poll::Pending => return Poll::Pending,
@@ -155,9 +162,9 @@ async fn detect_protocol(
     version.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Sends an error response on a connection before its request was read, and closes the connection.
-/// The input is read and discarded: if it stayed unread, the kernel would reset the connection and
-/// drop the response.
+/// Sends an error response on a rejected connection, whose request was not read, and closes the
+/// connection. The input of the client is read and discarded: unread input would make the kernel
+/// reset the connection and drop the response.
 async fn reject_connection(
     mut stream: TcpStream,
     error: GatewayError,

@@ -1,9 +1,9 @@
 //! Serves the requests of one HTTP/1.1 connection, one after the other, on the task of the
 //! connection.
 //!
-//! While a request is handled, the connection is read ahead to detect a disconnect of the client. A
-//! disconnect drops the response future, and with it all work for the request. The response body is
-//! polled for more data only when the client has accepted the previous data (back pressure).
+//! While a request is handled, the gateway reads ahead on the connection to detect a disconnect of
+//! the client. A disconnect drops the future of the response, and with it all work for the request.
+//! The response body is polled for more data only when the client has accepted the previous data.
 
 use super::http1_connection::{HeadOutcome, Http1Connection, SharedHttp1Connection};
 use super::limiter::RequestPermit;
@@ -26,17 +26,18 @@ use tokenweir_core::http1::{
     self, HeadLimits, Http1ParseError, RequestHead, RequestSummary, ResponseFraming,
 };
 
-/// The request summary of a response that is sent without a parsed request: to a malformed request
-/// or to a rejected connection. The connection closes after the response.
+/// The request summary for a response to a request that was not parsed: to a malformed request, or
+/// on a rejected connection. With this summary the connection closes after the response.
 const UNPARSED_REQUEST_SUMMARY: RequestSummary =
     RequestSummary { method: Method::GET, is_http10: false, is_keep_alive: false };
-/// Longest wait for the client to close its side after the gateway has closed its own side.
+/// Maximum wait for the client to close its side of the connection after the gateway has closed its
+/// own side.
 const LINGERING_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Serves a connection until it ends.
+/// Serves an HTTP/1.1 connection until it ends.
 ///
-/// Each open stream holds one such future. To keep it small, short-lived values are in functions
-/// that do not await.
+/// Each open connection holds one future of this function. To keep the future small, values that
+/// are needed only briefly are in functions that do not await.
 pub(super) async fn serve(
     context: &ConnectionContext,
     shared: SharedHttp1Connection,
@@ -71,7 +72,8 @@ pub(super) async fn serve(
     lingering_close(&shared).await
 }
 
-/// Starts the handling of a request whose head was read.
+/// Starts the handling of a request whose head was read. Returns the summary for the response
+/// encoding, the permit of the request, and the future of the response.
 fn start_request(
     context: &ConnectionContext,
     shared: &SharedHttp1Connection,
@@ -90,7 +92,7 @@ fn start_request(
     (summary, permit, responding)
 }
 
-/// Waits for the response. `None`: the client disconnected first.
+/// Waits for the response of the request handler. `None`: the client disconnected first.
 async fn response_or_disconnect(
     shared: &SharedHttp1Connection,
     mut responding: Pin<Box<impl Future<Output = Response<ProxyResponseBody>>>>,
@@ -102,7 +104,7 @@ async fn response_or_disconnect(
     .await
 }
 
-/// Encodes an error response with `connection: close`, head and body.
+/// Encodes the head and the body of an error response with `connection: close`.
 pub(super) fn encode_error_response(error: &GatewayError) -> Bytes {
     let (head, body) = error.response().into_parts();
     let body = body.into_inner().unwrap_or_default();
@@ -118,8 +120,9 @@ pub(super) fn encode_error_response(error: &GatewayError) -> Bytes {
     encoded.freeze()
 }
 
-/// Closes the sending side, then discards the client's input until the client closes its side or
-/// [`LINGERING_CLOSE_TIMEOUT`] is over. Unread input would make the kernel reset the connection.
+/// Closes the sending side of the connection, and then discards the client's input until the client
+/// closes its side or [`LINGERING_CLOSE_TIMEOUT`] is over. Unread input would make the kernel reset
+/// the connection, and the client could lose the end of the response.
 async fn lingering_close(shared: &SharedHttp1Connection) -> io::Result<()> {
     let closing = async {
         poll_fn(|cx| shared.lock().poll_shutdown(cx)).await?;
@@ -141,10 +144,11 @@ fn malformed_head_error(error: Http1ParseError) -> GatewayError {
 
 // === impl HeadReader ===
 
-/// Reads request heads, with the timeouts of a connection that waits for one.
+/// Reads the request heads of a connection, with timeouts.
 struct HeadReader {
+    /// The key of a wait is `heads_received`, and whether a part of the next head was read.
     timer: KeyedTimer<(u64, bool)>,
-    /// Number of heads that were read.
+    /// Number of request heads that were read on the connection.
     heads_received: u64,
     shutdown: ShutdownSignal,
 }
@@ -154,9 +158,10 @@ impl HeadReader {
         Self { timer: KeyedTimer::new(), heads_received: 0, shutdown }
     }
 
-    /// Waits for the next head. `head_timeout` applies to the first head and to the rest of a head
-    /// that has begun; `keep_alive_timeout` applies between two requests. At shutdown an idle
-    /// connection that has served a request is closed.
+    /// Waits for the next request head. `head_timeout` applies to the first head, and to a later
+    /// head from its first byte to its end. `keep_alive_timeout` applies to an idle connection
+    /// between two requests. When that timeout expires or the gateway shuts down, an idle
+    /// connection is closed without an error.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -170,9 +175,9 @@ impl HeadReader {
             self.timer.clear();
             return Poll::Ready(outcome);
         }
-        let is_in_head = connection.has_partial_head();
-        let (is_idle, key) =
-            (self.heads_received > 0 && !is_in_head, (self.heads_received, is_in_head));
+        let has_partial_head = connection.has_partial_head();
+        let is_idle = self.heads_received > 0 && !has_partial_head;
+        let key = (self.heads_received, has_partial_head);
         let timeout = if is_idle { limits.keep_alive_timeout } else { limits.head_timeout };
         let has_timed_out = self.timer.has_elapsed(key, timeout, cx);
         if is_idle && (has_timed_out || self.shutdown.poll(cx).is_ready()) {
@@ -184,13 +189,14 @@ impl HeadReader {
 
 // === impl ResponseWriter ===
 
-/// Writes a response whose head is already in the write buffer.
+/// Writes a response to the connection. The encoded head is in the write buffer from the start.
 struct ResponseWriter {
     body: ProxyResponseBody,
     framing: ResponseFraming,
     /// Whether another request may follow on the connection.
     is_keep_alive: bool,
-    /// The result of the body. `None`: the body has not ended.
+    /// How the body ended. An error: the body failed or does not have its declared length. `None`:
+    /// the body has not ended.
     result: Option<io::Result<()>>,
 }
 
@@ -203,7 +209,8 @@ impl ResponseWriter {
     ) -> Self {
         let (head, body) = response.into_parts();
         let framing = ResponseFraming::for_response(&request, &head, body.size_hint().exact());
-        // While the gateway drains, a further request could meet the close of the connection.
+        // While the gateway drains, the connection closes after this response: a further request
+        // could arrive just as the gateway closes the connection.
         let is_last = context.is_draining()
             || !connection.has_complete_request()
             || !framing.is_self_delimiting();
@@ -219,8 +226,8 @@ impl ResponseWriter {
         Self { body, framing, is_keep_alive: request.is_keep_alive, result: None }
     }
 
-    /// Writes the response until the body has ended and all bytes are written. An error: the body
-    /// failed, a write failed, or the client disconnected.
+    /// Writes the response until the body has ended and all bytes are written. Fails if the body
+    /// fails, a write fails, or the client disconnects.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -240,8 +247,8 @@ impl ResponseWriter {
         }
     }
 
-    /// Moves available data from the body to the write buffer, up to the capacity of the buffer.
-    /// Pending: the body has no data yet.
+    /// Moves data from the body to the write buffer, until the buffer is full or the body has
+    /// ended. Pending: the body has no more data yet.
     fn fill_buffer(&mut self, cx: &mut Context<'_>, connection: &mut Http1Connection) -> Poll<()> {
         if self.framing == ResponseFraming::NoBody {
             self.result = Some(Ok(()));
@@ -261,6 +268,7 @@ impl ResponseWriter {
         Poll::Ready(())
     }
 
+    /// Encodes body data into the write buffer. Data beyond the declared length is an error.
     fn put_data(&mut self, data: Bytes, connection: &mut Http1Connection) {
         match &mut self.framing {
             _ if data.is_empty() => {}
@@ -268,19 +276,23 @@ impl ResponseWriter {
                 http1::encode_chunk_size(data.len(), connection.write_buffer.copied_mut());
                 connection.write_buffer.put_chunk(data, http1::CHUNK_END);
             }
-            ResponseFraming::ContentLength(left) => match left.checked_sub(data.len() as u64) {
-                Some(rest) => {
-                    *left = rest;
-                    connection.write_buffer.put_chunk(data, b"");
+            ResponseFraming::ContentLength(remaining) => {
+                match remaining.checked_sub(data.len() as u64) {
+                    Some(remaining_after) => {
+                        *remaining = remaining_after;
+                        connection.write_buffer.put_chunk(data, b"");
+                    }
+                    None => self.result = Some(Err(ErrorKind::InvalidData.into())),
                 }
-                None => self.result = Some(Err(ErrorKind::InvalidData.into())),
-            },
+            }
             ResponseFraming::NoBody | ResponseFraming::UntilClose => {
                 connection.write_buffer.put_chunk(data, b"");
             }
         }
     }
 
+    /// Handles the end of the body: writes the last chunk of chunked framing, or fails if the body
+    /// is shorter than declared.
     fn finish(&mut self, connection: &mut Http1Connection) {
         self.result = Some(match self.framing {
             ResponseFraming::ContentLength(1..) => Err(ErrorKind::UnexpectedEof.into()),

@@ -1,7 +1,8 @@
 //! Reads and writes the bytes of a client's HTTP/1.1 connection.
 //!
-//! The input is a request head, its body, and bytes of later requests, which stay in the read-ahead
-//! buffer. The output is collected in a write buffer. An idle connection holds no buffer memory.
+//! The input is a request head, the request body, and bytes of later requests, which stay in the
+//! read-ahead buffer. The output is collected in a write buffer. An idle connection uses no memory
+//! for buffers.
 
 use super::write_buffer::WriteBuffer;
 use crate::server::write_timeout::WriteTimeoutStream;
@@ -19,42 +20,43 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 /// The HTTP/1.1 connection of a client.
 pub(super) struct Http1Connection {
     stream: WriteTimeoutStream<MaybeTlsStream>,
-    /// Bytes that were read and not consumed.
+    /// The read-ahead buffer: bytes that were read from the stream and not consumed yet.
     read_ahead: Bytes,
-    /// How far `read_ahead` was searched for the end of a head.
+    /// Finds the end of a request head in `read_ahead`, without searching the same bytes twice.
     head_scan: HeadScanner,
     /// Decodes the body of the current request.
     body_decoder: http1::BodyDecoder,
-    /// The client waits for `100 Continue` before it sends the body.
+    /// Whether the client waits for `100 Continue` before it sends the request body.
     is_continue_expected: bool,
     pub(super) write_buffer: WriteBuffer,
 }
 
-/// A connection that is shared with the request body, which reads from it.
+/// An HTTP/1.1 connection that the connection task and the request body share. Both read from the
+/// connection.
 #[derive(Clone)]
 pub(super) struct SharedHttp1Connection(Arc<Mutex<Http1Connection>>);
 
-/// The body of an HTTP/1.1 request. It reads from the connection.
+/// The body of an HTTP/1.1 request. Polling the body reads from the connection.
 pub(super) struct Http1RequestBody(SharedHttp1Connection);
 
-/// The result of waiting for a request head.
+/// The result of the wait for a request head.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it is destructured at once")]
 pub(super) enum HeadOutcome {
-    /// A valid head.
+    /// The client sent a valid head.
     Head(RequestHead),
-    /// A malformed head, or a head that exceeds the limits.
+    /// The client sent a malformed head, or a head that exceeds the limits.
     Malformed(Http1ParseError),
     /// The client closed the connection.
     Closed,
 }
 
-/// Size of one read, in bytes.
+/// Maximum number of bytes that one read of heads or short bodies returns.
 const READ_BUFFER_BYTES: usize = 16 << 10;
-/// Size of one read of a long body, in bytes.
+/// Maximum number of bytes that one read of a long body returns.
 const LARGE_READ_BUFFER_BYTES: usize = 64 << 10;
-/// Maximum size of buffered later requests, in bytes. They are read to detect a disconnect of the
-/// client behind them.
+/// Maximum size of the buffered bytes of later requests. The gateway reads these bytes while it
+/// handles a request, because it finds a disconnect of the client only at the end of the input.
 const MAX_READ_AHEAD_BYTES: usize = 16 << 10;
 
 // === impl Http1Connection ===
@@ -71,14 +73,15 @@ impl Http1Connection {
         }
     }
 
-    /// The bytes that were read and not consumed.
+    /// The bytes that were read from the stream and not consumed yet.
     pub(super) fn read_ahead(&self) -> &[u8] {
         &self.read_ahead
     }
 
-    /// Reads once, into `read_ahead`. Returns the number of bytes read; 0 at the end of the input.
+    /// Reads once from the stream and appends the bytes to `read_ahead`. Returns their number; 0:
+    /// the input has ended.
     pub(super) fn poll_read_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // The buffer is on the stack, so that a waiting connection holds no memory for it.
+        // The buffer is on the stack, so that a connection that waits for input holds no buffer.
         let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
         let mut buffer = ReadBuf::uninit(&mut storage);
         ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
@@ -86,9 +89,9 @@ impl Http1Connection {
         if self.read_ahead.is_empty() {
             self.read_ahead = Bytes::copy_from_slice(bytes);
         } else {
-            let mut ahead = BytesMut::from(std::mem::take(&mut self.read_ahead));
-            ahead.extend_from_slice(bytes);
-            self.read_ahead = ahead.freeze();
+            let mut read_ahead = BytesMut::from(std::mem::take(&mut self.read_ahead));
+            read_ahead.extend_from_slice(bytes);
+            self.read_ahead = read_ahead.freeze();
         }
         Poll::Ready(Ok(bytes.len()))
     }
@@ -119,14 +122,15 @@ impl Http1Connection {
         head
     }
 
-    /// Whether a part of a head was read. Empty lines before a head do not count: complete ones
-    /// were dropped, and a single CR may be the first half of one.
+    /// Whether a part of the next request head was read. Empty lines before the head do not count:
+    /// complete empty lines were dropped already, and a single CR may be the start of an empty
+    /// line.
     pub(super) fn has_partial_head(&self) -> bool {
         !matches!(&self.read_ahead[..], [] | [b'\r'])
     }
 
-    /// Whether the whole request was received. Buffered parts of its body that were not consumed
-    /// are discarded.
+    /// Whether the current request was received to the end of its body. Discards the parts of the
+    /// body that are buffered and were not consumed.
     pub(super) fn has_complete_request(&mut self) -> bool {
         while !self.body_decoder.is_complete() && !self.read_ahead.is_empty() {
             if self.body_decoder.decode_bytes(&mut self.read_ahead).is_err() {
@@ -136,7 +140,8 @@ impl Http1Connection {
         self.body_decoder.is_complete()
     }
 
-    /// Reads until a part of the body is available. `None`: the body has ended.
+    /// Reads until a part of the request body is available, and returns that part. `None`: the body
+    /// has ended.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         while !self.body_decoder.is_complete() {
             if !self.read_ahead.is_empty() {
@@ -153,8 +158,8 @@ impl Http1Connection {
             }
             ready!(self.poll_flush(cx))?;
             let count = match self.body_decoder.remaining_bytes() {
-                Some(left) if left > READ_BUFFER_BYTES as u64 => {
-                    ready!(self.poll_read_large(cx, left))?
+                Some(remaining) if remaining > READ_BUFFER_BYTES as u64 => {
+                    ready!(self.poll_read_large(cx, remaining))?
                 }
                 _ => ready!(self.poll_read_more(cx))?,
             };
@@ -165,16 +170,18 @@ impl Http1Connection {
         Poll::Ready(Ok(None))
     }
 
-    /// Reads once from a body with `left` remaining bytes, directly into a buffer that is kept.
-    fn poll_read_large(&mut self, cx: &mut Context<'_>, left: u64) -> Poll<io::Result<usize>> {
-        let mut buffer = BytesMut::with_capacity(LARGE_READ_BUFFER_BYTES.min(left as usize));
+    /// Reads once from a request body with `remaining` bytes. The bytes are not copied: the buffer
+    /// of the read becomes `read_ahead`. Returns the number of bytes read; 0: the input has ended.
+    fn poll_read_large(&mut self, cx: &mut Context<'_>, remaining: u64) -> Poll<io::Result<usize>> {
+        let mut buffer = BytesMut::with_capacity(LARGE_READ_BUFFER_BYTES.min(remaining as usize));
         let count = ready!(pin!(self.stream.read_buf(&mut buffer)).poll(cx))?;
         self.read_ahead = buffer.freeze();
         Poll::Ready(Ok(count))
     }
 
-    /// Reads ahead while a request is handled. Ready when the client has disconnected. Pending
-    /// without a read while the request body is incomplete or the read-ahead buffer is full.
+    /// Reads ahead while a request is handled, to detect a disconnect. Ready when the client has
+    /// disconnected. Does not read, and is pending, while the request body is incomplete or the
+    /// read-ahead buffer is full.
     pub(super) fn poll_client_disconnect(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.body_decoder.is_complete() {
             // The body is read when the request handler polls it.
@@ -189,7 +196,7 @@ impl Http1Connection {
         Poll::Pending
     }
 
-    /// Writes and flushes the write buffer.
+    /// Writes all bytes of the write buffer, and flushes the stream.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.write_buffer.is_empty() {
             ready!(self.write_buffer.poll_write(Pin::new(&mut self.stream), cx))?;
@@ -197,14 +204,15 @@ impl Http1Connection {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    /// Writes the rest of the buffer and closes the sending side.
+    /// Writes the remaining bytes of the write buffer, and closes the sending side of the
+    /// connection.
     pub(super) fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(cx))?;
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 
-    /// Reads and discards input until the client closes its side. If input stayed unread, the
-    /// kernel would reset the connection and drop output that the client has not read.
+    /// Reads and discards input until the client closes its side of the connection. If input stayed
+    /// unread, the kernel would reset the connection and drop output that the client has not read.
     pub(super) fn poll_discard_input(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.read_ahead = Bytes::new();
@@ -223,8 +231,8 @@ impl SharedHttp1Connection {
         Self(Arc::new(Mutex::new(Http1Connection::new(stream))))
     }
 
-    /// The stream and the bytes that were read from it. `None`: a request body still shares the
-    /// connection.
+    /// The stream, and the bytes that were read from it and not consumed. `None`: another clone of
+    /// this value still exists.
     pub(super) fn into_parts(self) -> Option<(WriteTimeoutStream<MaybeTlsStream>, Bytes)> {
         let connection =
             Arc::into_inner(self.0)?.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -235,7 +243,7 @@ impl SharedHttp1Connection {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The body of the request whose head was read last.
+    /// The body of the current request, whose head was read last.
     pub(super) fn request_body(&self) -> Http1RequestBody {
         Http1RequestBody(self.clone())
     }

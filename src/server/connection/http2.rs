@@ -1,4 +1,5 @@
-//! Serves the requests of one HTTP/2 connection with hyper, and closes connections that are idle.
+//! Serves the requests of one HTTP/2 connection with hyper, and closes the connection when it is
+//! idle for too long.
 
 use super::limiter::InFlightRequests;
 use super::request::{ConnectionContext, RequestBody};
@@ -21,22 +22,24 @@ use std::time::Duration;
 use tokenweir_net::tls::MaybeTlsStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Flow-control window of one stream, in bytes.
+/// Flow-control window of one stream, in bytes: the maximum of request body bytes that a client may
+/// send before the gateway reads them.
 const STREAM_WINDOW_BYTES: u32 = 256 << 10;
-/// Flow-control window of one connection, in bytes.
+/// Flow-control window of all streams of one connection together, in bytes.
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
-/// Response bytes that are buffered for one stream until the client reads them.
+/// Maximum number of response bytes that are buffered for one stream until the client reads them.
 const STREAM_SEND_BUFFER_BYTES: usize = 64 << 10;
-/// Streams that a client may open and reset before they are accepted. One more closes the
-/// connection (protection against reset floods).
+/// Maximum number of streams that a client may open and reset before the gateway accepts them. One
+/// more such stream closes the connection, as a protection against reset floods.
 const MAX_PENDING_RESETS: usize = 20;
-/// Streams that the gateway resets because of protocol errors of the client. One more closes the
-/// connection.
+/// Maximum number of streams that the gateway resets because of protocol errors of the client. One
+/// more such stream closes the connection.
 const MAX_LOCAL_RESETS: usize = 1_024;
-/// Time between two PING frames that check whether the client is reachable.
+/// Time between two PING frames, with which the gateway checks whether the client is reachable.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Serves a connection until it ends. `prefetched` are bytes that were read to detect the protocol.
+/// Serves an HTTP/2 connection until it ends. `prefetched` are the bytes of the connection that
+/// were already read to detect the protocol.
 pub(super) async fn serve(
     context: &ConnectionContext,
     (stream, prefetched): (WriteTimeoutStream<MaybeTlsStream>, Bytes),
@@ -89,22 +92,24 @@ fn connection_builder(
     builder
 }
 
-/// A stream that ends when its client sends no request for too long. hyper has no such timeout.
+/// The byte stream of an HTTP/2 connection with an idle timeout for reads, because hyper has no
+/// such timeout. Its input ends when the client sends no request for too long.
 struct IdleTimeoutStream {
     stream: WriteTimeoutStream<MaybeTlsStream>,
-    /// Bytes that were read to detect the protocol.
+    /// Bytes that were read to detect the protocol and not passed to hyper yet.
     prefetched: Bytes,
     requests: Arc<InFlightRequests>,
     limits: ServerLimits,
+    /// The key of a wait is the number of requests since the connection began.
     timer: KeyedTimer<u32>,
 }
 
 // === impl IdleTimeoutStream ===
 
 impl IdleTimeoutStream {
-    /// Called when no bytes are available. Without a request for `head_timeout` after the start
-    /// this is an error; without an open request for `keep_alive_timeout` it is the end of the
-    /// input.
+    /// Checks the idle timeout when the client has sent no bytes. A connection without any request
+    /// fails after `head_timeout`. A connection that has served a request and has no open request
+    /// reaches the end of its input after `keep_alive_timeout`.
     fn poll_idle_timeout(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.requests.is_busy(cx.waker()) {
             self.timer.clear();

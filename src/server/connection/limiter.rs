@@ -11,28 +11,38 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use tokenweir_net::file_descriptors::FileDescriptorPermit;
 
-/// Limits client connections in total, per client, and by the file descriptors that are left.
+/// Limits the number of client connections in total, per client address, and by the free file
+/// descriptors. Counts open, rejected and failed connections.
 #[derive(Debug)]
 pub struct ConnectionLimiter {
     max_connections: usize,
+    /// `None`: no limit per client.
     max_connections_per_client: Option<u32>,
+    /// Has the file descriptors for connections, and receives the number of open connections.
     overload_guard: Arc<OverloadGuard>,
     open_connections: AtomicUsize,
+    /// The clients with open connections, by address (IPv4) or /64 network (IPv6).
     clients: Mutex<HashMap<IpAddr, Arc<ClientUsage>>>,
+    /// Connections rejected by the total limit or for lack of a file descriptor.
     limit_rejections: AtomicU64,
+    /// Connections rejected by the limit per client.
     client_limit_rejections: AtomicU64,
+    /// Failed TLS handshakes.
     failed_handshakes: AtomicU64,
+    /// Failed `accept()` calls, on both listeners.
     accept_errors: AtomicU64,
 }
 
-/// Open connections and requests of one client address (IPv4) or /64 network (IPv6).
+/// Numbers of open connections and open requests of one client address (IPv4) or /64 network
+/// (IPv6).
 #[derive(Debug, Default)]
 struct ClientUsage {
     connections: AtomicU32,
     requests: AtomicU32,
 }
 
-/// The permit of one connection. Dropping it returns the connection to the limits.
+/// The permit of one client connection. While the permit exists, the connection counts towards the
+/// limits.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
@@ -42,31 +52,35 @@ pub(crate) struct ConnectionPermit {
     _descriptor: FileDescriptorPermit,
 }
 
-/// The permit of one request. Dropping it ends the count of the request.
+/// The permit of one request. While the permit exists, the request counts as open.
 #[derive(Debug)]
 pub(super) struct RequestPermit {
     client: Arc<ClientUsage>,
-    /// `None`: the connection serves one request at a time (HTTP/1.1).
+    /// The request counts of the connection. `None`: the connection serves one request at a time
+    /// (HTTP/1.1), so its requests are not counted.
     connection_requests: Option<Arc<InFlightRequests>>,
+    /// Number of open requests of the client when this request began, including this request.
     client_requests_in_flight: u32,
 }
 
-/// The requests of one connection that serves several at the same time (HTTP/2).
+/// Counts the requests of one connection that serves several requests at the same time (HTTP/2).
 #[derive(Debug, Default)]
 pub(super) struct InFlightRequests {
+    /// Number of open requests.
     in_flight: AtomicU32,
+    /// Number of requests since the connection began.
     started: AtomicU32,
-    /// Woken when the last open request ends, so that the reader of the connection can start its
-    /// idle timeout.
+    /// Waker of the task that reads the connection. It is woken when the last open request ends, so
+    /// that the task can start the idle timeout.
     idle_waker: AtomicWaker,
 }
 
-/// Why a connection is rejected.
+/// The limit because of which a client connection is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConnectionLimitExceeded {
     /// The limit on the total number of connections is reached.
     Total,
-    /// No file descriptor is left.
+    /// No file descriptor is free.
     Descriptors,
     /// The limit of connections per client is reached.
     PerClient,
@@ -75,8 +89,8 @@ pub(super) enum ConnectionLimitExceeded {
 // === impl ConnectionLimiter ===
 
 impl ConnectionLimiter {
-    /// A limiter without connections. It reports the number of open connections to
-    /// `overload_guard`.
+    /// A limiter without open connections. The limiter reports the number of open connections to
+    /// `overload_guard`, and takes file descriptors from it.
     pub fn new(limits: &ServerLimits, overload_guard: Arc<OverloadGuard>) -> Arc<Self> {
         Arc::new(Self {
             max_connections: limits.max_connections,
@@ -91,7 +105,7 @@ impl ConnectionLimiter {
         })
     }
 
-    /// The current counts.
+    /// The current numbers of open, rejected and failed connections.
     pub fn snapshot(&self) -> ConnectionStatusSnapshot {
         ConnectionStatusSnapshot {
             open: self.open_connections.load(Ordering::Relaxed),
@@ -103,7 +117,9 @@ impl ConnectionLimiter {
         }
     }
 
-    /// Counts one more connection of an address, if no limit is reached.
+    /// Counts one more connection of a client address and returns its permit. Fails if a limit is
+    /// reached. A failure for lack of a file descriptor is not counted here, because the caller may
+    /// free a descriptor and try again.
     pub(super) fn try_acquire(
         self: &Arc<Self>,
         ip: IpAddr,
@@ -117,7 +133,7 @@ impl ConnectionLimiter {
             .descriptors()
             .try_acquire()
             .ok_or(ConnectionLimitExceeded::Descriptors)?;
-        let client_network = network_of_client(ip);
+        let client_network = client_network(ip);
         let mut clients = self.lock_clients();
         let client = clients.entry(client_network).or_default();
         let open = client.connections.load(Ordering::Relaxed);
@@ -138,7 +154,7 @@ impl ConnectionLimiter {
         })
     }
 
-    /// Counts a connection that was rejected because no file descriptor was left.
+    /// Counts a connection that was rejected because no file descriptor was free.
     pub(super) fn record_descriptor_exhaustion(&self) {
         self.limit_rejections.fetch_add(1, Ordering::Relaxed);
     }
@@ -158,9 +174,9 @@ impl ConnectionLimiter {
     }
 }
 
-/// The address that limits count by: an IPv4 address, or the /64 network of an IPv6 address. One
-/// client usually has a whole /64 network.
-fn network_of_client(ip: IpAddr) -> IpAddr {
+/// The address by which the limits per client count: an IPv4 address unchanged, or the /64 network
+/// of an IPv6 address. One client usually has all addresses of a /64 network.
+fn client_network(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX))),
         ip @ IpAddr::V4(_) => ip,
@@ -170,7 +186,8 @@ fn network_of_client(ip: IpAddr) -> IpAddr {
 // === impl ConnectionPermit ===
 
 impl ConnectionPermit {
-    /// Counts a request of this client, and in `connection_requests`.
+    /// Counts a new request of the client of this connection, and returns the permit of the
+    /// request. If `connection_requests` is given, the request is counted there too.
     pub(super) fn acquire_request(
         &self,
         connection_requests: Option<Arc<InFlightRequests>>,
@@ -209,7 +226,8 @@ impl InFlightRequests {
         self.started.load(Ordering::Relaxed)
     }
 
-    /// Whether a request is open. If so, `waker` is woken when the last open request ends.
+    /// Whether the connection has an open request. If so, `waker` is woken when the last open
+    /// request ends.
     pub(super) fn is_busy(&self, waker: &Waker) -> bool {
         if self.in_flight.load(Ordering::Acquire) == 0 {
             return false;
@@ -222,7 +240,7 @@ impl InFlightRequests {
 // === impl RequestPermit ===
 
 impl RequestPermit {
-    /// The open requests of the client when this request began, this request included.
+    /// Number of open requests of the client when this request began, including this request.
     pub(super) fn client_requests_in_flight(&self) -> u32 {
         self.client_requests_in_flight
     }
@@ -244,28 +262,28 @@ impl Drop for RequestPermit {
 mod tests {
     use super::*;
 
-    fn limiter_with(limits: ServerLimits) -> Arc<ConnectionLimiter> {
+    fn new_limiter(limits: ServerLimits) -> Arc<ConnectionLimiter> {
         ConnectionLimiter::new(&limits, Arc::default())
     }
 
     #[test]
     fn total_limit_holds_and_permits_are_returned() {
-        let limiter = limiter_with(ServerLimits { max_connections: 2, ..ServerLimits::default() });
-        let [a, b, c] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
+        let limiter = new_limiter(ServerLimits { max_connections: 2, ..ServerLimits::default() });
+        let [a, b, c] = [1, 2, 3].map(|last_byte| IpAddr::from([10, 0, 0, last_byte]));
         let first = limiter.try_acquire(a).unwrap();
         let _second = limiter.try_acquire(b).unwrap();
         assert_eq!(limiter.try_acquire(c).unwrap_err(), ConnectionLimitExceeded::Total);
         drop(first);
         assert!(limiter.try_acquire(c).is_ok());
-        let vitals = limiter.snapshot();
-        assert_eq!((vitals.open, vitals.limit, vitals.full), (1, Some(2), 1));
+        let snapshot = limiter.snapshot();
+        assert_eq!((snapshot.open, snapshot.limit, snapshot.full), (1, Some(2), 1));
     }
 
     #[test]
     fn per_client_limit_counts_an_ipv6_network_as_one_client() {
         let limits =
             ServerLimits { max_connections_per_client: Some(1), ..ServerLimits::default() };
-        let limiter = limiter_with(limits);
+        let limiter = new_limiter(limits);
         let [a, b, c]: [IpAddr; 3] =
             ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"].map(|ip| ip.parse().unwrap());
         let first = limiter.try_acquire(a).unwrap();
@@ -284,7 +302,7 @@ mod tests {
 
     #[test]
     fn requests_are_counted_over_the_connections_of_a_client() {
-        let limiter = limiter_with(ServerLimits::default());
+        let limiter = new_limiter(ServerLimits::default());
         let ip = IpAddr::from([10, 0, 0, 1]);
         let connections = [limiter.try_acquire(ip).unwrap(), limiter.try_acquire(ip).unwrap()];
         let first = connections[0].acquire_request(None);

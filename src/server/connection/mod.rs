@@ -1,4 +1,4 @@
-//! Client connections, from the accepted socket to the end of the last response.
+//! Serves client connections, from the accepted socket to the end of the last response.
 //!
 //! [`handler`] admits a connection and detects its protocol. [`http1`] and [`http2`] read the
 //! requests and write the responses. [`request`] passes each request to the proxy.

@@ -1,4 +1,4 @@
-//! Starts the handling of the requests of a connection, for HTTP/1.1 and HTTP/2.
+//! Passes the requests of a client connection to the proxy, for HTTP/1.1 and HTTP/2.
 
 use super::http1_connection::Http1RequestBody;
 use super::limiter::{ConnectionPermit, InFlightRequests, RequestPermit};
@@ -22,9 +22,10 @@ use std::thread;
 use tokenweir_core::error::{ErrorEnvelope, GatewayError};
 use tokenweir_core::observe::{RegisteredAbortHandle, ResponseAbortHandle};
 
-/// What the requests of one connection share.
+/// The values that the requests of one client connection share.
 pub(super) struct ConnectionContext {
     state: Arc<ServerState>,
+    /// IP address of the client.
     ip: IpAddr,
     permit: ConnectionPermit,
     /// Aborts all responses of the connection.
@@ -49,12 +50,13 @@ impl ConnectionContext {
         Self { state, ip, permit, abort_handle }
     }
 
-    /// Starts a request. The request counts as open until the returned permit is dropped.
-    /// `abort_handle` aborts the response if the client does not read it. `connection_requests`
-    /// counts the requests of a connection that has several at the same time.
+    /// Accepts a request by its head, and returns its permit and the future of its response. The
+    /// request counts as open until the permit is dropped. `abort_handle` aborts the response if
+    /// the client does not read it. `connection_requests` counts the requests of an HTTP/2
+    /// connection; `None` for HTTP/1.1.
     ///
-    /// The request has a record when this returns. Its processing begins when the returned future
-    /// is polled.
+    /// The record of the request exists when this function returns. The request is handled when the
+    /// returned future is polled.
     pub(super) fn start_request(
         &self,
         mut request: Request<RequestBody>,
@@ -67,7 +69,8 @@ impl ConnectionContext {
         let proxy = self.state.proxy_context.load_full();
         let accepted =
             catch_unwind(AssertUnwindSafe(|| accept_request(&proxy, &client, &mut request)));
-        // Boxed: its memory is freed while the response is sent, which may take long.
+        // Boxed, so that the memory of the future is free while the response body is sent, which
+        // may take long.
         (permit, Box::pin(respond(proxy, client, accepted, abort_handle, request)))
     }
 
@@ -76,18 +79,20 @@ impl ConnectionContext {
         &self.abort_handle
     }
 
-    /// Registers a stream of the connection, which can be aborted on its own.
+    /// Registers an HTTP/2 stream of the connection, so that the stream can be aborted without the
+    /// other streams.
     pub(super) fn register_stream(&self) -> RegisteredAbortHandle {
         self.state.abort_registry.stream(&self.abort_handle)
     }
 
-    /// Whether the gateway drains.
+    /// Whether the gateway drains because it shuts down.
     pub(super) fn is_draining(&self) -> bool {
         self.state.admin.is_draining()
     }
 }
 
-/// Handles a request. A panic ends only this request: the client gets an internal error.
+/// Handles an accepted request and returns its response. If the handling panics, the client gets an
+/// internal error, and other requests continue.
 async fn respond(
     proxy: Arc<ProxyContext>,
     client: ClientInfo,
@@ -98,7 +103,7 @@ async fn respond(
     let envelope = ErrorEnvelope::for_path(request.uri().path());
     let response = match accepted {
         Ok(accepted) => {
-            // The future is large. A box of its own avoids a copy into the outer box.
+            // The future is large. Its own box avoids a copy of the future into the outer box.
             let handling = Box::pin(handle_request(&proxy, accepted, abort_handle, request));
             AssertUnwindSafe(handling).catch_unwind().await
         }

@@ -1,7 +1,7 @@
 //! Runs the streams of an HTTP/2 connection so that each stream can be aborted on its own.
 //!
-//! A client can stop reading one stream while it reads another. The socket then shows progress, so
-//! the write timeout of the connection does not detect it.
+//! A client can stop reading one stream while it reads another stream. The write timeout of the
+//! connection does not detect this, because the connection makes progress.
 
 use hyper::rt::Executor;
 use std::future::{Future, poll_fn};
@@ -10,15 +10,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use tokenweir_core::observe::{RegisteredAbortHandle, ResponseAbortHandle};
 
-/// The executor of one HTTP/2 connection. It ends a stream whose abort handle is triggered.
+/// The executor that runs the stream tasks of one HTTP/2 connection. It ends the task of a stream
+/// whose abort handle is triggered.
 ///
-/// hyper calls the service with the request of a stream, and directly after it the executor with
-/// the task of the same stream. The service leaves the abort handle of the stream here in between.
+/// hyper calls the service with the request of a stream, and directly afterwards the executor with
+/// the task of the same stream. The service stores the abort handle of the stream in this value,
+/// and the executor takes it for the task.
 #[derive(Debug, Clone, Default)]
 pub(super) struct StreamExecutor(Arc<Mutex<Option<RegisteredAbortHandle>>>);
 
 impl StreamExecutor {
-    /// Sets the abort handle of the next stream, and returns it for the response of the stream.
+    /// Stores the abort handle for the stream task that hyper executes next, and returns a clone of
+    /// the handle for the response of the stream.
     pub(super) fn prepare_stream(&self, stream: RegisteredAbortHandle) -> ResponseAbortHandle {
         let abort_handle = stream.handle().clone();
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);

@@ -1,5 +1,6 @@
-//! The write buffer of an HTTP/1.1 connection. Short chunks are copied and written together. A long
-//! chunk is not copied: it is written with the bytes before and after it in one vectored write.
+//! The write buffer of an HTTP/1.1 connection. Short chunks are copied into one buffer and written
+//! together. A long chunk is not copied: a vectored write sends the chunk together with the bytes
+//! before and after it.
 
 use bytes::{Buf, Bytes, BytesMut};
 use std::io::{self, ErrorKind, IoSlice};
@@ -7,19 +8,24 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
 
-/// Bytes to be written: `copied`, then `chunk`, then `suffix`.
+/// The bytes that wait to be written, in the order `copied`, `chunk`, `suffix`.
 #[derive(Debug, Default)]
 pub(super) struct WriteBuffer {
+    /// Response heads, short chunks and chunk framing.
     copied: BytesMut,
+    /// A long chunk that is not copied. Empty: none.
     chunk: Bytes,
+    /// The bytes that end `chunk` in the framing of the body.
     suffix: &'static [u8],
 }
 
-/// Longest chunk that is copied, in bytes.
+/// Maximum length of a chunk that is copied, in bytes. A longer chunk is written from its own
+/// memory.
 const MAX_COPIED_CHUNK_BYTES: usize = 4 << 10;
-/// Copied bytes from which on the buffer accepts no more data before it is written.
+/// Number of copied bytes at which the buffer accepts no more data until it is written.
 const MAX_COPIED_BYTES: usize = 16 << 10;
-/// Largest buffer that is kept when all bytes are written, in bytes.
+/// Maximum capacity of the buffer for copied bytes that is kept when all bytes are written, in
+/// bytes. A larger buffer is freed.
 const MAX_RETAINED_CAPACITY_BYTES: usize = 1 << 10;
 
 impl WriteBuffer {
@@ -27,12 +33,12 @@ impl WriteBuffer {
         self.copied.is_empty() && self.chunk.is_empty() && self.suffix.is_empty()
     }
 
-    /// Whether more data can be added before the buffer is written.
+    /// Whether more data may be added before the buffered bytes are written.
     pub(super) fn has_capacity(&self) -> bool {
         self.chunk.is_empty() && self.suffix.is_empty() && self.copied.len() < MAX_COPIED_BYTES
     }
 
-    /// The buffer for copied bytes. Requires [`has_capacity`](Self::has_capacity).
+    /// The buffer for copied bytes, to append to. Requires [`has_capacity`](Self::has_capacity).
     pub(super) fn copied_mut(&mut self) -> &mut BytesMut {
         &mut self.copied
     }
@@ -42,7 +48,8 @@ impl WriteBuffer {
         self.copied.extend_from_slice(bytes);
     }
 
-    /// Adds a chunk and its suffix. Requires [`has_capacity`](Self::has_capacity).
+    /// Adds a chunk, and the bytes that follow the chunk in the framing of the body. Requires
+    /// [`has_capacity`](Self::has_capacity).
     pub(super) fn put_chunk(&mut self, data: Bytes, suffix: &'static [u8]) {
         if data.len() <= MAX_COPIED_CHUNK_BYTES {
             self.copied.reserve(data.len() + suffix.len());
@@ -53,7 +60,8 @@ impl WriteBuffer {
         }
     }
 
-    /// Writes all bytes. An error leaves the rest in the buffer.
+    /// Writes all buffered bytes to `stream`. On an error, the bytes that were not written stay in
+    /// the buffer.
     pub(super) fn poll_write(
         &mut self,
         mut stream: Pin<&mut impl AsyncWrite>,
@@ -79,6 +87,7 @@ impl WriteBuffer {
         Poll::Ready(Ok(()))
     }
 
+    /// Removes the first `written` bytes of the buffer.
     fn advance(&mut self, written: usize) {
         let from_copied = written.min(self.copied.len());
         self.copied.advance(from_copied);
@@ -86,7 +95,7 @@ impl WriteBuffer {
         self.chunk.advance(from_chunk);
         self.suffix = &self.suffix[written - from_copied - from_chunk..];
         if self.chunk.is_empty() {
-            // Frees the allocation that the chunk was part of.
+            // Frees the memory of the chunk, which an empty `Bytes` would still reference.
             self.chunk = Bytes::new();
         }
     }
@@ -100,25 +109,25 @@ mod tests {
 
     #[tokio::test]
     async fn partial_writes_keep_the_order() {
-        let long: Vec<u8> = (0..20_000_u32).map(|index| index as u8).collect();
+        let long_chunk: Vec<u8> = (0..20_000_u32).map(|index| index as u8).collect();
         for capacity in [1, 7, 4_096, 1 << 20] {
-            let (mut near, mut far) = duplex(capacity);
+            let (mut stream, mut client_side) = duplex(capacity);
             let writing = tokio::spawn({
-                let long = long.clone();
+                let long_chunk = long_chunk.clone();
                 async move {
                     let mut buffer = WriteBuffer::default();
                     buffer.put_static(b"head ");
                     buffer.put_chunk(Bytes::from_static(b"short"), b" end ");
-                    buffer.put_chunk(Bytes::from(long), b" END");
+                    buffer.put_chunk(Bytes::from(long_chunk), b" END");
                     assert!(!buffer.has_capacity());
-                    poll_fn(|cx| buffer.poll_write(Pin::new(&mut near), cx)).await.unwrap();
+                    poll_fn(|cx| buffer.poll_write(Pin::new(&mut stream), cx)).await.unwrap();
                     assert!(buffer.is_empty() && buffer.has_capacity());
                 }
             });
             let mut read = Vec::new();
-            far.read_to_end(&mut read).await.unwrap();
+            client_side.read_to_end(&mut read).await.unwrap();
             writing.await.unwrap();
-            assert_eq!(read, [b"head short end ", &long[..], b" END"].concat(), "{capacity}");
+            assert_eq!(read, [b"head short end ", &long_chunk[..], b" END"].concat(), "{capacity}");
         }
     }
 }

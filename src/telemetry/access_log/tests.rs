@@ -6,8 +6,8 @@ use tokenweir_core::observe::Sink;
 use tokenweir_core::record::fixtures::{at, streamed};
 use tokenweir_core::record::{ModelLabel, Stall, Termination};
 
-/// An access log, and the lines that it writes.
-fn log(is_json: bool, per_second: Option<u32>) -> (AccessLog, Arc<Mutex<Vec<String>>>) {
+/// An access log, and the list to which it writes its lines.
+fn create_log(is_json: bool, per_second: Option<u32>) -> (AccessLog, Arc<Mutex<Vec<String>>>) {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let sink_lines = lines.clone();
     let write = Box::new(move |lines: String| sink_lines.lock().unwrap().push(lines));
@@ -15,6 +15,7 @@ fn log(is_json: bool, per_second: Option<u32>) -> (AccessLog, Arc<Mutex<Vec<Stri
     (AccessLog::new(is_json, write).with_rate_limit(per_second, epoch), lines)
 }
 
+/// The value of `omitted_lines` in a JSON line. 0 if the line lacks the field.
 fn omitted_lines(line: &str) -> u64 {
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
     line.get("omitted_lines").map_or(0, |count| count.as_u64().unwrap())
@@ -22,7 +23,7 @@ fn omitted_lines(line: &str) -> u64 {
 
 #[test]
 fn routine_requests_are_rate_limited_and_omissions_are_counted() {
-    let (log, lines) = log(true, Some(10));
+    let (log, lines) = create_log(true, Some(10));
     let mut record = streamed();
     let epoch = record.timings.accepted;
     for tick in 0..1_000 {
@@ -49,17 +50,17 @@ fn non_routine_requests_are_always_written() {
         |record| record.slow = Some(SlowCause::ALL[0]),
         |record| record.attempts.push(record.attempts[0].clone()),
         |record| {
-            let began = record.timings.accepted;
+            let accepted = record.timings.accepted;
             record.observed.stalls.push(Stall {
-                last_output_at: began,
-                detected_at: began,
+                last_output_at: accepted,
+                detected_at: accepted,
                 ended_at: None,
                 condition: tokenweir_core::record::BackendCondition::default(),
             });
         },
     ];
     for (number, change) in changes.iter().enumerate() {
-        let (log, lines) = log(false, Some(0));
+        let (log, lines) = create_log(false, Some(0));
         let mut record = streamed();
         log.finished(&[&record]);
         change(&mut record);
@@ -72,7 +73,7 @@ fn non_routine_requests_are_always_written() {
 
 #[test]
 fn without_a_limit_every_request_is_written() {
-    let (log, lines) = log(false, None);
+    let (log, lines) = create_log(false, None);
     (0..5_000).for_each(|_| log.finished(&[&streamed()]));
     assert_eq!(lines.lock().unwrap().len(), 5_000);
 }
@@ -92,7 +93,7 @@ fn no_field_value_breaks_a_line_or_controls_a_terminal() {
     ];
     for name in names {
         for is_json in [true, false] {
-            let (log, lines) = log(is_json, None);
+            let (log, lines) = create_log(is_json, None);
             let record = RequestRecord { model: ModelLabel::known(name.into()), ..streamed() };
             log.finished(&[&record]);
             let lines = lines.lock().unwrap();

@@ -65,22 +65,22 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Requests in progress, from the first byte of the request to the last byte of the response.",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|vitals, emit| emit(&[], vitals.in_flight as f64)),
+        read: MetricSource::Status(|status, emit| emit(&[], status.in_flight as f64)),
     },
     MetricDescriptor {
         name: "tokenweir_ready",
         help: "1 while the gateway accepts requests: at least one backend can be used and the gateway is not shutting down.",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|vitals, emit| emit(&[], f64::from(u8::from(vitals.ready)))),
+        read: MetricSource::Status(|status, emit| emit(&[], f64::from(u8::from(status.ready)))),
     },
     MetricDescriptor {
         name: "tokenweir_backend_up",
         help: "1 if the backend may receive requests now. tokenweir_backend_state gives the reason if not.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend(vitals, emit, |backend| Some(f64::from(u8::from(backend.up))));
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend(status, emit, |backend| Some(f64::from(u8::from(backend.up))));
         }),
     },
     MetricDescriptor {
@@ -91,8 +91,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::BACKEND,
             MetricLabel::fixed("state", || Availability::ALL.map(Availability::as_str).to_vec()),
         ],
-        read: MetricSource::Status(|vitals, emit| {
-            for backend in registered_backends(vitals) {
+        read: MetricSource::Status(|status, emit| {
+            for backend in registered_backends(status) {
                 for state in Availability::ALL.map(Availability::as_str) {
                     let is_current = backend.state == state;
                     emit(&[&backend.backend, state], f64::from(u8::from(is_current)));
@@ -105,8 +105,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "1 while so many backends are ejected that ejections are ignored (circuit_breaker.panic_threshold), for all models or for some.",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|vitals, emit| {
-            emit(&[], f64::from(u8::from(vitals.panic_mode)));
+        read: MetricSource::Status(|status, emit| {
+            emit(&[], f64::from(u8::from(status.panic_mode)));
         }),
     },
     MetricDescriptor {
@@ -114,8 +114,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Requests of this gateway in progress on the backend.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend_or_leaving(vitals, emit, |backend| f64::from(backend.in_flight));
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend_or_leaving(status, emit, |backend| f64::from(backend.in_flight));
         }),
     },
     MetricDescriptor {
@@ -123,8 +123,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Open streams of the backend without output for longer than the stall threshold.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend_or_leaving(vitals, emit, |backend| f64::from(backend.stalled));
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend_or_leaving(status, emit, |backend| f64::from(backend.stalled));
         }),
     },
     MetricDescriptor {
@@ -132,8 +132,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Stalls: number of times that a stream of the backend had no output for longer than the stall threshold.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend_or_leaving(vitals, emit, |backend| backend.stalls as f64);
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend_or_leaving(status, emit, |backend| backend.stalls as f64);
         }),
     },
     MetricDescriptor {
@@ -141,8 +141,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Share of the backend's KV cache in use, from its last successful scrape. NaN: not reported.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend(vitals, emit, |backend| backend.kv_usage);
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend(status, emit, |backend| backend.kv_usage);
         }),
     },
     MetricDescriptor {
@@ -150,8 +150,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Requests waiting in the backend's engine, from its last successful scrape. NaN: not reported.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend(vitals, emit, |backend| backend.waiting);
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend(status, emit, |backend| backend.waiting);
         }),
     },
     MetricDescriptor {
@@ -159,8 +159,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Requests running in the backend's engine, from its last successful scrape. NaN: not reported.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend(vitals, emit, |backend| backend.running);
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend(status, emit, |backend| backend.running);
         }),
     },
     MetricDescriptor {
@@ -168,8 +168,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Preemptions of running requests by the backend's engine, from its last successful scrape. NaN: not reported.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend(vitals, emit, |backend| backend.preemptions);
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend(status, emit, |backend| backend.preemptions);
         }),
     },
     MetricDescriptor {
@@ -177,8 +177,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Age of the backend's last successful scrape. NaN: no scrape has succeeded.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend(vitals, emit, |backend| backend.scrape_age_seconds);
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend(status, emit, |backend| backend.scrape_age_seconds);
         }),
     },
     MetricDescriptor {
@@ -189,10 +189,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::BACKEND,
             MetricLabel::fixed("metric", || ENGINE_METRICS.map(|metric| metric.name).to_vec()),
         ],
-        read: MetricSource::Status(|vitals, emit| {
-            for backend in registered_backends(vitals) {
-                let signals = &backend.metrics;
-                for (names, value) in [(&signals.available, 1.0), (&signals.missing, 0.0)] {
+        read: MetricSource::Status(|status, emit| {
+            for backend in registered_backends(status) {
+                let metrics = &backend.metrics;
+                for (names, value) in [(&metrics.available, 1.0), (&metrics.missing, 0.0)] {
                     for name in names {
                         emit(&[&backend.backend, name], value);
                     }
@@ -208,10 +208,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::BACKEND,
             MetricLabel::fixed("verdict", || RULES.each_ref().map(|rule| rule.name).to_vec()),
         ],
-        read: MetricSource::Status(|vitals, emit| {
-            for backend in registered_backends(vitals) {
+        read: MetricSource::Status(|status, emit| {
+            for backend in registered_backends(status) {
                 for rule in &RULES {
-                    let is_active = vitals.diagnosis.has(rule.name, &backend.backend);
+                    let is_active = status.diagnosis.has(rule.name, &backend.backend);
                     let value = is_active.map_or(f64::NAN, |active| f64::from(u8::from(active)));
                     emit(&[&backend.backend, rule.name], value);
                 }
@@ -220,40 +220,42 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
 ];
 
-/// Emits one value for each registered backend. An unknown value is NaN, which is a gap in a graph
-/// and never a zero.
+/// Emits one value for each registered backend. An unknown value is NaN, which a graph shows as a
+/// gap and not as a zero.
 pub(super) fn emit_by_backend(
-    vitals: &StatusSnapshot,
+    status: &StatusSnapshot,
     emit: MetricEmitter<'_>,
     read: fn(&BackendStatusSnapshot) -> Option<f64>,
 ) {
-    for backend in registered_backends(vitals) {
+    for backend in registered_backends(status) {
         emit(&[&backend.backend], read(backend).unwrap_or(f64::NAN));
     }
 }
 
-/// Emits one value for each backend, including the removed ones that still serve requests.
+/// Emits one value for each backend, including removed backends that still serve requests.
 fn emit_by_backend_or_leaving(
-    vitals: &StatusSnapshot,
+    status: &StatusSnapshot,
     emit: MetricEmitter<'_>,
     read: fn(&BackendStatusSnapshot) -> f64,
 ) {
-    for backend in &vitals.backends {
+    for backend in &status.backends {
         emit(&[&backend.backend], read(backend));
     }
 }
 
-/// The backends of the current configuration and discovery, without removed ones that still serve
+/// The backends that are configured or discovered now, without removed backends that still serve
 /// requests.
-fn registered_backends(vitals: &StatusSnapshot) -> impl Iterator<Item = &BackendStatusSnapshot> {
-    vitals.backends.iter().filter(|backend| backend.health != LEAVING_STATE)
+fn registered_backends(status: &StatusSnapshot) -> impl Iterator<Item = &BackendStatusSnapshot> {
+    status.backends.iter().filter(|backend| backend.health != LEAVING_STATE)
 }
 
-/// The values of [`attempt_result`].
+/// All values that [`attempt_result`] can return.
 fn attempt_results() -> Vec<&'static str> {
     [&["ok", "error_status", "stale"][..], &FailureKind::ALL.map(FailureKind::as_str)].concat()
 }
 
+/// The result of an attempt: why it failed, `error_status` for a response with a status of 5xx, or
+/// `ok`.
 fn attempt_result(attempt: &Attempt) -> &'static str {
     match (attempt.failure, attempt.status) {
         (Some(failure), _) => failure,

@@ -13,15 +13,15 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Open client connections.",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|vitals, emit| emit(&[], vitals.connections.open as f64)),
+        read: MetricSource::Status(|status, emit| emit(&[], status.connections.open as f64)),
     },
     MetricDescriptor {
         name: "tokenweir_connections_limit",
         help: "Limit of open client connections (limits.connections). NaN: no limit.",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|vitals, emit| {
-            emit(&[], vitals.connections.limit.map_or(f64::NAN, |limit| limit as f64));
+        read: MetricSource::Status(|status, emit| {
+            emit(&[], status.connections.limit.map_or(f64::NAN, |limit| limit as f64));
         }),
     },
     MetricDescriptor {
@@ -31,8 +31,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         labels: &[MetricLabel::fixed("reason", || {
             label_values(ConnectionStatusSnapshot::default().refusals())
         })],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_counts(vitals.connections.refusals(), emit);
+        read: MetricSource::Status(|status, emit| {
+            emit_counts(status.connections.refusals(), emit);
         }),
     },
     MetricDescriptor {
@@ -40,8 +40,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Number of accept() calls that failed, for example because the process has no file descriptor left.",
         kind: MetricKind::Counter,
         labels: &[],
-        read: MetricSource::Status(|vitals, emit| {
-            emit(&[], vitals.connections.accept_errors as f64);
+        read: MetricSource::Status(|status, emit| {
+            emit(&[], status.connections.accept_errors as f64);
         }),
     },
     MetricDescriptor {
@@ -49,22 +49,22 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Memory of the request bodies that the gateway holds now, including edited copies.",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|vitals, emit| emit(&[], vitals.request_bodies.bytes as f64)),
+        read: MetricSource::Status(|status, emit| emit(&[], status.request_bodies.bytes as f64)),
     },
     MetricDescriptor {
         name: "tokenweir_request_body_memory_limit_bytes",
         help: "Limit of the memory of all request bodies together (limits.body_memory).",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|vitals, emit| emit(&[], vitals.request_bodies.limit as f64)),
+        read: MetricSource::Status(|status, emit| emit(&[], status.request_bodies.limit as f64)),
     },
     MetricDescriptor {
         name: "tokenweir_certificate_expiry_timestamp_seconds",
         help: "Unix time at which the first certificate that the gateway presents to this side expires. NaN: no certificate.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::fixed("side", || TlsPeer::ALL.map(TlsPeer::as_str).to_vec())],
-        read: MetricSource::Status(|vitals, emit| {
-            for (side, expires) in TlsPeer::ALL.iter().zip(vitals.tls.expire) {
+        read: MetricSource::Status(|status, emit| {
+            for (side, expires) in TlsPeer::ALL.iter().zip(status.tls.expire) {
                 emit(&[side.as_str()], expires.unwrap_or(f64::NAN));
             }
         }),
@@ -76,12 +76,13 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         labels: &[MetricLabel::fixed("result", || {
             label_values(reloads(&CertificateCounts::default()))
         })],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_counts(reloads(&vitals.tls), emit);
+        read: MetricSource::Status(|status, emit| {
+            emit_counts(reloads(&status.tls), emit);
         }),
     },
 ];
 
+/// The number of certificate reloads by result.
 const fn reloads(certificates: &CertificateCounts) -> [(&'static str, u64); 2] {
     [("ok", certificates.reloaded), ("failed", certificates.failed)]
 }

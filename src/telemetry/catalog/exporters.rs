@@ -1,5 +1,5 @@
-//! Metrics of the exporters of the gateway (spans, trace capture, logs, metric pushes) and of its
-//! build.
+//! Metrics of the exporters and logs of the gateway (spans, trace capture, access log, payload log,
+//! metrics pushes) and of the version of the gateway.
 
 use super::super::access_log::AccessLogCounts;
 use super::super::metric::{
@@ -24,8 +24,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Spans, by result. Dropped spans are queued - exported - failed.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || label_values(SpanCounts::default().by_result()))],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_counts(vitals.spans.by_result(), emit);
+        read: MetricSource::Status(|status, emit| {
+            emit_counts(status.spans.by_result(), emit);
         }),
     },
     MetricDescriptor {
@@ -35,8 +35,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         labels: &[MetricLabel::fixed("result", || {
             label_values(TraceCaptureCounts::default().by_result())
         })],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_counts(vitals.capture.by_result(), emit);
+        read: MetricSource::Status(|status, emit| {
+            emit_counts(status.capture.by_result(), emit);
         }),
     },
     MetricDescriptor {
@@ -46,8 +46,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         labels: &[MetricLabel::fixed("result", || {
             label_values(AccessLogCounts::default().by_result())
         })],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_counts(vitals.logs.access.by_result(), emit);
+        read: MetricSource::Status(|status, emit| {
+            emit_counts(status.logs.access.by_result(), emit);
         }),
     },
     MetricDescriptor {
@@ -57,8 +57,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         labels: &[MetricLabel::fixed("result", || {
             label_values(PayloadLogCounts::default().by_result())
         })],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_counts(vitals.logs.content.by_result(), emit);
+        read: MetricSource::Status(|status, emit| {
+            emit_counts(status.logs.content.by_result(), emit);
         }),
     },
     MetricDescriptor {
@@ -68,8 +68,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         labels: &[MetricLabel::fixed("result", || {
             label_values(MetricsPushCounts::default().by_result())
         })],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_counts(vitals.pushes.by_result(), emit);
+        read: MetricSource::Status(|status, emit| {
+            emit_counts(status.pushes.by_result(), emit);
         }),
     },
     MetricDescriptor {

@@ -13,8 +13,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "1 if the last load of the configuration succeeded.",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|vitals, emit| {
-            emit(&[], f64::from(u8::from(vitals.reloads.last_successful)));
+        read: MetricSource::Status(|status, emit| {
+            emit(&[], f64::from(u8::from(status.reloads.last_successful)));
         }),
     },
     MetricDescriptor {
@@ -22,7 +22,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Unix time at which the configuration in use was loaded.",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|vitals, emit| emit(&[], vitals.reloads.last_success_seconds)),
+        read: MetricSource::Status(|status, emit| emit(&[], status.reloads.last_success_seconds)),
     },
     MetricDescriptor {
         name: "tokenweir_config_reloads_total",
@@ -31,8 +31,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         labels: &[MetricLabel::fixed("result", || {
             label_values(ConfigReloadStatus::default().by_result())
         })],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_counts(vitals.reloads.by_result(), emit);
+        read: MetricSource::Status(|status, emit| {
+            emit_counts(status.reloads.by_result(), emit);
         }),
     },
     MetricDescriptor {
@@ -40,7 +40,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "1 from the shutdown signal on: open requests complete, and new ones should go elsewhere.",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|vitals, emit| emit(&[], f64::from(u8::from(vitals.draining)))),
+        read: MetricSource::Status(|status, emit| emit(&[], f64::from(u8::from(status.draining)))),
     },
     MetricDescriptor {
         name: "tokenweir_task_panics_total",
@@ -49,9 +49,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         labels: &[MetricLabel::fixed("task", || {
             BackgroundTask::ALL.map(BackgroundTask::as_str).to_vec()
         })],
-        read: MetricSource::Status(|vitals, emit| {
+        read: MetricSource::Status(|status, emit| {
             for task in BackgroundTask::ALL {
-                emit(&[task.as_str()], vitals.panics.for_task(task) as f64);
+                emit(&[task.as_str()], status.panics.for_task(task) as f64);
             }
         }),
     },

@@ -1,8 +1,8 @@
-//! The catalogue of every exported metric: name, help text, kind, labels and how to read its
-//! values.
+//! The catalogue of all metrics of the gateway: name, help text, kind and labels of each metric,
+//! and how its values are read.
 //!
-//! `tokenweir generate metrics-reference` prints the metrics reference from this list. Every series
-//! whose label values all come from closed sets exists from the start, with the value 0.
+//! `tokenweir generate metrics-reference` prints the metrics reference from the catalogue. A series
+//! whose label values are all known at the start exists from the start, with the value 0.
 
 mod backends;
 mod connections;
@@ -18,7 +18,8 @@ mod tenants;
 
 use super::metric::MetricDescriptor;
 
-/// All metrics of the gateway, in the order of the metrics page.
+/// All metrics of the gateway, in the order of the metrics reference. The metrics page is sorted by
+/// name instead.
 pub fn rows() -> impl Iterator<Item = &'static MetricDescriptor> {
     [
         streams::ROWS,

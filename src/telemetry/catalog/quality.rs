@@ -8,7 +8,7 @@ use super::super::status::StatusSnapshot;
 use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::ModelLabel;
 
-/// The windows of a mean, in the order of its values.
+/// The values of the label `window`, in the order of the means in [`ModelQuality`].
 const WINDOWS: [&str; 2] = ["recent", "baseline"];
 const WINDOW: MetricLabel = MetricLabel::fixed("window", || WINDOWS.to_vec());
 
@@ -18,8 +18,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Mean output tokens of complete responses: quality.window / quality.baseline_window.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::MODEL],
-        read: MetricSource::Status(|vitals, emit| {
-            for_each_model(vitals, |model| {
+        read: MetricSource::Status(|status, emit| {
+            for_each_model(status, |model| {
                 emit(&[&model.model], model.output_drift.unwrap_or(f64::NAN));
             });
         }),
@@ -29,8 +29,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Share of complete responses in which the model declined, over quality.window and over quality.baseline_window.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::MODEL, WINDOW],
-        read: MetricSource::Status(|vitals, emit| {
-            for_each_model(vitals, |model| emit_by_window(&model.model, model.refusals, emit));
+        read: MetricSource::Status(|status, emit| {
+            for_each_model(status, |model| emit_by_window(&model.model, model.refusals, emit));
         }),
     },
     MetricDescriptor {
@@ -38,8 +38,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Mean score of the judge, 0 to 1, over quality.window and over quality.baseline_window.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::MODEL, WINDOW],
-        read: MetricSource::Status(|vitals, emit| {
-            for_each_model(vitals, |model| emit_by_window(&model.model, model.scores, emit));
+        read: MetricSource::Status(|status, emit| {
+            for_each_model(status, |model| emit_by_window(&model.model, model.scores, emit));
         }),
     },
     MetricDescriptor {
@@ -49,24 +49,25 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         labels: &[MetricLabel::fixed("result", || {
             label_values(QualitySampleCounts::default().by_result())
         })],
-        read: MetricSource::Status(|vitals, emit| {
-            if let Some(quality) = &vitals.quality {
+        read: MetricSource::Status(|status, emit| {
+            if let Some(quality) = &status.quality {
                 emit_counts(quality.samples.by_result(), emit);
             }
         }),
     },
 ];
 
-/// Calls `emit` with each model that is a label value and had a recent response, then with an empty
-/// value for each model that has series from the start and had no response.
-fn for_each_model(vitals: &StatusSnapshot, mut emit: impl FnMut(&ModelQuality)) {
-    let Some(quality) = &vitals.quality else { return };
+/// Calls `emit` with the quality of each model that is a label value and had a recent response.
+/// Then calls `emit` with a quality without values for each model that has series from the start
+/// and had no recent response.
+fn for_each_model(status: &StatusSnapshot, mut emit: impl FnMut(&ModelQuality)) {
+    let Some(quality) = &status.quality else { return };
     let is_label = |name: &str| {
-        name == ModelLabel::OTHER || vitals.models.iter().any(|model| *model.name == *name)
+        name == ModelLabel::OTHER || status.models.iter().any(|model| *model.name == *name)
     };
     quality.models.iter().filter(|model| is_label(&model.model)).for_each(&mut emit);
-    let other = vitals.models.is_empty().then_some(ModelLabel::OTHER);
-    let seeded = vitals.models.iter().filter(|model| model.is_seeded);
+    let other = status.models.is_empty().then_some(ModelLabel::OTHER);
+    let seeded = status.models.iter().filter(|model| model.is_seeded);
     for name in other.into_iter().chain(seeded.map(|model| &*model.name)) {
         if !quality.models.iter().any(|model| model.model == name) {
             emit(&ModelQuality { model: name.to_owned(), ..ModelQuality::default() });
@@ -74,6 +75,7 @@ fn for_each_model(vitals: &StatusSnapshot, mut emit: impl FnMut(&ModelQuality)) 
     }
 }
 
+/// Emits the recent mean and the baseline mean of a model. A missing mean is NaN.
 fn emit_by_window(model: &str, means: [Option<f64>; 2], emit: MetricEmitter<'_>) {
     for (window, mean) in WINDOWS.iter().zip(means) {
         emit(&[model, window], mean.unwrap_or(f64::NAN));

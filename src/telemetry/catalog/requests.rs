@@ -26,8 +26,9 @@ const QUEUE_WAIT_BOUNDS: &[f64] =
 /// Bucket bounds of a share of a limit, 0 to 1.
 const RATIO_BOUNDS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0];
 
-/// [`Api::operation`] of an inference request, under the name of the OpenTelemetry conventions.
-/// Chat is the only operation of most models, and the others get series when they occur.
+/// The operation of an inference request ([`Api::operation`]), with the label name of the
+/// OpenTelemetry conventions. Only `chat` has series from the start, because it is the only
+/// operation of most models. The series of other operations are created at their first request.
 const GEN_AI_OPERATION: MetricLabel = MetricLabel::variable(
     "gen_ai_operation_name",
     |_| vec![Api::Chat.operation().to_owned()],
@@ -38,7 +39,7 @@ const GEN_AI_OPERATION: MetricLabel = MetricLabel::variable(
         format!("{}; all but `chat` get their series with the first request", operations.join(" "))
     },
 );
-/// [`RequestRecord::error_type`]
+/// The error type of a request: [`RequestRecord::error_type`].
 const ERROR_TYPE: MetricLabel = MetricLabel::variable(
     "error_type",
     |_| vec![String::new()],
@@ -47,7 +48,8 @@ const ERROR_TYPE: MetricLabel = MetricLabel::variable(
             .to_owned()
     },
 );
-/// [`Api::operation`], or `none` for a request that is not an inference request.
+/// The operation of a request: [`Api::operation`], or `none` for a request that is not an inference
+/// request.
 const OPERATION: MetricLabel = MetricLabel::fixed("operation", || {
     let mut operations = Api::ALL.map(Api::operation).to_vec();
     operations.push("none");
@@ -61,10 +63,10 @@ const QUEUE_CLASS: MetricLabel = MetricLabel::variable(
     |known| [&[DEFAULT_CLASS.to_owned()], known.tiers.as_slice()].concat(),
     || "a tier of `admission.classes`, or `default`".to_owned(),
 );
-/// Whether a request has a value that a label does not know.
+/// A function that returns whether the value of a request is not among the known values of a label.
 type IsUnknown = fn(&RequestRecord) -> bool;
 
-/// Labels that count unknown values under one overflow value.
+/// The labels with an overflow value, such as `_other`, and whether a request counts under it.
 const OVERFLOWS: [(&str, IsUnknown); 5] = [
     (MetricLabel::MODEL.name, |record| record.api.is_some() && !record.model.is_label_value()),
     (MetricLabel::TIER.name, |record| record.tier == Tier::Other),
@@ -176,8 +178,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Requests waiting in the admission queue now.",
         kind: MetricKind::Gauge,
         labels: &[QUEUE_CLASS],
-        read: MetricSource::Status(|vitals, emit| {
-            for queue in &vitals.queue {
+        read: MetricSource::Status(|status, emit| {
+            for queue in &status.queue {
                 emit(&[&queue.class], queue.waiting as f64);
             }
         }),

@@ -14,11 +14,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         labels: &[MetricLabel::fixed("result", || vec!["succeeded", "failed"])],
         read: MetricSource::Record(|record, emit| {
             if has_failed_over(record) {
-                let is_saved = !matches!(
+                let is_success = !matches!(
                     record.outcome,
                     Outcome::UpstreamError | Outcome::Rejected | Outcome::Timeout
                 );
-                emit(&[if is_saved { "succeeded" } else { "failed" }], 1.0);
+                emit(&[if is_success { "succeeded" } else { "failed" }], 1.0);
             }
         }),
     },
@@ -43,8 +43,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::BACKEND,
             MetricLabel::fixed("state", || BreakerState::ALL.map(BreakerState::as_str).to_vec()),
         ],
-        read: MetricSource::Status(|vitals, emit| {
-            for backend in &vitals.backends {
+        read: MetricSource::Status(|status, emit| {
+            for backend in &status.backends {
                 for state in BreakerState::ALL.map(BreakerState::as_str) {
                     let is_current = backend.breaker == state;
                     emit(&[&backend.backend, state], f64::from(u8::from(is_current)));
@@ -57,13 +57,13 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Ejections of the backend by its circuit breaker.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend(vitals, emit, |backend| Some(backend.ejections as f64));
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend(status, emit, |backend| Some(backend.ejections as f64));
         }),
     },
 ];
 
-/// Whether the request had attempts on more than one backend. A repeated attempt on another
+/// Whether the request had attempts on more than one backend. A second attempt on another
 /// connection to the same backend is not a failover.
 fn has_failed_over(record: &RequestRecord) -> bool {
     let mut backends = record.attempts.iter().map(|attempt| &attempt.backend);

@@ -1,5 +1,5 @@
-//! Metrics of routing: accuracy of its predictions, learned estimates of backends, and decisions of
-//! shadow policies.
+//! Metrics of routing: accuracy of the predictions, estimates of backends, and decisions of shadow
+//! policies.
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use super::backends::emit_by_backend;
@@ -10,10 +10,10 @@ use tokenweir_core::routing::PolicyKind;
 /// Bucket bounds of the absolute error of a predicted time, in seconds.
 const PREDICTION_ERROR_BOUNDS: &[f64] =
     &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
-/// Bucket bounds of actual time / predicted time, spread to both sides of 1.
+/// Bucket bounds of the ratio of actual to predicted time. They lie on both sides of 1.
 const PREDICTION_RATIO_BOUNDS: &[f64] = &[0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 2.0, 4.0, 10.0];
 
-/// [`PolicyKind::name`]
+/// The name of a policy: [`PolicyKind::name`].
 const POLICY: MetricLabel =
     MetricLabel::fixed("policy", || PolicyKind::ALL.map(PolicyKind::name).to_vec());
 
@@ -69,8 +69,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Weight of the last scraped load in predictions, 0 to 1: horizon / (horizon + age). 0: no scrape has succeeded.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend(vitals, emit, |backend| Some(backend.learned.freshness));
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend(status, emit, |backend| Some(backend.learned.freshness));
         }),
     },
     MetricDescriptor {
@@ -78,8 +78,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Prompt tokens that the backend computes per second, learned from its times to first output.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend(vitals, emit, |backend| {
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend(status, emit, |backend| {
                 Some(backend.learned.prefill_tokens_per_second)
             });
         }),
@@ -89,8 +89,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Predicted prompt tokens that the backend must compute before those of a new request.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend(vitals, emit, |backend| Some(backend.learned.prefill_backlog_tokens));
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend(status, emit, |backend| Some(backend.learned.prefill_backlog_tokens));
         }),
     },
     MetricDescriptor {
@@ -98,8 +98,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Share of the backend's KV cache assumed to hold prefixes of past requests, learned from reported cached tokens.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|vitals, emit| {
-            emit_by_backend(vitals, emit, |backend| Some(backend.learned.prefix_retention));
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend(status, emit, |backend| Some(backend.learned.prefix_retention));
         }),
     },
     MetricDescriptor {
@@ -107,9 +107,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Memory of the prefix indexes of all backends.",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|vitals, emit| {
-            let bytes = vitals.backends.iter().map(|backend| backend.learned.prefix_index_bytes);
-            emit(&[], (bytes.sum::<usize>() + vitals.short_list_bytes) as f64);
+        read: MetricSource::Status(|status, emit| {
+            let bytes = status.backends.iter().map(|backend| backend.learned.prefix_index_bytes);
+            emit(&[], (bytes.sum::<usize>() + status.short_list_bytes) as f64);
         }),
     },
     MetricDescriptor {
@@ -147,12 +147,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
 ];
 
-/// The actual and the predicted time to first token in seconds, and the backend.
+/// The actual and the predicted time to first token of a request in seconds, and its backend.
 fn ttft_and_backend(record: &RequestRecord) -> (Option<(f64, f64)>, Option<&str>) {
     (record.actual_and_predicted_ttft(), backend_label(record))
 }
 
-/// The reported and the predicted cached prompt tokens, and the backend.
+/// The reported and the predicted number of cached prompt tokens of a request, and its backend.
 fn cached_tokens_and_backend(record: &RequestRecord) -> (Option<(u64, f64)>, Option<&str>) {
     (record.reported_and_predicted_cached_tokens(), backend_label(record))
 }

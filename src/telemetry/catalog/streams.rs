@@ -9,14 +9,14 @@ use tokenweir_core::record::{
     Outcome, RequestPhase, RequestPhases, RequestRecord, UsageEventOutcome, UsageSource,
 };
 
-/// Bucket bounds of time to first token, in seconds: those of OpenTelemetry and vLLM, with finer
-/// ones around common objectives.
+/// Bucket bounds of time to first token, in seconds: the bounds of OpenTelemetry and vLLM, and
+/// further bounds around common objectives.
 const TTFT_BOUNDS: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1.0, 1.5,
     2.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0,
 ];
-/// Bucket bounds of the phases of a request, in seconds: from microseconds in the gateway to a
-/// response of 10 minutes.
+/// Bucket bounds of the duration of a phase of a request, in seconds: from 10 µs, for the phase in
+/// the gateway, to 10 minutes, for decode.
 const PHASE_BOUNDS: &[f64] = &[
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025,
     0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
@@ -191,6 +191,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
 ];
 
+/// Emits a duration with the labels model and backend, if both the duration and the backend are
+/// known.
 fn emit_by_model_and_backend(
     record: &RequestRecord,
     value: Option<Duration>,
@@ -201,7 +203,8 @@ fn emit_by_model_and_backend(
     }
 }
 
-/// Emits the time from the request head to `at`, if the response is a stream and had this event.
+/// Emits the time from the request head to `at`. Emits nothing if the response is not a stream or
+/// `at` is `None`.
 fn emit_time_to(record: &RequestRecord, at: Option<Instant>, emit: MetricEmitter<'_>) {
     if let Some(time) = record.stream_time_to(at) {
         emit(&[record.model.as_str()], time.as_secs_f64());

@@ -1,4 +1,4 @@
-//! HTTP client for OTLP collectors, shared by span export and metrics push: TLS settings,
+//! HTTP client for OTLP collectors, which span export and metrics push use: TLS settings,
 //! connections, and an adapter for exporters that run outside the async runtime.
 
 use crate::telemetry::otel::OtlpProtocol;
@@ -21,11 +21,11 @@ pub(in crate::telemetry) type CollectorHttpClient = Client<Connector, Full<Bytes
 /// Longest response body that is read, in bytes.
 pub(in crate::telemetry) const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
-/// Longest wait for a connection.
+/// Longest wait for a connection to the collector.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// TLS of connections to a collector: the identity of the gateway, and the certificates that it
-/// accepts.
+/// Creates the TLS settings of connections to a collector: the client certificate of the gateway,
+/// the accepted CA certificates, and the HTTP version of the protocol.
 pub(in crate::telemetry) fn outbound(
     security: &TlsClientSettings,
     protocol: OtlpProtocol,
@@ -37,17 +37,18 @@ pub(in crate::telemetry) fn outbound(
     Ok(OutboundTls::new(TlsClientContext::new(security, alpn)?))
 }
 
-/// The connector of connections to a collector.
+/// Creates the connector that opens connections to a collector.
 pub(in crate::telemetry) fn connector(outbound: &Arc<OutboundTls>) -> Connector {
     Connector::new(outbound.clone(), CONNECT_TIMEOUT)
 }
 
-/// An HTTP client for a collector.
+/// Creates an HTTP client for a collector.
 pub(in crate::telemetry) fn http(outbound: &Arc<OutboundTls>) -> CollectorHttpClient {
     Client::builder(TokioExecutor::new()).build(connector(outbound))
 }
 
-/// Sends requests of a thread without an async runtime on an existing runtime.
+/// Sends the requests of an exporter on a tokio runtime, although the exporter runs on a thread
+/// outside of the runtime.
 #[derive(Debug)]
 pub(in crate::telemetry) struct OtlpHttpSender {
     client: CollectorHttpClient,
@@ -56,7 +57,7 @@ pub(in crate::telemetry) struct OtlpHttpSender {
 }
 
 impl OtlpHttpSender {
-    /// `timeout` is the longest wait for a response.
+    /// Creates a sender that uses `runtime`. `timeout` is the longest wait for a complete response.
     pub(in crate::telemetry) fn new(
         outbound: &Arc<OutboundTls>,
         runtime: Handle,

@@ -1,5 +1,5 @@
-//! HTTP client that posts a JSON object and reads a JSON object from a response with status 200:
-//! for redactors and quality judges.
+//! HTTP client for redactors and quality judges: posts a JSON object and reads a JSON object from
+//! the response.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HOST};
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 use tokenweir_net::idle_pool::IdlePool;
 
-/// A client of one server.
+/// A client that posts JSON objects to one URL.
 pub(in crate::telemetry) struct JsonHttpClient {
     url: Uri,
     host: HeaderValue,
@@ -20,7 +20,7 @@ pub(in crate::telemetry) struct JsonHttpClient {
 }
 
 impl JsonHttpClient {
-    /// A client of the server at this URL. `None`: the URL is invalid or has no host.
+    /// Creates a client for this URL. `None`: the URL is invalid or has no host.
     pub(in crate::telemetry) fn new(url: &str, max_response_bytes: usize) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
         let host = HeaderValue::from_str(uri.authority()?.as_str()).ok()?;

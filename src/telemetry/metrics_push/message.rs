@@ -1,5 +1,5 @@
-//! Converts the metrics to OTLP messages: counters to sums and histograms with their bounds, all
-//! cumulative since the start of the process.
+//! Converts the metrics to OTLP export requests. Counters become sums, histograms keep their
+//! bounds, and all values are cumulative since the start of the process.
 
 use super::otlp_names::{attribute_name, otlp_name};
 use crate::telemetry::metric::MetricDescriptor;
@@ -19,35 +19,38 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use std::time::SystemTime;
 use tokenweir_core::metric_kind::MetricKind;
 
-/// Most points per message. A collector accepts 4 MiB over gRPC by default. A histogram point with
-/// all its exemplars has about 2 KiB.
+/// Maximum number of data points in one export request. A collector accepts requests of up to 4 MiB
+/// over gRPC by default, and a histogram point with all its exemplars has about 2 KiB.
 const MAX_POINTS_PER_REQUEST: usize = 1_000;
 const CUMULATIVE_TEMPORALITY: i32 = AggregationTemporality::Cumulative as i32;
 
-/// Start of the totals and time of the push, in nanoseconds since the Unix epoch.
+/// The time range of the values of a push, in nanoseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PushTimeRange {
+    /// Start of the cumulative totals.
     start_nanos: u64,
+    /// Time of the push.
     end_nanos: u64,
 }
 
-/// The points of one metric.
+/// The OTLP data points of one metric.
 enum FamilyPoints {
     Numbers(Vec<NumberDataPoint>),
     Histograms(Vec<HistogramDataPoint>),
 }
 
-/// Every metric that has a series, in chunks of at most [`MAX_POINTS_PER_REQUEST`] points.
+/// Converts every metric that has a value. A metric with more than [`MAX_POINTS_PER_REQUEST`]
+/// points becomes several OTLP metrics.
 pub(super) fn build_metrics(
     prometheus: &Prometheus,
-    vitals: &StatusSnapshot,
+    status: &StatusSnapshot,
     time_range: PushTimeRange,
 ) -> Vec<Metric> {
     let mut metrics = Vec::new();
-    for family in prometheus.families(vitals) {
+    for family in prometheus.families(status) {
         let row = family.row;
         let (mut numbers, mut histograms) = (Vec::new(), Vec::new());
-        prometheus.values(family, vitals, &mut |value| match value {
+        prometheus.values(family, status, &mut |value| match value {
             FamilyValue::Current(labels, value) => {
                 let attributes = build_attributes(row, labels.iter().copied());
                 numbers.push(time_range.number_point(attributes, value));
@@ -68,14 +71,15 @@ pub(super) fn build_metrics(
         let points = numbers.chain(histograms);
         metrics.extend(points.map(|points| build_metric(row.name, row.help, row.kind, points)));
     }
-    prometheus.process(&mut |name, help, kind, value| {
+    prometheus.process_metrics(&mut |name, help, kind, value| {
         let points = FamilyPoints::Numbers(vec![time_range.number_point(Vec::new(), value)]);
         metrics.push(build_metric(name, help, kind, points));
     });
     metrics
 }
 
-/// The smallest number of requests of at most [`MAX_POINTS_PER_REQUEST`] points, in order.
+/// Distributes the metrics, in order, to export requests of at most [`MAX_POINTS_PER_REQUEST`]
+/// points.
 pub(super) fn build_requests(
     metrics: Vec<Metric>,
     resource: &Resource,
@@ -143,8 +147,8 @@ fn count_points(metric: &Metric) -> usize {
     }
 }
 
-/// The attributes of a point. Labels with an empty value are omitted, because they equal absent
-/// labels in Prometheus.
+/// The attributes of a data point, from the label values in the order of the row. A label with an
+/// empty value is omitted, because Prometheus treats it like an absent label.
 fn build_attributes<'a>(
     row: &MetricDescriptor,
     values: impl Iterator<Item = &'a str>,
@@ -158,8 +162,9 @@ fn build_attributes<'a>(
     names.zip(values).filter(|(_, value)| !value.is_empty()).map(attribute).collect()
 }
 
-fn unix_nanos(at: SystemTime) -> u64 {
-    let since_epoch = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+/// Converts a time to nanoseconds since the Unix epoch.
+fn unix_nanos(time: SystemTime) -> u64 {
+    let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -170,7 +175,8 @@ impl PushTimeRange {
         Self { start_nanos: unix_nanos(start), end_nanos: unix_nanos(end) }
     }
 
-    /// A number. NaN becomes a point without a value, which is a gap in a graph and never a zero.
+    /// The data point of a counter or a gauge. NaN becomes a point without a value, which a graph
+    /// shows as a gap and not as a zero.
     fn number_point(self, attributes: Vec<KeyValue>, value: f64) -> NumberDataPoint {
         let recorded_value = (!value.is_nan()).then_some(number_data_point::Value::AsDouble(value));
         let no_value_flag = DataPointFlags::NoRecordedValueMask as u32;
@@ -210,7 +216,7 @@ impl PushTimeRange {
 
 fn to_otlp_exemplar(exemplar: &Exemplar) -> OtlpExemplar {
     OtlpExemplar {
-        time_unix_nano: u64::try_from(exemplar.at.as_nanos()).unwrap_or(u64::MAX),
+        time_unix_nano: u64::try_from(exemplar.ended_at.as_nanos()).unwrap_or(u64::MAX),
         trace_id: exemplar.trace_id.to_be_bytes().to_vec(),
         span_id: exemplar.span_id.to_be_bytes().to_vec(),
         value: Some(exemplar::Value::AsDouble(exemplar.value)),

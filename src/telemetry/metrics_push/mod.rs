@@ -1,7 +1,7 @@
 //! Metrics push: sends the metrics of the metrics page to an OTLP collector at a fixed interval,
 //! from a task of its own.
 //!
-//! Totals are cumulative. A later push therefore contains the data of a failed one, and nothing is
+//! Totals are cumulative. A later push therefore contains the data of a failed push, and nothing is
 //! counted twice.
 
 mod message;
@@ -33,25 +33,26 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use transport::{MetricsPushError, MetricsPushTransport};
 
-/// The data that is pushed.
+/// The source of the pushed metrics.
 pub struct MetricsPushSource {
-    /// The metrics.
+    /// The telemetry whose metrics are pushed.
     pub telemetry: Arc<Telemetry>,
-    /// Reads the state of the gateway. It flushes batched records first.
+    /// Takes a snapshot of the state of the gateway. The function flushes batched records first, so
+    /// that they are part of the pushed metrics.
     pub vitals: Box<dyn Fn() -> StatusSnapshot + Send + Sync>,
     /// Start of the cumulative totals.
     pub since: SystemTime,
 }
 
-/// The running push task.
+/// A handle to the running push task.
 #[derive(Debug)]
 pub struct MetricsPusher {
     outbound: Arc<OutboundTls>,
-    stop: oneshot::Sender<()>,
+    stop_sender: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
-/// Longest duration of the last push.
+/// Longest duration of the last push, which follows when the gateway shuts down.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct MetricsPushTask {
@@ -62,7 +63,7 @@ struct MetricsPushTask {
     timeout: Duration,
 }
 
-// === impl Push ===
+// === impl MetricsPusher ===
 
 impl MetricsPusher {
     /// Starts the push task. The first push follows after one interval. The collector need not be
@@ -70,19 +71,19 @@ impl MetricsPusher {
     pub fn start(
         settings: &MetricsPushSettings,
         source: MetricsPushSource,
-        counter: MetricsPushStats,
+        stats: MetricsPushStats,
     ) -> Result<Self, MetricsPushStartError> {
         let outbound = collector_client::outbound(&settings.security, settings.protocol)?;
-        let pusher = MetricsPushTask {
+        let push_task = MetricsPushTask {
             source,
-            stats: counter,
+            stats,
             resource: Resource::from(&resource(&settings.service_name)),
             transport: MetricsPushTransport::new(settings, &outbound)?,
             timeout: settings.timeout,
         };
-        let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(pusher.run(settings.interval, stopped));
-        Ok(Self { outbound, stop, task })
+        let (stop_sender, stop_receiver) = oneshot::channel();
+        let task = tokio::spawn(push_task.run(settings.interval, stop_receiver));
+        Ok(Self { outbound, stop_sender, task })
     }
 
     /// TLS of the connections to the collector.
@@ -90,10 +91,10 @@ impl MetricsPusher {
         &self.outbound
     }
 
-    /// Pushes once more and stops, within 2 s.
+    /// Pushes the metrics once more and stops the task, within 2 s.
     pub async fn shutdown(self) {
-        // A task that has ended has nothing left to push.
-        let _ = self.stop.send(());
+        // Sending fails if the task has ended. Nothing can be pushed then.
+        let _ = self.stop_sender.send(());
         if let Err(error) = self.task.await {
             tracing::error!(%error, "metrics push task failed: the last metrics were not pushed");
         }
@@ -103,7 +104,8 @@ impl MetricsPusher {
 // === impl MetricsPushTask ===
 
 impl MetricsPushTask {
-    async fn run(self, interval: Duration, stopped: oneshot::Receiver<()>) {
+    /// Pushes after each `interval` until a stop is requested, and then once more.
+    async fn run(self, interval: Duration, stop_receiver: oneshot::Receiver<()>) {
         let mut ticks = tokio::time::interval_at((clock::now() + interval).into(), interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let push_repeatedly = async {
@@ -112,10 +114,10 @@ impl MetricsPushTask {
                 self.push_once(self.timeout).await;
             }
         };
-        // The last push repeats the data of an interrupted push.
+        // A stop may interrupt a push. The last push contains the data of the interrupted push.
         tokio::select! {
             () = push_repeatedly => {}
-            _ = stopped => {}
+            _ = stop_receiver => {}
         }
         self.push_once(SHUTDOWN_TIMEOUT.min(self.timeout)).await;
     }
@@ -131,10 +133,10 @@ impl MetricsPushTask {
 
     async fn send_metrics(&self) -> Result<(), MetricsPushError> {
         let time_range = PushTimeRange::new(self.source.since, clock::wall_time());
-        let vitals = (self.source.vitals)();
+        let status = (self.source.vitals)();
         let metrics = self.source.telemetry.prometheus.iter();
         let metrics = metrics
-            .flat_map(|prometheus| message::build_metrics(prometheus, &vitals, time_range))
+            .flat_map(|prometheus| message::build_metrics(prometheus, &status, time_range))
             .collect();
         for request in message::build_requests(metrics, &self.resource) {
             self.transport.send(request).await?;

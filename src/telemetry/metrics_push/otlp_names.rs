@@ -1,48 +1,49 @@
-//! OTLP names of the metrics.
+//! The names of the metrics in OTLP.
 //!
-//! Prometheus translates an OTLP name and its unit back to the name on the metrics page, so that
-//! queries work for both.
+//! A Prometheus server that receives OTLP translates the name and the unit of a metric back to the
+//! name on the metrics page. The same queries therefore work for scraped and for pushed metrics.
 
 use tokenweir_core::metric_kind::MetricKind;
 
 /// The OTLP name and unit of a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OtlpMetricName {
-    /// The name, with dots between namespaces.
+    /// The name, with dots after the namespaces and without the unit.
     pub(super) name: String,
     /// The unit in UCUM. Empty for a count.
     pub(super) unit: &'static str,
 }
 
-/// Namespaces in the Prometheus form and in the OpenTelemetry form.
+/// Prefixes of metric names: the Prometheus form and the OTLP form.
 const NAMESPACES: [(&str, &str); 4] = [
     ("gen_ai_server_request_", "gen_ai.server.request."),
     ("gen_ai_server_", "gen_ai.server."),
     ("tokenweir_", "tokenweir."),
     ("process_", "process."),
 ];
-/// Suffixes of Prometheus names and their units.
+/// Suffixes of Prometheus names, and the UCUM unit that each of them stands for.
 const UNIT_SUFFIXES: [(&str, &str); 3] = [("_seconds", "s"), ("_bytes", "By"), ("_ratio", "1")];
 
-/// The OTLP name of a metric.
+/// The OTLP name and unit of the metric with this Prometheus name.
 pub(super) fn otlp_name(metric: &str, kind: MetricKind) -> OtlpMetricName {
-    let bare =
+    let base_name =
         metric.strip_suffix("_total").filter(|_| kind == MetricKind::Counter).unwrap_or(metric);
-    let suffix = UNIT_SUFFIXES.iter().find(|(suffix, _)| bare.ends_with(suffix));
+    let suffix = UNIT_SUFFIXES.iter().find(|(suffix, _)| base_name.ends_with(suffix));
     let unit = suffix.map_or("", |(_, unit)| unit);
     // Prometheus appends `_ratio` to gauges only.
-    let keeps_suffix = unit == "1" && kind != MetricKind::Gauge;
-    let bare = suffix
-        .filter(|_| !keeps_suffix)
-        .and_then(|(suffix, _)| bare.strip_suffix(suffix))
-        .unwrap_or(bare);
+    let should_keep_suffix = unit == "1" && kind != MetricKind::Gauge;
+    let base_name = suffix
+        .filter(|_| !should_keep_suffix)
+        .and_then(|(suffix, _)| base_name.strip_suffix(suffix))
+        .unwrap_or(base_name);
     let replace_namespace =
-        |(prefix, dotted): &(&str, &str)| Some(format!("{dotted}{}", bare.strip_prefix(prefix)?));
-    let name = NAMESPACES.iter().find_map(replace_namespace).unwrap_or_else(|| bare.to_owned());
+        |(prefix, otlp): &(&str, &str)| Some(format!("{otlp}{}", base_name.strip_prefix(prefix)?));
+    let name =
+        NAMESPACES.iter().find_map(replace_namespace).unwrap_or_else(|| base_name.to_owned());
     OtlpMetricName { name, unit }
 }
 
-/// The attribute name of a label.
+/// The OTLP attribute name of a label.
 pub(super) fn attribute_name(label: &'static str) -> &'static str {
     match label {
         "gen_ai_request_model" => "gen_ai.request.model",

@@ -1,5 +1,5 @@
-//! Settings of the metrics push: from the configuration, and from the standard `OTEL_*` variables
-//! for values that are not configured.
+//! Settings of the metrics push. They come from the configuration. The standard `OTEL_*`
+//! environment variables provide the values that are not configured.
 
 use crate::telemetry::otel::settings::environment::{
     OtelEnvironment, OtlpSignalVariables, invalid_value,
@@ -12,7 +12,7 @@ use tokenweir_net::tls::TlsClientSettings;
 /// The resolved settings of the metrics push.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MetricsPushSettings {
-    /// The URL of the collector, including its path.
+    /// The URL of the collector. With OTLP over HTTP it includes the path.
     pub endpoint: String,
     /// The OTLP transport.
     pub protocol: OtlpProtocol,
@@ -20,32 +20,33 @@ pub struct MetricsPushSettings {
     pub interval: Duration,
     /// Longest duration of one push.
     pub timeout: Duration,
-    /// Headers of every request.
+    /// Additional headers of every request to the collector.
     pub headers: HeaderMap,
-    /// `service.name` of the gateway.
+    /// Resource attribute `service.name` of the pushed metrics.
     pub service_name: String,
-    /// Whether requests are compressed with gzip.
+    /// Whether requests to the collector are compressed with gzip.
     pub is_gzip: bool,
-    /// TLS files, for an `https` endpoint.
+    /// The TLS certificate and key files that are used if the endpoint is an `https` URL.
     pub security: TlsClientSettings,
 }
 
-/// The values of the configuration. They override the variables.
+/// The values from the configuration file. They override the `OTEL_*` environment variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MetricsPushConfig {
-    /// Whether metrics are pushed. The variable `OTEL_METRICS_EXPORTER` can still disable it.
+    /// Whether the configuration enables the metrics push. The variables `OTEL_METRICS_EXPORTER`
+    /// and `OTEL_SDK_DISABLED` can still disable the push.
     pub is_wanted: bool,
-    /// Base URL of the collector. `None`: taken from a variable.
+    /// Base URL of the collector. `None`: taken from an environment variable.
     pub endpoint: Option<String>,
-    /// The OTLP transport. `None`: taken from a variable.
+    /// The OTLP transport. `None`: taken from an environment variable.
     pub protocol: Option<OtlpProtocol>,
-    /// Time from one push to the next. `None`: taken from a variable.
+    /// Time from one push to the next. `None`: taken from an environment variable.
     pub interval: Option<Duration>,
 }
 
 const EXPORTER_VARIABLE: &str = "OTEL_METRICS_EXPORTER";
 const HEADERS_VARIABLE: &str = "OTEL_EXPORTER_OTLP_METRICS_HEADERS";
-/// The variables of the metrics signal.
+/// The environment variables that apply to metrics only.
 const METRICS_SIGNAL: OtlpSignalVariables = OtlpSignalVariables {
     endpoint: "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
     protocol: "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL",
@@ -62,9 +63,11 @@ const DEFAULT_INTERVAL: Duration = Duration::from_mins(1);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl MetricsPushSettings {
-    /// Resolves the settings. `lookup` reads an environment variable. `None`: metrics are not
-    /// pushed. They are pushed if the configuration enables it or `OTEL_METRICS_EXPORTER` contains
-    /// `otlp`.
+    /// Resolves the settings from the configuration and the environment variables. `lookup` returns
+    /// the value of an environment variable. The result `None` means that metrics are not pushed.
+    ///
+    /// Metrics are pushed if the configuration enables the push or `OTEL_METRICS_EXPORTER` contains
+    /// `otlp`. `OTEL_METRICS_EXPORTER=none` and `OTEL_SDK_DISABLED=true` disable the push.
     pub fn read(
         configured: MetricsPushConfig,
         lookup: impl Fn(&str) -> Option<String>,
@@ -94,8 +97,9 @@ impl MetricsPushSettings {
     }
 }
 
-/// Whether metrics are pushed. The exporter `prometheus` has no effect, because the metrics page
-/// does not depend on this variable.
+/// Whether metrics are pushed. `is_configured` is whether the configuration enables the push. The
+/// exporter `prometheus` in `OTEL_METRICS_EXPORTER` has no effect, because the metrics page does
+/// not depend on that variable.
 fn is_push_enabled(
     env: &OtelEnvironment<'_>,
     is_configured: bool,
@@ -116,7 +120,7 @@ fn is_push_enabled(
     Ok(is_enabled)
 }
 
-/// The endpoint of a collector on the same machine.
+/// The default endpoint: a collector on the same machine, on the default port of the transport.
 fn default_endpoint(protocol: OtlpProtocol) -> String {
     match protocol {
         OtlpProtocol::Grpc => "http://localhost:4317".to_owned(),
@@ -140,8 +144,9 @@ mod tests {
     }
 
     fn settings_from_variables(variables: &[(&str, &str)]) -> MetricsPushSettings {
-        let on = (EXPORTER_VARIABLE, "otlp");
-        resolve_with(MetricsPushConfig::default(), &[&[on], variables].concat()).unwrap().unwrap()
+        let otlp_exporter = (EXPORTER_VARIABLE, "otlp");
+        let variables = [&[otlp_exporter], variables].concat();
+        resolve_with(MetricsPushConfig::default(), &variables).unwrap().unwrap()
     }
 
     fn config_with_endpoint(url: &str) -> MetricsPushConfig {

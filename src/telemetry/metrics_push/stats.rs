@@ -1,16 +1,16 @@
-//! Counts of pushes by result.
+//! Numbers of metrics pushes by result.
 
 use super::transport::MetricsPushError;
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Pushes by result.
+/// Number of metrics pushes by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct MetricsPushCounts {
-    /// Pushes that the collector accepted completely.
+    /// Pushes whose points the collector accepted completely.
     pub ok: u64,
-    /// Pushes that failed or timed out.
+    /// Pushes that failed, timed out or were accepted only in part.
     pub failed: u64,
 }
 
@@ -21,7 +21,7 @@ impl MetricsPushCounts {
     }
 }
 
-/// Counts pushes. Clones share their counts.
+/// Counts metrics pushes by result. Clones share their counts.
 #[derive(Debug, Clone, Default)]
 pub struct MetricsPushStats(Arc<MetricsPushCounters>);
 
@@ -29,19 +29,21 @@ pub struct MetricsPushStats(Arc<MetricsPushCounters>);
 struct MetricsPushCounters {
     ok: AtomicU64,
     failed: AtomicU64,
+    /// Whether the last push failed.
     is_failing: AtomicBool,
 }
 
 // === impl MetricsPushStats ===
 
 impl MetricsPushStats {
-    /// The counts so far.
+    /// The counts since the start.
     pub fn counts(&self) -> MetricsPushCounts {
         let MetricsPushCounters { ok, failed, .. } = &*self.0;
         MetricsPushCounts { ok: ok.load(Ordering::Relaxed), failed: failed.load(Ordering::Relaxed) }
     }
 
-    /// Counts a push. Logs the first failure and the recovery.
+    /// Counts one push by its result. Logs the first of several consecutive failures, and the first
+    /// success after a failure.
     pub(super) fn record_result(&self, result: Result<(), MetricsPushError>) {
         let MetricsPushCounters { ok, failed, is_failing } = &*self.0;
         let was_failing = is_failing.swap(result.is_err(), Ordering::Relaxed);

@@ -14,7 +14,7 @@ use crate::telemetry::otel::OtlpProtocol;
 use crate::telemetry::status::BackendStatusSnapshot;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
-use opentelemetry_proto::tonic::metrics::v1::exemplar::Value as Shown;
+use opentelemetry_proto::tonic::metrics::v1::exemplar::Value as ExemplarValue;
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::{Metric, NumberDataPoint, number_data_point};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,8 +27,8 @@ use tokenweir_core::record::fixtures::streamed;
 
 // === Translation by Prometheus ===
 
-/// The Prometheus name of an OTLP metric with the strategy `UnderscoreEscapingWithSuffixes`, as the
-/// documentation of Prometheus describes it.
+/// Translates the name of an OTLP metric to its Prometheus name, as a Prometheus server does with
+/// the translation strategy `UnderscoreEscapingWithSuffixes`.
 fn prometheus_name(name: &str, unit: &str, kind: MetricKind) -> String {
     let is_separator = |c: char| !c.is_ascii_alphanumeric();
     let mut words: Vec<&str> = name.split(is_separator).filter(|word| !word.is_empty()).collect();
@@ -50,8 +50,8 @@ fn prometheus_name(name: &str, unit: &str, kind: MetricKind) -> String {
     words.join("_")
 }
 
-/// The Prometheus name of an attribute.
-fn label(attribute: &str) -> String {
+/// The Prometheus label name of an OTLP attribute.
+fn label_name(attribute: &str) -> String {
     attribute.replace('.', "_")
 }
 
@@ -63,7 +63,7 @@ fn otlp_names_translate_back_to_exposition_names() {
         assert_eq!(prometheus_name(&otlp.name, otlp.unit, row.kind), row.name, "{otlp:?}");
         assert!(names.insert(otlp.name), "{} is not unique", row.name);
         for name in row.labels.iter().map(|label| label.name) {
-            assert_eq!(label(otlp_names::attribute_name(name)), name);
+            assert_eq!(label_name(otlp_names::attribute_name(name)), name);
         }
     }
 }
@@ -101,16 +101,19 @@ fn names_follow_semantic_conventions() {
 
 // === Comparison with the metrics page ===
 
-fn vitals() -> StatusSnapshot {
-    let up = BackendStatusSnapshot {
+fn status_snapshot() -> StatusSnapshot {
+    let silent_backend = BackendStatusSnapshot {
         backend: "gpu-0".into(),
         health: "up",
         ..BackendStatusSnapshot::default()
     };
-    let reporting =
-        BackendStatusSnapshot { backend: "gpu-1".into(), kv_usage: Some(0.5), ..up.clone() };
+    let reporting_backend = BackendStatusSnapshot {
+        backend: "gpu-1".into(),
+        kv_usage: Some(0.5),
+        ..silent_backend.clone()
+    };
     StatusSnapshot {
-        backends: vec![up, reporting],
+        backends: vec![silent_backend, reporting_backend],
         models: vec![LabelledModel { name: "tiny".into(), is_seeded: true }],
         ..StatusSnapshot::default()
     }
@@ -131,15 +134,16 @@ fn time_range() -> PushTimeRange {
     PushTimeRange::new(start, start + Duration::from_secs(1))
 }
 
-/// The samples and exemplars of the metrics page, without those of the process, which change.
+/// The values and exemplars on the metrics page by series, without the `process_*` metrics, which
+/// change between two reads.
 fn samples_on_page(prometheus: &Prometheus) -> BTreeMap<String, String> {
-    let page = prometheus.page(&vitals(), ExpositionFormat::OpenMetrics);
+    let page = prometheus.page(&status_snapshot(), ExpositionFormat::OpenMetrics);
     let samples = page.lines().filter(|line| !line.starts_with('#'));
     let samples = samples.filter(|line| !line.starts_with("process_"));
     let sample = |line: &str| {
         let (sample, exemplar) = line.split_once(" # ").unwrap_or((line, ""));
         let (series, value) = sample.rsplit_once(' ').unwrap();
-        // An empty label equals an absent one.
+        // A label with an empty value equals an absent label.
         let series = ["tier", "error_type"].iter().fold(series.to_owned(), |series, name| {
             let empty = format!("{name}=\"\"");
             series
@@ -152,10 +156,11 @@ fn samples_on_page(prometheus: &Prometheus) -> BTreeMap<String, String> {
     samples.map(sample).collect()
 }
 
+/// The name of a series in the form of the metrics page.
 fn series(name: &str, suffix: &str, attributes: &[KeyValue], le: Option<&str>) -> String {
     let text = |attribute: &KeyValue| match &attribute.value.as_ref().unwrap().value {
         Some(any_value::Value::StringValue(text)) => {
-            format!("{}=\"{text}\"", label(&attribute.key))
+            format!("{}=\"{text}\"", label_name(&attribute.key))
         }
         other => panic!("{other:?}"),
     };
@@ -167,6 +172,7 @@ fn series(name: &str, suffix: &str, attributes: &[KeyValue], le: Option<&str>) -
     format!("{name}{suffix}{labels}")
 }
 
+/// The value of a data point. NaN: the point has no value.
 fn number(point: &NumberDataPoint) -> f64 {
     assert_eq!(point.flags == 1, point.value.is_none());
     match point.value {
@@ -176,7 +182,7 @@ fn number(point: &NumberDataPoint) -> f64 {
     }
 }
 
-/// The samples of an OTLP metric in the form of the metrics page.
+/// The values and exemplars of an OTLP metric by series, in the form of the metrics page.
 fn samples(metric: &Metric) -> Vec<(String, String)> {
     let Metric { name, unit, data, .. } = metric;
     let numbers = |points: &[NumberDataPoint], kind| {
@@ -202,7 +208,7 @@ fn samples(metric: &Metric) -> Vec<(String, String)> {
                 let bounds = BucketBounds::from_slice(&point.explicit_bounds);
                 let mut exemplars = vec![String::new(); bounds.len() + 1];
                 for exemplar in &point.exemplars {
-                    let Some(Shown::AsDouble(value)) = exemplar.value else {
+                    let Some(ExemplarValue::AsDouble(value)) = exemplar.value else {
                         panic!("{exemplar:?}");
                     };
                     let trace = u128::from_be_bytes(exemplar.trace_id[..].try_into().unwrap());
@@ -213,7 +219,8 @@ fn samples(metric: &Metric) -> Vec<(String, String)> {
                         "{{trace_id=\"{trace:032x}\",span_id=\"{span:016x}\"}} {value} {seconds}.{millis:03}"
                     );
                 }
-                let bucket_labels = crate::telemetry::metrics_registry::exposition::bars(&bounds);
+                let bucket_labels =
+                    crate::telemetry::metrics_registry::exposition::format_bucket_labels(&bounds);
                 let mut cumulative = 0;
                 let buckets = bucket_labels.iter().zip(&point.bucket_counts).zip(exemplars);
                 for ((le, count), exemplar) in buckets {
@@ -243,7 +250,7 @@ fn samples(metric: &Metric) -> Vec<(String, String)> {
 fn pushed_metrics_equal_the_exposition_including_exemplars() {
     let prometheus = prometheus_with_request();
     let page = samples_on_page(&prometheus);
-    let metrics = message::build_metrics(&prometheus, &vitals(), time_range());
+    let metrics = message::build_metrics(&prometheus, &status_snapshot(), time_range());
     let gateway_metrics = metrics.iter().filter(|metric| !metric.name.starts_with("process."));
     let pushed: BTreeMap<String, String> = gateway_metrics.flat_map(samples).collect();
     for (series, value) in &page {
@@ -298,7 +305,8 @@ fn refusing_endpoint() -> String {
     format!("http://{}", listener.local_addr().unwrap())
 }
 
-/// Reads some bytes first, so that a reset does not discard the response.
+/// Reads some bytes of the request and writes `response`. Without the read, a reset of the
+/// connection could discard the response.
 fn respond(mut stream: TcpStream, response: &[u8]) {
     let _ = stream.read(&mut [0; 4_096]);
     let _ = stream.write_all(response);
@@ -308,7 +316,7 @@ fn respond_unavailable(stream: TcpStream) {
     respond(stream, b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n");
 }
 
-/// `partial_success { rejected_data_points: 3, error_message: "no" }`
+/// Responds with `partial_success { rejected_data_points: 3, error_message: "no" }`.
 fn respond_partial_success(stream: TcpStream) {
     respond(stream, b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n\x0a\x06\x08\x03\x12\x02no");
 }
@@ -332,7 +340,11 @@ fn settings(endpoint: String, protocol: OtlpProtocol) -> MetricsPushSettings {
 
 fn source() -> MetricsPushSource {
     let telemetry = Arc::new(Telemetry::new(prometheus_with_request(), Vec::new()));
-    MetricsPushSource { telemetry, vitals: Box::new(vitals), since: SystemTime::UNIX_EPOCH }
+    MetricsPushSource {
+        telemetry,
+        vitals: Box::new(status_snapshot),
+        since: SystemTime::UNIX_EPOCH,
+    }
 }
 
 /// Runs in real time, because the collector uses a real socket.

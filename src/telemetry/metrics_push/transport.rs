@@ -21,7 +21,7 @@ use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, Endpoint};
 
-/// A client of the collector.
+/// A client that sends export requests to the collector.
 pub(super) enum MetricsPushTransport {
     Grpc { client: MetricsServiceClient<Channel>, headers: MetadataMap },
     Http { client: Box<CollectorHttpClient>, url: Uri, headers: HeaderMap, is_gzip: bool },
@@ -92,7 +92,7 @@ impl MetricsPushTransport {
         })
     }
 
-    /// Sends one request. The caller must set a timeout.
+    /// Sends one export request. The caller must set a timeout, because the transport has none.
     pub(super) async fn send(
         &self,
         message: ExportMetricsServiceRequest,

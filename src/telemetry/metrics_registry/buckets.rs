@@ -1,7 +1,8 @@
-//! Bucket bounds of every histogram.
+//! Bucket bounds of the histograms on the metrics page.
 //!
-//! They are the defaults of the catalogue or those of `metrics.buckets`, plus the limits of the
-//! objectives in `slos`, so that the share of requests within a limit is exact.
+//! The bounds of a histogram are those of `metrics.buckets`, or else the defaults of the catalogue.
+//! The latency limits of the objectives in `slos` are added as bounds, so that the histogram shows
+//! the exact share of requests within a limit.
 
 use crate::telemetry::catalog;
 use crate::telemetry::metric::MetricDescriptor;
@@ -10,26 +11,28 @@ use tokenweir_core::histogram::{BucketBounds, MAX_BUCKET_BOUNDS};
 use tokenweir_core::record::ResponseBuckets;
 use tokenweir_core::slo::{LatencyMeasure, Objective};
 
-/// Bucket bounds that differ from the catalogue's, by metric name.
+/// The bucket bounds of the histograms for which `metrics.buckets` or a limit in `slos` replaces
+/// the default bounds of the catalogue. The key is the name of the metric.
 #[derive(Debug, Clone, Default)]
 pub struct BucketOverrides(BTreeMap<&'static str, BucketBounds>);
 
 /// Why bucket bounds are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BucketOverridesError {
-    /// There is no histogram with this name.
+    /// The catalogue has no histogram with this name.
     #[error("there is no histogram `{0}`")]
     Unknown(String),
-    /// The bounds of this metric are empty, not positive, not ascending or not finite.
+    /// The configured bounds of the metric with this name are empty, not above 0, not ascending or
+    /// not finite.
     #[error("the bucket bounds of {0} in `metrics.buckets` must be above 0, finite and ascending")]
     InvalidBounds(String),
-    /// More than [`MAX_BUCKET_BOUNDS`].
+    /// A histogram has more than [`MAX_BUCKET_BOUNDS`] bounds.
     #[error(
         "{metric} has {count} bucket bounds with the limits of `slos`; \
          at most {MAX_BUCKET_BOUNDS} are possible"
     )]
     TooManyBounds {
-        /// The metric.
+        /// Name of the metric.
         metric: &'static str,
         /// Number of bounds, including the limits of objectives.
         count: usize,
@@ -40,10 +43,11 @@ const INTER_CHUNK_LATENCY_METRIC: &str = "tokenweir_inter_chunk_latency_seconds"
 const INTER_TOKEN_LATENCY_METRIC: &str = "tokenweir_inter_token_latency_seconds";
 const CHUNK_TOKENS_METRIC: &str = "tokenweir_chunk_tokens";
 
-// === impl Buckets ===
+// === impl BucketOverrides ===
 
 impl BucketOverrides {
-    /// Bounds from `overrides`, by metric and in its unit, with the limits of `objectives`.
+    /// Merges the configured bounds with the latency limits of `objectives`. The key of `overrides`
+    /// is the name of a metric, and its value has the bounds in the unit of the metric.
     pub fn new(
         overrides: &BTreeMap<String, Vec<f64>>,
         objectives: &[Objective],
@@ -63,13 +67,13 @@ impl BucketOverrides {
         let limits = objectives.iter().flat_map(|objective| objective.definition.limits());
         for (measure, limit) in limits {
             for metric in metrics(measure) {
-                let defaults = || {
+                let default_bounds = || {
                     find_histogram(metric)
                         .map(|row| row.kind.default_bounds())
                         .unwrap_or_default()
                         .to_vec()
                 };
-                let bounds = merged.entry(metric).or_insert_with(defaults);
+                let bounds = merged.entry(metric).or_insert_with(default_bounds);
                 let limit = limit.as_secs_f64();
                 let index = bounds.partition_point(|bound| *bound < limit);
                 if bounds.get(index).is_none_or(|bound| *bound > limit) {
@@ -86,7 +90,7 @@ impl BucketOverrides {
         Ok(Self(merged.into_iter().map(to_bounds).collect()))
     }
 
-    /// The bounds of a metric. Empty if it is not a histogram.
+    /// The bucket bounds of a metric. Empty if the metric is not a histogram.
     pub fn bounds_for(&self, row: &MetricDescriptor) -> BucketBounds {
         self.0
             .get(row.name)
@@ -94,7 +98,7 @@ impl BucketOverrides {
             .unwrap_or_else(|| BucketBounds::from_static(row.kind.default_bounds()))
     }
 
-    /// The bounds of the histograms that are recorded while a response passes.
+    /// The bucket bounds of the histograms that the observer fills while a response passes.
     pub fn scales(&self) -> ResponseBuckets {
         let defaults = ResponseBuckets::default();
         let configured_or = |metric, default| self.0.get(metric).cloned().unwrap_or(default);
@@ -112,14 +116,14 @@ impl BucketOverrides {
     }
 }
 
-/// The histograms to which a limit of an objective applies.
+/// The names of the histograms that get a limit of this latency as a bucket bound.
 pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
     match measure {
         LatencyMeasure::Ttft => &["gen_ai_server_time_to_first_token_seconds"],
         LatencyMeasure::Tpot => &["gen_ai_server_time_per_output_token_seconds"],
         LatencyMeasure::E2e => &["gen_ai_server_request_duration_seconds"],
-        // An inter-token latency limit also applies to the times between events: they are used
-        // where the number of tokens per event is unknown.
+        // An objective on inter-token latency uses the times between events where the number of
+        // tokens per event is unknown. The limit is therefore also a bound of those times.
         LatencyMeasure::ItlP50
         | LatencyMeasure::ItlP95
         | LatencyMeasure::ItlP99
@@ -128,7 +132,7 @@ pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
     }
 }
 
-/// The names of all histograms.
+/// The names of all histograms in the catalogue.
 pub fn histograms() -> impl Iterator<Item = &'static str> {
     catalog::rows().filter(|row| !row.kind.default_bounds().is_empty()).map(|row| row.name)
 }

@@ -3,29 +3,29 @@
 use std::time::{Duration, SystemTime};
 use tokenweir_core::record::RequestRecord;
 
-/// The trace of a request, and its value of a metric.
+/// An exemplar: one value of a histogram, and the trace of the request that had this value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::telemetry) struct Exemplar {
-    /// The trace.
+    /// ID of the trace of the request.
     pub(in crate::telemetry) trace_id: u128,
-    /// The gateway's inference span.
+    /// ID of the inference span of the request.
     pub(in crate::telemetry) span_id: u64,
     /// The value, in the unit of the metric.
     pub(in crate::telemetry) value: f64,
-    /// When the request ended: time since the Unix epoch.
-    pub(in crate::telemetry) at: Duration,
+    /// When the request ended, as the time since the Unix epoch.
+    pub(in crate::telemetry) ended_at: Duration,
 }
 
 // === impl Exemplar ===
 
 impl Exemplar {
-    /// The exemplar of a finished request. `None` if its trace is not sampled, because the link
-    /// would lead to nothing. The value is set later.
+    /// The exemplar of a finished request, with the value 0 until a histogram sets it. `None`: the
+    /// trace of the request is not sampled, so the trace viewer would not find it.
     pub(super) fn from_record(record: &RequestRecord) -> Option<Self> {
         let trace = record.trace.as_ref().filter(|_| record.sample_reason.is_some())?;
         let started = record.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let [_, span_id] = record.spans;
-        let at = started + record.duration();
-        Some(Self { trace_id: trace.trace_id, span_id, value: 0.0, at })
+        let ended_at = started + record.duration();
+        Some(Self { trace_id: trace.trace_id, span_id, value: 0.0, ended_at })
     }
 }

@@ -16,22 +16,23 @@ pub enum ExpositionFormat {
     OpenMetrics,
 }
 
-/// A metrics page that is being written.
+/// Writes a metrics page in one exposition format.
 pub(super) struct ExpositionWriter {
     text: String,
     format: ExpositionFormat,
 }
 
-/// Values of the `le` label of a histogram, including `+Inf`.
+/// The values of the `le` label of a histogram: one for each bucket bound, and `+Inf`.
 pub(in crate::telemetry) type BucketLabels = Vec<String>;
 
-// === impl Format ===
+// === impl ExpositionFormat ===
 
 impl ExpositionFormat {
-    /// The format that an `Accept` header asks for: the one with the larger `q`. `text/*` and `*/*`
+    /// The format that an `Accept` header requests. If the header names both formats, the result is
+    /// the format with the larger `q`. With an equal `q` it is OpenMetrics. `text/*` and `*/*`
     /// count for the text format. The default is the text format.
     pub fn accepted(accept: &str) -> Self {
-        let mut best = [0.0_f64; 2];
+        let mut largest_q = [0.0_f64; 2];
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
@@ -48,13 +49,13 @@ impl ExpositionFormat {
                 ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => Self::Text,
                 _ => continue,
             };
-            best[format as usize] = best[format as usize].max(q);
+            largest_q[format as usize] = largest_q[format as usize].max(q);
         }
-        let [text, open_metrics] = best;
+        let [text, open_metrics] = largest_q;
         if open_metrics > 0.0 && open_metrics >= text { Self::OpenMetrics } else { Self::Text }
     }
 
-    /// The value of the `Content-Type` header.
+    /// The value of the `Content-Type` header for this format.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -63,9 +64,9 @@ impl ExpositionFormat {
     }
 }
 
-/// The `le` values of bucket bounds, in the form in which Prometheus stores them: always with a
-/// decimal point or an exponent.
-pub(in crate::telemetry) fn bars(bounds: &[f64]) -> BucketLabels {
+/// Formats bucket bounds as values of the `le` label, in the form in which Prometheus stores them:
+/// always with a decimal point or an exponent. Appends `+Inf`.
+pub(in crate::telemetry) fn format_bucket_labels(bounds: &[f64]) -> BucketLabels {
     let to_label = |bound: &f64| {
         if *bound >= 1e-4 {
             return format!("{bound:?}");
@@ -79,7 +80,7 @@ pub(in crate::telemetry) fn bars(bounds: &[f64]) -> BucketLabels {
     bounds.iter().map(to_label).chain(["+Inf".to_owned()]).collect()
 }
 
-// === impl Page ===
+// === impl ExpositionWriter ===
 
 impl ExpositionWriter {
     pub(super) fn new(format: ExpositionFormat, capacity: usize) -> Self {
@@ -87,11 +88,11 @@ impl ExpositionWriter {
     }
 
     /// Writes the `HELP` and `TYPE` lines of a metric.
-    pub(super) fn family(&mut self, name: &str, help: &str, kind: MetricKind) {
+    pub(super) fn write_header(&mut self, name: &str, help: &str, kind: MetricKind) {
         let is_open_metrics = self.format == ExpositionFormat::OpenMetrics;
         // In OpenMetrics the suffix `_total` is part of the sample name, not of the metric name.
-        let bare = name.strip_suffix("_total").filter(|_| is_open_metrics).unwrap_or(name);
-        let _ = write!(self.text, "# HELP {bare} ");
+        let metric_name = name.strip_suffix("_total").filter(|_| is_open_metrics).unwrap_or(name);
+        let _ = write!(self.text, "# HELP {metric_name} ");
         for character in help.chars() {
             match character {
                 '\\' => self.text.push_str("\\\\"),
@@ -100,18 +101,18 @@ impl ExpositionWriter {
                 other => self.text.push(other),
             }
         }
-        let _ = writeln!(self.text, "\n# TYPE {bare} {}", kind.as_str());
+        let _ = writeln!(self.text, "\n# TYPE {metric_name} {}", kind.as_str());
     }
 
     /// Writes one sample of a counter or a gauge.
-    pub(super) fn number(&mut self, name: &str, labels: &str, value: f64) {
+    pub(super) fn write_number(&mut self, name: &str, labels: &str, value: f64) {
         self.write_sample_name(name, "", labels);
         self.write_value(value);
         self.text.push('\n');
     }
 
-    /// Writes the samples of one histogram.
-    pub(super) fn histogram(
+    /// Writes the samples of one series of a histogram.
+    pub(super) fn write_histogram(
         &mut self,
         name: &str,
         labels: &str,
@@ -139,8 +140,8 @@ impl ExpositionWriter {
         let _ = writeln!(self.text, "{cumulative}");
     }
 
-    /// Completes the page.
-    pub(super) fn end(mut self) -> String {
+    /// Completes the page and returns its text.
+    pub(super) fn finish(mut self) -> String {
         if self.format == ExpositionFormat::OpenMetrics {
             self.text.push_str("# EOF\n");
         }
@@ -163,12 +164,12 @@ impl ExpositionWriter {
     }
 
     fn write_exemplar(&mut self, exemplar: &Exemplar) {
-        let Exemplar { trace_id, span_id, value, at } = exemplar;
+        let Exemplar { trace_id, span_id, value, ended_at } = exemplar;
         let _ = write!(
             self.text,
             " # {{trace_id=\"{trace_id:032x}\",span_id=\"{span_id:016x}\"}} {value} {}.{:03}",
-            at.as_secs(),
-            at.subsec_millis()
+            ended_at.as_secs(),
+            ended_at.subsec_millis()
         );
     }
 }

@@ -9,21 +9,21 @@ fn point() -> SeriesPoint {
         trace_id: 0xabc,
         span_id: 0x12,
         value: 0.25,
-        at: Duration::from_millis(1_700_000_000_042),
+        ended_at: Duration::from_millis(1_700_000_000_042),
     };
     SeriesPoint { counts: [3, 1, 0].into(), sum: 0.5, exemplars: vec![(1, exemplar)] }
 }
 
 fn page(format: ExpositionFormat) -> String {
     let mut page = ExpositionWriter::new(format, 0);
-    page.family("x_total", "Counted \"a\\b\".", MetricKind::Counter);
-    page.number("x_total", "", 3.0);
-    page.family("y_ratio", "Not known.", MetricKind::Gauge);
-    page.number("y_ratio", "backend=\"a\"", f64::NAN);
-    page.number("y_ratio", "backend=\"b\"", f64::INFINITY);
-    page.family("z_seconds", "Long.", MetricKind::Histogram(&[]));
-    page.histogram("z_seconds", "tier=\"\"", &bars(&[0.1, 1.0]), &point());
-    page.end()
+    page.write_header("x_total", "Counted \"a\\b\".", MetricKind::Counter);
+    page.write_number("x_total", "", 3.0);
+    page.write_header("y_ratio", "Not known.", MetricKind::Gauge);
+    page.write_number("y_ratio", "backend=\"a\"", f64::NAN);
+    page.write_number("y_ratio", "backend=\"b\"", f64::INFINITY);
+    page.write_header("z_seconds", "Long.", MetricKind::Histogram(&[]));
+    page.write_histogram("z_seconds", "tier=\"\"", &format_bucket_labels(&[0.1, 1.0]), &point());
+    page.finish()
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn open_metrics_strips_total_and_has_exemplars_and_eof() {
 
 #[test]
 fn bucket_labels_match_prometheus_formatting() {
-    let labels = bars(&[0.000_01, 0.000_025, 0.0001, 0.002_5, 0.5, 1.0, 1920.0]);
+    let labels = format_bucket_labels(&[0.000_01, 0.000_025, 0.0001, 0.002_5, 0.5, 1.0, 1920.0]);
     assert_eq!(labels, ["1e-05", "2.5e-05", "0.0001", "0.0025", "0.5", "1.0", "1920.0", "+Inf"]);
 }
 

@@ -5,7 +5,7 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::MetricType;
 use tokenweir_core::metric_kind::MetricKind;
 
-/// Calls `emit` with name, help, kind and value of each `process_*` metric.
+/// Calls `emit` with the name, the help text, the kind and the value of each `process_*` metric.
 pub(super) fn read(process: &ProcessCollector, emit: &mut dyn FnMut(&str, &str, MetricKind, f64)) {
     for family in process.collect() {
         let is_counter = family.get_field_type() == MetricType::COUNTER;

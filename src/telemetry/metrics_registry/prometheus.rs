@@ -5,7 +5,7 @@
 
 use super::buckets::BucketOverrides;
 use super::exemplar::Exemplar;
-use super::exposition::{BucketLabels, ExpositionFormat, ExpositionWriter, bars};
+use super::exposition::{BucketLabels, ExpositionFormat, ExpositionWriter, format_bucket_labels};
 use super::retired_backends::RetiredBackends;
 use super::series::{LockedSeries, MetricFamily, SeriesLabels, SeriesPoint};
 use crate::backend::LabelledModel;
@@ -21,53 +21,57 @@ use tokenweir_core::slo::Objective;
 
 /// The series of all metrics.
 pub struct Prometheus {
-    /// All metrics with the `le` labels of their buckets, sorted by name.
+    /// All metrics, each with the `le` labels of its buckets, sorted by the name of the metric.
     families: Vec<(MetricFamily, BucketLabels)>,
     objectives: Vec<Objective>,
-    /// Label values that have series before their first request.
+    /// The label values that have series, as of the last read of the metrics.
     label_state: Mutex<KnownLabelState>,
     #[cfg(target_os = "linux")]
     process_collector: prometheus::process_collector::ProcessCollector,
 }
 
-/// The models, tenants and backends that have series.
+/// The models, tenants and backends that have series, as of the last read of the metrics.
 struct KnownLabelState {
+    /// Label values that have series before their first request.
     known: KnownLabelValues,
     retired_backends: RetiredBackends,
-    /// The models that are label values.
-    labelled: HashSet<Arc<str>>,
-    /// Whether series of models may exist that are no longer label values: a request for a removed
-    /// model can end after the removal.
-    has_forgotten_models: bool,
+    /// Names of all models that are label values.
+    labelled_models: HashSet<Arc<str>>,
+    /// Whether a model ever ceased to be a label value. Such a model may have series, because a
+    /// request for the model can end after its removal.
+    has_removed_models: bool,
 }
 
 /// One value of a metric.
 pub(in crate::telemetry) enum FamilyValue<'a> {
-    /// Read from the current state, with the values of the row's labels.
+    /// A value that is read from the current state of the gateway, after its label values. The
+    /// label values have the order of the row's labels.
     Current(&'a [&'a str], f64),
-    /// Accumulated in a series.
+    /// The accumulated value of a series, after the labels of the series.
     Recorded(&'a SeriesLabels, &'a SeriesPoint),
 }
 
-/// Initial capacity of the buffer of a metrics page: enough for a few models and backends.
+/// Initial capacity of the buffer for a metrics page. A page with a few models and backends fits.
 const INITIAL_PAGE_CAPACITY_BYTES: usize = 1 << 17;
 
 // === impl Prometheus ===
 
 impl Prometheus {
-    /// Creates empty series for every metric. Series of `known` label values exist from the start.
-    /// `objectives` are evaluated for every request.
+    /// Creates the sink. The series for the label values in `known` exist from the start, with the
+    /// value 0. `buckets` has the bucket bounds of the histograms. `objectives` are evaluated for
+    /// every request.
     pub fn new(
         known: KnownLabelValues,
         buckets: &BucketOverrides,
         objectives: Vec<Objective>,
     ) -> Self {
-        let family = |row| {
+        let build_family = |row| {
             let family = MetricFamily::new(row, buckets.bounds_for(row));
-            let bucket_labels = bars(&family.bounds);
+            let bucket_labels = format_bucket_labels(&family.bounds);
             (family, bucket_labels)
         };
-        let mut families: Vec<(MetricFamily, BucketLabels)> = catalog::rows().map(family).collect();
+        let mut families: Vec<(MetricFamily, BucketLabels)> =
+            catalog::rows().map(build_family).collect();
         families.sort_by_key(|(family, _)| family.row.name);
         let slos = objectives.iter().map(|objective| objective.name.clone()).collect();
         let known = KnownLabelValues { slos, ..known };
@@ -80,16 +84,17 @@ impl Prometheus {
             label_state: Mutex::new(KnownLabelState {
                 known,
                 retired_backends: RetiredBackends::default(),
-                labelled: HashSet::new(),
-                has_forgotten_models: false,
+                labelled_models: HashSet::new(),
+                has_removed_models: false,
             }),
             #[cfg(target_os = "linux")]
             process_collector: prometheus::process_collector::ProcessCollector::for_self(),
         }
     }
 
-    /// Creates the series of new models, tenants and backends, and removes those of models that are
-    /// no longer label values and of backends that were removed long ago.
+    /// Creates the series of new models, tenants and backends. Removes the series of models that
+    /// are no longer label values, and of backends that are neither in `backends` nor recently
+    /// removed.
     fn update_known_labels(
         &self,
         models: &[LabelledModel],
@@ -97,15 +102,15 @@ impl Prometheus {
         backends: Vec<String>,
     ) {
         let mut label_state = self.label_state.lock().unwrap_or_else(PoisonError::into_inner);
-        let KnownLabelState { known, retired_backends, labelled, has_forgotten_models } =
+        let KnownLabelState { known, retired_backends, labelled_models, has_removed_models } =
             &mut *label_state;
         let seeded = models.iter().filter(|model| model.is_seeded);
-        let is_same =
+        let is_unchanged =
             known.models.iter().map(String::as_str).eq(seeded.clone().map(|model| &*model.name))
                 && known.tenants == tenants
                 && known.backends == backends;
-        if !is_same {
-            retired_backends.on_change(&known.backends, &backends);
+        if !is_unchanged {
+            retired_backends.update(&known.backends, &backends);
             known.models = seeded.map(|model| model.name.to_string()).collect();
             known.tenants = tenants.to_vec();
             known.backends = backends;
@@ -113,69 +118,69 @@ impl Prometheus {
                 family.seed(known);
             }
         }
-        if retired_backends.has_forgotten() {
+        if retired_backends.has_discarded() {
             let is_known = |name: &str| known.backends.iter().any(|known| known == name);
             for (family, _) in &self.families {
                 family.retain(MetricLabel::BACKEND.name, |name| {
-                    is_known(name) || retired_backends.has(name)
+                    is_known(name) || retired_backends.contains(name)
                 });
             }
         }
-        let now_labelled: HashSet<Arc<str>> =
+        let current_models: HashSet<Arc<str>> =
             models.iter().map(|model| model.name.clone()).collect();
-        *has_forgotten_models |= labelled.iter().any(|name| !now_labelled.contains(name));
-        *labelled = now_labelled;
-        if *has_forgotten_models {
-            let is_label = |name: &str| name == ModelLabel::OTHER || labelled.contains(name);
+        *has_removed_models |= labelled_models.iter().any(|name| !current_models.contains(name));
+        *labelled_models = current_models;
+        if *has_removed_models {
+            let is_label = |name: &str| name == ModelLabel::OTHER || labelled_models.contains(name);
             for (family, _) in &self.families {
                 family.retain(MetricLabel::MODEL.name, is_label);
             }
         }
     }
 
-    /// Counts one scrape of a backend's metrics.
+    /// Updates the metrics of scrapes with the result of one scrape of a backend.
     pub fn record_scrape(&self, scrape: &ScrapeResult<'_>) {
         for (family, _) in &self.families {
             if let MetricSource::Scrape(read) = family.row.read {
-                let mut series = family.open();
+                let mut series = family.lock_series();
                 read(scrape, &mut |labels, value| series.record(labels, value, None));
             }
         }
     }
 
-    /// The metrics page.
-    pub fn page(&self, vitals: &StatusSnapshot, format: ExpositionFormat) -> String {
+    /// Renders the metrics page.
+    pub fn page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> String {
         let mut page = ExpositionWriter::new(format, INITIAL_PAGE_CAPACITY_BYTES);
-        self.refresh_known_labels(vitals);
+        self.refresh_known_labels(status);
         for (family, bucket_labels) in &self.families {
-            self.write_family(family, bucket_labels, vitals, &mut page);
+            self.write_family(family, bucket_labels, status, &mut page);
         }
-        self.process(&mut |name, help, kind, value| {
-            page.family(name, help, kind);
-            page.number(name, "", value);
+        self.process_metrics(&mut |name, help, kind, value| {
+            page.write_header(name, help, kind);
+            page.write_number(name, "", value);
         });
-        page.end()
+        page.finish()
     }
 
-    /// All metrics, with series for all labels known now.
+    /// All metrics, after series for the label values in `status` have been created.
     pub(in crate::telemetry) fn families(
         &self,
-        vitals: &StatusSnapshot,
+        status: &StatusSnapshot,
     ) -> impl Iterator<Item = &MetricFamily> {
-        self.refresh_known_labels(vitals);
+        self.refresh_known_labels(status);
         self.families.iter().map(|(family, _)| family)
     }
 
-    /// Calls `emit` with every value of a metric.
+    /// Calls `emit` with every value of one metric.
     pub(in crate::telemetry) fn values(
         &self,
         family: &MetricFamily,
-        vitals: &StatusSnapshot,
+        status: &StatusSnapshot,
         emit: &mut dyn FnMut(FamilyValue<'_>),
     ) {
         let emit_current = &mut |labels: &[&str], value| emit(FamilyValue::Current(labels, value));
         match family.row.read {
-            MetricSource::Status(read) => read(vitals, emit_current),
+            MetricSource::Status(read) => read(status, emit_current),
             MetricSource::Objective(read) => {
                 self.objectives.iter().for_each(|objective| read(objective, emit_current));
             }
@@ -188,44 +193,48 @@ impl Prometheus {
         }
     }
 
-    /// Calls `emit` with name, help, kind and value of each metric of the process.
+    /// Calls `emit` with the name, the help text, the kind and the value of each `process_*`
+    /// metric. Such metrics exist on Linux only.
     #[cfg_attr(not(target_os = "linux"), expect(clippy::unused_self, reason = "only on Linux"))]
-    pub(in crate::telemetry) fn process(&self, emit: &mut dyn FnMut(&str, &str, MetricKind, f64)) {
+    pub(in crate::telemetry) fn process_metrics(
+        &self,
+        emit: &mut dyn FnMut(&str, &str, MetricKind, f64),
+    ) {
         #[cfg(target_os = "linux")]
         super::process_metrics::read(&self.process_collector, emit);
         #[cfg(not(target_os = "linux"))]
         let _ = emit;
     }
 
-    /// Updates the series to the current models, tenants and backends.
-    fn refresh_known_labels(&self, vitals: &StatusSnapshot) {
-        let backends = vitals.backends.iter().map(|backend| backend.backend.clone()).collect();
-        self.update_known_labels(&vitals.models, &vitals.tenants, backends);
+    /// Creates and removes series for the models, tenants and backends in `status`.
+    fn refresh_known_labels(&self, status: &StatusSnapshot) {
+        let backends = status.backends.iter().map(|backend| backend.backend.clone()).collect();
+        self.update_known_labels(&status.models, &status.tenants, backends);
     }
 
     fn write_family(
         &self,
         family: &MetricFamily,
         bucket_labels: &BucketLabels,
-        vitals: &StatusSnapshot,
+        status: &StatusSnapshot,
         page: &mut ExpositionWriter,
     ) {
         let row = family.row;
         // A metric without series does not appear on the page.
         let mut has_header = false;
-        self.values(family, vitals, &mut |value| {
+        self.values(family, status, &mut |value| {
             if !std::mem::replace(&mut has_header, true) {
-                page.family(row.name, row.help, row.kind);
+                page.write_header(row.name, row.help, row.kind);
             }
             match value {
                 FamilyValue::Current(labels, value) => {
-                    page.number(row.name, &family.text(labels), value);
+                    page.write_number(row.name, &family.render_labels(labels), value);
                 }
                 FamilyValue::Recorded(labels, point) if point.counts.is_empty() => {
-                    page.number(row.name, &labels.text, point.sum);
+                    page.write_number(row.name, &labels.rendered, point.sum);
                 }
                 FamilyValue::Recorded(labels, point) => {
-                    page.histogram(row.name, &labels.text, bucket_labels, point);
+                    page.write_histogram(row.name, &labels.rendered, bucket_labels, point);
                 }
             }
         });
@@ -236,28 +245,28 @@ impl Sink for Prometheus {
     fn first_output(&self, record: &RequestRecord) {
         for (family, _) in &self.families {
             if let MetricSource::FirstOutput(read) = family.row.read {
-                let mut series = family.open();
+                let mut series = family.lock_series();
                 read(record, &mut |labels, value| series.record(labels, value, None));
             }
         }
     }
 
     fn finished(&self, records: &[&RequestRecord]) {
-        let with_exemplars = records.iter().map(|record| (*record, Exemplar::from_record(record)));
-        self.record_finished(&with_exemplars.collect::<Vec<_>>());
+        let records = records.iter().map(|record| (*record, Exemplar::from_record(record)));
+        self.record_finished(&records.collect::<Vec<_>>());
     }
 }
 
 impl Prometheus {
-    /// Adds the values of all records, metric by metric, so that each metric is locked and its
-    /// series are loaded into the CPU cache once for all records.
+    /// Adds the values of all records, metric by metric. Each metric is thus locked only once for
+    /// all records, and its series are loaded into the CPU cache only once.
     fn record_finished(&self, records: &[(&RequestRecord, Option<Exemplar>)]) {
         for (family, _) in &self.families {
             if !matches!(
                 family.row.read,
                 MetricSource::Status(_) | MetricSource::Scrape(_) | MetricSource::Objective(_)
             ) {
-                let mut series = family.open();
+                let mut series = family.lock_series();
                 for (record, exemplar) in records {
                     self.record_finished_in(family.row.read, &mut series, record, *exemplar);
                 }
@@ -265,6 +274,7 @@ impl Prometheus {
         }
     }
 
+    /// Adds the values of one record to the series of one metric, whose source is `read`.
     fn record_finished_in(
         &self,
         read: MetricSource,
@@ -278,16 +288,16 @@ impl Prometheus {
             (MetricSource::RecordPerObjective(read), _) => {
                 self.objectives.iter().for_each(|objective| read(objective, record, add));
             }
-            // The value was counted at the first output. The exemplar follows now, because the
-            // trace is sampled only at the end of the request.
+            // The value was counted at the first output. The exemplar is attached at the end of the
+            // request, because only then it is known whether the trace is sampled.
             (MetricSource::FirstOutput(read), Some(exemplar)) => {
-                read(record, &mut |labels, value| series.show(labels, value, exemplar));
+                read(record, &mut |labels, value| series.attach_exemplar(labels, value, exemplar));
             }
             (MetricSource::RecordHistogram(read), _) => {
                 let snapshot = read(record).filter(|snapshot| snapshot.count > 0);
                 if let (Some(snapshot), Some(backend)) = (snapshot, record.backend()) {
                     let labels = [record.model.as_str(), backend.as_str()];
-                    series.absorb(&labels, &snapshot, exemplar);
+                    series.record_histogram(&labels, &snapshot, exemplar);
                 }
             }
             _ => {}

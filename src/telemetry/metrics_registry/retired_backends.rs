@@ -1,40 +1,43 @@
-//! Recently removed backends.
+//! The list of recently removed backends.
 //!
-//! Their series stay on the metrics page, so that a scrape still reads their last values. Series of
-//! backends removed earlier are deleted, so that a pool that changes constantly does not accumulate
-//! series.
+//! The series of these backends stay on the metrics page, so that a scrape still reads their last
+//! values. Series of backends removed earlier are deleted, so that a pool that changes constantly
+//! does not accumulate series.
 
 use std::collections::VecDeque;
 
-/// The last removed backends.
+/// The names of the backends that were removed from the pool last.
 #[derive(Debug, Default)]
 pub(super) struct RetiredBackends {
+    /// Names of the backends, in the order of their removal.
     names: VecDeque<String>,
-    has_forgotten: bool,
+    /// Whether a name was ever discarded because the list was full.
+    has_discarded: bool,
 }
 
-/// Removed backends whose series are retained.
+/// Maximum number of removed backends whose series are retained.
 const MAX_RETIRED_BACKENDS: usize = 8;
 
 impl RetiredBackends {
-    /// Updates the list: the pool had the backends `before` and has the backends `now`.
-    pub(super) fn on_change(&mut self, before: &[String], now: &[String]) {
-        self.names.retain(|name| !now.contains(name));
-        self.names.extend(before.iter().filter(|name| !now.contains(name)).cloned());
+    /// Updates the list after the pool has changed from the backends `previous` to the backends
+    /// `current`.
+    pub(super) fn update(&mut self, previous: &[String], current: &[String]) {
+        self.names.retain(|name| !current.contains(name));
+        self.names.extend(previous.iter().filter(|name| !current.contains(name)).cloned());
         while self.names.len() > MAX_RETIRED_BACKENDS {
             self.names.pop_front();
-            self.has_forgotten = true;
+            self.has_discarded = true;
         }
     }
 
-    /// Whether series of backends may exist that are neither in this list nor in the pool: a
-    /// request on a backend that was removed long ago can end late.
-    pub(super) fn has_forgotten(&self) -> bool {
-        self.has_forgotten
+    /// Whether a backend may have series although it is neither in this list nor in the pool. A
+    /// request on a backend that was removed long ago can end late and create such series.
+    pub(super) fn has_discarded(&self) -> bool {
+        self.has_discarded
     }
 
-    /// Whether the backend is one of the last removed ones.
-    pub(super) fn has(&self, name: &str) -> bool {
+    /// Whether the list contains the backend with this name.
+    pub(super) fn contains(&self, name: &str) -> bool {
         self.names.iter().any(|other| other == name)
     }
 }
@@ -50,14 +53,20 @@ mod tests {
     #[test]
     fn latest_removed_backends_are_retained_and_returned_ones_are_not() {
         let mut retired = RetiredBackends::default();
-        retired.on_change(&backend_names(0..8), &backend_names(4..8));
-        assert!(retired.has("vllm-0") && retired.has("vllm-3") && !retired.has("vllm-4"));
-        retired.on_change(&backend_names(4..8), &backend_names(0..1));
-        assert!(!retired.has("vllm-0") && retired.has("vllm-7") && !retired.has_forgotten());
-        retired.on_change(&backend_names(20..29), &[]);
+        retired.update(&backend_names(0..8), &backend_names(4..8));
+        assert!(
+            retired.contains("vllm-0") && retired.contains("vllm-3") && !retired.contains("vllm-4")
+        );
+        retired.update(&backend_names(4..8), &backend_names(0..1));
+        assert!(
+            !retired.contains("vllm-0") && retired.contains("vllm-7") && !retired.has_discarded()
+        );
+        retired.update(&backend_names(20..29), &[]);
         let names = backend_names(0..40);
-        let retained = names.iter().filter(|name| retired.has(name));
+        let retained = names.iter().filter(|name| retired.contains(name));
         assert_eq!(retained.count(), MAX_RETIRED_BACKENDS);
-        assert!(!retired.has("vllm-20") && retired.has("vllm-28") && retired.has_forgotten());
+        assert!(
+            !retired.contains("vllm-20") && retired.contains("vllm-28") && retired.has_discarded()
+        );
     }
 }

@@ -1,7 +1,7 @@
-//! The series of one metric: numbers or histograms by label values.
+//! The series of one metric: a number or a histogram for each combination of label values.
 //!
-//! The lock of a metric is held only while the values of a few requests are added or the numbers
-//! are copied. The page is written without the lock.
+//! The lock of a metric is held only while the values of a few requests are added or the series are
+//! copied. The metrics page is written without the lock.
 
 use super::exemplar::Exemplar;
 use crate::telemetry::metric::{KnownLabelValues, MetricDescriptor};
@@ -21,7 +21,7 @@ pub(in crate::telemetry) struct MetricFamily {
     table: Mutex<SeriesTable>,
 }
 
-/// The locked series of a metric.
+/// The series of a metric while they are locked to add values.
 pub(super) struct LockedSeries<'f> {
     family: &'f MetricFamily,
     table: MutexGuard<'f, SeriesTable>,
@@ -30,8 +30,9 @@ pub(super) struct LockedSeries<'f> {
 #[derive(Default)]
 struct SeriesTable {
     series: HashTable<Series>,
-    /// Number of series that were ever created.
+    /// Number of series that were ever created, including removed series.
     created_count: usize,
+    /// Buffer that is reused for the hash of the label values.
     key_buffer: LabelKeyBuffer,
 }
 
@@ -39,17 +40,17 @@ struct SeriesTable {
 #[derive(Default)]
 struct LabelKeyBuffer(Vec<u8>);
 
-/// A byte that does not occur in UTF-8.
+/// Byte that ends a label value in [`LabelKeyBuffer`]. It does not occur in UTF-8.
 const LABEL_TERMINATOR: u8 = 0xff;
 
-/// One series, stored in the table itself and aligned to a cache line: with many series the lookup
-/// of one is a cache miss, and a pointer to it would be a second one.
+/// One series. It is stored in the hash table itself and aligned to a cache line, so that the
+/// lookup of a series costs one cache miss. A pointer to the series would cost a second cache miss.
 #[repr(align(64))]
 struct Series {
     /// Hash of the label values. The values themselves are not compared, because that would cost
-    /// further cache misses for each request. With a million series the chance that two have the
-    /// same 64-bit hash is 1 in 30 million. Clients cannot choose label values, because all are
-    /// from closed sets.
+    /// further cache misses for each request. With a million series the probability that two series
+    /// have the same 64-bit hash is 1 in 30 million. Clients cannot choose label values, because
+    /// all label values are from closed sets.
     labels_hash: u64,
     labels: Arc<SeriesLabels>,
     point: SeriesPoint,
@@ -58,57 +59,63 @@ struct Series {
 /// The label values of a series.
 #[derive(Debug)]
 pub(in crate::telemetry) struct SeriesLabels {
-    /// Number of series that were created before this one. Pages list series in this order.
+    /// Number of series of the metric that were created before this series. The metrics page lists
+    /// series in this order.
     creation_index: usize,
+    /// The label values, in the order of the row's labels.
     values: Box<[Box<str>]>,
-    /// Names and values in the exposition format, without braces.
-    pub(super) text: String,
+    /// Label names and values in the exposition format, without braces.
+    pub(super) rendered: String,
 }
 
 /// The accumulated value of a series.
 #[derive(Debug, Clone, Default)]
 pub(in crate::telemetry) struct SeriesPoint {
-    /// Number of values by bucket; the last bucket has no upper bound. Empty for a counter.
+    /// Number of recorded values in each bucket of a histogram, not cumulative. The last bucket has
+    /// no upper bound. Empty for a counter.
     pub(in crate::telemetry) counts: Box<[u64]>,
-    /// Sum of all values.
+    /// Sum of all recorded values. It is the value of a counter.
     pub(in crate::telemetry) sum: f64,
-    /// The latest exemplar of each bucket that has one, with the index of the bucket.
+    /// The latest exemplar of each bucket, with the index of the bucket. Buckets without an
+    /// exemplar have no entry.
     pub(in crate::telemetry) exemplars: Vec<(usize, Exemplar)>,
 }
 
-// === impl Family ===
+// === impl MetricFamily ===
 
 impl MetricFamily {
-    /// A metric without series.
+    /// Creates a metric without series.
     pub(super) fn new(row: &'static MetricDescriptor, bounds: BucketBounds) -> Self {
         let mut label_order: Vec<usize> = (0..row.labels.len()).collect();
         label_order.sort_unstable_by_key(|index| row.labels[*index].name);
         Self { row, bounds, label_order: label_order.into(), table: Mutex::default() }
     }
 
-    /// Creates the series of all combinations of known label values.
+    /// Creates the series that exist before the first request: one for each combination of `known`
+    /// label values. Existing series are kept.
     pub(super) fn seed(&self, known: &KnownLabelValues) {
-        let mut series = self.open();
-        for seed in self.row.seeds(known) {
-            let labels: Vec<&str> = seed.iter().map(String::as_str).collect();
+        let mut series = self.lock_series();
+        for combination in self.row.seeds(known) {
+            let labels: Vec<&str> = combination.iter().map(String::as_str).collect();
             series.get_or_create(&labels);
         }
     }
 
-    /// Removes the series whose value of the label with this name does not satisfy
-    /// `should_retain`. Without effect if the metric lacks the label.
-    pub(super) fn retain(&self, label: &str, should_retain: impl Fn(&str) -> bool) {
-        let index = self.row.labels.iter().position(|other| other.name == label);
+    /// Removes each series for which `should_retain` returns false. `should_retain` receives the
+    /// value that the series has for the label named `label_name`. A metric without this label is
+    /// not changed.
+    pub(super) fn retain(&self, label_name: &str, should_retain: impl Fn(&str) -> bool) {
+        let index = self.row.labels.iter().position(|label| label.name == label_name);
         let Some(index) = index else { return };
         self.lock_table().series.retain(|series| should_retain(&series.labels.values[index]));
     }
 
-    /// Locks the series, to add values to them.
-    pub(super) fn open(&self) -> LockedSeries<'_> {
+    /// Locks the series of the metric, to add values to them.
+    pub(super) fn lock_series(&self) -> LockedSeries<'_> {
         LockedSeries { family: self, table: self.lock_table() }
     }
 
-    /// A copy of every series in order of creation: its labels and its accumulated value.
+    /// A copy of the labels and the accumulated value of each series, in the order of creation.
     pub(super) fn points(&self) -> Vec<(Arc<SeriesLabels>, SeriesPoint)> {
         let copy = |series: &Series| (series.labels.clone(), series.point.clone());
         let mut points: Vec<_> = self.lock_table().series.iter().map(copy).collect();
@@ -116,8 +123,9 @@ impl MetricFamily {
         points
     }
 
-    /// Label values, given in the order of the row, in the exposition format.
-    pub(super) fn text(&self, labels: &[&str]) -> String {
+    /// Renders label names and values in the exposition format, without braces. `labels` has the
+    /// label values in the order of the row's labels. The result is sorted by label name.
+    pub(super) fn render_labels(&self, labels: &[&str]) -> String {
         let mut text = String::new();
         for index in &self.label_order {
             let (Some(label), Some(value)) = (self.row.labels.get(*index), labels.get(*index))
@@ -140,10 +148,11 @@ impl MetricFamily {
     }
 }
 
-// === impl Open ===
+// === impl LockedSeries ===
 
 impl LockedSeries<'_> {
-    /// Adds to a counter, or adds one value to a histogram.
+    /// Adds `value` to a counter, or records `value` in a histogram. The exemplar is ignored for a
+    /// counter.
     pub(super) fn record(&mut self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {
         let bucket = self.family.bounds.bucket_index(value);
         let point = self.get_or_create(labels);
@@ -154,9 +163,9 @@ impl LockedSeries<'_> {
         }
     }
 
-    /// Adds many values to a histogram at once. The exemplar goes to the bucket of the largest
-    /// value.
-    pub(super) fn absorb(
+    /// Adds all values of `snapshot` to a histogram. The exemplar is attached to the bucket of the
+    /// largest value.
+    pub(super) fn record_histogram(
         &mut self,
         labels: &[&str],
         snapshot: &HistogramSnapshot<'_>,
@@ -172,12 +181,13 @@ impl LockedSeries<'_> {
     }
 
     /// Attaches an exemplar to a value that a histogram has counted before.
-    pub(super) fn show(&mut self, labels: &[&str], value: f64, exemplar: Exemplar) {
+    pub(super) fn attach_exemplar(&mut self, labels: &[&str], value: f64, exemplar: Exemplar) {
         let bucket = self.family.bounds.bucket_index(value);
         self.get_or_create(labels).set_exemplar(bucket, value, Some(exemplar));
     }
 
-    /// The series of these label values. It is created if it does not exist.
+    /// The accumulated value of the series with these label values. The series is created if it
+    /// does not exist.
     fn get_or_create(&mut self, labels: &[&str]) -> &mut SeriesPoint {
         let SeriesTable { series, created_count, key_buffer } = &mut *self.table;
         let labels_hash = key_buffer.hash_labels(labels);
@@ -188,8 +198,8 @@ impl LockedSeries<'_> {
         );
         let entry = entry.or_insert_with(|| {
             let values = labels.iter().map(|value| (*value).into()).collect();
-            let text = self.family.text(labels);
-            let labels = SeriesLabels { creation_index: *created_count, values, text }.into();
+            let rendered = self.family.render_labels(labels);
+            let labels = SeriesLabels { creation_index: *created_count, values, rendered }.into();
             *created_count += 1;
             Series { labels_hash, labels, point: SeriesPoint::with_bounds(&self.family.bounds) }
         });
@@ -200,7 +210,7 @@ impl LockedSeries<'_> {
 // === impl LabelKeyBuffer ===
 
 impl LabelKeyBuffer {
-    /// Hashes label values. Overwrites the buffer.
+    /// Returns the hash of the label values. Overwrites the buffer.
     fn hash_labels(&mut self, labels: &[&str]) -> u64 {
         self.0.clear();
         for label in labels {
@@ -211,37 +221,39 @@ impl LabelKeyBuffer {
     }
 }
 
-/// Escapes a label value as both exposition formats require. Other control characters stay as they
-/// are.
-fn escape_label_value(value: &str, into: &mut String) {
+/// Appends a label value to `output`, with the escapes that both exposition formats require:
+/// backslashes, quotes and newlines. Other control characters are not escaped.
+fn escape_label_value(value: &str, output: &mut String) {
     for character in value.chars() {
         match character {
-            '\\' => into.push_str("\\\\"),
-            '"' => into.push_str("\\\""),
-            '\n' => into.push_str("\\n"),
-            other => into.push(other),
+            '\\' => output.push_str("\\\\"),
+            '"' => output.push_str("\\\""),
+            '\n' => output.push_str("\\n"),
+            other => output.push(other),
         }
     }
 }
 
-// === impl Labels ===
+// === impl SeriesLabels ===
 
 impl SeriesLabels {
-    /// The label values, in the order of the row.
+    /// The label values, in the order of the row's labels.
     pub(in crate::telemetry) fn values(&self) -> impl Iterator<Item = &str> {
         self.values.iter().map(AsRef::as_ref)
     }
 }
 
-// === impl Point ===
+// === impl SeriesPoint ===
 
 impl SeriesPoint {
-    /// A point without values: a histogram with these bounds, or a number if there are no bounds.
+    /// An accumulated value of 0. It is a histogram with these bucket bounds, or a counter if
+    /// `bounds` is empty.
     fn with_bounds(bounds: &BucketBounds) -> Self {
         let buckets = if bounds.is_empty() { 0 } else { bounds.len() + 1 };
         Self { counts: vec![0; buckets].into(), ..Self::default() }
     }
 
+    /// Replaces the exemplar of the bucket. The exemplar gets `value`. `None` changes nothing.
     fn set_exemplar(&mut self, bucket: usize, value: f64, exemplar: Option<Exemplar>) {
         let Some(exemplar) = exemplar.map(|exemplar| Exemplar { value, ..exemplar }) else {
             return;

@@ -1,5 +1,6 @@
-//! Span export: an OTLP exporter behind a bounded queue and a thread, with counts of the spans by
-//! result; and a check whether the collector accepts spans.
+//! Span export: a bounded queue of finished spans, a thread that exports the queued spans over
+//! OTLP, and counts of the spans by result. The module also has a check whether the collector
+//! accepts spans.
 
 use super::settings::TracingSettings;
 use super::settings::environment::OtlpProtocol;
@@ -20,8 +21,9 @@ use tonic::transport::Endpoint;
 
 const GZIP_COMPRESSION: opentelemetry_otlp::Compression = opentelemetry_otlp::Compression::Gzip;
 
-/// Counts of spans by result. A queued span is exported, has failed or is still waiting. After the
-/// shutdown, spans that seem to be waiting were dropped.
+/// Counts of spans by result. Each span that is counted as queued is later exported, failed or
+/// dropped. Dropped spans have no counter of their own: [`SpanExportCounters::dropped`] computes
+/// their number from the other counts.
 #[derive(Debug, Default)]
 pub struct SpanExportCounters {
     queued: AtomicU64,
@@ -30,18 +32,21 @@ pub struct SpanExportCounters {
     filtered: AtomicU64,
 }
 
-/// An exporter that counts results, and logs the first failure and the recovery.
+/// An exporter that passes spans to `exporter` and counts the results. It logs the first of several
+/// consecutive failures, and the first success after a failure.
 #[derive(Debug)]
 struct CountingExporter<E> {
     exporter: E,
     counts: Arc<SpanExportCounters>,
+    /// Whether the last export failed.
     is_failing: AtomicBool,
 }
 
 /// Why spans cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum SpanSinkStartError {
-    /// No endpoint is configured, or tracing is disabled by a variable.
+    /// The settings have no collector endpoint: none is configured, or an environment variable such
+    /// as `OTEL_SDK_DISABLED` disables tracing.
     #[error("tracing is disabled: no collector endpoint is configured")]
     TracingDisabled,
     /// The exporter was started outside of a tokio runtime.
@@ -58,7 +63,8 @@ pub enum SpanSinkStartError {
     Exporter(#[from] ExporterBuildError),
 }
 
-/// Builds the OTLP exporter. The exporter reads headers from `OTEL_EXPORTER_OTLP_HEADERS`.
+/// Builds the OTLP exporter of spans. The SDK adds the headers in `OTEL_EXPORTER_OTLP_HEADERS` to
+/// the requests.
 pub(super) fn exporter(
     settings: &TracingSettings,
     outbound: &Arc<OutboundTls>,
@@ -92,7 +98,8 @@ pub(super) fn exporter(
     Ok(exporter?)
 }
 
-/// Starts the export thread. Its queue never blocks: a span that does not fit is dropped.
+/// Starts the export thread and its queue. Adding a span to the queue never blocks: a span that
+/// does not fit is dropped.
 pub(super) fn processor(
     exporter: impl SpanExporter + 'static,
     counts: Arc<SpanExportCounters>,
@@ -109,7 +116,7 @@ pub(super) fn processor(
     processor
 }
 
-/// The resource of spans and metrics: the service name, and the attributes in
+/// The OpenTelemetry resource of spans and metrics: the service name, and the attributes in
 /// `OTEL_RESOURCE_ATTRIBUTES`.
 pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
     Resource::builder().with_service_name(service_name.to_owned()).build()
@@ -118,8 +125,9 @@ pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
 // === impl TracingSettings ===
 
 impl TracingSettings {
-    /// Sends an empty export request to the endpoint, and returns why it failed. `None`: tracing is
-    /// disabled. Must be called inside a tokio runtime.
+    /// Checks the collector: sends an export request without spans and waits up to `limit` for the
+    /// response. The inner error says why the request failed. `None`: tracing is disabled. Must be
+    /// called inside a tokio runtime.
     pub async fn reach(&self, limit: Duration) -> Option<Result<(), String>> {
         self.endpoint.as_ref()?;
         let settings = Self { timeout: limit, ..self.clone() };
@@ -138,28 +146,29 @@ impl TracingSettings {
 // === impl SpanExportCounters ===
 
 impl SpanExportCounters {
-    /// Spans put into the queue.
+    /// Number of spans passed to the queue, including spans that the full queue dropped.
     pub fn queued(&self) -> u64 {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// Spans that the collector accepted.
+    /// Number of spans that the collector accepted.
     pub fn exported(&self) -> u64 {
         self.exported.load(Ordering::Relaxed)
     }
 
-    /// Spans that the collector rejected, or that could not be delivered.
+    /// Number of spans that the collector rejected, or that could not be delivered.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Spans of traces that are not sampled.
+    /// Number of spans that were not exported because their trace is not sampled.
     pub fn filtered(&self) -> u64 {
         self.filtered.load(Ordering::Relaxed)
     }
 
-    /// After the shutdown: spans that did not fit into the queue or were not exported in time.
-    /// Before the shutdown, waiting spans are included.
+    /// Number of spans that are neither exported nor failed. After the shutdown these are the spans
+    /// that did not fit into the queue or were not exported in time. Before the shutdown the number
+    /// includes the spans that wait in the queue.
     pub fn dropped(&self) -> u64 {
         self.queued().saturating_sub(self.exported() + self.failed())
     }
@@ -178,7 +187,7 @@ impl SpanExportCounters {
 impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len() as u64;
-        // A panic would end the export thread.
+        // The panic is caught, because it would end the export thread.
         let export = self.exporter.export(batch);
         let result = supervise::catch_panic_async(BackgroundTask::SpanExport, export).await;
         let panicked = || Err(OTelSdkError::InternalFailure("the exporter panicked".to_owned()));
@@ -229,23 +238,28 @@ mod tests {
     use tokenweir_core::record::RequestRecord;
     use tokenweir_core::record::fixtures::streamed;
 
-    /// Waits at a gate before each batch, then accepts or rejects it.
+    /// An exporter that waits for the gate before each batch, and then accepts or rejects the
+    /// batch.
     #[derive(Debug)]
     struct GatedExporter {
         gate: Mutex<Receiver<()>>,
-        accepts: bool,
+        should_accept: bool,
     }
 
     impl SpanExporter for GatedExporter {
         async fn export(&self, _batch: Vec<SpanData>) -> OTelSdkResult {
             let _ = self.gate.lock().unwrap().recv();
-            if self.accepts { Ok(()) } else { Err(OTelSdkError::InternalFailure("no".into())) }
+            if self.should_accept {
+                Ok(())
+            } else {
+                Err(OTelSdkError::InternalFailure("no".into()))
+            }
         }
     }
 
-    /// An exporter without a gate.
-    fn ungated_exporter(accepts: bool) -> GatedExporter {
-        GatedExporter { gate: Mutex::new(channel().1), accepts }
+    /// An exporter whose gate is open.
+    fn ungated_exporter(should_accept: bool) -> GatedExporter {
+        GatedExporter { gate: Mutex::new(channel().1), should_accept }
     }
 
     fn unsampled_record() -> RequestRecord {
@@ -254,6 +268,8 @@ mod tests {
         record
     }
 
+    /// Exports the spans of the records. Returns the numbers of queued, exported, failed, filtered
+    /// and dropped spans.
     async fn export_and_count(exporter: GatedExporter, records: &[RequestRecord]) -> [u64; 5] {
         let sink = SpanSink::with_exporter(exporter, &TracingSettings::default());
         for record in records {
@@ -277,7 +293,7 @@ mod tests {
         let (gate_sender, gate) = channel();
         let batch = SpanBatchSettings { queue: 2, size: 1, delay: Duration::from_mins(1) };
         let settings = TracingSettings { batch, ..TracingSettings::default() };
-        let exporter = GatedExporter { gate: Mutex::new(gate), accepts: true };
+        let exporter = GatedExporter { gate: Mutex::new(gate), should_accept: true };
         let sink = SpanSink::with_exporter(exporter, &settings);
         (0..10).for_each(|_| sink.finished(&[&streamed()]));
         drop(gate_sender);
@@ -291,8 +307,8 @@ mod tests {
 
     #[tokio::test]
     async fn start_without_endpoint_is_an_error() {
-        let off = SpanSink::start(&TracingSettings::default());
-        assert!(matches!(off, Err(SpanSinkStartError::TracingDisabled)));
+        let started = SpanSink::start(&TracingSettings::default());
+        assert!(matches!(started, Err(SpanSinkStartError::TracingDisabled)));
     }
 
     #[test]
@@ -315,7 +331,8 @@ mod tests {
         format!("http://{}", listener.local_addr().unwrap())
     }
 
-    /// Reads some bytes first, so that a reset does not discard the response.
+    /// Reads some bytes of the request and responds with status 503. Without the read, a reset of
+    /// the connection could discard the response.
     fn respond_unavailable(mut stream: TcpStream) {
         let _ = stream.read(&mut [0; 4_096]);
         let _ = stream.write_all(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n");

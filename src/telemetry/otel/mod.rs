@@ -2,8 +2,8 @@
 //! over OTLP from a thread of its own.
 //!
 //! Span IDs are drawn when the request arrives, because they are sent to the backend. No other
-//! tracing work is done while the request is in progress. A slow or absent collector costs spans,
-//! never latency.
+//! tracing work is done while the request is in progress. If the collector is slow or absent, spans
+//! are dropped and no request is delayed.
 
 pub(super) mod export;
 mod sampling;
@@ -29,30 +29,35 @@ use tokenweir_net::tls::OutboundTls;
 /// Longest wait of [`SpanSink::shutdown`] for the collector.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The sink that builds and queues spans. Clones share one queue.
+/// The sink that builds the spans of finished requests and queues them for export. Clones share one
+/// queue.
 #[derive(Debug, Clone)]
 pub struct SpanSink {
+    /// TLS of the connections to the collector. `None`: the exporter was passed by the caller.
     outbound: Option<Arc<OutboundTls>>,
     processor: Arc<BatchSpanProcessor>,
     counts: Arc<SpanExportCounters>,
-    /// If set, all spans are exported, and this sampler marks a share of the ordinary traces as
-    /// sampled. `None`: only sampled traces are exported.
+    /// Sampler of the mode in which the spans of all traces are exported, unless the client decided
+    /// against sampling. It selects the ordinary traces that are marked as sampled. `None`: only
+    /// the spans of sampled traces are exported.
     export_all: Option<Arc<ExportAllSampling>>,
-    /// `None`: only the head sampling decision counts.
+    /// The tail sampler. `None`: only head sampling selects traces.
     tail_sampler: Option<Arc<TailSampler>>,
-    style: Arc<SpanConventions>,
+    /// The attribute names of the spans.
+    conventions: Arc<SpanConventions>,
     limits: SpanLimits,
 }
 
 impl SpanSink {
-    /// Starts to export to the endpoint of the settings. The collector need not be reachable yet.
+    /// Starts the export of spans to the endpoint in `settings`. The collector need not be
+    /// reachable yet.
     pub fn start(settings: &TracingSettings) -> Result<Self, SpanSinkStartError> {
         let outbound = collector_client::outbound(&settings.security, settings.protocol)?;
         let exporter = export::exporter(settings, &outbound)?;
         Ok(Self { outbound: Some(outbound), ..Self::with_exporter(exporter, settings) })
     }
 
-    /// Starts with the given exporter instead of the one that the settings describe.
+    /// Starts the export of spans with `exporter` instead of the exporter that `settings` describe.
     pub fn with_exporter(
         exporter: impl SpanExporter + 'static,
         settings: &TracingSettings,
@@ -67,7 +72,7 @@ impl SpanSink {
                 .export_all
                 .then(|| Arc::new(settings.export_all_sampling(clock::now()))),
             tail_sampler: settings.tail_sampling.then(Arc::default),
-            style: Arc::new(settings.style.clone()),
+            conventions: Arc::new(settings.style.clone()),
             limits: settings.limits,
         }
     }
@@ -77,21 +82,22 @@ impl SpanSink {
         &self.counts
     }
 
-    /// TLS of the connections to the collector.
+    /// TLS of the connections to the collector. `None`: the exporter was passed by the caller.
     pub fn outbound(&self) -> Option<&Arc<OutboundTls>> {
         self.outbound.as_ref()
     }
 
-    /// Exports the queued spans and stops, within 5 s. Requests that end later are not exported.
+    /// Exports the queued spans and stops the export, within 5 s. The spans of requests that end
+    /// later are not exported.
     pub async fn shutdown(self) {
         self.shutdown_within(SHUTDOWN_TIMEOUT).await;
     }
 
     async fn shutdown_within(self, limit: Duration) {
         let Self { processor, counts, .. } = self;
-        // The processor blocks its caller until its thread has exported the rest, and that thread
-        // needs the runtime for its connection. With one worker thread, waiting here would be a
-        // deadlock.
+        // The processor blocks its caller until its thread has exported the queued spans. That
+        // thread needs the runtime for its connection. If this task blocked the only worker thread
+        // of the runtime, both would wait forever.
         let stop = move || processor.shutdown_with_timeout(limit);
         let failure = match tokio::task::spawn_blocking(stop).await {
             Ok(Ok(())) => None,
@@ -100,7 +106,11 @@ impl SpanSink {
         };
         if failure.is_some() || counts.dropped() > 0 {
             let error = failure.as_deref().unwrap_or("the queue was full");
-            tracing::warn!(spans = counts.dropped(), error, "spans were dropped at shutdown");
+            tracing::warn!(
+                spans = counts.dropped(),
+                error,
+                "span export ended: spans were dropped, or the exporter did not stop cleanly"
+            );
         }
     }
 }
@@ -119,10 +129,10 @@ impl Sink for SpanSink {
                 self.counts.add_filtered(spans::span_count(record));
                 continue;
             }
-            for mut span in spans::build_spans(record, trace, &self.style) {
+            for mut span in spans::build_spans(record, trace, &self.conventions) {
                 self.limits.apply(&mut span);
-                // Counted first, so that the count of queued spans is never below the count of
-                // exported ones.
+                // The span is counted before it is queued, so that the count of queued spans is
+                // never below the count of exported spans.
                 self.counts.add_queued(1);
                 self.processor.on_end(span);
             }

@@ -1,7 +1,8 @@
-//! A redactor command: it reads one JSON object per line and writes one per line.
+//! A redactor command: a process that reads one JSON object per line and writes the redacted object
+//! on one line.
 //!
-//! The process is started for the first text, and restarted when it has ended or was too slow, at
-//! most once per second.
+//! The process is started for the first request. It is started again, at most once per second, for
+//! the next request after the process has failed or was too slow.
 
 use super::texts::PayloadTexts;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,36 +12,40 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
 
-/// The redactor command and its process.
+/// A redactor that runs a command, and the process of the command.
 pub(super) struct CommandRedactor {
     /// The program and its arguments.
     command_line: Vec<String>,
+    /// The running process. `None`: the process was not started yet, or it failed.
     process: Option<RedactorProcess>,
-    /// Time of the last start.
+    /// When the process was last started. `None`: never.
     last_started: Option<Instant>,
 }
 
-/// A running process. Dropping it kills the process.
+/// A running redactor process. Dropping this value kills the process.
 struct RedactorProcess {
     child: Child,
-    /// To the thread that writes to the process, which may block if the process does not read.
+    /// Sends requests to the thread that writes them to the process. The write needs a thread,
+    /// because it blocks while the process does not read.
     requests: Sender<Vec<u8>>,
+    /// Receives one response per request. `None`: the response is not valid.
     responses: Receiver<Option<PayloadTexts>>,
 }
 
-/// Least time between two starts of the process.
+/// Minimum time between two starts of the process.
 const RESTART_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest response, in bytes. A longer one is an error.
+/// Maximum length of a response, in bytes. A longer response is an error.
 const MAX_RESPONSE_BYTES: u64 = 64 << 20;
 
 impl CommandRedactor {
-    /// A command whose process is not started yet.
+    /// Creates a redactor for a command, without starting the process.
     pub(super) fn new(command_line: Vec<String>) -> Self {
         Self { command_line, process: None, last_started: None }
     }
 
-    /// The redacted texts. `None`: the process failed or took longer than `timeout`. It is then
-    /// killed.
+    /// Redacts the texts with the process, and starts the process if it does not run. `None`: the
+    /// process could not be started, failed or took longer than `timeout`. A process that failed or
+    /// was too slow is killed.
     pub(super) fn redact(
         &mut self,
         texts: &PayloadTexts,
@@ -55,12 +60,14 @@ impl CommandRedactor {
             response.flatten()
         });
         if redacted.is_none() {
-            // A late response must not be taken for the response to the next request.
+            // The process is killed, because its late response could be taken for the response to
+            // the next request.
             self.process = None;
         }
         redacted
     }
 
+    /// Starts the process, unless the last start was less than [`RESTART_INTERVAL`] ago.
     fn start_process(&mut self) {
         let now = clock::now();
         if self
@@ -103,14 +110,14 @@ impl RedactorProcess {
 
 impl Drop for RedactorProcess {
     fn drop(&mut self) {
-        // The process may have ended. Waiting for it leaves no zombie process.
+        // `kill` fails if the process has ended. `wait` prevents a zombie process.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Writes requests to the process and reads its responses, until the process ends or the redactor
-/// is dropped.
+/// Runs on a thread of its own: writes each request to the process and reads the response, until
+/// the process ends or the redactor is dropped.
 fn exchange_lines(
     mut stdin: ChildStdin,
     stdout: ChildStdout,

@@ -1,14 +1,14 @@
-//! Why a sink of texts cannot start.
+//! Errors at the start of the sinks that write prompts and responses.
 
 use std::io;
 
-/// Why the payload log or the quality monitor cannot start.
+/// Why the payload log or quality monitoring cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadSinkStartError {
     /// The file cannot be opened, or a runtime cannot be created.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The URL is invalid or has no host.
+    /// The URL of the redactor or of the judge is invalid or has no host.
     #[error("`{0}` is not a valid URL; configure an absolute http URL")]
     InvalidUrl(String),
 }

@@ -1,5 +1,5 @@
-//! A redactor server: the texts are posted as a JSON object, and the redacted object comes back
-//! with status 200.
+//! Client of a redactor server. The client posts the texts as a JSON object, and the server
+//! responds with the redacted object and status 200.
 
 use super::error::PayloadSinkStartError;
 use super::texts::PayloadTexts;
@@ -7,17 +7,17 @@ use crate::telemetry::clients::json_client::JsonHttpClient;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
-/// A client of the redactor server.
+/// A redactor that sends texts to a redactor server.
 pub(super) struct HttpRedactor {
     client: JsonHttpClient,
     runtime: Runtime,
 }
 
-/// Longest response, in bytes.
+/// Maximum length of a response, in bytes. A longer response is an error.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 impl HttpRedactor {
-    /// A redactor server at this URL.
+    /// Creates a client of the redactor server at this URL.
     pub(super) fn new(url: &str) -> Result<Self, PayloadSinkStartError> {
         let client = JsonHttpClient::new(url, MAX_RESPONSE_BYTES)
             .ok_or_else(|| PayloadSinkStartError::InvalidUrl(url.to_owned()))?;
@@ -25,7 +25,8 @@ impl HttpRedactor {
         Ok(Self { client, runtime })
     }
 
-    /// The redacted texts. `None`: the request failed or took longer than `timeout`.
+    /// Redacts the texts with the server. `None`: the request failed, the response is not valid or
+    /// the server took longer than `timeout`.
     pub(super) fn redact(&self, texts: &PayloadTexts, timeout: Duration) -> Option<PayloadTexts> {
         let body = serde_json::to_vec(texts).ok()?;
         let response = async {

@@ -5,8 +5,8 @@
 //! finished ─► bounded queue ─► thread: built-in patterns ─► command or url ─► truncate ─► file
 //! ```
 //!
-//! Private data is redacted before anything is written. The log fails closed: a text that the
-//! redactor did not return in time is counted and not written.
+//! Private data is redacted before anything is written. If the redactor does not return the texts
+//! of a request in time, these texts are not written, and the request is counted.
 
 mod command_redactor;
 mod error;
@@ -38,28 +38,29 @@ use tokenweir_core::openai::TextExcerpt;
 use tokenweir_core::record::RequestRecord;
 use tokenweir_net::supervise::{self, BackgroundTask};
 
-/// The sink that queues texts for the writer thread.
+/// The sink that queues the prompts and responses of sampled requests for the writer thread.
 pub struct PayloadLog {
     job_queue: Arc<BatchQueue<PayloadLogJob>>,
     counters: Arc<PayloadLogCounters>,
 }
 
-/// The writer thread. Dropping it writes the remaining records within 1 s, plus the timeout of one
-/// redactor call.
+/// Guard of the writer thread. Dropping the guard waits while the thread writes the remaining
+/// records, for at most 1 s plus the timeout of one redactor call.
 pub type PayloadLogGuard = BatchWorkerGuard;
 
-/// Reads the counts of records.
+/// A handle that reads the counts of payload log records.
 #[derive(Debug, Clone)]
 pub struct PayloadLogStats(Arc<PayloadLogCounters>);
 
-/// Payload log records by result.
+/// Number of payload log records by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct PayloadLogCounts {
-    /// Written to the file.
+    /// Records that were written to the file.
     pub written: u64,
-    /// Not written, because the queue was full, the disk failed or the gateway shut down.
+    /// Records that were not written because the queue was full, the disk failed or the gateway
+    /// shut down.
     pub dropped: u64,
-    /// Not written, because the redactor failed or was too slow.
+    /// Records that were not written because the redactor failed or was too slow.
     pub redactor_failed: u64,
 }
 
@@ -76,19 +77,22 @@ impl PayloadLogCounts {
 
 #[derive(Debug, Default)]
 struct PayloadLogCounters {
-    queue_full: AtomicU64,
+    /// Records dropped because the queue was full or the gateway shut down.
+    unprocessed: AtomicU64,
+    /// Records dropped because the redactor failed or the writer panicked.
     redactor_failed: AtomicU64,
     file_counters: Arc<RotatingFileCounters>,
 }
 
-/// A queued request.
+/// The texts of one request in the queue of the writer thread.
 struct PayloadLogJob {
     header: PayloadHeader,
     prompt: TextExcerpt,
+    /// The text of the response.
     answer: TextExcerpt,
 }
 
-/// The request that the texts belong to.
+/// The fields of a line that identify the request to which the texts belong.
 #[derive(Debug, Serialize)]
 pub(super) struct PayloadHeader {
     ts: String,
@@ -98,7 +102,7 @@ pub(super) struct PayloadHeader {
     model: String,
 }
 
-/// The fields of a line, in order.
+/// One line of the payload log, with the fields in this order.
 #[derive(Debug, Serialize)]
 struct PayloadLogLine<'a> {
     #[serde(flatten)]
@@ -114,17 +118,19 @@ struct PayloadLogWorker {
     counters: Arc<PayloadLogCounters>,
 }
 
-/// Most queued requests. Further ones are dropped and counted.
+/// Capacity of the queue, in requests. If the queue is full, further requests are not logged, and
+/// are counted as dropped.
 const MAX_QUEUED_RECORDS: usize = 256;
-/// How long the first request waits for others.
+/// How long the first queued request waits for further requests before they are processed together.
 const BATCH_LINGER: Duration = Duration::from_millis(50);
-/// How long the remaining requests may take at shutdown.
+/// Time for the queued requests at shutdown. Requests that are not started by then are dropped.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-// === impl Content ===
+// === impl PayloadLog ===
 
 impl PayloadLog {
-    /// Opens the configured file and starts the writer thread. `None`: no file is configured.
+    /// Opens the configured file and starts the writer thread. `None`: no file is configured, so
+    /// the payload log is disabled.
     pub fn start(
         settings: &PayloadLogSettings,
     ) -> Result<Option<(Self, PayloadLogGuard)>, PayloadSinkStartError> {
@@ -136,8 +142,8 @@ impl PayloadLog {
         let mut worker = PayloadLogWorker { redactor, file, counters: counters.clone() };
         let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS));
         let write = move |queue: &_| worker.write_batch(queue);
-        let running = BatchWorkerGuard::start(job_queue.clone(), Duration::MAX, write);
-        Ok(Some((Self { job_queue, counters }, running)))
+        let guard = BatchWorkerGuard::start(job_queue.clone(), Duration::MAX, write);
+        Ok(Some((Self { job_queue, counters }, guard)))
     }
 
     /// A handle that reads the counts of records.
@@ -154,7 +160,7 @@ impl Sink for PayloadLog {
             let answer = record.observed.text_excerpt.clone().unwrap_or_default();
             let job = PayloadLogJob { header: PayloadHeader::from_record(record), prompt, answer };
             if self.job_queue.push(job, 1).is_err() {
-                self.counters.queue_full.fetch_add(1, Ordering::Relaxed);
+                self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
@@ -172,7 +178,7 @@ impl PayloadHeader {
         }
     }
 
-    /// The model as a label value.
+    /// The name of the model.
     pub(super) fn model(&self) -> &str {
         &self.model
     }
@@ -183,7 +189,7 @@ impl PayloadLogWorker {
         for job in job_queue.take_batch() {
             let closed_at = job_queue.closed_at();
             if closed_at.is_some_and(|closed| clock::now() >= closed + SHUTDOWN_TIMEOUT) {
-                self.counters.queue_full.fetch_add(1, Ordering::Relaxed);
+                self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             let write = || self.write_record(&job);
@@ -193,6 +199,7 @@ impl PayloadLogWorker {
         }
     }
 
+    /// Redacts the texts of one request and writes the line.
     fn write_record(&mut self, job: &PayloadLogJob) {
         let Some(texts) = self.redactor.redact_texts(&job.prompt, &job.answer) else {
             self.counters.redactor_failed.fetch_add(1, Ordering::Relaxed);
@@ -209,12 +216,12 @@ impl PayloadLogWorker {
 // === impl PayloadLogStats ===
 
 impl PayloadLogStats {
-    /// The counts so far.
+    /// The counts since the start.
     pub fn counts(&self) -> PayloadLogCounts {
-        let PayloadLogCounters { queue_full, redactor_failed, file_counters } = &*self.0;
+        let PayloadLogCounters { unprocessed, redactor_failed, file_counters } = &*self.0;
         PayloadLogCounts {
             written: file_counters.written.load(Ordering::Relaxed),
-            dropped: queue_full.load(Ordering::Relaxed)
+            dropped: unprocessed.load(Ordering::Relaxed)
                 + file_counters.failed.load(Ordering::Relaxed),
             redactor_failed: redactor_failed.load(Ordering::Relaxed),
         }

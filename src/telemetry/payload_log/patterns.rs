@@ -1,5 +1,5 @@
-//! The table of built-in redaction patterns: a regular expression per kind of private data, and a
-//! check of each match.
+//! The table of built-in redaction patterns. Each pattern has a regular expression for one kind of
+//! private data, and a function that checks each match of the expression.
 
 use regex::Regex;
 use schemars::JsonSchema;
@@ -27,15 +27,18 @@ pub(super) struct RedactionPattern {
     pub(super) kind: RedactionKind,
     /// The regular expression. If it has a group, only the group is redacted.
     pub(super) regex: Regex,
-    /// How many bytes of a match are private data, from its start. `None`: the match is something
-    /// else.
+    /// Checks a match. Returns the number of bytes that are private data, from the start of the
+    /// match. `None`: the match is not private data.
     pub(super) matched_length: fn(&PatternMatch<'_>) -> Option<usize>,
 }
 
-/// A match of the regular expression, and its context.
+/// A match of a regular expression, and the characters next to the match.
 pub(super) struct PatternMatch<'a> {
+    /// The matched text, or the text of the group if the expression has a group.
     pub(super) text: &'a str,
+    /// The character before `text`. `None`: `text` is at the start of the searched text.
     pub(super) char_before: Option<char>,
+    /// The character after `text`. `None`: `text` is at the end of the searched text.
     pub(super) char_after: Option<char>,
 }
 
@@ -58,54 +61,54 @@ type PatternTable =
     &'static [(RedactionKind, &'static str, fn(&PatternMatch<'_>) -> Option<usize>)];
 
 const PATTERN_TABLE: PatternTable = &[
-    (RedactionKind::Email, r"[\p{L}\p{N}._%+'-]+@(?:[\p{L}\p{N}-]+\.)+\p{L}{2,}", match_whole),
-    // International.
+    (RedactionKind::Email, r"[\p{L}\p{N}._%+'-]+@(?:[\p{L}\p{N}-]+\.)+\p{L}{2,}", match_everything),
+    // International telephone numbers.
     (RedactionKind::Phone, r"(?:\+|\b00)[ ]?\(?[1-9][\d ().\-/\u{a0}]{7,24}\d", match_phone),
-    // With a trunk prefix.
+    // Telephone numbers with a trunk prefix.
     (
         RedactionKind::Phone,
         r"(?:\(0\d{1,5}\)|0\d{1,5})(?:[ .\-/\u{a0}]{1,2}\d{2,8}){1,5}",
         match_phone,
     ),
-    // North American.
+    // North American telephone numbers.
     (
         RedactionKind::Phone,
         r"(?:1[ .-])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[ .-])\d{3}[ .-]\d{4}",
         match_phone,
     ),
-    // Indian.
+    // Indian telephone numbers.
     (RedactionKind::Phone, r"[6-9]\d{4}[ -]\d{5}", match_phone),
     (
         RedactionKind::Card,
         r"[2-6]\d{3}[ -]?(?:\d{4}[ -]?\d{4}[ -]?\d{1,4}(?:[ -]?\d{1,3})?|\d{6}[ -]?\d{4,5})",
         match_card,
     ),
-    (RedactionKind::Key, r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}", match_whole),
+    (RedactionKind::Key, r"\b(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}", match_everything),
     (
         RedactionKind::Key,
         r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})",
-        match_whole,
+        match_everything,
     ),
     (
         RedactionKind::Key,
         r"\b(?:glpat-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|npm_[A-Za-z0-9]{30,})",
-        match_whole,
+        match_everything,
     ),
-    (RedactionKind::Key, r"\b(?:AKIA|ASIA)[A-Z0-9]{16}|\bAIza[A-Za-z0-9_-]{30,}", match_whole),
-    (RedactionKind::Key, r"\bxox[a-z]-[A-Za-z0-9-]{10,}", match_whole),
-    // A JSON web token, or the beginning of one.
-    (RedactionKind::Key, r"\beyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*){0,2}", match_whole),
-    // A PEM block without an end was truncated.
+    (RedactionKind::Key, r"\b(?:AKIA|ASIA)[A-Z0-9]{16}|\bAIza[A-Za-z0-9_-]{30,}", match_everything),
+    (RedactionKind::Key, r"\bxox[a-z]-[A-Za-z0-9-]{10,}", match_everything),
+    // A JSON web token, or the beginning of a truncated token.
+    (RedactionKind::Key, r"\beyJ[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*){0,2}", match_everything),
+    // A private key in PEM format. A block that was truncated has no end line.
     (
         RedactionKind::Key,
         r"(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)",
-        match_whole,
+        match_everything,
     ),
     (RedactionKind::Key, r"(?i)\b(?:bearer|basic)[ \t]+([A-Za-z0-9._~+/=-]{8,})", match_auth_token),
     (
         RedactionKind::Key,
         r#"(?i)(?:passw(?:or)?d|passphrase|pwd)["'\\]*[ \t]*[:=][ \t]*["'\\]*([^\s"'\\,;{}\[\]<>]{4,})"#,
-        match_whole,
+        match_everything,
     ),
     (
         RedactionKind::Key,
@@ -124,16 +127,18 @@ pub(super) static PATTERNS: LazyLock<Vec<RedactionPattern>> = LazyLock::new(|| {
     PATTERN_TABLE.iter().filter_map(pattern).collect()
 });
 
+/// Accepts every match completely.
 #[expect(clippy::unnecessary_wraps, reason = "all functions of the table have one type")]
-fn match_whole(candidate: &PatternMatch<'_>) -> Option<usize> {
+fn match_everything(candidate: &PatternMatch<'_>) -> Option<usize> {
     Some(candidate.text.len())
 }
 
-/// 9 to 15 digits that stand alone, and are neither a date nor an IPv4 address.
+/// Accepts 9 to 15 digits that are not a part of a longer word or number, of a date or of an IPv4
+/// address.
 fn match_phone(candidate: &PatternMatch<'_>) -> Option<usize> {
-    let is_part = |c: char| c.is_alphanumeric() || c == '_';
-    if candidate.char_before.is_some_and(|c| is_part(c) || c == '.')
-        || candidate.char_after.is_some_and(is_part)
+    let is_word_char = |c: char| c.is_alphanumeric() || c == '_';
+    if candidate.char_before.is_some_and(|c| is_word_char(c) || c == '.')
+        || candidate.char_after.is_some_and(is_word_char)
     {
         return None;
     }
@@ -143,8 +148,9 @@ fn match_phone(candidate: &PatternMatch<'_>) -> Option<usize> {
     longest_valid_prefix(candidate, 9..=15, |_| true)
 }
 
-/// The length of the longest prefix with a number of digits in `counts` that no further digit
-/// follows and that `is_right` accepts.
+/// The length in bytes of the longest prefix of the match that ends with a digit, has a number of
+/// digits in `counts`, is not followed by a digit and satisfies `is_valid`. `None`: there is no
+/// such prefix.
 fn longest_valid_prefix(
     candidate: &PatternMatch<'_>,
     counts: RangeInclusive<usize>,
@@ -159,7 +165,8 @@ fn longest_valid_prefix(
     })
 }
 
-/// `05.11.2026`, and any text after it.
+/// Whether the text begins like a date with numbers, such as `05.11.2026` or `2026-11-05`. Any text
+/// may follow the date.
 fn is_date(text: &str) -> bool {
     let mut parts = text.split(['.', '-', '/']);
     let lengths = [parts.next(), parts.next(), parts.next()];
@@ -168,13 +175,13 @@ fn is_date(text: &str) -> bool {
     matches!(lengths, [2, 2, 4] | [4, 2, 2])
 }
 
-/// Four numbers from 0 to 255 with dots.
+/// Whether the text is four numbers from 0 to 255, separated by dots.
 fn is_ipv4_address(text: &str) -> bool {
     let bytes = text.split('.').map(|part| part.parse::<u8>().ok());
     bytes.clone().count() == 4 && bytes.into_iter().all(|byte| byte.is_some())
 }
 
-/// The longest prefix of 13 to 19 digits with a valid check digit.
+/// Accepts the longest prefix of 13 to 19 digits with a valid check digit.
 fn match_card(candidate: &PatternMatch<'_>) -> Option<usize> {
     if candidate.char_before.is_some_and(|c| c.is_ascii_digit()) {
         return None;
@@ -182,8 +189,9 @@ fn match_card(candidate: &PatternMatch<'_>) -> Option<usize> {
     longest_valid_prefix(candidate, 13..=19, has_valid_luhn_checksum)
 }
 
-/// Luhn algorithm (ISO/IEC 7812): every second digit from the right is doubled, and the sum of all
-/// digits must be divisible by 10. Repetitions of one digit are not valid.
+/// Whether the last digit is a valid check digit of the Luhn algorithm (ISO/IEC 7812): every second
+/// digit from the right is doubled, and the sum of all digits must be divisible by 10. A number
+/// that repeats one digit is not valid.
 fn has_valid_luhn_checksum(text: &str) -> bool {
     let digits: Vec<u32> = decimal_digits(text).collect();
     let weighted = digits.iter().rev().enumerate().map(|(index, digit)| {
@@ -197,13 +205,15 @@ fn decimal_digits(text: &str) -> impl Iterator<Item = u32> {
     text.chars().filter_map(|c| c.to_digit(10))
 }
 
-/// A text that is long or is not a word.
+/// Accepts a text that has at least 24 bytes or contains a character other than letters and dots.
+/// Shorter texts of letters and dots are words of natural language.
 fn match_auth_token(candidate: &PatternMatch<'_>) -> Option<usize> {
     let is_word = candidate.text.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'.');
     (!is_word || candidate.text.len() >= 24).then_some(candidate.text.len())
 }
 
-/// Text with a digit and an entropy of at least 3 bits per character, as random keys have.
+/// Accepts a text that contains a digit and has an entropy of at least 3 bits per byte, as random
+/// keys have.
 fn match_high_entropy(candidate: &PatternMatch<'_>) -> Option<usize> {
     let mut counts = [0_u32; 256];
     candidate.text.bytes().for_each(|byte| counts[usize::from(byte)] += 1);

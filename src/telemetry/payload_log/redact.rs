@@ -1,9 +1,9 @@
 //! Redacts private data in a text that is part of a JSON document.
 //!
 //! The patterns are applied twice: to the text as written, and to the text with its JSON escapes
-//! decoded. In `\nsk-…` a key begins after an escape, in `a\u0040b.c` an escape is part of the
-//! address, and in tool arguments escapes are themselves escaped. But a path such as `C:\notes`
-//! contains no escape. Everything that either pass finds is redacted.
+//! decoded. In `\nsk-…` a key begins after an escape. In `a\u0040b.c` an escape is part of the
+//! address. In tool arguments, escapes are themselves escaped. A path such as `C:\notes` contains a
+//! backslash that is not an escape. Everything that either pass finds is redacted.
 
 use super::patterns::{PATTERNS, PatternMatch, RedactionKind, RedactionPattern};
 use std::ops::Range;
@@ -16,14 +16,15 @@ struct UnescapedText {
     source_offsets: Vec<usize>,
 }
 
-/// Replaces private data of these kinds. Returns the text and the number of replaced passages.
+/// Replaces private data of these kinds by placeholders. Returns the redacted text and the number
+/// of replaced passages.
 pub(super) fn redact(text: &str, kinds: &[RedactionKind]) -> (String, u64) {
     let mut matches = find_matches(text, kinds);
     for (_, range) in &mut matches {
-        // The letter of an escape is not part of the private data.
-        let is_escape = text[..range.start].ends_with('\\')
+        // The letter of an escape such as `\n` is not part of the private data that follows it.
+        let starts_in_escape = text[..range.start].ends_with('\\')
             && text[range.start..].starts_with(['n', 'r', 't', 'b', 'f']);
-        range.start += usize::from(is_escape);
+        range.start += usize::from(starts_in_escape);
     }
     let unescaped = UnescapedText::new(text);
     let offsets = &unescaped.source_offsets;
@@ -51,8 +52,8 @@ fn find_matches(text: &str, kinds: &[RedactionKind]) -> Vec<(RedactionKind, Rang
     patterns.flat_map(|pattern| find_pattern_matches(text, pattern)).collect()
 }
 
-/// All matches of one pattern. After a rejected match the search continues at its next character,
-/// because a match may start inside it.
+/// All accepted matches of one pattern. After a rejected match the search continues at the second
+/// character of that match, because another match may start inside it.
 fn find_pattern_matches(
     text: &str,
     pattern: &RedactionPattern,
@@ -72,7 +73,7 @@ fn find_pattern_matches(
                 matches.push((pattern.kind, start..start + length));
                 start + length
             }
-            // A rejected value of a group is skipped completely.
+            // The rejected text of a group is skipped completely.
             None if groups.get(1).is_some() => candidate.end(),
             None => start + text[start..].chars().next().map_or(1, char::len_utf8),
         };
@@ -101,19 +102,20 @@ impl UnescapedText {
     }
 }
 
-/// Decodes an escape, regardless of how often its backslash is escaped. Returns the character and
-/// the length of the escape.
+/// Decodes the escape at the start of `text`, regardless of how often its backslash is escaped.
+/// Returns the decoded character and the length of the escape in bytes.
 fn decode_escape(text: &str) -> (char, usize) {
     let backslashes = text.bytes().take_while(|byte| *byte == b'\\').count();
-    let rest = &text[backslashes..];
-    let decoded = match rest.bytes().next() {
+    let escape_code = &text[backslashes..];
+    let decoded = match escape_code.bytes().next() {
         Some(b'n' | b'r') => '\n',
         Some(b't' | b'b' | b'f') => '\t',
         Some(quote @ (b'"' | b'/')) => char::from(quote),
         Some(b'u') => {
-            let digits = rest.get(1..5).and_then(|digits| u32::from_str_radix(digits, 16).ok());
+            let digits =
+                escape_code.get(1..5).and_then(|digits| u32::from_str_radix(digits, 16).ok());
             match digits {
-                // A surrogate half stands for some letter.
+                // Half of a surrogate pair is replaced by a letter, because it is no character.
                 Some(code) => return (char::from_u32(code).unwrap_or('a'), backslashes + 5),
                 None => return ('\\', backslashes),
             }

@@ -1,7 +1,7 @@
 //! Redacts the texts of a request before they are written or sent: first with the built-in
 //! patterns, then with the configured command or server; then truncates them.
 //!
-//! It fails closed: if a redactor fails, the texts are discarded.
+//! If the command or the server fails, the texts are discarded and never written or sent.
 
 use super::command_redactor::CommandRedactor;
 use super::error::PayloadSinkStartError;
@@ -13,36 +13,39 @@ use serde::Serialize;
 use std::time::Duration;
 use tokenweir_core::openai::TextExcerpt;
 
-/// Redacts texts, one request after the other. A call blocks while it waits for the redactor, so it
-/// runs on a thread of its own.
+/// Redacts the texts of requests, one request after the other. A call blocks while it waits for the
+/// redactor command or server, so the calls must be made on a thread of their own.
 pub(in crate::telemetry) struct PayloadRedactor {
     settings: PayloadLogSettings,
+    /// `None`: only the built-in patterns are applied.
     external: Option<ExternalRedactor>,
 }
 
-/// Redacted texts.
+/// The redacted and truncated texts of one request.
 #[derive(Debug, Serialize)]
 pub(in crate::telemetry) struct RedactedPayload {
     #[serde(flatten)]
     texts: PayloadTexts,
+    /// Whether a part of the prompt is missing at its end.
     prompt_cut: bool,
+    /// Whether a part of the response is missing at its end.
     answer_cut: bool,
     /// Number of passages that the built-in patterns replaced.
     redacted: u64,
 }
 
-/// The configured redactor.
+/// The configured redactor command or redactor server.
 enum ExternalRedactor {
     Command(CommandRedactor),
     Http(Box<HttpRedactor>),
 }
 
-/// Longest wait for the redactor, per request.
+/// Longest wait for the redactor command or server, per request.
 const REDACTOR_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl PayloadRedactor {
-    /// A redactor with the settings of the payload log, which apply even if no payload log is
-    /// configured.
+    /// Creates a redactor with the redaction settings of the payload log. Quality monitoring uses
+    /// these settings even if the payload log is disabled.
     pub(in crate::telemetry) fn new(
         settings: &PayloadLogSettings,
     ) -> Result<Self, PayloadSinkStartError> {
@@ -56,8 +59,8 @@ impl PayloadRedactor {
         Ok(Self { settings: settings.clone(), external })
     }
 
-    /// Redacts and truncates the texts. `None`: the redactor failed, and the texts must not be
-    /// used.
+    /// Redacts and truncates the texts of one request. `None`: the redactor command or server
+    /// failed, and the texts must not be used.
     pub(in crate::telemetry) fn redact_texts(
         &mut self,
         prompt: &TextExcerpt,
@@ -83,8 +86,9 @@ impl PayloadRedactor {
     }
 }
 
-/// Truncates `text` to `max_bytes`. If the text was cut before, its last [`REDACTION_MARGIN_BYTES`]
-/// are removed, because they may contain a partial secret. Returns whether anything is missing.
+/// Truncates `text` to `max_bytes`. If the text was cut before the redaction (`was_cut`), its last
+/// [`REDACTION_MARGIN_BYTES`] are removed, because they may contain a part of a secret. Returns
+/// whether a part of the original text is missing.
 pub(super) fn truncate_text(text: &mut String, was_cut: bool, max_bytes: usize) -> bool {
     let margin = if was_cut { REDACTION_MARGIN_BYTES } else { 0 };
     let safe_length = text.len().saturating_sub(margin);

@@ -31,12 +31,13 @@ pub struct PayloadLogSettings {
     pub max_file_bytes: usize,
 }
 
-/// Bytes that are redacted beyond those that are written, so that a secret across the cut is
-/// recognized.
+/// Number of bytes that are retained and redacted beyond the limit of written bytes. A secret that
+/// crosses this limit is thus complete and recognized.
 pub(super) const REDACTION_MARGIN_BYTES: usize = 512;
 
 impl PayloadLogSettings {
-    /// Bytes of a text that are retained for redaction.
+    /// Number of bytes of each prompt and each response that are retained until redaction:
+    /// `max_bytes` and a margin.
     pub fn excerpt_bytes(&self) -> usize {
         self.max_bytes + REDACTION_MARGIN_BYTES
     }

@@ -1,4 +1,4 @@
-//! Tests of the text that is written to the file and the text that is not.
+//! Tests of the texts that are written to the file and of the texts that must not be written.
 
 use super::http_redactor::HttpRedactor;
 use super::redact::redact;
@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use tokenweir_core::record::PayloadConsumers;
 use tokenweir_core::record::fixtures::streamed;
 
-/// Long enough for a slow machine, and short enough for a test that waits for it to expire.
+/// Timeout of a redactor that does not respond. It is short, because a test waits until it expires.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 fn temp_file(name: &str) -> PathBuf {
@@ -30,8 +30,8 @@ fn excerpt(text: &str, capacity: usize) -> TextExcerpt {
     excerpt
 }
 
-/// Finishes requests with these texts. Returns the written lines and the counts.
-fn written(
+/// Finishes requests with these prompts and responses. Returns the written lines and the counts.
+fn log_texts(
     settings: &PayloadLogSettings,
     texts: &[(&str, &str)],
 ) -> (Vec<serde_json::Value>, PayloadLogCounts) {
@@ -57,7 +57,7 @@ fn settings(name: &str) -> PayloadLogSettings {
 #[test]
 fn line_has_the_request_and_its_redacted_texts() {
     let prompt = r#"[{"role":"user","content":"I am bob@example.com\nCall +1 415 555 0123."}]"#;
-    let (lines, counts) = written(&settings("line"), &[(prompt, "Hello \u{1b}[1mBob")]);
+    let (lines, counts) = log_texts(&settings("line"), &[(prompt, "Hello \u{1b}[1mBob")]);
     let line = &lines[0];
     let expected = r#"[{"role":"user","content":"I am [email]\nCall [phone]."}]"#;
     assert_eq!(line["prompt"], expected);
@@ -75,7 +75,7 @@ fn truncation_leaves_no_partial_secret() {
     let key = ["sk-", &"abcdefgh01234567".repeat(8)].concat();
     for secret in secrets.into_iter().chain([key.as_str()]) {
         let mut texts = Vec::new();
-        // Across the end of the written text, and across the end of the retained text.
+        // The secret crosses the end of the written text, or the end of the retained text.
         for end in [200, 200 + REDACTION_MARGIN_BYTES] {
             texts.extend(
                 (end - secret.len()..end + 2).map(|start| {
@@ -84,10 +84,10 @@ fn truncation_leaves_no_partial_secret() {
             );
         }
         let texts: Vec<(&str, &str)> = texts.iter().map(|text| (text.as_str(), "")).collect();
-        // At most as many texts as the queue can hold.
+        // Each part has fewer texts than the capacity of the queue.
         for texts in texts.chunks(100) {
             let settings = PayloadLogSettings { max_bytes: 200, ..settings("cut") };
-            let (lines, counts) = written(&settings, texts);
+            let (lines, counts) = log_texts(&settings, texts);
             assert_eq!(counts.written as usize, texts.len());
             for line in lines {
                 let prompt = line["prompt"].as_str().unwrap();
@@ -100,7 +100,8 @@ fn truncation_leaves_no_partial_secret() {
 
 #[test]
 fn text_shortened_by_redaction_still_ends_before_the_margin() {
-    // Every secret is longer than its placeholder, so the end of the retained text moves forward.
+    // Each secret is longer than its placeholder, so redaction moves the end of the retained text
+    // towards the start.
     let mail = format!("{}@example.com ", "m".repeat(100));
     let prompt = format!("{}{}", mail.repeat(5), "sk-abcdefghijklmnop1234567890");
     for max_bytes in 500..600 {
@@ -136,15 +137,15 @@ fn texts(prompt: &str) -> PayloadTexts {
 fn texts_that_the_command_did_not_redact_are_not_written() {
     let command = Some(vec!["false".to_owned()]);
     let settings = PayloadLogSettings { command, ..settings("failed") };
-    let (lines, counts) = written(&settings, &[("one", "two"), ("three", "four")]);
+    let (lines, counts) = log_texts(&settings, &[("one", "two"), ("three", "four")]);
     assert_eq!((lines.len(), counts.written, counts.redactor_failed), (0, 0, 2));
 }
 
-/// A server that answers one request with `answer`. The thread returns the request.
-fn server(answer: &'static str) -> (SocketAddr, JoinHandle<String>) {
+/// Starts a server that responds to one request with `answer`. The thread returns the request.
+fn spawn_server(answer: &'static str) -> (SocketAddr, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
-    let serving = thread::spawn(move || {
+    let server_thread = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut request = Vec::new();
         let mut buffer = [0; 1_024];
@@ -153,22 +154,22 @@ fn server(answer: &'static str) -> (SocketAddr, JoinHandle<String>) {
             request.extend_from_slice(&buffer[..length]);
         }
         stream.write_all(answer.as_bytes()).unwrap();
-        // A server that does not answer keeps the connection open.
+        // Keeps the connection open until the client closes it, also if `answer` is empty.
         let _ = stream.read(&mut buffer);
         String::from_utf8(request).unwrap()
     });
-    (addr, serving)
+    (addr, server_thread)
 }
 
 #[test]
 fn redactor_server_receives_the_texts_and_its_response_is_used() {
     let answer = "HTTP/1.1 200 OK\r\ncontent-length: 38\r\n\r\n{\"prompt\":\"shown\",\"answer\":\"answer\"}\r\n";
-    let (addr, serving) = server(answer);
+    let (addr, server_thread) = spawn_server(answer);
     let redactor = HttpRedactor::new(&format!("http://{addr}/redact")).unwrap();
     let redacted = redactor.redact(&texts("hidden"), Duration::from_secs(20));
     assert_eq!(redacted, Some(texts("shown")));
     drop(redactor);
-    let request = serving.join().unwrap();
+    let request = server_thread.join().unwrap();
     assert!(request.starts_with("POST /redact HTTP/1.1\r\n"), "{request}");
     assert!(request.ends_with(r#"{"prompt":"hidden","answer":"answer"}"#), "{request}");
 }
@@ -181,11 +182,11 @@ fn failing_invalid_or_silent_redactor_server_returns_none() {
         "HTTP/1.1 200 OK\r\ncontent-length: 200\r\n\r\n{",
         "",
     ] {
-        let (addr, serving) = server(answer);
+        let (addr, server_thread) = spawn_server(answer);
         let redactor = HttpRedactor::new(&format!("http://{addr}")).unwrap();
         assert_eq!(redactor.redact(&texts("hidden"), SHORT_TIMEOUT), None, "{answer}");
         drop(redactor);
-        serving.join().unwrap();
+        server_thread.join().unwrap();
     }
     let unreachable = HttpRedactor::new("http://127.0.0.1:9/").unwrap();
     assert_eq!(unreachable.redact(&texts("hidden"), SHORT_TIMEOUT), None);

@@ -1,4 +1,5 @@
-//! Client of a judge server that scores responses. A failure of the judge costs only the score.
+//! Client of a judge server, which scores responses. If the judge fails, the sample has no score,
+//! and nothing else changes.
 
 use super::sample::QualitySample;
 use crate::telemetry::clients::json_client::JsonHttpClient;
@@ -10,26 +11,29 @@ use tokenweir_core::clock;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
-/// A client of the judge server.
+/// A client of the judge server that scores samples.
 pub(super) struct QualityJudge {
     client: JsonHttpClient,
+    /// Longest wait for one score.
     timeout: Duration,
     runtime: Runtime,
-    /// Time from which scores are no longer waited for. `None` until the gateway shuts down.
+    /// Instant at which the client stops to wait for scores. `None` until the gateway shuts down.
     shutdown_deadline: watch::Receiver<Option<Instant>>,
 }
 
 /// The response of the judge.
 #[derive(Deserialize)]
 struct JudgeResponse {
+    /// The quality of the response, from 0 to 1.
     score: f64,
 }
 
-/// Longest response, in bytes.
+/// Maximum length of a response of the judge, in bytes. A longer response is an error.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 impl QualityJudge {
-    /// A judge at this URL.
+    /// Creates a client of the judge server at this URL. `timeout` is the longest wait for one
+    /// score.
     pub(super) fn new(
         url: &str,
         timeout: Duration,
@@ -41,8 +45,8 @@ impl QualityJudge {
         Ok(Self { client, timeout, runtime, shutdown_deadline })
     }
 
-    /// Scores all samples concurrently. `None`: the judge failed, was too slow, or its score is not
-    /// from 0 to 1.
+    /// Scores all samples concurrently. Returns one score per sample, in the order of the samples.
+    /// `None`: the judge failed, was too slow, or returned a score that is not from 0 to 1.
     pub(super) fn score_all(&self, samples: &[QualitySample<'_>]) -> Vec<Option<f64>> {
         self.runtime.block_on(join_all(samples.iter().map(|sample| self.score_sample(sample))))
     }
@@ -57,6 +61,7 @@ impl QualityJudge {
         response.map(|response| response.score).filter(|score| (0.0..=1.0).contains(score))
     }
 
+    /// Waits until the shutdown deadline has passed. Does not return before the gateway shuts down.
     async fn wait_until_deadline(&self) {
         let mut deadline = self.shutdown_deadline.clone();
         let deadline = deadline.wait_for(Option::is_some).await.ok().and_then(|deadline| *deadline);

@@ -1,6 +1,6 @@
-//! Quality monitoring: follows the lengths, the refusals and the judge's scores of responses by
-//! model, so that a change shows up. It is disabled by default. Texts are sampled only if a file or
-//! a judge is configured.
+//! Quality monitoring: measures the lengths, the model refusals and the judge's scores of responses
+//! by model, so that a change of a model becomes visible. It is disabled by default. Prompts and
+//! responses are sampled only if a file or a judge is configured.
 //!
 //! ```text
 //! finished ─┬► trends: recent mean ÷ baseline mean ─► metrics
@@ -38,7 +38,8 @@ use tokenweir_core::record::{Outcome, RequestRecord};
 use tokio::sync::watch;
 use worker::QualityWorker;
 
-/// The sink that updates trends and queues samples for the worker thread. Clones share their state.
+/// The sink that updates the quality trends and queues samples for the worker thread. Clones share
+/// their state.
 #[derive(Clone)]
 pub struct QualityMonitor {
     trends: Arc<QualityTrends>,
@@ -47,37 +48,40 @@ pub struct QualityMonitor {
     counters: Arc<QualitySampleCounters>,
 }
 
-/// The worker thread. Dropping it processes the remaining samples within 1 s, plus the timeout of
-/// one redactor call.
+/// Guard of the worker thread. Dropping the guard waits while the thread processes the remaining
+/// samples, for at most 1 s plus the timeout of one redactor call.
 pub struct QualityMonitorGuard {
+    /// Sends the shutdown deadline to the worker thread and to the judge client.
     deadline_sender: watch::Sender<Option<Instant>>,
     _worker: BatchWorkerGuard,
 }
 
-/// A snapshot of the quality of responses.
+/// A snapshot of the quality of responses by model, and of the numbers of samples.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct QualitySnapshot {
-    /// All models with a recent response.
+    /// The quality of all models that had a response recently.
     pub models: Vec<ModelQuality>,
-    /// Samples by result.
+    /// Number of samples by result.
     pub samples: QualitySampleCounts,
 }
 
-/// Most queued samples. Further ones are dropped and counted.
+/// Capacity of the queue, in samples. If the queue is full, further samples are dropped and
+/// counted.
 const MAX_QUEUED_SAMPLES: usize = 256;
-/// How long the first sample waits for others.
+/// How long the first queued sample waits for further samples before they are processed together.
 const BATCH_LINGER: Duration = Duration::from_millis(50);
-/// How long the remaining samples may take at shutdown.
+/// Time for the queued samples at shutdown. Samples that are not started by then are dropped.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-// === impl Quality ===
+// === impl QualityMonitor ===
 
 impl QualityMonitor {
-    /// Starts quality monitoring. Texts are redacted with the settings of the payload log. `None`:
-    /// quality monitoring is disabled.
+    /// Starts quality monitoring. Prompts and responses are redacted with `payload_settings`. The
+    /// outer `None`: quality monitoring is disabled. A guard of `None`: no texts are sampled, so
+    /// there is no worker thread.
     pub fn start(
         settings: &QualitySettings,
-        texts: &payload_log::PayloadLogSettings,
+        payload_settings: &payload_log::PayloadLogSettings,
     ) -> Result<Option<(Self, Option<QualityMonitorGuard>)>, PayloadSinkStartError> {
         if !settings.enabled {
             return Ok(None);
@@ -89,12 +93,13 @@ impl QualityMonitor {
         }
         let (deadline_sender, deadline) = watch::channel(None);
         let max_bytes = settings.max_file_bytes as u64 / 2;
-        let open = |path| RotatingFile::open(path, max_bytes, counters.file_counters.clone());
-        let judge = |url: &String| QualityJudge::new(url, settings.judge_timeout, deadline.clone());
+        let open_file = |path| RotatingFile::open(path, max_bytes, counters.file_counters.clone());
+        let create_judge =
+            |url: &String| QualityJudge::new(url, settings.judge_timeout, deadline.clone());
         let mut worker = QualityWorker {
-            redactor: PayloadRedactor::new(texts)?,
-            file: settings.file.as_deref().map(open).transpose()?,
-            judge: settings.judge.as_ref().map(judge).transpose()?,
+            redactor: PayloadRedactor::new(payload_settings)?,
+            file: settings.file.as_deref().map(open_file).transpose()?,
+            judge: settings.judge.as_ref().map(create_judge).transpose()?,
             trends: trends.clone(),
             counters: counters.clone(),
             shutdown_deadline: deadline,
@@ -102,11 +107,11 @@ impl QualityMonitor {
         let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_SAMPLES));
         let process = move |queue: &_| worker.process_queued(queue);
         let worker = BatchWorkerGuard::start(job_queue.clone(), Duration::MAX, process);
-        let running = QualityMonitorGuard { deadline_sender, _worker: worker };
-        Ok(Some((Self { trends, job_queue: Some(job_queue), counters }, Some(running))))
+        let guard = QualityMonitorGuard { deadline_sender, _worker: worker };
+        Ok(Some((Self { trends, job_queue: Some(job_queue), counters }, Some(guard))))
     }
 
-    /// A snapshot at `now`.
+    /// A snapshot of the quality of responses and of the numbers of samples at `now`.
     pub fn vitals(&self, now: Instant) -> QualitySnapshot {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let QualitySampleCounters { done, dropped, redactor_failed, judge_failed, file_counters } =
@@ -129,8 +134,8 @@ impl Sink for QualityMonitor {
             let generates = record.api.is_some_and(Api::generates);
             let is_inspected = record.observed.uninspected_reason.is_none()
                 && !record.observed.finish_reasons.is_empty();
-            // Neither the length nor the text of an incomplete response shows how the model
-            // behaves.
+            // Incomplete responses are skipped, because neither their length nor their text shows
+            // how the model behaves.
             if record.outcome != Outcome::Ok || !generates || !is_inspected {
                 continue;
             }
@@ -148,7 +153,8 @@ impl Sink for QualityMonitor {
 // === impl QualityMonitorGuard ===
 
 impl Drop for QualityMonitorGuard {
-    /// The drop of the worker, which follows, waits until the samples are processed.
+    /// Sets the shutdown deadline of the worker thread. The field `_worker` is dropped after this
+    /// call, and its drop waits until the thread has ended.
     fn drop(&mut self) {
         self.deadline_sender.send_replace(Some(clock::now() + SHUTDOWN_TIMEOUT));
     }

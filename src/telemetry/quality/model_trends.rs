@@ -1,4 +1,4 @@
-//! Quality trends by model.
+//! The trends of response length, model refusals and scores, by model.
 
 use super::trend::MeanTrend;
 use serde::Serialize;
@@ -7,51 +7,61 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_core::record::{ModelLabel, RequestRecord, Timings};
 
-/// The trends of all models with a recent response.
+/// The trends of all models that had a response recently.
 pub(super) struct QualityTrends {
+    /// Time constant of the recent means.
     window: Duration,
+    /// Time constant of the baseline means.
     baseline_window: Duration,
-    /// By label value, so that clients cannot make the map grow.
+    /// The trends by the label value of the model. Clients cannot extend the set of label values,
+    /// so they cannot make the map grow.
     models: Mutex<BTreeMap<Box<str>, ModelTrends>>,
 }
 
-/// A snapshot of the quality of one model. `None`: too few responses.
+/// A snapshot of the quality of one model. A value of `None` means that the model had too few
+/// responses.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ModelQuality {
     /// The model as a label value.
     pub model: String,
-    /// Mean output tokens per response: recent / baseline.
+    /// Recent mean of the output tokens per response, divided by the baseline mean.
     pub output_drift: Option<f64>,
-    /// Share of responses in which the model declined: recent and baseline.
+    /// Share of responses in which the model declined: the recent mean and the baseline mean.
     pub refusals: [Option<f64>; 2],
-    /// Mean score of the judge: recent and baseline.
+    /// Score of the judge: the recent mean and the baseline mean.
     pub scores: [Option<f64>; 2],
 }
 
+/// The trends of one model.
 struct ModelTrends {
+    /// Output tokens per response.
     tokens: MeanTrend,
+    /// 1 for a response in which the model declined, 0 for any other response.
     refusals: MeanTrend,
+    /// Scores of the judge, 0 to 1.
     scores: MeanTrend,
 }
 
-/// A model is removed after this many baseline windows without a response.
+/// Number of baseline windows without a response after which the trends of a model are removed.
 const EVICTION_BASELINE_WINDOWS: u32 = 3;
-/// Most models with trends of their own. Further models share the trends of `_other`.
+/// Number of models above which new models share the trends of `_other`.
 const MAX_TRACKED_MODELS: usize = 512;
 
 impl QualityTrends {
-    /// No trends yet.
+    /// Creates an empty set of trends. `window` and `baseline_window` are the time constants of the
+    /// recent and of the baseline means.
     pub(super) const fn new(window: Duration, baseline_window: Duration) -> Self {
         Self { window, baseline_window, models: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Records a complete response.
+    /// Adds a complete response to the trends of its model.
     pub(super) fn record_response(&self, record: &RequestRecord) {
         let Timings { accepted, ended, .. } = record.timings;
         let now = ended.unwrap_or(accepted);
         let [_, tokens, ..] = record.engine_token_counts();
         self.update_model(record.model.as_str(), |model| {
-            // The error of an estimated count is larger than a typical drift.
+            // An estimated token count is not recorded, because its error is larger than a typical
+            // drift.
             if let Some(tokens) = tokens {
                 model.tokens.add(tokens as f64, now);
             }
@@ -59,12 +69,13 @@ impl QualityTrends {
         });
     }
 
-    /// Records a score of the judge for a response of this model.
+    /// Adds a score of the judge to the trends of this model.
     pub(super) fn record_score(&self, model: &str, score: f64, now: Instant) {
         self.update_model(model, |model| model.scores.add(score, now));
     }
 
-    /// A snapshot at `now`, without models that had no response for long.
+    /// A snapshot of all models at `now`. Removes the trends of models that had no response for
+    /// [`EVICTION_BASELINE_WINDOWS`] baseline windows.
     pub(super) fn snapshot(&self, now: Instant) -> Vec<ModelQuality> {
         let mut models = self.lock_models();
         let max_age = self.baseline_window.saturating_mul(EVICTION_BASELINE_WINDOWS);
@@ -81,9 +92,12 @@ impl QualityTrends {
         snapshots.collect()
     }
 
+    /// Applies `change` to the trends of this model, or to those of `_other` if there are too many
+    /// models. Creates the trends if they do not exist.
     fn update_model(&self, name: &str, change: impl FnOnce(&mut ModelTrends)) {
         let mut models = self.lock_models();
-        // Models can be added faster than old ones are removed.
+        // The number of models is limited here, because models can be added faster than the trends
+        // of idle models are removed.
         let has_own_trends = models.len() < MAX_TRACKED_MODELS || models.contains_key(name);
         let name = if has_own_trends { name } else { ModelLabel::OTHER };
         if let Some(model) = models.get_mut(name) {

@@ -1,4 +1,4 @@
-//! The samples of quality monitoring, and their counts by result.
+//! The samples of quality monitoring, and the numbers of samples by result.
 
 use crate::telemetry::payload_log::{PayloadHeader, RedactedPayload};
 use crate::telemetry::rotating_file::RotatingFileCounters;
@@ -8,17 +8,18 @@ use std::sync::atomic::AtomicU64;
 use tokenweir_core::openai::{FinishReason, TextExcerpt};
 use tokenweir_core::record::RequestRecord;
 
-/// Samples by result.
+/// Number of samples by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct QualitySampleCounts {
-    /// Scored, or written to the file if no judge is configured.
+    /// Samples that were scored, or written to the file if no judge is configured.
     pub done: u64,
-    /// Dropped, because the queue was full, the disk failed or the gateway shut down.
+    /// Samples that were dropped because the queue was full, the disk failed or the gateway shut
+    /// down.
     pub dropped: u64,
-    /// Dropped, because the redactor failed or was too slow.
+    /// Samples that were dropped because the redactor failed or was too slow.
     pub redactor_failed: u64,
-    /// Not scored, because the judge failed or was too slow. The sample is still written to the
-    /// file, if one is configured.
+    /// Samples that were not scored because the judge failed or was too slow. Such a sample is
+    /// still written to the file if a file is configured.
     pub judge_failed: u64,
 }
 
@@ -44,23 +45,26 @@ pub(super) struct QualitySampleCounters {
     pub(super) file_counters: Arc<RotatingFileCounters>,
 }
 
-/// A queued sample.
+/// A sample in the queue of the worker thread. Its texts are not redacted yet.
 pub(super) struct QualityJob {
     pub(super) header: PayloadHeader,
     pub(super) prompt: TextExcerpt,
+    /// The text of the response.
     pub(super) answer: TextExcerpt,
     pub(super) metadata: ResponseMetadata,
 }
 
-/// Properties of a response besides its text.
+/// The finish reasons, the length and the refusal of a response.
 #[derive(Debug, Serialize)]
 pub(super) struct ResponseMetadata {
+    /// The finish reason of each choice. `None`: the choice has no finish reason.
     pub(super) finish_reasons: Vec<Option<&'static str>>,
     pub(super) output_tokens: Option<u64>,
+    /// Whether the model declined to answer.
     pub(super) refused: bool,
 }
 
-/// A sample as the judge and the file receive it. The fields are in this order.
+/// A redacted sample. The judge and the file receive its fields as JSON, in this order.
 #[derive(Debug, Serialize)]
 pub(super) struct QualitySample<'a> {
     #[serde(flatten)]
@@ -69,6 +73,7 @@ pub(super) struct QualitySample<'a> {
     pub(super) payload: RedactedPayload,
     #[serde(flatten)]
     pub(super) metadata: &'a ResponseMetadata,
+    /// The score of the judge. `None`: the sample was not scored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) score: Option<f64>,
 }
@@ -76,9 +81,9 @@ pub(super) struct QualitySample<'a> {
 impl QualityJob {
     pub(super) fn from_record(record: &RequestRecord, prompt: TextExcerpt) -> Self {
         let observed = &record.observed;
-        let finishes = observed.finish_reasons.iter();
+        let finish_reasons = observed.finish_reasons.iter();
         let metadata = ResponseMetadata {
-            finish_reasons: finishes.map(|finish| finish.map(FinishReason::as_str)).collect(),
+            finish_reasons: finish_reasons.map(|reason| reason.map(FinishReason::as_str)).collect(),
             output_tokens: record.output_tokens(),
             refused: record.is_model_refusal(),
         };

@@ -37,7 +37,8 @@ pub struct QualitySettings {
 }
 
 impl QualitySettings {
-    /// The share of requests whose text is sampled. 0 without a file and a judge.
+    /// The share of requests whose prompts and responses are sampled, from 0 to 0.05. It is 0 if
+    /// quality monitoring is disabled or has neither a file nor a judge.
     pub const fn share(&self) -> f64 {
         let has_destination = self.enabled && (self.file.is_some() || self.judge.is_some());
         if has_destination { self.sample } else { 0.0 }
@@ -45,8 +46,9 @@ impl QualitySettings {
 }
 
 impl Default for QualitySettings {
-    /// Disabled. If enabled, 1 % of the texts go to the file and the judge, if one is configured; a
-    /// mean of 1 hour is compared to a mean of 1 day.
+    /// Quality monitoring is disabled. The defaults that apply when it is enabled: 1 % of the
+    /// requests are sampled for the file and the judge, and a mean of 1 hour is compared to a mean
+    /// of 1 day.
     fn default() -> Self {
         Self {
             enabled: false,

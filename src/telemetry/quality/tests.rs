@@ -28,7 +28,7 @@ fn excerpt(text: &str) -> TextExcerpt {
     excerpt
 }
 
-/// A request in the sample.
+/// The record of a request whose texts are sampled.
 fn sampled(prompt: &str, answer: &str) -> RequestRecord {
     let mut record = streamed();
     record.prompt = Some(excerpt(prompt));
@@ -37,22 +37,24 @@ fn sampled(prompt: &str, answer: &str) -> RequestRecord {
     record
 }
 
-/// Finishes these requests, of which `count` are sampled. Returns the written lines and a snapshot.
-fn lines(
+/// Finishes these requests, of which `sample_count` are sampled. Returns the written lines and a
+/// snapshot.
+fn process_records(
     settings: QualitySettings,
     records: &[RequestRecord],
-    count: u64,
+    sample_count: u64,
 ) -> (Vec<Value>, QualitySnapshot) {
     let settings = QualitySettings { enabled: true, sample: 0.05, ..settings };
     let (quality, guard) = QualityMonitor::start(&settings, &texts()).unwrap().unwrap();
     for record in records {
         quality.finished(&[record]);
     }
-    // Waits for all samples, because the time at shutdown is short and the machine may be busy.
-    let is_over = |counts: QualitySampleCounts| {
-        counts.done + counts.dropped + counts.redactor_failed + counts.judge_failed >= count
+    // Waits for all samples before the shutdown, because the shutdown drops samples after 1 s and
+    // the machine may be busy.
+    let are_processed = |counts: QualitySampleCounts| {
+        counts.done + counts.dropped + counts.redactor_failed + counts.judge_failed >= sample_count
     };
-    while !is_over(quality.vitals(clock::now()).samples) {
+    while !are_processed(quality.vitals(clock::now()).samples) {
         thread::yield_now();
     }
     drop(guard);
@@ -63,9 +65,9 @@ fn lines(
     (lines, quality.vitals(clock::now()))
 }
 
-/// A judge that answers one request per connection with `answers`, and returns the bodies of the
-/// requests.
-fn judge(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<Value>>) {
+/// Starts a judge server that responds to one request per connection with the next of `answers`.
+/// The thread returns the bodies of the requests.
+fn spawn_judge(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<Value>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr: SocketAddr = listener.local_addr().unwrap();
     let thread = thread::spawn(move || {
@@ -78,7 +80,7 @@ fn judge(answers: Vec<&'static str>) -> (String, JoinHandle<Vec<Value>>) {
                 request.extend_from_slice(&buffer[..length]);
             }
             stream.write_all(answer.as_bytes()).unwrap();
-            // A judge that does not answer keeps the connection open.
+            // The connection stays open, also if the response is empty.
             open_connections.push(stream);
             let text = String::from_utf8(request).unwrap();
             serde_json::from_str(text.split("\r\n\r\n").nth(1).unwrap()).unwrap()
@@ -108,11 +110,11 @@ fn disabled_by_default_and_without_a_destination_no_text_is_sampled() {
 
 #[test]
 fn judge_receives_redacted_texts_and_its_score_is_written_and_reported() {
-    let (url, thread) = judge(vec![judge_response(r#"{"score":0.25,"why":"short"}"#)]);
+    let (url, thread) = spawn_judge(vec![judge_response(r#"{"score":0.25,"why":"short"}"#)]);
     let file = Some(temp_file("judged"));
     let settings = QualitySettings { file, judge: Some(url), ..QualitySettings::default() };
     let record = sampled("I am bob@example.com", "Your key is sk-abcdefgh01234567abcdefgh");
-    let (lines, snapshot) = lines(settings, &[record], 1);
+    let (lines, snapshot) = process_records(settings, &[record], 1);
     let request = &thread.join().unwrap()[0];
     let expected = json!({
         "ts": lines[0]["ts"], "request_id": "r-1", "trace_id": "0af7651916cd43dd8448eb211c80319c",
@@ -141,7 +143,7 @@ fn hanging_or_invalid_judge_costs_only_the_score() {
         judge_response(r#"{"score":"good"}"#),
         judge_response(r#"{"score":1e999}"#),
     ];
-    let (url, thread) = judge(answers.to_vec());
+    let (url, thread) = spawn_judge(answers.to_vec());
     let settings = QualitySettings {
         file: Some(temp_file("hangs")),
         judge: Some(url),
@@ -150,7 +152,7 @@ fn hanging_or_invalid_judge_costs_only_the_score() {
     };
     let records: Vec<RequestRecord> =
         (0..answers.len()).map(|number| sampled(&number.to_string(), "a")).collect();
-    let (lines, snapshot) = lines(settings, &records, 10);
+    let (lines, snapshot) = process_records(settings, &records, 10);
     thread.join().unwrap();
     assert_eq!(snapshot.samples.judge_failed as usize, answers.len(), "{:?}", snapshot.samples);
     assert!(lines.iter().all(|line| line.get("score").is_none()));
@@ -164,7 +166,7 @@ fn unreachable_judge_is_counted() {
     let judge = Some("http://127.0.0.1:9/".to_owned());
     let settings =
         QualitySettings { file: Some(temp_file("absent")), judge, ..QualitySettings::default() };
-    let (lines, snapshot) = lines(settings, &[sampled("a", "b")], 1);
+    let (lines, snapshot) = process_records(settings, &[sampled("a", "b")], 1);
     assert_eq!((lines.len(), snapshot.samples.judge_failed), (1, 1));
 }
 
@@ -213,7 +215,7 @@ fn only_complete_sampled_responses_are_exported() {
         RequestRecord { api: Some(Api::Embeddings), ..sampled("no text", "a") },
     ];
     let settings = QualitySettings { file: Some(temp_file("whole")), ..QualitySettings::default() };
-    let (lines, snapshot) = lines(settings, &records, 1);
+    let (lines, snapshot) = process_records(settings, &records, 1);
     assert_eq!(lines.len(), 1);
     assert_eq!((&lines[0]["prompt"], snapshot.samples.done), (&json!("yes"), 1));
 }

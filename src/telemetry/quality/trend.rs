@@ -1,17 +1,21 @@
-//! Exponentially decaying means of a quantity over a recent and a baseline window.
+//! The trend of a quantity: an exponentially decaying mean over a recent window, and another over a
+//! longer baseline window.
 //!
-//! The results depend only on the recorded values and times.
+//! The means depend only on the recorded values and their instants, and not on a clock.
 
 use std::time::{Duration, Instant};
 
-/// A mean in which the weight of a value decays with its age: to 1/e after one time constant.
+/// A mean in which the weight of a value decays with the age of the value. The weight is 1 at first
+/// and 1/e after one time constant.
 #[derive(Debug, Clone, Copy)]
 struct DecayingMean {
     time_constant: Duration,
-    /// Sum of all values times their weights, as of `updated_at`.
+    /// Sum of (value × weight) over all recorded values, with the weights at `updated_at`.
     weighted_sum: f64,
-    /// Sum of all weights, as of `updated_at`. Invariant: at least 1 after the first value.
+    /// Sum of the weights of all recorded values at `updated_at`. It is at least 1 after the first
+    /// value.
     total_weight: f64,
+    /// Latest instant of a recorded value. `None`: no value was recorded.
     updated_at: Option<Instant>,
 }
 
@@ -22,8 +26,8 @@ pub(super) struct MeanTrend {
     baseline: DecayingMean,
 }
 
-/// Least total weight of a reported mean. It keeps a few unusual values in a quiet period from
-/// appearing as a trend.
+/// Minimum total weight of the values of a reported mean. Without this minimum, a few unusual
+/// values in a period with few requests would appear as a trend.
 const MIN_MEAN_WEIGHT: f64 = 20.0;
 
 impl DecayingMean {
@@ -35,16 +39,18 @@ impl DecayingMean {
         let factor = self.decay_factor(now);
         self.weighted_sum = self.weighted_sum * factor + value;
         self.total_weight = self.total_weight * factor + 1.0;
-        // Responses that end at about the same time may be recorded in any order.
+        // `now` may be before `updated_at`, because responses that end at about the same time may
+        // be recorded in any order.
         self.updated_at = self.updated_at.max(Some(now));
     }
 
+    /// The mean at `now`. `None`: the total weight at `now` is below [`MIN_MEAN_WEIGHT`].
     fn value_at(&self, now: Instant) -> Option<f64> {
         let is_enough = self.total_weight * self.decay_factor(now) >= MIN_MEAN_WEIGHT;
         is_enough.then(|| self.weighted_sum / self.total_weight)
     }
 
-    /// The factor by which all weights have decayed at `now`.
+    /// The factor by which all weights have decayed from `updated_at` to `now`.
     fn decay_factor(&self, now: Instant) -> f64 {
         let age = self
             .updated_at
@@ -54,29 +60,32 @@ impl DecayingMean {
 }
 
 impl MeanTrend {
-    /// Trends without values.
+    /// Creates a trend without values. `recent` and `baseline` are the time constants of the two
+    /// means.
     pub(super) const fn new(recent: Duration, baseline: Duration) -> Self {
         Self { recent: DecayingMean::new(recent), baseline: DecayingMean::new(baseline) }
     }
 
-    /// Records a value.
+    /// Adds a value to both means.
     pub(super) fn add(&mut self, value: f64, now: Instant) {
         self.recent.add(value, now);
         self.baseline.add(value, now);
     }
 
-    /// The recent and the baseline mean. `None`: the total weight is below [`MIN_MEAN_WEIGHT`].
+    /// The recent and the baseline mean at `now`. `None`: the total weight of the values is below
+    /// [`MIN_MEAN_WEIGHT`].
     pub(super) fn means(&self, now: Instant) -> [Option<f64>; 2] {
         [self.recent.value_at(now), self.baseline.value_at(now)]
     }
 
-    /// Recent mean / baseline mean. 1 means no drift.
+    /// The recent mean divided by the baseline mean; 1 means no drift. `None`: a mean is not
+    /// available, or the baseline mean is 0.
     pub(super) fn drift(&self, now: Instant) -> Option<f64> {
         let [recent, baseline] = self.means(now);
         Some(recent? / baseline.filter(|baseline| *baseline > 0.0)?)
     }
 
-    /// Time of the last value.
+    /// Instant of the latest value. `None`: no value was recorded.
     pub(super) const fn last_update(&self) -> Option<Instant> {
         self.baseline.updated_at
     }
@@ -96,8 +105,8 @@ mod tests {
         Instant::now()
     }
 
-    /// Records one value per minute, and returns the time of the last.
-    fn feed_one_per_minute(
+    /// Records one value per minute. Returns the instant of the last value.
+    fn record_one_per_minute(
         trend: &mut MeanTrend,
         from: Instant,
         values: impl IntoIterator<Item = f64>,
@@ -114,15 +123,15 @@ mod tests {
     fn constant_lengths_do_not_drift_and_doubled_lengths_drift_towards_two() {
         let mut trend = MeanTrend::new(HOUR, DAY);
         let steady = (0..3_000).map(|number| if number % 2 == 0 { 90.0 } else { 110.0 });
-        let now = feed_one_per_minute(&mut trend, start_instant(), steady);
+        let now = record_one_per_minute(&mut trend, start_instant(), steady);
         let drift = trend.drift(now).unwrap();
         assert!((drift - 1.0).abs() < 0.01, "{drift}");
-        let now = feed_one_per_minute(&mut trend, now, [200.0; 60]);
+        let now = record_one_per_minute(&mut trend, now, [200.0; 60]);
         let after_an_hour = trend.drift(now).unwrap();
         assert!((1.5..1.65).contains(&after_an_hour), "{after_an_hour}");
-        let now = feed_one_per_minute(&mut trend, now, [200.0; 60]);
+        let now = record_one_per_minute(&mut trend, now, [200.0; 60]);
         assert!(trend.drift(now).unwrap() > after_an_hour, "the drift continues");
-        let now = feed_one_per_minute(&mut trend, now, repeat_n(200.0, 24 * 60 * 6));
+        let now = record_one_per_minute(&mut trend, now, repeat_n(200.0, 24 * 60 * 6));
         let drift = trend.drift(now).unwrap();
         assert!((drift - 1.0).abs() < 0.01, "the baseline adapts: {drift}");
     }
@@ -130,8 +139,8 @@ mod tests {
     #[test]
     fn halved_lengths_drift_below_one() {
         let mut trend = MeanTrend::new(HOUR, DAY);
-        let now = feed_one_per_minute(&mut trend, start_instant(), repeat_n(100.0, 3_000));
-        let now = feed_one_per_minute(&mut trend, now, [50.0; 120]);
+        let now = record_one_per_minute(&mut trend, start_instant(), repeat_n(100.0, 3_000));
+        let now = record_one_per_minute(&mut trend, now, [50.0; 120]);
         assert!((0.5..0.65).contains(&trend.drift(now).unwrap()));
     }
 
@@ -140,9 +149,9 @@ mod tests {
         let mut trend = MeanTrend::new(HOUR, DAY);
         assert_eq!(trend.drift(start_instant()), None);
         assert_eq!(trend.means(start_instant()), [None, None]);
-        let now = feed_one_per_minute(&mut trend, start_instant(), [100.0; 19]);
+        let now = record_one_per_minute(&mut trend, start_instant(), [100.0; 19]);
         assert_eq!(trend.drift(now), None);
-        let now = feed_one_per_minute(&mut trend, now, [100.0; 60]);
+        let now = record_one_per_minute(&mut trend, now, [100.0; 60]);
         assert!(trend.drift(now).is_some());
         let later = now + 3 * HOUR;
         assert_eq!(trend.drift(later), None, "no value for three hours");
@@ -152,9 +161,9 @@ mod tests {
     #[test]
     fn zero_token_responses_have_no_drift_and_long_pauses_are_valid() {
         let mut trend = MeanTrend::new(HOUR, DAY);
-        let now = feed_one_per_minute(&mut trend, start_instant(), [0.0; 100]);
+        let now = record_one_per_minute(&mut trend, start_instant(), [0.0; 100]);
         assert_eq!(trend.drift(now), None);
-        let now = feed_one_per_minute(&mut trend, now + 24 * 365 * HOUR, [7.0; 100]);
+        let now = record_one_per_minute(&mut trend, now + 24 * 365 * HOUR, [7.0; 100]);
         assert!((trend.drift(now).unwrap() - 1.0).abs() < 1e-9);
     }
 

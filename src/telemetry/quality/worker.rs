@@ -1,5 +1,5 @@
-//! The worker thread of quality monitoring: redacts samples, has them scored and writes them to a
-//! file.
+//! The worker thread of quality monitoring: redacts samples, requests their scores from the judge
+//! and writes the samples to a file.
 
 use super::judge::QualityJudge;
 use super::model_trends::QualityTrends;
@@ -19,21 +19,23 @@ use tokio::sync::watch;
 /// The state of the worker thread.
 pub(super) struct QualityWorker {
     pub(super) redactor: PayloadRedactor,
+    /// `None`: no file is configured.
     pub(super) file: Option<RotatingFile>,
+    /// `None`: no judge is configured.
     pub(super) judge: Option<QualityJudge>,
     pub(super) trends: Arc<QualityTrends>,
     pub(super) counters: Arc<QualitySampleCounters>,
-    /// Time from which samples are dropped. `None` until the gateway shuts down.
+    /// Instant from which samples are dropped. `None` until the gateway shuts down.
     pub(super) shutdown_deadline: watch::Receiver<Option<Instant>>,
 }
 
-/// Samples that are scored concurrently.
+/// Maximum number of samples that the judge scores concurrently.
 const JUDGE_BATCH_SIZE: usize = 8;
 
 impl QualityWorker {
     /// Processes the queued samples.
-    pub(super) fn process_queued(&mut self, jobs: &BatchQueue<QualityJob>) {
-        for jobs in jobs.take_batch().chunks(JUDGE_BATCH_SIZE) {
+    pub(super) fn process_queued(&mut self, job_queue: &BatchQueue<QualityJob>) {
+        for jobs in job_queue.take_batch().chunks(JUDGE_BATCH_SIZE) {
             let process = || self.process_batch(jobs);
             if supervise::catch_panic(BackgroundTask::QualitySamples, process).is_none() {
                 self.counters.dropped.fetch_add(jobs.len() as u64, Ordering::Relaxed);
@@ -53,16 +55,17 @@ impl QualityWorker {
                 self.trends.record_score(sample.header.model(), score, clock::now());
             }
             self.write_sample(&QualitySample { score, ..sample });
-            let is_unjudged = self.judge.is_some() && score.is_none();
+            let is_judge_failed = self.judge.is_some() && score.is_none();
             let counters = &self.counters;
-            let counter = if is_unjudged { &counters.judge_failed } else { &counters.done };
+            let counter = if is_judge_failed { &counters.judge_failed } else { &counters.done };
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Redacts the texts of a sample. `None`: the sample must be dropped.
+    /// Redacts the texts of a sample. `None`: the sample was dropped and counted, because the
+    /// redactor failed or the shutdown deadline has passed.
     fn prepare_sample<'a>(&mut self, job: &'a QualityJob) -> Option<QualitySample<'a>> {
-        if self.shutdown_deadline.borrow().is_some_and(|end| clock::now() >= end) {
+        if self.shutdown_deadline.borrow().is_some_and(|deadline| clock::now() >= deadline) {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
             return None;
         }

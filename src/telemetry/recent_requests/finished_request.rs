@@ -9,32 +9,34 @@ use tokenweir_core::record::{
 /// A finished request, without any text of its prompt or response.
 #[derive(Debug)]
 pub struct FinishedRequest {
-    /// Sequence number: the number of requests that had ended before.
+    /// Sequence number: the number of requests that ended before this request.
     pub number: u64,
-    /// The `x-request-id`. A copy, because the text in the record would retain the whole request
-    /// head in memory.
+    /// The `x-request-id`. It is a copy, because the text in the record would retain the complete
+    /// request head in memory.
     pub request_id: Box<str>,
-    /// Wall-clock time of arrival.
+    /// Wall-clock time at which the request arrived.
     pub started: SystemTime,
-    /// Time of the end on the monotonic clock.
+    /// Instant at which the request ended, on the monotonic clock.
     pub ended: Option<Instant>,
-    /// The model as a label value.
+    /// The model of the request as a label value.
     pub model: ModelLabel,
-    /// The backend of the last attempt.
+    /// The backend of the last attempt. `None`: there was no attempt.
     pub backend: Option<BackendId>,
-    /// The identity that the API key of the request belongs to.
+    /// Tenant and name of the API key of the request. `None`: no keys are configured, or the
+    /// request has no known key.
     pub caller: Option<Arc<ClientIdentity>>,
-    /// The outcome.
+    /// The outcome of the request.
     pub outcome: Outcome,
-    /// Time to first token, as seen by the client.
+    /// Time from the request head to the first output. `None`: the response is not a stream, or had
+    /// no output.
     pub ttft: Option<Duration>,
-    /// Duration of the request.
+    /// Time from the request head to the end of the response.
     pub duration: Duration,
-    /// Output tokens.
+    /// Number of output tokens. `None`: not known.
     pub output_tokens: Option<u64>,
-    /// Cause of a slow request. `None`: not slow.
+    /// Why the request was slow. `None`: it was not slow.
     pub slow: Option<SlowCause>,
-    /// The trace. `None`: not sampled.
+    /// The ID of the trace. `None`: the trace is not sampled.
     pub trace_id: Option<u128>,
 }
 

@@ -1,11 +1,11 @@
-//! Tests with chosen points in time.
+//! Tests of the windows, the lists and the latencies of recent requests, at fixed instants.
 
 use super::*;
 use tokenweir_core::record::SlowCause;
 use tokenweir_core::record::fixtures::streamed;
 
-/// A sample record that ended at this time.
-fn ended(at: Instant) -> RequestRecord {
+/// A sample record whose request ended at this instant.
+fn record_ended_at(at: Instant) -> RequestRecord {
     let mut record = streamed();
     record.timings.ended = Some(at);
     record
@@ -20,9 +20,9 @@ fn last_minute_covers_only_requests_that_ended_in_it() {
     let epoch = epoch();
     let recent = RecentRequests::new(epoch);
     let at = |seconds| epoch + Duration::from_secs(seconds);
-    recent.finished(&[&ended(at(1))]);
-    recent.finished(&[&RequestRecord { outcome: Outcome::Truncated, ..ended(at(58)) }]);
-    recent.finished(&[&RequestRecord { outcome: Outcome::Cancelled, ..ended(at(59)) }]);
+    recent.finished(&[&record_ended_at(at(1))]);
+    recent.finished(&[&RequestRecord { outcome: Outcome::Truncated, ..record_ended_at(at(58)) }]);
+    recent.finished(&[&RequestRecord { outcome: Outcome::Cancelled, ..record_ended_at(at(59)) }]);
     let minute = recent.last_minute(at(59));
     assert_eq!((minute.requests, minute.failed, minute.client_disconnects), (3, 1, 1));
     assert_eq!((minute.output_tokens, minute.requests_by_backend["vllm-0"]), (48, 3));
@@ -33,9 +33,9 @@ fn last_minute_covers_only_requests_that_ended_in_it() {
         3 * u64::from(streamed().observed.inter_chunk_latency.count())
     );
     assert_eq!(recent.last_minute(at(66)).requests, 2);
-    let quiet = recent.last_minute(at(1_000));
-    assert_eq!((quiet.requests, quiet.ttft), (0, None));
-    assert!((60.0..65.0).contains(&quiet.seconds), "{}", quiet.seconds);
+    let idle_minute = recent.last_minute(at(1_000));
+    assert_eq!((idle_minute.requests, idle_minute.ttft), (0, None));
+    assert!((60.0..65.0).contains(&idle_minute.seconds), "{}", idle_minute.seconds);
     assert_eq!(recent.totals(), RequestTotals { requests: 3, output_tokens: 48 });
 }
 
@@ -44,7 +44,7 @@ fn expired_windows_are_removed() {
     let epoch = epoch();
     let recent = RecentRequests::new(epoch);
     for minute in 0..100 {
-        recent.finished(&[&ended(epoch + Duration::from_mins(minute))]);
+        recent.finished(&[&record_ended_at(epoch + Duration::from_mins(minute))]);
     }
     assert_eq!(recent.lock_state().windows.len(), 2);
 }
@@ -53,8 +53,8 @@ fn expired_windows_are_removed() {
 fn slow_requests_stay_listed_after_newer_requests() {
     let epoch = epoch();
     let recent = RecentRequests::new(epoch);
-    recent.finished(&[&RequestRecord { slow: Some(SlowCause::Stalled), ..ended(epoch) }]);
-    (0..100).for_each(|_| recent.finished(&[&ended(epoch)]));
+    recent.finished(&[&RequestRecord { slow: Some(SlowCause::Stalled), ..record_ended_at(epoch) }]);
+    (0..100).for_each(|_| recent.finished(&[&record_ended_at(epoch)]));
     let listed = recent.ended();
     assert_eq!(listed.len(), MAX_LISTED_REQUESTS + 1);
     assert!(listed.is_sorted_by_key(|request| std::cmp::Reverse(request.number)));
@@ -78,11 +78,11 @@ fn gaps_of_streams_are_merged() {
     let mut gaps = OutputGapHistogram::default();
     gaps.record_duration_n(Duration::from_millis(28), 99);
     gaps.record_duration_n(Duration::from_mins(2), 1);
-    let mut times = WindowHistogram::default();
-    assert_eq!(quantiles(&times), None);
-    add_gaps(&mut times, &gaps);
-    add_gaps(&mut times, &gaps);
-    let quantiles = quantiles(&times).unwrap();
+    let mut latencies = WindowHistogram::default();
+    assert_eq!(quantiles(&latencies), None);
+    add_gaps(&mut latencies, &gaps);
+    add_gaps(&mut latencies, &gaps);
+    let quantiles = quantiles(&latencies).unwrap();
     assert_eq!((quantiles.count, quantiles.max), (200, 120.0));
     assert!((0.025..=0.03).contains(&quantiles.p95), "{quantiles:?}");
 }

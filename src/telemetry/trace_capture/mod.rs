@@ -1,14 +1,15 @@
-//! Trace capture: writes the traffic without its text to a file, one JSON object per line.
+//! Trace capture: writes finished requests without their text to a file, one JSON object per line.
 //!
-//! A line has the arrival time, the lengths, and IDs of the blocks of the prompt, so that equal
-//! blocks can be recognized. `tokenweir replay` reads the file.
+//! A line has the arrival time, the lengths of the prompt and the response, and IDs of the blocks
+//! of the prompt. Equal blocks have equal IDs. `tokenweir replay` reads the file.
 //!
-//! The block hashes of routing are not written, because each is the seed of the next: a reader who
-//! has two consecutive hashes could test guesses of the text between them. The IDs are `SipHash`
-//! values of those hashes instead. The key is random, is drawn when the capture starts and never
-//! leaves the process. This needs no table of IDs; the price is that IDs of different captures
-//! cannot be compared. IDs have 53 bits, which every JSON reader preserves. A reader of the file
-//! who can also send requests to this gateway can still test a guess by sending it.
+//! The block hashes of routing are not written, because each hash is the seed of the next hash: a
+//! reader who has two consecutive hashes could test guesses of the text between them. The IDs are
+//! `SipHash` values of those hashes instead. The key of `SipHash` is random, is drawn when the
+//! capture starts and never leaves the process. No table of IDs is necessary. However, IDs of
+//! different captures cannot be compared. IDs have 53 bits, which every JSON reader preserves. A
+//! reader of the file who can also send requests to this gateway can test a guess of a text by
+//! sending the text.
 //!
 //! Requests that failed because of the client are not captured, because no engine computed them.
 
@@ -27,26 +28,27 @@ use std::time::SystemTime;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{BackendId, CapturedPrompt, Outcome, RequestRecord};
 
-/// The sink that writes captured requests, from a thread of its own.
+/// The sink that writes captured requests to a file. A thread of its own writes the file.
 pub struct TraceCapture {
     writer: NonBlockingWriter,
+    /// Random key of the anonymous IDs.
     hash_key: RandomState,
     stats: TraceCaptureStats,
 }
 
-/// Reads the counts of captured requests.
+/// A handle that reads the counts of captured requests.
 #[derive(Clone)]
 pub struct TraceCaptureStats {
     file_counters: Arc<RotatingFileCounters>,
     writer: NonBlockingWriter,
 }
 
-/// Captured requests by result.
+/// Number of captured requests by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct TraceCaptureCounts {
-    /// Written to the file.
+    /// Captured requests that were written to the file.
     pub written: u64,
-    /// Not written, because the disk was too slow or failed.
+    /// Captured requests that were not written because the disk was too slow or failed.
     pub dropped: u64,
 }
 
@@ -57,35 +59,39 @@ impl TraceCaptureCounts {
     }
 }
 
-/// The writer thread. Dropping it writes the remaining lines.
+/// Guard of the writer thread. Dropping the guard waits until the remaining lines are written, but
+/// at most 1 s.
 pub type TraceCaptureGuard = BatchWorkerGuard;
 
-/// Estimated bytes of a prompt per token if the engine did not report the tokens: typical for
-/// English text.
+/// Bytes of a prompt per token, as is typical of English text. It is used if the engine did not
+/// report the number of tokens.
 const ESTIMATED_BYTES_PER_TOKEN: u64 = 4;
-/// The status of a server that is overloaded.
-const TOO_MANY_REQUESTS: u16 = 429;
+/// HTTP status 429, which a backend returns when it is overloaded.
+const TOO_MANY_REQUESTS_STATUS: u16 = 429;
 
-/// The fields of a line. The first fields are those of Mooncake traces.
+/// The fields of a line of the capture file. The first four fields are those of Mooncake traces.
 #[derive(Debug, Serialize)]
 struct TraceCaptureLine<'a> {
-    /// Arrival, in milliseconds since the Unix epoch.
+    /// Time of arrival of the request, in milliseconds since the Unix epoch.
     timestamp: f64,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     input_length: u64,
-    /// Tokens of the response; 0 if there was none.
+    /// Number of output tokens. 0 if the response had no output or their number is not known.
     output_length: u64,
-    /// One ID for each whole block of the prompt.
+    /// One ID for each complete block of the prompt.
     hash_ids: Vec<u64>,
-    /// Bytes per block.
+    /// Length of a block of the prompt, in bytes.
     block_bytes: u32,
-    /// Bytes of the prompt.
+    /// Length of the prompt, in bytes.
     input_bytes: u64,
+    /// Anonymous ID of the session. Absent if the request names no session.
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<u64>,
+    /// Number of output tokens after which the client disconnected. Absent if the client did not
+    /// disconnect early.
     #[serde(skip_serializing_if = "Option::is_none")]
     left_after: Option<u64>,
-    /// `exact`, or `estimated` from the bytes.
+    /// Source of `input_length`: `exact` as the engine reported it, or `estimated` from the bytes.
     input_source: &'static str,
     /// Source of `output_length`: [`tokenweir_core::record::UsageSource::as_str`].
     output_source: &'static str,
@@ -101,11 +107,12 @@ struct TraceCaptureLine<'a> {
     e2e_ms: f64,
 }
 
-// === impl Capture ===
+// === impl TraceCapture ===
 
 impl TraceCapture {
-    /// Appends to `file`. The file and the rotated file `<file>.old` together never exceed
-    /// `max_bytes`. Fails if the path is not a regular file or cannot be written.
+    /// Starts a capture that appends to `file`. The file is rotated at half of `max_bytes`, so that
+    /// the file and the rotated file `<file>.old` together have at most `max_bytes`. Fails if
+    /// `file` is not a regular file or cannot be opened for writing.
     pub fn start(file: &Path, max_bytes: u64) -> io::Result<(Self, TraceCaptureGuard)> {
         let file_counters = Arc::new(RotatingFileCounters::default());
         let file = RotatingFile::open(file, max_bytes / 2, file_counters.clone())?;
@@ -119,7 +126,8 @@ impl TraceCapture {
         self.stats.clone()
     }
 
-    /// An anonymous ID of a value. Equal values have equal IDs within this capture only.
+    /// An ID of a value from which the value cannot be computed. Equal values have equal IDs within
+    /// this capture only.
     fn anonymous_id(&self, value: impl Hash) -> u64 {
         self.hash_key.hash_one(value) >> 11
     }
@@ -177,15 +185,16 @@ impl Sink for TraceCapture {
     }
 }
 
-/// Whether the request failed because of the client, and not because of overload.
+/// Whether the request failed because of an error of the client. A status of 429 means overload and
+/// is not such an error.
 fn is_client_error(record: &RequestRecord) -> bool {
-    record.outcome == Outcome::ClientError && record.status != Some(TOO_MANY_REQUESTS)
+    record.outcome == Outcome::ClientError && record.status != Some(TOO_MANY_REQUESTS_STATUS)
 }
 
-// === impl Counter ===
+// === impl TraceCaptureStats ===
 
 impl TraceCaptureStats {
-    /// The counts so far.
+    /// The counts since the start of the capture.
     pub fn counts(&self) -> TraceCaptureCounts {
         let failed = self.file_counters.failed.load(Ordering::Relaxed);
         TraceCaptureCounts {

@@ -72,18 +72,18 @@ fn disconnected_client_has_the_token_count_at_disconnect() {
 
 #[test]
 fn equal_blocks_have_equal_ids_within_one_capture_only() {
-    let (one, other) = (capture(), capture());
+    let (first_capture, other_capture) = (capture(), capture());
     let ids = |capture: &TraceCapture, blocks: &[u64]| -> Vec<u64> {
         let line = line(capture, &streamed(), &captured(blocks));
         serde_json::from_value(line["hash_ids"].clone()).unwrap()
     };
-    let (first, second) = (ids(&one, &[10, 11, 12]), ids(&one, &[10, 11, 13]));
+    let (first, second) = (ids(&first_capture, &[10, 11, 12]), ids(&first_capture, &[10, 11, 13]));
     assert_eq!(first[..2], second[..2]);
     assert_ne!(first[2], second[2]);
-    assert!(ids(&other, &[10, 11, 12]).iter().all(|id| !first.contains(id)));
+    assert!(ids(&other_capture, &[10, 11, 12]).iter().all(|id| !first.contains(id)));
     assert!(first.iter().all(|id| *id < 1 << 53), "exact as a double: {first:?}");
     let session =
         |capture: &TraceCapture| line(capture, &streamed(), &captured(&[]))["session"].clone();
-    assert_eq!(session(&one), session(&one));
-    assert_ne!(session(&one), session(&other));
+    assert_eq!(session(&first_capture), session(&first_capture));
+    assert_ne!(session(&first_capture), session(&other_capture));
 }

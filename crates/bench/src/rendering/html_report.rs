@@ -16,7 +16,7 @@ svg text.name{text-anchor:end}.grid{stroke:#e4e4e4}.line{fill:none;stroke-width:
 @media(prefers-color-scheme:dark){body{background:#16181b;color:#ddd}td,th{border-color:#333}\
 .bad{background:#52231d}.grid{stroke:#333}svg text{fill:#aaa}svg text.title{fill:#ddd}}";
 
-/// Maximum number of points in the plot of single requests.
+/// Maximum number of points in the plot of the TTFT of sampled requests.
 const MAX_PLOT_POINTS: usize = 1_000;
 
 pub(super) fn render_html(report: &BenchReport) -> String {
@@ -32,15 +32,15 @@ pub(super) fn render_html(report: &BenchReport) -> String {
     page
 }
 
-fn write_page(report: &BenchReport, run: &RunDescription, to: &mut String) -> std::fmt::Result {
-    for complaint in &report.generator.problems {
-        write!(to, "<p class=\"bad\"><b>Not valid:</b> {}</p>", escape_html(complaint))?;
+fn write_page(report: &BenchReport, run: &RunDescription, out: &mut String) -> std::fmt::Result {
+    for problem in &report.generator.problems {
+        write!(out, "<p class=\"bad\"><b>Not valid:</b> {}</p>", escape_html(problem))?;
     }
-    if let Some(ending) = text_report::ending(report) {
-        write!(to, "<p class=\"bad\">{}</p>", escape_html(&ending))?;
+    if let Some(note) = text_report::early_end_note(report) {
+        write!(out, "<p class=\"bad\">{}</p>", escape_html(&note))?;
     }
     write!(
-        to,
+        out,
         "<p>{} ({}), {}, for {:.1} s from {}. {}.</p>",
         escape_html(&run.model),
         run.api,
@@ -49,20 +49,20 @@ fn write_page(report: &BenchReport, run: &RunDescription, to: &mut String) -> st
         escape_html(&run.started),
         escape_html(&text_report::counts(report))
     )?;
-    to.push_str("<table>");
+    out.push_str("<table>");
     for (name, value) in text_report::rates(report) {
-        write!(to, "<tr><td>{name}<td class=\"l\">{}", escape_html(&value))?;
+        write!(out, "<tr><td>{name}<td class=\"l\">{}", escape_html(&value))?;
     }
-    to.push_str("</table>");
-    write_latencies(report, to)?;
-    to.push_str("<div class=\"plots\">");
+    out.push_str("</table>");
+    write_latencies(report, out)?;
+    out.push_str("<div class=\"plots\">");
     for plot in render_plots(report) {
-        to.push_str(&plot);
+        out.push_str(&plot);
     }
-    to.push_str("</div>");
-    write_gateway(report, to)?;
+    out.push_str("</div>");
+    write_gateway(report, out)?;
     write!(
-        to,
+        out,
         "<p>Generator: sent {} ms late at p50, {} at p99; woke {} late at p99. Seed {}, salt {}. \
          tokenweir {}.</p></html>",
         millis(report.generator.lag.p50),
@@ -74,53 +74,53 @@ fn write_page(report: &BenchReport, run: &RunDescription, to: &mut String) -> st
     )
 }
 
-fn write_latencies(report: &BenchReport, to: &mut String) -> std::fmt::Result {
-    to.push_str("<table><tr><th>ms<th><th>count<th>mean<th>p50<th>p90<th>p95<th>p99<th>max");
+fn write_latencies(report: &BenchReport, out: &mut String) -> std::fmt::Result {
+    out.push_str("<table><tr><th>ms<th><th>count<th>mean<th>p50<th>p90<th>p95<th>p99<th>max");
     for (name, description, summary) in text_report::latencies(report) {
-        write!(to, "<tr><td>{name}<td class=\"l\">{description}<td>{}", summary.count)?;
+        write!(out, "<tr><td>{name}<td class=\"l\">{description}<td>{}", summary.count)?;
         for value in [summary.mean, summary.p50, summary.p90, summary.p95, summary.p99, summary.max]
         {
-            write!(to, "<td>{}", if summary.count > 0 { millis(value) } else { "-".to_owned() })?;
+            write!(out, "<td>{}", if summary.count > 0 { millis(value) } else { "-".to_owned() })?;
         }
     }
-    to.push_str("</table>");
+    out.push_str("</table>");
     Ok(())
 }
 
-fn write_gateway(report: &BenchReport, to: &mut String) -> std::fmt::Result {
+fn write_gateway(report: &BenchReport, out: &mut String) -> std::fmt::Result {
     let Some(comparison) = &report.gateway else { return Ok(()) };
-    to.push_str(
+    out.push_str(
         "<h2>Client / gateway</h2><table><tr><th>ms, from sent<th>count<th>mean<th>p50<th>p99",
     );
     for row in &comparison.rows {
         let (client, gateway) = (&row.client, &row.gateway);
         write!(
-            to,
+            out,
             "<tr><td title=\"{}\">{}<td>{} / {}<td>{}<td>{}<td>{}",
             escape_html(&row.metric),
             escape_html(&row.quantity),
             client.count,
             gateway.count,
-            text_report::beside(Some(client.mean), Some(gateway.mean)),
-            text_report::beside(client.p50, gateway.p50),
-            text_report::beside(client.p99, gateway.p99)
+            text_report::format_client_and_gateway(Some(client.mean), Some(gateway.mean)),
+            text_report::format_client_and_gateway(client.p50, gateway.p50),
+            text_report::format_client_and_gateway(client.p99, gateway.p99)
         )?;
     }
     let [client, gateway] = comparison.output_tokens;
     write!(
-        to,
+        out,
         "</table><p>Output tokens: {client} / {gateway}. {}</p>",
-        text_report::shared(comparison)
+        text_report::shared_gateway_note(comparison)
     )
 }
 
 fn render_plots(report: &BenchReport) -> [String; 5] {
     let line = |name, points| PlotSeries { name, points, is_scattered: false };
-    // A quantile is left out if less than one value is above it.
+    // A quantile with less than one value above it is left out.
     let curve = |values: &[f64], count: u64| -> Vec<(f64, f64)> {
-        let known = CURVE_QUANTILES.iter().zip(values);
-        let known = known.filter(|(share, _)| (1.0 - **share) * count as f64 >= 1.0);
-        known.map(|(share, value)| (*share, value * 1e3)).collect()
+        let points = CURVE_QUANTILES.iter().zip(values);
+        let points = points.filter(|(share, _)| (1.0 - **share) * count as f64 >= 1.0);
+        points.map(|(share, value)| (*share, value * 1e3)).collect()
     };
     let latencies = &report.latencies;
     let requests = latencies.ttft.count;
@@ -130,19 +130,20 @@ fn render_plots(report: &BenchReport) -> [String; 5] {
         line("sent", curve(&curves.service_ttft, requests)),
     ];
     let samples = &report.samples.requests;
-    let every = samples.len().div_ceil(MAX_PLOT_POINTS).max(1);
-    let dots = samples.iter().step_by(every);
+    let step = samples.len().div_ceil(MAX_PLOT_POINTS).max(1);
+    let dots = samples.iter().step_by(step);
     let dots = dots.filter_map(|sample| Some((sample.at, sample.ttft? * 1e3))).collect();
-    let course = &report.timeline;
-    let over_time = |of: fn(&TimelineSlot) -> f64| -> Vec<(f64, f64)> {
-        let slots = course.slots.iter().zip(0_u32..);
-        slots.map(|(slot, at)| (f64::from(at) * course.width, of(slot) / course.width)).collect()
+    let timeline = &report.timeline;
+    let rate_over_time = |count: fn(&TimelineSlot) -> f64| -> Vec<(f64, f64)> {
+        let slots = timeline.slots.iter().zip(0_u32..);
+        let width = timeline.width;
+        slots.map(|(slot, index)| (f64::from(index) * width, count(slot) / width)).collect()
     };
-    let ended = [
-        line("served", over_time(|slot| slot.served)),
-        line("failed", over_time(|slot| slot.failed)),
+    let ended_requests = [
+        line("served", rate_over_time(|slot| slot.served)),
+        line("failed", rate_over_time(|slot| slot.failed)),
     ];
-    let dotted = PlotSeries { name: "each request", points: dots, is_scattered: true };
+    let ttft_points = PlotSeries { name: "each request", points: dots, is_scattered: true };
     [
         plot("TTFT by share of requests", "ms", HorizontalAxis::Shares, &ttft),
         plot(
@@ -151,14 +152,14 @@ fn render_plots(report: &BenchReport) -> [String; 5] {
             HorizontalAxis::Shares,
             &[line("", curve(&curves.tbt, latencies.tbt.count))],
         ),
-        plot("TTFT over the run", "ms", HorizontalAxis::Time, &[dotted]),
+        plot("TTFT over the run", "ms", HorizontalAxis::Time, &[ttft_points]),
         plot(
             "Output tokens",
             "a second",
             HorizontalAxis::Time,
-            &[line("", over_time(|slot| slot.tokens))],
+            &[line("", rate_over_time(|slot| slot.tokens))],
         ),
-        plot("Requests", "a second", HorizontalAxis::Time, &ended),
+        plot("Requests", "a second", HorizontalAxis::Time, &ended_requests),
     ]
 }
 

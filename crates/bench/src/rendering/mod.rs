@@ -1,4 +1,4 @@
-//! Text and HTML of a report.
+//! Renders a benchmark report as text and as HTML.
 
 mod plot;
 mod text_report;

@@ -2,20 +2,23 @@
 
 use std::fmt::Write;
 
-/// A series of a plot.
+/// One series of values in a plot.
 pub(super) struct PlotSeries<'a> {
+    /// Name in the legend. Empty: the series has no legend.
     pub(super) name: &'a str,
+    /// The points `(x, y)`, in the order of x.
     pub(super) points: Vec<(f64, f64)>,
-    /// Draw single points instead of a line.
+    /// Whether the points are drawn as dots. Otherwise a line connects them.
     pub(super) is_scattered: bool,
 }
 
 /// The quantity on the horizontal axis.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum HorizontalAxis {
-    /// Seconds.
+    /// Time since the start of the run, in seconds.
     Time,
-    /// Shares, on a logarithmic scale towards 1: each further nine has the same width.
+    /// Shares from 0 to 1 on a scale of `-log10(1 - share)`: 0.9, 0.99 and 0.999 have equal
+    /// distances.
     Shares,
 }
 
@@ -26,7 +29,7 @@ const MARGIN_BOTTOM: f64 = 34.0;
 const MARGIN_TOP: f64 = 30.0;
 const MARGIN_RIGHT: f64 = 26.0;
 const COLOURS: [&str; 4] = ["#1f6fb4", "#d9822b", "#3c8c4b", "#8e4bae"];
-/// The labelled shares.
+/// The shares that have a label on the axis, with their labels.
 const LABELLED_SHARES: [(f64, &str); 6] = [
     (0.0, "0"),
     (0.5, "50 %"),
@@ -37,6 +40,7 @@ const LABELLED_SHARES: [(f64, &str); 6] = [
 ];
 
 impl HorizontalAxis {
+    /// Converts a value to its distance from the left end of the axis, in an arbitrary unit.
     fn scale(self, x: f64) -> f64 {
         match self {
             Self::Time => x,
@@ -45,18 +49,17 @@ impl HorizontalAxis {
     }
 }
 
-/// Renders a plot of values that are not negative.
+/// Renders a plot as SVG. No value may be negative.
 pub(super) fn plot(
     title: &str,
     unit: &str,
     axis: HorizontalAxis,
     lines: &[PlotSeries<'_>],
 ) -> String {
-    let stretch = |x| axis.scale(x);
-    let all = || lines.iter().flat_map(|line| &line.points);
-    let right = all().map(|(x, _)| stretch(*x)).fold(0.0, f64::max).max(1e-9);
-    let top = round_up_axis(all().map(|(_, y)| *y).fold(0.0, f64::max));
-    let x_at = |x: f64| MARGIN_LEFT + stretch(x) / right * (WIDTH - MARGIN_LEFT - MARGIN_RIGHT);
+    let all_points = || lines.iter().flat_map(|line| &line.points);
+    let right = all_points().map(|(x, _)| axis.scale(*x)).fold(0.0, f64::max).max(1e-9);
+    let top = round_up_axis(all_points().map(|(_, y)| *y).fold(0.0, f64::max));
+    let x_at = |x: f64| MARGIN_LEFT + axis.scale(x) / right * (WIDTH - MARGIN_LEFT - MARGIN_RIGHT);
     let y_at = |y: f64| HEIGHT - MARGIN_BOTTOM - y / top * (HEIGHT - MARGIN_BOTTOM - MARGIN_TOP);
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\
@@ -87,11 +90,11 @@ pub(super) fn plot(
         let colour = COLOURS[number % COLOURS.len()];
         let points = line.points.iter().map(|(x, y)| (x_at(*x), y_at(*y)));
         draw_series(&mut svg, points, line.is_scattered, colour);
-        let at = WIDTH - MARGIN_RIGHT - 110.0 * (lines.len() - number) as f64;
+        let legend_x = WIDTH - MARGIN_RIGHT - 110.0 * (lines.len() - number) as f64;
         let _ = write!(
             svg,
             "<text x=\"{:.1}\" y=\"16\" style=\"fill:{colour}\" class=\"name\">{}</text>",
-            at + 110.0,
+            legend_x + 110.0,
             line.name
         );
     }
@@ -121,9 +124,9 @@ fn draw_series(
 fn axis_ticks(axis: HorizontalAxis, right: f64) -> Vec<(f64, String)> {
     match axis {
         HorizontalAxis::Shares => {
-            let known =
+            let ticks =
                 LABELLED_SHARES.iter().filter(|(share, _)| axis.scale(*share) <= right * 1.001);
-            known.map(|(share, name)| (*share, (*name).to_owned())).collect()
+            ticks.map(|(share, name)| (*share, (*name).to_owned())).collect()
         }
         HorizontalAxis::Time => {
             let at = |step: u32| right * f64::from(step) / 4.0;
@@ -132,7 +135,8 @@ fn axis_ticks(axis: HorizontalAxis, right: f64) -> Vec<(f64, String)> {
     }
 }
 
-/// The next round number.
+/// Rounds the maximum value up to a round number for the end of an axis: 1, 2, 4, 6, 8 or 10 times
+/// a power of ten.
 fn round_up_axis(value: f64) -> f64 {
     if value <= 0.0 {
         return 1.0;

@@ -5,7 +5,7 @@ use crate::histogram::LatencySummary;
 use crate::report::{BenchReport, RunDescription, RunTermination};
 use std::fmt::Write;
 
-/// The rows of the latency table.
+/// The rows of the latency table: name, description and values of each latency.
 pub(super) fn latencies(report: &BenchReport) -> [(&'static str, &'static str, LatencySummary); 6] {
     let all = &report.latencies;
     [
@@ -18,8 +18,8 @@ pub(super) fn latencies(report: &BenchReport) -> [(&'static str, &'static str, L
     ]
 }
 
-/// A note about a run that did not complete.
-pub(super) fn ending(report: &BenchReport) -> Option<String> {
+/// The line of the report that states why the run ended early. `None`: the run completed.
+pub(super) fn early_end_note(report: &BenchReport) -> Option<String> {
     match report.termination {
         RunTermination::Complete => None,
         RunTermination::Interrupted => {
@@ -28,50 +28,51 @@ pub(super) fn ending(report: &BenchReport) -> Option<String> {
         RunTermination::OnlyFailures => Some(format!(
             "GAVE UP after {:.1} s: all recent requests failed ({})",
             report.seconds,
-            failures(report)
+            describe_failures(report)
         )),
     }
 }
 
-/// Failures by kind.
-pub(super) fn failures(report: &BenchReport) -> String {
+/// The failed requests as text: the count of each kind, such as `3 status_503, 1 timeout`.
+fn describe_failures(report: &BenchReport) -> String {
     let kinds = report.counts.failures.iter().map(|(kind, count)| format!("{count} {kind}"));
     kinds.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats milliseconds with three significant digits.
+/// Formats a time in seconds as milliseconds: two decimals below 10 ms, one below 1,000 ms, else
+/// none.
 pub(crate) fn millis(seconds: f64) -> String {
     match seconds * 1e3 {
-        small if small < 10.0 => format!("{small:.2}"),
-        middle if middle < 1_000.0 => format!("{middle:.1}"),
-        large => format!("{large:.0}"),
+        millis if millis < 10.0 => format!("{millis:.2}"),
+        millis if millis < 1_000.0 => format!("{millis:.1}"),
+        millis => format!("{millis:.0}"),
     }
 }
 
-/// The line with request counts.
+/// The line with the numbers of served, failed and unfinished requests.
 pub(super) fn counts(report: &BenchReport) -> String {
     let counts = &report.counts;
-    let failures = match failures(report) {
-        none if none.is_empty() => none,
-        some => format!(" ({some})"),
+    let failures = match describe_failures(report) {
+        kinds if kinds.is_empty() => kinds,
+        kinds => format!(" ({kinds})"),
     };
-    let left = if counts.client_disconnects > 0 {
+    let disconnects = if counts.client_disconnects > 0 {
         format!(", {} of them left by the client", counts.client_disconnects)
     } else {
         String::new()
     };
     format!(
-        "served {}{left}, failed {}{failures}, unfinished {}",
+        "served {}{disconnects}, failed {}{failures}, unfinished {}",
         counts.served, counts.failed, counts.unfinished
     )
 }
 
-/// The lines with rates.
+/// The lines with rates and shares: the name and the formatted value of each.
 pub(super) fn rates(report: &BenchReport) -> [(&'static str, String); 4] {
     let (rates, run) = (&report.rates, &report.run);
     let usage_note = match report.counts.uncounted {
         0 => String::new(),
-        some => format!(" ({some} responses without usage: each event counts as one token)"),
+        count => format!(" ({count} responses without usage: each event counts as one token)"),
     };
     let cached =
         rates.cached.map_or("not reported".to_owned(), |share| format!("{:.1} %", share * 1e2));
@@ -105,50 +106,50 @@ pub(super) fn text(report: &BenchReport) -> String {
     text
 }
 
-fn write_report(report: &BenchReport, to: &mut String) -> std::fmt::Result {
+fn write_report(report: &BenchReport, out: &mut String) -> std::fmt::Result {
     let RunDescription { target, model, api, scenario, .. } = &report.run;
-    for complaint in &report.generator.problems {
-        writeln!(to, "NOT VALID: {complaint}")?;
+    for problem in &report.generator.problems {
+        writeln!(out, "NOT VALID: {problem}")?;
     }
-    if let Some(ending) = ending(report) {
-        writeln!(to, "{ending}")?;
+    if let Some(early_end_note) = early_end_note(report) {
+        writeln!(out, "{early_end_note}")?;
     }
-    writeln!(to, "{} against {target}, {model}, {api}", scenario.name)?;
-    writeln!(to, "{}, for {:.1} s", scenario.arrivals, report.seconds)?;
-    writeln!(to, "{}\n", counts(report))?;
+    writeln!(out, "{} against {target}, {model}, {api}", scenario.name)?;
+    writeln!(out, "{}, for {:.1} s", scenario.arrivals, report.seconds)?;
+    writeln!(out, "{}\n", counts(report))?;
     for (name, value) in rates(report) {
-        writeln!(to, "{name:<12}{value}")?;
+        writeln!(out, "{name:<12}{value}")?;
     }
     writeln!(
-        to,
+        out,
         "\n{:<11}{:<26}{:>8}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}",
         "ms", "", "count", "mean", "p50", "p90", "p95", "p99", "max"
     )?;
     for (name, description, LatencySummary { count, mean, p50, p90, p95, p99, max }) in
         latencies(report)
     {
-        write!(to, "{name:<11}{description:<26}{count:>8}")?;
+        write!(out, "{name:<11}{description:<26}{count:>8}")?;
         for value in [mean, p50, p90, p95, p99, max] {
-            write!(to, "{:>10}", if count > 0 { millis(value) } else { "-".to_owned() })?;
+            write!(out, "{:>10}", if count > 0 { millis(value) } else { "-".to_owned() })?;
         }
-        writeln!(to)?;
+        writeln!(out)?;
     }
     if !report.run.scenario.arrivals.is_open() {
         writeln!(
-            to,
+            out,
             "A closed loop sends fewer requests to a slow server: its latencies are lower than those of independent clients."
         )?;
     }
     let generator = &report.generator;
     writeln!(
-        to,
+        out,
         "\ngenerator   sent {} ms late at p50, {} at p99; woke {} late at p99",
         millis(generator.lag.p50),
         millis(generator.lag.p99),
         millis(generator.timer_delay.p99)
     )?;
     if let Some(comparison) = &report.gateway {
-        write_gateway(comparison, to)?;
+        write_gateway(comparison, out)?;
     }
     if !report.slowest.is_empty() {
         let slowest = report.slowest.iter().map(|slow| {
@@ -159,7 +160,7 @@ fn write_report(report: &BenchReport, to: &mut String) -> std::fmt::Result {
             )
         });
         writeln!(
-            to,
+            out,
             "\nslowest first outputs, by request id: {}",
             slowest.collect::<Vec<_>>().join(", ")
         )?;
@@ -167,35 +168,36 @@ fn write_report(report: &BenchReport, to: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-fn write_gateway(comparison: &GatewayComparison, to: &mut String) -> std::fmt::Result {
+fn write_gateway(comparison: &GatewayComparison, out: &mut String) -> std::fmt::Result {
     writeln!(
-        to,
+        out,
         "\n{:<10}{:>16}{:>22}{:>22}{:>22}   client / gateway in ms, both in the gateway's buckets",
         "from sent", "count", "mean", "p50", "p99"
     )?;
     for row in &comparison.rows {
         let BucketedSummary { count, mean, p50, p99 } = row.client;
         let gateway = row.gateway;
-        write!(to, "{:<10}{:>16}", row.quantity, format!("{count} / {}", gateway.count))?;
+        write!(out, "{:<10}{:>16}", row.quantity, format!("{count} / {}", gateway.count))?;
         let pairs = [(Some(mean), Some(gateway.mean)), (p50, gateway.p50), (p99, gateway.p99)];
         for (client, gateway) in pairs {
-            write!(to, "{:>22}", beside(client, gateway))?;
+            write!(out, "{:>22}", format_client_and_gateway(client, gateway))?;
         }
-        writeln!(to)?;
+        writeln!(out)?;
     }
     let [client, gateway] = comparison.output_tokens;
-    writeln!(to, "output tokens: {client} / {gateway}")?;
-    writeln!(to, "{}", shared(comparison))
+    writeln!(out, "output tokens: {client} / {gateway}")?;
+    writeln!(out, "{}", shared_gateway_note(comparison))
 }
 
-/// Formats a value of the client and of the gateway in milliseconds.
-pub(super) fn beside(client: Option<f64>, gateway: Option<f64>) -> String {
+/// Formats a value of the client and a value of the gateway, both in seconds, as milliseconds.
+/// `None` is shown as `-`.
+pub(super) fn format_client_and_gateway(client: Option<f64>, gateway: Option<f64>) -> String {
     let format_value = |value: Option<f64>| value.map_or("-".to_owned(), millis);
     format!("{} / {}", format_value(client), format_value(gateway))
 }
 
-/// A note on whether client and gateway counted the same requests.
-pub(super) const fn shared(comparison: &GatewayComparison) -> &'static str {
+/// The line that states whether client and gateway counted the same number of requests.
+pub(super) const fn shared_gateway_note(comparison: &GatewayComparison) -> &'static str {
     if comparison.is_shared {
         "The counts differ: the gateway also served other clients, or did not see all requests of this run."
     } else {

@@ -15,6 +15,7 @@ pub struct TargetClient {
     client: HttpClient,
     idle: IdlePool,
     target: BackendAddress,
+    /// The value of the `Authorization` header. `None`: the requests have no such header.
     key: Option<HeaderValue>,
 }
 
@@ -24,27 +25,27 @@ pub enum TargetError {
     /// The server cannot be reached.
     #[error("{0} cannot be reached")]
     Send(String, #[source] SendError),
-    /// The server requires another key.
+    /// The server rejects the API key, or requires one: status 401 or 403.
     #[error("{0} refuses the key, or wants one ({1}); {2}")]
     Key(String, StatusCode, &'static str),
     /// The server responds with an error status.
     #[error("{0} responds to GET {1} with {2}: {3}")]
     Status(String, &'static str, StatusCode, &'static str),
-    /// The page has an unexpected format.
+    /// The page does not have the expected format.
     #[error("{0}{1} is not {2}")]
     Page(String, &'static str, &'static str),
 }
 
-/// Maximum size of a page in bytes.
+/// Maximum size of the model list or metrics page, in bytes.
 const MAX_PAGE_BYTES: usize = 64 << 20;
-/// Timeout for a page.
+/// Timeout for the response head of a page, and again for its body.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum length of an error message in characters.
+/// Maximum length of an error message that is kept, in characters.
 const MAX_ERROR_CHARS: usize = 300;
 const MODELS_PATH: &str = "/v1/models";
 
 impl TargetClient {
-    /// Creates a client for a server.
+    /// Creates a client of a server. `key` is the value of the `Authorization` header.
     pub fn new(client: HttpClient, target: BackendAddress, key: Option<HeaderValue>) -> Self {
         Self { client, idle: IdlePool::default(), target, key }
     }
@@ -54,26 +55,27 @@ impl TargetClient {
         &self.target
     }
 
-    /// Fetches the names of the served models.
+    /// Fetches the names of the models that the server serves.
     pub async fn models(&self) -> Result<Vec<String>, TargetError> {
         let hint = "is it a gateway or an OpenAI-compatible server?";
-        let page = self.page(MODELS_PATH, "give a key with --api-key-env or --api-key-file", hint);
+        let page =
+            self.fetch_page(MODELS_PATH, "give a key with --api-key-env or --api-key-file", hint);
         let page = page.await?;
         let list: Option<serde_json::Value> = serde_json::from_slice(&page).ok();
         let list = list.as_ref().and_then(|list| list["data"].as_array());
-        let not_a_list =
+        let format_error =
             || TargetError::Page(self.target.to_string(), MODELS_PATH, "a list of models");
-        let ids = list.ok_or_else(not_a_list)?.iter().map(|model| model["id"].as_str());
-        ids.map(|id| id.map(str::to_owned)).collect::<Option<_>>().ok_or_else(not_a_list)
+        let ids = list.ok_or_else(format_error)?.iter().map(|model| model["id"].as_str());
+        ids.map(|id| id.map(str::to_owned)).collect::<Option<_>>().ok_or_else(format_error)
     }
 
-    /// Fetches the metrics page.
+    /// Fetches the metrics page of the gateway. The target must be an admin listener.
     pub async fn metrics(&self) -> Result<Bytes, TargetError> {
         let hint = "--admin must be the address of the admin listener, port 9090 by default";
-        self.page("/metrics", "set TOKENWEIR_ADMIN_TOKEN", hint).await
+        self.fetch_page("/metrics", "set TOKENWEIR_ADMIN_TOKEN", hint).await
     }
 
-    async fn page(
+    async fn fetch_page(
         &self,
         path: &'static str,
         key_hint: &'static str,
@@ -123,8 +125,9 @@ impl TargetClient {
     }
 }
 
-/// Extracts the message of an error response, from OpenAI's error object or from plain text.
-pub(super) fn message(body: &[u8]) -> Option<String> {
+/// Extracts the message of an error response: from the error object of the OpenAI API, from a field
+/// `message`, or else the whole body as text. `None`: the body is empty.
+pub(super) fn error_message(body: &[u8]) -> Option<String> {
     let json: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let json = json.as_ref();
     let nested = json.and_then(|json| json["error"]["message"].as_str());
@@ -141,7 +144,7 @@ mod tests {
 
     #[test]
     fn an_error_message_is_extracted_without_its_envelope_and_control_characters() {
-        let extract = |body: &str| message(body.as_bytes());
+        let extract = |body: &str| error_message(body.as_bytes());
         assert_eq!(extract(r#"{"error":{"message":"no model"}}"#).as_deref(), Some("no model"));
         assert_eq!(extract(r#"{"message":"no"}"#).as_deref(), Some("no"));
         assert_eq!(extract("<h1>\u{1b}[31mno\n").as_deref(), Some("<h1> [31mno"));

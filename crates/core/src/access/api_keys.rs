@@ -15,23 +15,25 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The keys of all tenants, indexed by digest.
+/// The keys of all tenants, indexed by their digests.
 #[derive(Debug, Default)]
 pub struct ApiKeys {
+    /// The keys by [`KeyDigest::lookup_hash`].
     by_digest: HashMap<u64, Arc<ApiKey>>,
     tenants: HashMap<Arc<str>, Arc<Tenant>>,
-    /// Tenants that are label values of metrics: those of this and earlier files, at most
-    /// [`MAX_TENANTS`].
+    /// Names of the tenants of this key file and of earlier key files that are label values of
+    /// metrics; at most [`MAX_TENANTS`]. Further tenants share one label value.
     tenant_labels: BTreeSet<Arc<str>>,
 }
 
-/// A valid key.
+/// A key of the key file, with its tenant and the usage of both.
 #[derive(Debug)]
 pub struct ApiKey {
     digest: KeyDigest,
-    /// Principal of requests with this key.
+    /// Principal of requests with this key: the names of the tenant and of the key.
     pub caller: Arc<ClientIdentity>,
     tenant: Arc<Tenant>,
+    /// Limits and usage of this key alone.
     usage_limiter: UsageLimiter,
 }
 
@@ -40,18 +42,20 @@ struct Tenant {
     tier: Option<Tier>,
     models: ModelAllowlist,
     permissions: Permissions,
+    /// Limits and usage of all keys of the tenant together.
     usage_limiter: UsageLimiter,
-    /// By key name.
+    /// Limits and usage of each key, by key name.
     key_usage_limiters: HashMap<Arc<str>, UsageLimiter>,
 }
 
 /// Header in which Anthropic clients send their key.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Greatest length in bytes of a key that is hashed, so that long headers cost no CPU time.
+/// Greatest length of a key in bytes. A longer key is rejected before it is hashed, so that long
+/// headers cost no CPU time.
 const MAX_KEY_BYTES: usize = 512;
 
-/// The token of an `Authorization: Bearer` header.
+/// The token of an `Authorization: Bearer` header. `None`: the request has no such header.
 pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
@@ -74,31 +78,32 @@ fn presented_key(headers: &HeaderMap) -> Option<&[u8]> {
 // === impl ApiKeys ===
 
 impl ApiKeys {
-    /// The keys of a validated file. Tenants and keys that `previous` has under the same names
-    /// keep their usage.
+    /// The keys of a validated key file. Tenants and keys keep the usage that `previous` has for
+    /// the same names.
     pub fn new(key_file: &KeyFile, previous: &Self) -> Self {
-        let mut all = Self { tenant_labels: previous.tenant_labels.clone(), ..Self::default() };
+        let mut api_keys =
+            Self { tenant_labels: previous.tenant_labels.clone(), ..Self::default() };
         for entry in &key_file.tenants {
             let name: Arc<str> = entry.name.as_str().into();
-            if all.tenant_labels.len() < MAX_TENANTS {
-                all.tenant_labels.insert(name.clone());
+            if api_keys.tenant_labels.len() < MAX_TENANTS {
+                api_keys.tenant_labels.insert(name.clone());
             }
             let tenant = Arc::new(Tenant::new(entry, previous.tenants.get(&name)));
             for key in &entry.keys {
                 let principal = ClientIdentity {
                     tenant: name.clone(),
                     key: key.name.as_str().into(),
-                    is_tenant_label: all.tenant_labels.contains(&name),
+                    is_tenant_label: api_keys.tenant_labels.contains(&name),
                 };
                 let key = ApiKey::new(key, principal, tenant.clone());
-                all.by_digest.insert(key.digest.lookup_hash(), Arc::new(key));
+                api_keys.by_digest.insert(key.digest.lookup_hash(), Arc::new(key));
             }
-            all.tenants.insert(name, tenant);
+            api_keys.tenants.insert(name, tenant);
         }
-        all
+        api_keys
     }
 
-    /// The key of a request. `None`: the request has no key, or an unknown one.
+    /// The key of a request. `None`: the request has no key, or the key is unknown.
     pub fn authenticate(&self, headers: &HeaderMap) -> Option<&Arc<ApiKey>> {
         let token = presented_key(headers).filter(|token| token.len() <= MAX_KEY_BYTES)?;
         let digest = KeyDigest::from_key(token);
@@ -130,7 +135,7 @@ impl ApiKeys {
         self.by_digest.is_empty()
     }
 
-    /// Number of open requests of each tenant.
+    /// Names of all tenants, with their numbers of open requests.
     pub fn open(&self) -> impl Iterator<Item = (&Arc<str>, u32)> {
         self.tenants.iter().map(|(name, tenant)| (name, tenant.usage_limiter.open()))
     }
@@ -145,7 +150,7 @@ impl ApiKey {
         Self { digest: entry.hash, caller: Arc::new(principal), tenant, usage_limiter }
     }
 
-    /// Tier of the tenant. `None`: the key file has none.
+    /// Tier of the tenant. `None`: the key file has no tier for the tenant.
     pub fn tier(&self) -> Option<&Tier> {
         self.tenant.tier.as_ref()
     }
@@ -155,12 +160,13 @@ impl ApiKey {
         &self.tenant.models
     }
 
-    /// Engine-control fields that requests with this key may use.
+    /// Permissions for engine-control fields that requests with this key may use.
     pub fn allowed(&self) -> Permissions {
         self.tenant.permissions
     }
 
-    /// Starts a request if the limits allow it. Also returns the quota that remains afterwards.
+    /// Starts a request if the limits of the tenant and of the key allow it. Also returns the quota
+    /// that remains afterwards. The error is [`GatewayError::RateLimited`].
     pub fn enter(
         &self,
         now: Instant,
@@ -171,21 +177,20 @@ impl ApiKey {
 
 impl Tenant {
     fn new(entry: &TenantEntry, previous: Option<&Arc<Self>>) -> Self {
-        let usage_limiter = |limits, previous: Option<&UsageLimiter>| UsageLimiter {
+        let limiter_with_usage = |limits, previous: Option<&UsageLimiter>| UsageLimiter {
             limits,
             meter: previous.map(|limiter| limiter.meter.clone()).unwrap_or_default(),
         };
         let key_usage_limiter = |key: &KeyEntry| {
             let name: Arc<str> = key.name.as_str().into();
             let previous = previous.and_then(|tenant| tenant.key_usage_limiters.get(&name));
-            let usage_limiter = usage_limiter(key.limits, previous);
-            (name, usage_limiter)
+            (name, limiter_with_usage(key.limits, previous))
         };
         Self {
             tier: entry.tier.as_deref().map(|tier| Tier::Known(tier.into())),
             models: ModelAllowlist::new(entry.models.as_deref()),
             permissions: Permissions::new(&entry.allow),
-            usage_limiter: usage_limiter(
+            usage_limiter: limiter_with_usage(
                 entry.limits,
                 previous.map(|tenant| &tenant.usage_limiter),
             ),

@@ -1,5 +1,5 @@
-//! Tokens that a request is charged with when it has ended: the usage that the engine reported, or
-//! the best estimate without it.
+//! Tokens that a tenant and a key are charged with when a request has ended: the usage that the
+//! engine reported, or an estimate if the engine reported none.
 
 use crate::openai::Api;
 use crate::record::{Outcome, RequestRecord};
@@ -8,7 +8,7 @@ use crate::resilience::FailureKind;
 /// Tokens charged to a tenant and a key for one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TokenCharge {
-    /// Prompt tokens, including cached ones.
+    /// Prompt tokens, including those found in the prefix cache.
     pub input: u64,
     /// Output tokens.
     pub output: u64,
@@ -17,23 +17,24 @@ pub struct TokenCharge {
 impl TokenCharge {
     /// The charge of a request that has ended.
     ///
-    /// vLLM reports the prompt tokens at the end of a response. If the client disconnected before,
-    /// or its own timeout ended the request, the predicted prompt tokens are charged: otherwise
-    /// disconnecting early would be free. A request that failed because of its backend is charged
-    /// with the reported tokens and the output that arrived.
+    /// vLLM reports the prompt tokens at the end of a response. If the client disconnected earlier,
+    /// or the timeout that the client set expired, the predicted prompt tokens are charged:
+    /// otherwise an early disconnect would cost nothing. A request that failed because of its
+    /// backend is charged with the reported tokens and with the output that arrived.
     pub fn from_record(record: &RequestRecord) -> Self {
         let observed = &record.observed;
         let last_failure = record.attempts.last().and_then(|attempt| attempt.failure);
-        let is_served = matches!(record.outcome, Outcome::Ok | Outcome::Cancelled)
+        let is_ok_or_ended_by_client = matches!(record.outcome, Outcome::Ok | Outcome::Cancelled)
             || last_failure == Some(FailureKind::ClientTimeout.as_str());
         let generates = record.api.is_some_and(Api::generates);
-        let predicted = || Some(record.selected_candidate()?.candidate.prompt.round() as u64);
-        let is_charged = is_served && generates && !record.attempts.is_empty();
-        let input = observed.usage.input.or_else(|| predicted().filter(|_| is_charged));
+        let predicted_tokens =
+            || Some(record.selected_candidate()?.candidate.prompt.round() as u64);
+        let is_charged = is_ok_or_ended_by_client && generates && !record.attempts.is_empty();
+        let input = observed.usage.input.or_else(|| predicted_tokens().filter(|_| is_charged));
         Self { input: input.unwrap_or(0), output: record.output_tokens().unwrap_or(0) }
     }
 
-    /// Prompt and output tokens.
+    /// Sum of the prompt and output tokens.
     pub fn total(&self) -> u64 {
         self.input.saturating_add(self.output)
     }

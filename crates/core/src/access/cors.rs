@@ -1,8 +1,8 @@
 //! Cross-origin resource sharing (CORS): answers preflight requests and sets the CORS headers of
 //! responses.
 //!
-//! Credentialed requests (cookies) are never allowed. API keys are sent in a header, which a page
-//! of another origin cannot make a browser send.
+//! No response allows credentialed requests, which browsers send with cookies. API keys are not
+//! affected: a script sets them in a header, so a web page without a key cannot send one.
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -25,7 +25,9 @@ pub struct CorsSettings {
 /// CORS policy, built from [`CorsSettings`].
 #[derive(Debug, Clone, Default)]
 pub struct Cors {
+    /// Allowed origins, without `*`.
     origins: Vec<HeaderValue>,
+    /// Whether the settings contain `*`.
     allows_any_origin: bool,
 }
 
@@ -37,18 +39,19 @@ const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
      x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, \
      x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens",
 );
-/// Time for which browsers cache a preflight response: 10 minutes. An origin that is removed from
-/// the configuration may be used for that long.
+/// Time for which browsers cache a preflight response: 10 minutes. After an origin is removed from
+/// the configuration, browsers may send its requests for as long.
 const PREFLIGHT_MAX_AGE_SECONDS: HeaderValue = HeaderValue::from_static("600");
 
 impl CorsSettings {
-    /// Index of the first origin that is invalid: no browser sends it.
+    /// Index of the first origin that is neither `*` nor an origin as browsers send it. `None`: all
+    /// origins are valid.
     pub fn stray(&self) -> Option<usize> {
         self.origins.iter().position(|origin| origin != ANY_ORIGIN && !is_origin(origin))
     }
 }
 
-/// Whether a text is a scheme, a host and an optional port, in lower case, without a path.
+/// Whether a text consists of a scheme, a host and an optional port, in lower case, without a path.
 fn is_origin(text: &str) -> bool {
     let uri: Option<Uri> = text.parse().ok();
     let rebuilt = uri.and_then(|uri| {
@@ -61,17 +64,17 @@ fn is_origin(text: &str) -> bool {
 // === impl Cors ===
 
 impl Cors {
-    /// The policy of validated settings. Invalid origins are ignored.
+    /// The policy of validated settings. An origin that is not a valid header value is ignored.
     pub fn new(settings: &CorsSettings) -> Self {
-        let named = settings.origins.iter().filter(|origin| *origin != ANY_ORIGIN);
+        let named_origins = settings.origins.iter().filter(|origin| *origin != ANY_ORIGIN);
         Self {
-            origins: named.filter_map(|origin| origin.parse().ok()).collect(),
+            origins: named_origins.filter_map(|origin| origin.parse().ok()).collect(),
             allows_any_origin: settings.origins.iter().any(|origin| origin == ANY_ORIGIN),
         }
     }
 
-    /// The headers of the response to a preflight request. `None`: the request is not a preflight
-    /// request, or its origin is not allowed.
+    /// The headers of the response to a preflight request with this method and these headers.
+    /// `None`: the request is not a preflight request, or its origin is not allowed.
     pub fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<HeaderMap> {
         let is_preflight =
             method == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
@@ -81,7 +84,7 @@ impl Cors {
         self.insert_allow_origin(origin, &mut response);
         response.insert(ACCESS_CONTROL_ALLOW_METHODS, ALLOWED_METHODS);
         response.insert(ACCESS_CONTROL_MAX_AGE, PREFLIGHT_MAX_AGE_SECONDS);
-        // All requested headers are allowed: SDKs send various headers, and none is a risk.
+        // All requested headers are allowed: SDKs send many different headers, and none is a risk.
         if let Some(requested) = headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
             response.insert(ACCESS_CONTROL_ALLOW_HEADERS, requested.clone());
             response.append(VARY, HeaderValue::from(ACCESS_CONTROL_REQUEST_HEADERS));
@@ -89,8 +92,8 @@ impl Cors {
         Some(response)
     }
 
-    /// Sets the CORS headers of a response to a request from `origin`, and removes those of the
-    /// backend.
+    /// Sets the CORS headers of a response to a request from `origin`, and removes the CORS headers
+    /// that the backend set. `None`: the request has no `Origin` header.
     pub fn apply(&self, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
         remove_backend_cors_headers(headers);
         if let Some(origin) = origin.filter(|origin| self.allows_origin(origin)) {
@@ -164,8 +167,10 @@ mod tests {
         assert!(cors.preflight(&Method::POST, &headers).is_none());
         headers.remove(ACCESS_CONTROL_REQUEST_METHOD);
         assert!(cors.preflight(&Method::OPTIONS, &headers).is_none());
-        let off = Cors::default();
-        assert!(off.preflight(&Method::OPTIONS, &preflight_headers("https://a.example")).is_none());
+        let disabled = Cors::default();
+        assert!(
+            disabled.preflight(&Method::OPTIONS, &preflight_headers("https://a.example")).is_none()
+        );
     }
 
     #[test]
@@ -187,14 +192,15 @@ mod tests {
 
     #[test]
     fn an_invalid_origin_is_found() {
-        let stray =
+        let invalid_index =
             |origin: &str| CorsSettings { origins: vec!["*".into(), origin.into()] }.stray();
-        for good in ["https://a.example", "http://localhost:3000", "https://[::1]:8443"] {
-            assert_eq!(stray(good), None, "{good}");
+        for valid in ["https://a.example", "http://localhost:3000", "https://[::1]:8443"] {
+            assert_eq!(invalid_index(valid), None, "{valid}");
         }
-        let bad = ["https://a.example/", "a.example", "https://A.example", "https://u@a", "", "*."];
-        for bad in bad {
-            assert_eq!(stray(bad), Some(1), "{bad}");
+        let all_invalid =
+            ["https://a.example/", "a.example", "https://A.example", "https://u@a", "", "*."];
+        for invalid in all_invalid {
+            assert_eq!(invalid_index(invalid), Some(1), "{invalid}");
         }
     }
 }

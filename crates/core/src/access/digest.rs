@@ -5,19 +5,20 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 use subtle::ConstantTimeEq;
 
-/// SHA-256 of a key, written as `sha256:` and 64 hexadecimal digits.
+/// SHA-256 of a key or a secret, written as `sha256:` and 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct KeyDigest([u8; 32]);
 
-const PREFIX: &str = "sha256:";
+/// Prefix of a digest in text form.
+const DIGEST_PREFIX: &str = "sha256:";
 
-/// Prefix of generated keys, so that people and secret scanners recognize them.
+/// Prefix of generated keys, by which people and secret scanners recognize them.
 const KEY_PREFIX: &str = "sk-tw-";
 
 const INVALID_DIGEST_MESSAGE: &str =
     "this is not the hash of a key; use a sha256: hash from tokenweir keygen";
 
-/// Formats a new key. `random` must be cryptographically random.
+/// Formats a new key. `random` must come from a cryptographic random number generator.
 pub fn mint(random: [u8; 32]) -> String {
     format!("{KEY_PREFIX}{}", to_hex(&random))
 }
@@ -35,20 +36,20 @@ impl KeyDigest {
         self.0.ct_eq(&other.0).into()
     }
 
-    /// First 64 bits of the digest, as a hash table key. They reveal nothing about the key.
+    /// First 64 bits of the digest, as a hash table key. They reveal nothing about the API key.
     pub(super) fn lookup_hash(&self) -> u64 {
-        let mut first = [0; 8];
-        first.copy_from_slice(&self.0[..8]);
-        u64::from_be_bytes(first)
+        let mut first_bytes = [0; 8];
+        first_bytes.copy_from_slice(&self.0[..8]);
+        u64::from_be_bytes(first_bytes)
     }
 
-    /// The digest itself, as a key for another algorithm.
+    /// The 32 bytes of the digest, as a key for another algorithm.
     pub(super) fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let digits = text.strip_prefix(PREFIX)?.as_bytes();
+        let digits = text.strip_prefix(DIGEST_PREFIX)?.as_bytes();
         let mut bytes = [0; 32];
         if digits.len() != 2 * bytes.len() {
             return None;
@@ -65,13 +66,13 @@ fn hex_digit(character: u8) -> Option<u32> {
 }
 
 pub(super) fn to_hex(bytes: &[u8]) -> String {
-    let halves = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    halves.filter_map(|half| char::from_digit(half.into(), 16)).collect()
+    let nibbles = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    nibbles.filter_map(|nibble| char::from_digit(nibble.into(), 16)).collect()
 }
 
 impl fmt::Display for KeyDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}{}", to_hex(&self.0))
+        write!(f, "{DIGEST_PREFIX}{}", to_hex(&self.0))
     }
 }
 
@@ -82,7 +83,8 @@ impl fmt::Debug for KeyDigest {
 }
 
 impl<'de> Deserialize<'de> for KeyDigest {
-    /// The error message must not quote the value: it may be a key in the place of its hash.
+    /// The error message must not quote the value: an operator may have entered the key itself
+    /// instead of its hash.
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text =
             String::deserialize(from).map_err(|_| D::Error::custom(INVALID_DIGEST_MESSAGE))?;
@@ -95,13 +97,14 @@ mod tests {
     use super::*;
 
     /// From FIPS 180-2, appendix B.1.
-    const ABC: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    const DIGEST_OF_ABC: &str =
+        "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]
     fn a_digest_is_the_sha256_of_the_key() {
-        assert_eq!(KeyDigest::from_key(b"abc").to_string(), ABC);
-        assert!(KeyDigest::parse(ABC).unwrap().is_same(&KeyDigest::from_key(b"abc")));
-        assert!(KeyDigest::parse(&ABC.to_uppercase().replace("SHA", "sha")).is_some());
+        assert_eq!(KeyDigest::from_key(b"abc").to_string(), DIGEST_OF_ABC);
+        assert!(KeyDigest::parse(DIGEST_OF_ABC).unwrap().is_same(&KeyDigest::from_key(b"abc")));
+        assert!(KeyDigest::parse(&DIGEST_OF_ABC.to_uppercase().replace("SHA", "sha")).is_some());
     }
 
     #[test]
@@ -110,11 +113,11 @@ mod tests {
             "",
             "sha256:",
             "sk-tw-123",
-            &ABC[..ABC.len() - 1],
-            &format!("{ABC}0"),
-            &ABC.replace('b', "g"),
-            &ABC.replace("sha256", "sha512"),
-            &ABC.replacen("ba", "+a", 1),
+            &DIGEST_OF_ABC[..DIGEST_OF_ABC.len() - 1],
+            &format!("{DIGEST_OF_ABC}0"),
+            &DIGEST_OF_ABC.replace('b', "g"),
+            &DIGEST_OF_ABC.replace("sha256", "sha512"),
+            &DIGEST_OF_ABC.replacen("ba", "+a", 1),
         ] {
             assert_eq!(KeyDigest::parse(text), None, "{text}");
         }

@@ -18,18 +18,18 @@ pub struct KeyFile {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TenantEntry {
-    /// Name in logs, spans and metrics.
+    /// Name of the tenant in logs, spans and metrics.
     pub name: String,
-    /// Tier of its requests. `None`: determined by the configuration.
+    /// Tier of the requests of the tenant. `None`: the configuration determines the tier.
     #[serde(default)]
     pub tier: Option<String>,
-    /// Models that the tenant may use: names, or prefixes that end with `*`. `None`: all.
+    /// Models that the tenant may use: names, or prefixes followed by `*`. `None`: all models.
     #[serde(default)]
     pub models: Option<Vec<String>>,
-    /// Engine-control fields that the tenant may use, besides those that all tenants may use.
+    /// Permissions for engine-control fields, in addition to the permissions of all tenants.
     #[serde(default)]
     pub allow: Vec<Permission>,
-    /// Limits of all its keys together.
+    /// Limits of all keys of the tenant together.
     #[serde(default)]
     pub limits: UsageLimits,
     /// API keys of the tenant.
@@ -40,11 +40,11 @@ pub struct TenantEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyEntry {
-    /// Name in logs.
+    /// Name of the key in logs.
     pub name: String,
     /// Digest of the key.
     pub hash: KeyDigest,
-    /// Limits of this key, in addition to those of its tenant.
+    /// Limits of this key. The limits of its tenant also apply.
     #[serde(default)]
     pub limits: UsageLimits,
 }
@@ -58,16 +58,16 @@ pub struct KeyFileError {
     pub problem: String,
 }
 
-/// Greatest number of tenants. Each is a label value of metrics.
+/// Greatest number of tenants in a key file. The name of each tenant is a label value of metrics.
 pub(super) const MAX_TENANTS: usize = 1_000;
 
-/// Greatest length of a name in bytes.
+/// Greatest length of the name of a tenant or a key, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 
 // === impl KeyFile ===
 
 impl KeyFile {
-    /// Validates the file and returns the first error. `tiers`: the tiers that tenants may have.
+    /// Validates the file. Returns the first error. `tiers`: the tiers in the configuration.
     pub fn check<T: AsRef<str>>(&self, tiers: &[T]) -> Result<(), KeyFileError> {
         if self.tenants.len() > MAX_TENANTS {
             let problem = format!(
@@ -79,12 +79,12 @@ impl KeyFile {
         let mut hashes = HashMap::new();
         for (index, tenant) in self.tenants.iter().enumerate() {
             let path = format!("tenants.{index}");
-            let earlier = self.tenants.iter().take(index).map(|tenant| &tenant.name);
-            check_name(&path, &tenant.name, earlier)?;
+            let earlier_names = self.tenants.iter().take(index).map(|tenant| &tenant.name);
+            check_name(&path, &tenant.name, earlier_names)?;
             tenant.check(&path, tiers)?;
             for (index, key) in tenant.keys.iter().enumerate() {
-                let owner = format!("`{}` of `{}`", key.name, tenant.name);
-                if let Some(other) = hashes.insert(key.hash.lookup_hash(), owner) {
+                let key_name = format!("`{}` of `{}`", key.name, tenant.name);
+                if let Some(other) = hashes.insert(key.hash.lookup_hash(), key_name) {
                     let problem = format!("duplicate hash: the key {other} has the same one");
                     return Err(key_file_error(&format!("{path}.keys.{index}.hash"), problem));
                 }
@@ -97,18 +97,18 @@ impl KeyFile {
 impl TenantEntry {
     fn check<T: AsRef<str>>(&self, path: &str, tiers: &[T]) -> Result<(), KeyFileError> {
         if let Some(tier) = &self.tier
-            && !tiers.iter().any(|known| known.as_ref() == tier)
+            && !tiers.iter().any(|configured| configured.as_ref() == tier)
         {
             // The value is not quoted: it may be a key that was entered in the wrong place.
             let problem = "unknown tier: it is not in `tiers` of the configuration";
             return Err(key_file_error(&format!("{path}.tier"), problem));
         }
         let mut models = self.models.iter().flatten();
-        let is_pattern = |model: &String| {
+        let is_valid_model = |model: &String| {
             let name = model.strip_suffix('*').unwrap_or(model);
             !model.is_empty() && !name.contains('*')
         };
-        if let Some(index) = models.position(|model| !is_pattern(model)) {
+        if let Some(index) = models.position(|model| !is_valid_model(model)) {
             let problem = "invalid model: write a name, or a prefix followed by one `*`";
             return Err(key_file_error(&format!("{path}.models.{index}"), problem));
         }
@@ -125,17 +125,17 @@ impl TenantEntry {
 fn check_name<'a>(
     path: &str,
     name: &String,
-    mut earlier: impl Iterator<Item = &'a String>,
+    mut earlier_names: impl Iterator<Item = &'a String>,
 ) -> Result<(), KeyFileError> {
     let path = format!("{path}.name");
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let is_name = (1..=MAX_NAME_BYTES).contains(&name.len()) && name.chars().all(is_plain);
-    if !is_name || name.starts_with('_') {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let is_valid = (1..=MAX_NAME_BYTES).contains(&name.len()) && name.chars().all(is_allowed);
+    if !is_valid || name.starts_with('_') {
         let problem = "invalid name: use 1 to 64 letters, digits, `-`, `_` and `.`, and do not \
                        begin with `_`";
         return Err(key_file_error(&path, problem));
     }
-    if earlier.any(|other| other == name) {
+    if earlier_names.any(|other| other == name) {
         return Err(key_file_error(&path, "duplicate name: another entry of this list has it"));
     }
     Ok(())

@@ -3,12 +3,14 @@
 //! ```text
 //! key          the key file has its SHA-256; the presented key is hashed and the digests are
 //!              compared in constant time
-//! limits       those of the tenant and those of the key must both hold
-//! requests     a request starts if used + 1 ≤ limit, and adds 1
-//! tokens       a request starts if used < limit; its tokens are added when its response has ended.
-//!              They may exceed the limit; the excess must drain before another request starts
+//! limits       a request must be within the limits of its tenant and within those of its key
+//! requests     limit per minute: a request starts if used + 1 ≤ limit, and then used grows by 1
+//! tokens       limit per minute: a request starts if used < limit. When its response has ended,
+//!              used grows by its tokens and may exceed the limit. No further request starts
+//!              until used is below the limit again
 //! used         falls by limit ÷ 60 per second, to 0 at least (leaky bucket)
-//! concurrency  open requests: each until its response has ended or its client has disconnected
+//! concurrency  limit of open requests: a request is open until its response has ended or its
+//!              client has disconnected
 //! ```
 //!
 //! A fast hash is sufficient: a key has 256 random bits and cannot be guessed. Passwords would need

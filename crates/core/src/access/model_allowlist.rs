@@ -1,6 +1,6 @@
-//! Models that a tenant may use, by the names in client requests.
+//! The models that a tenant may use, identified by the model names that clients request.
 
-/// Allowed model names and prefixes (written with a final `*`).
+/// Allowed model names, and prefixes of allowed model names. A prefix is written with a final `*`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ModelAllowlist(Option<Vec<ModelPattern>>);
 
@@ -14,13 +14,13 @@ impl ModelAllowlist {
     /// Allows all models.
     pub const ALL: Self = Self(None);
 
-    /// Allows the models of a list. `None`: all models.
+    /// Allows the models of a list: names, or prefixes with a final `*`. `None`: allows all models.
     pub(super) fn new(list: Option<&[String]>) -> Self {
         Self(list.map(|list| list.iter().map(|text| ModelPattern::parse(text)).collect()))
     }
 
-    /// Whether a model is allowed. `None`: the model is not known. It is allowed only if all models
-    /// are.
+    /// Whether a request for `model` is allowed. `None`: the requested model is not known. The
+    /// request is then allowed only if all models are allowed.
     pub fn allow(&self, model: Option<&str>) -> bool {
         match (&self.0, model) {
             (None, _) => true,

@@ -10,22 +10,23 @@ use std::fmt;
 #[derive(Clone)]
 pub struct SaltKey(hmac::Key);
 
-/// Secret if none is configured. Anyone can then compute the salts, but a tenant still cannot
-/// choose the salt of another tenant.
+/// Secret of a gateway without a configured secret. Anyone can compute the salts that follow from
+/// it, but a tenant cannot make the gateway use the salt of another tenant.
 const DEFAULT_SECRET: [u8; 32] = [0; 32];
 
 impl SaltKey {
-    /// A salt key from the digest of a secret that all gateways of a deployment share.
+    /// A salt key from the digest of a secret that all gateways of a deployment share. `None`: no
+    /// secret is configured.
     pub fn new(secret: Option<KeyDigest>) -> Self {
         let bytes = secret.map_or(DEFAULT_SECRET, |digest| *digest.bytes());
         Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
     }
 
-    /// The salt of a request: 64 hexadecimal digits, which vLLM accepts. `client_salt`: the
-    /// `cache_salt` in the request of the client.
+    /// The salt of a request: 64 hexadecimal digits, a format that vLLM accepts. `client_salt`: the
+    /// `cache_salt` in the request of the client. `None`: the request has no `cache_salt`.
     pub fn derive(&self, tenant: &str, client_salt: Option<&str>) -> String {
         let mut context = hmac::Context::with_key(&self.0);
-        // The length separates the name from the client salt.
+        // The length separates the tenant name from the client salt.
         context.update(&(tenant.len() as u64).to_le_bytes());
         context.update(tenant.as_bytes());
         context.update(&[u8::from(client_salt.is_some())]);

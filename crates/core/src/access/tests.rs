@@ -19,12 +19,13 @@ fn after(start: Instant, seconds: f64) -> Instant {
     start + Duration::from_secs_f64(seconds)
 }
 
+/// Limits per minute, and the limit of open requests. 0 sets no limit.
 fn limits(requests: u32, tokens: u32, concurrency: u32) -> UsageLimits {
-    let some = |limit| Some(limit).filter(|limit| *limit > 0);
+    let unless_zero = |limit| Some(limit).filter(|limit| *limit > 0);
     UsageLimits {
-        requests_per_minute: some(requests),
-        tokens_per_minute: some(tokens),
-        concurrency: some(concurrency),
+        requests_per_minute: unless_zero(requests),
+        tokens_per_minute: unless_zero(tokens),
+        concurrency: unless_zero(concurrency),
     }
 }
 
@@ -39,6 +40,7 @@ fn one_tenant_file(limits: UsageLimits, keys: Vec<KeyEntry>) -> KeyFile {
     KeyFile { tenants: vec![tenant] }
 }
 
+/// The keys of a key file with the tenant `a` and its key [`KEY`].
 fn keys(limits: UsageLimits, key_limits: UsageLimits) -> ApiKeys {
     ApiKeys::new(&one_tenant_file(limits, vec![entry("one", KEY, key_limits)]), &ApiKeys::default())
 }
@@ -92,9 +94,10 @@ fn a_key_is_authenticated_from_both_headers_and_nothing_else_is() {
 
 #[test]
 fn credentials_are_removed() {
-    let mut all = headers(&[("authorization", "Bearer k"), ("x-api-key", "k"), ("accept", "a")]);
-    remove_credentials(&mut all);
-    assert_eq!(all, headers(&[("accept", "a")]));
+    let mut request_headers =
+        headers(&[("authorization", "Bearer k"), ("x-api-key", "k"), ("accept", "a")]);
+    remove_credentials(&mut request_headers);
+    assert_eq!(request_headers, headers(&[("accept", "a")]));
 }
 
 #[test]
@@ -135,17 +138,17 @@ fn the_limits_of_a_tenant_and_of_its_key_both_hold() {
         vec![entry("one", KEY, limits(0, 0, 2)), entry("two", "sk-two", UsageLimits::default())],
     );
     let keys = ApiKeys::new(&file, &ApiKeys::default());
-    let two = keys.authenticate(&headers(&[("x-api-key", "sk-two")])).unwrap();
-    let (one, now) = (authenticated_key(&keys), start());
-    let permits = [one.enter(now).1.unwrap(), one.enter(now).1.unwrap()];
+    let key_two = keys.authenticate(&headers(&[("x-api-key", "sk-two")])).unwrap();
+    let (key_one, now) = (authenticated_key(&keys), start());
+    let permits = [key_one.enter(now).1.unwrap(), key_one.enter(now).1.unwrap()];
     let concurrency = Some((RateLimitKind::Concurrency, 1));
-    assert_eq!(rejection(one.enter(now)), concurrency, "limit of the key");
-    let third = two.enter(now).1.unwrap();
-    assert_eq!(rejection(two.enter(now)), concurrency, "limit of the tenant");
+    assert_eq!(rejection(key_one.enter(now)), concurrency, "limit of the key");
+    let third_permit = key_two.enter(now).1.unwrap();
+    assert_eq!(rejection(key_two.enter(now)), concurrency, "limit of the tenant");
     drop(permits);
     assert_eq!(keys.open().map(|(_, open)| open).collect::<Vec<_>>(), [1]);
-    assert_eq!(rejection(one.enter(now)), None);
-    drop(third);
+    assert_eq!(rejection(key_one.enter(now)), None);
+    drop(third_permit);
     assert_eq!(keys.open().map(|(_, open)| open).sum::<u32>(), 0);
 }
 
@@ -172,9 +175,12 @@ fn a_reload_keeps_usage_and_permits() {
     before.charge(&key.caller, TokenCharge { input: 1_200, output: 0 }, now);
     let new_key = entry("new", "sk-new", UsageLimits::default());
     let file = one_tenant_file(limits(0, 6_000, 1), vec![new_key]);
-    let middle = ApiKeys::new(&file, &before);
-    assert!(middle.authenticate(&headers(&[("x-api-key", KEY)])).is_none(), "the key was removed");
-    let new = middle.authenticate(&headers(&[("x-api-key", "sk-new")])).unwrap();
+    let reloaded = ApiKeys::new(&file, &before);
+    assert!(
+        reloaded.authenticate(&headers(&[("x-api-key", KEY)])).is_none(),
+        "the key was removed"
+    );
+    let new = reloaded.authenticate(&headers(&[("x-api-key", "sk-new")])).unwrap();
     assert_eq!(
         rejection(new.enter(now)),
         Some((RateLimitKind::Concurrency, 1)),
@@ -185,9 +191,9 @@ fn a_reload_keeps_usage_and_permits() {
     assert_eq!(status.tokens.unwrap().remaining, 4_800, "under the new limit");
     drop(permit);
     // The request of the old key ends after the reload: its tenant is charged.
-    middle.charge(&key.caller, TokenCharge { input: 4_800, output: 0 }, now);
+    reloaded.charge(&key.caller, TokenCharge { input: 4_800, output: 0 }, now);
     assert_eq!(rejection(new.enter(now)).unwrap().0, RateLimitKind::Tokens);
-    let empty = ApiKeys::new(&KeyFile { tenants: Vec::new() }, &middle);
+    let empty = ApiKeys::new(&KeyFile { tenants: Vec::new() }, &reloaded);
     empty.charge(&key.caller, TokenCharge { input: 1, output: 0 }, now);
     assert!(empty.is_empty() && empty.open().count() == 0);
 }
@@ -195,7 +201,7 @@ fn a_reload_keeps_usage_and_permits() {
 #[test]
 fn tenant_labels_stay_bounded_across_reloads() {
     let mut keys = ApiKeys::default();
-    let mut last: Option<Arc<ClientIdentity>> = None;
+    let mut last_principal: Option<Arc<ClientIdentity>> = None;
     for round in 0..50 {
         let tenants = (0..100).map(|number| TenantEntry {
             name: format!("t{}", round * 100 + number),
@@ -203,10 +209,11 @@ fn tenant_labels_stay_bounded_across_reloads() {
             ..one_tenant_file(UsageLimits::default(), Vec::new()).tenants.remove(0)
         });
         keys = ApiKeys::new(&KeyFile { tenants: tenants.collect() }, &keys);
-        last = keys.authenticate(&headers(&[("x-api-key", "sk-7")])).map(|key| key.caller.clone());
+        let key = keys.authenticate(&headers(&[("x-api-key", "sk-7")]));
+        last_principal = key.map(|key| key.caller.clone());
     }
     assert_eq!(keys.labels().count(), 1_000);
-    assert_eq!(last.unwrap().tenant_label(), "_other");
+    assert_eq!(last_principal.unwrap().tenant_label(), "_other");
     assert_eq!(keys.len(), 100, "removed tenants keep only their label");
 }
 
@@ -221,7 +228,7 @@ proptest! {
         let mut at = 0.0;
         let mut open: Vec<ConcurrencyPermit> = Vec::new();
         let (mut started, mut used) = (0_u32, 0.0_f64);
-        for (step, amount, which) in steps {
+        for (step, amount, permit_index) in steps {
             at += f64::from(amount) / 1_000.0;
             used = (used - 15.0 * f64::from(amount) / 1_000.0).max(0.0);
             let now = after(start, at);
@@ -237,7 +244,7 @@ proptest! {
                     }
                     Err(_) => {}
                 },
-                2 if !open.is_empty() => drop(open.swap_remove(which % open.len())),
+                2 if !open.is_empty() => drop(open.swap_remove(permit_index % open.len())),
                 _ => {
                     let charge = TokenCharge { input: 0, output: u64::from(amount) };
                     keys.charge(&key.caller, charge, now);

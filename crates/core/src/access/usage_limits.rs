@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Limits of a tenant or of a key. `None`: unlimited.
+/// Limits of a tenant or of a key. A field that is `None` sets no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UsageLimits {
@@ -16,24 +16,24 @@ pub struct UsageLimits {
     pub concurrency: Option<u32>,
 }
 
-/// Remaining quota of the limits per minute: that of the tenant or of the key, whichever is less.
-/// `None`: no such limit.
+/// Remaining quota of a request under the limits per minute. If both the tenant and the key have a
+/// limit, the field has the lower remaining quota of the two. `None`: neither has such a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateLimitStatus {
-    /// Quota of requests.
+    /// Remaining quota of requests.
     pub requests: Option<RemainingQuota>,
-    /// Quota of tokens.
+    /// Remaining quota of tokens.
     pub tokens: Option<RemainingQuota>,
 }
 
 /// Remaining quota of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemainingQuota {
-    /// The limit per minute.
+    /// The limit: requests or tokens per minute.
     pub limit: u32,
-    /// Quota that can be used now.
+    /// Requests or tokens that can be used now.
     pub remaining: u32,
-    /// Time until the whole limit is available again.
+    /// Time until `remaining` equals `limit` again, if nothing is used until then.
     pub reset: Duration,
 }
 
@@ -43,7 +43,7 @@ const REQUEST_LIMIT_HEADERS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-remaining-requests"),
     HeaderName::from_static("x-ratelimit-reset-requests"),
 ];
-/// Headers of the token quota, in the same order.
+/// Headers of the token quota: limit, remaining, reset.
 const TOKEN_LIMIT_HEADERS: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit-tokens"),
     HeaderName::from_static("x-ratelimit-remaining-tokens"),
@@ -53,7 +53,7 @@ const TOKEN_LIMIT_HEADERS: [HeaderName; 3] = [
 // === impl RateLimitStatus ===
 
 impl RateLimitStatus {
-    /// The lower remaining quota of each kind, where two limits hold.
+    /// The lower remaining quota of `self` and `other`, for requests and for tokens.
     pub(super) fn most_restrictive(self, other: Self) -> Self {
         Self {
             requests: RemainingQuota::lower_remaining(self.requests, other.requests),
@@ -81,19 +81,19 @@ impl RemainingQuota {
     }
 }
 
-/// Formats a duration like Go, as the OpenAI API does: `0s`, `250ms`, `1.5s`, `6m0s`, `1h0m0s`. The
-/// unit of the last digit is a millisecond.
+/// Formats a duration like Go, as the OpenAI API does: `0s`, `250ms`, `1.5s`, `6m0s`, `1h0m0s`.
+/// Fractions of a millisecond are cut off.
 fn format_go_duration(duration: Duration) -> HeaderValue {
     let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
-    let fraction = format!("{}.{millis:03}", seconds % 60);
-    let rest = fraction.trim_end_matches('0').trim_end_matches('.');
+    let seconds_text = format!("{}.{millis:03}", seconds % 60);
+    let seconds_text = seconds_text.trim_end_matches('0').trim_end_matches('.');
     let text = match (seconds / 3_600, seconds / 60 % 60) {
         (0, 0) if seconds == 0 && millis > 0 => format!("{millis}ms"),
-        (0, 0) => format!("{rest}s"),
-        (0, minutes) => format!("{minutes}m{rest}s"),
-        (hours, minutes) => format!("{hours}h{minutes}m{rest}s"),
+        (0, 0) => format!("{seconds_text}s"),
+        (0, minutes) => format!("{minutes}m{seconds_text}s"),
+        (hours, minutes) => format!("{hours}h{minutes}m{seconds_text}s"),
     };
-    // Digits and letters are always a valid header value.
+    // This cannot fail: the text has only digits, letters and a dot.
     HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("0s"))
 }
 

@@ -1,15 +1,16 @@
-//! Measures the usage of tenants and keys and enforces their limits, with leaky buckets. Usage
-//! survives a reload of the key file, so a reload does not reset any limit.
+//! Measures the usage of tenants and keys with leaky buckets, and enforces their limits. The usage
+//! survives a reload of the key file.
 
 use super::usage_limits::{RateLimitStatus, RemainingQuota, UsageLimits};
 use crate::error::{GatewayError, RateLimitKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Limits of a tenant or a key, and its usage.
+/// Limits and usage of a tenant or a key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct UsageLimiter {
     pub(super) limits: UsageLimits,
+    /// Usage, shared with the limiter of the same tenant or key after a reload of the key file.
     pub(super) meter: Arc<UsageMeter>,
 }
 
@@ -24,23 +25,25 @@ struct UsageState {
     open_requests: u32,
 }
 
-/// Usage of one limit per minute.
+/// Usage of one limit per minute: requests or tokens.
 #[derive(Debug, Clone, Copy, Default)]
 struct LeakyBucket {
+    /// Requests or tokens used, less the part that has drained until `updated_at`.
     used: f64,
+    /// Time of the last update of `used`. `None`: `used` has never been updated.
     updated_at: Option<Instant>,
 }
 
-/// Permit of one open request of a tenant and a key. Dropping it returns it.
+/// Permit of one open request of a tenant and a key. The permit is returned when it is dropped.
 #[derive(Debug)]
 pub struct ConcurrencyPermit([Arc<UsageMeter>; 2]);
 
-/// Retry time of a request that was rejected by the concurrency limit. The time at which an open
-/// request ends is not known.
+/// Retry time of a request that was rejected by the concurrency limit. It is a constant because the
+/// time at which an open request ends is not known.
 const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Starts a request if the limits of its tenant and of its key allow it. `limiters`: those of the
-/// tenant and of the key, in this order. Also returns the quota that remains afterwards.
+/// Starts a request if the limits of its tenant and of its key allow it. `limiters`: the limiter of
+/// the tenant, then the limiter of the key. Also returns the quota that remains afterwards.
 pub(super) fn enter(
     limiters: [&UsageLimiter; 2],
     now: Instant,
@@ -51,9 +54,10 @@ pub(super) fn enter(
         usage.drain_buckets(&limiter.limits, now);
     }
     let pairs = usages.iter().zip(limiters);
-    let exceeded = pairs.filter_map(|(usage, limiter)| usage.exceeded_limit(&limiter.limits));
-    let exceeded = exceeded.max_by_key(|(_, _, wait)| *wait);
-    if exceeded.is_none() {
+    let exceeded_limits =
+        pairs.filter_map(|(usage, limiter)| usage.exceeded_limit(&limiter.limits));
+    let exceeded_limit = exceeded_limits.max_by_key(|(_, _, wait)| *wait);
+    if exceeded_limit.is_none() {
         for usage in &mut usages {
             usage.requests.used += 1.0;
             usage.open_requests += 1;
@@ -61,7 +65,7 @@ pub(super) fn enter(
     }
     let [tenant, key] =
         [0, 1].map(|index| usages[index].rate_limit_status(&limiters[index].limits));
-    let permit = match exceeded {
+    let permit = match exceeded_limit {
         Some((limited, allowed, wait)) => Err(GatewayError::RateLimited {
             limited,
             allowed,
@@ -72,7 +76,7 @@ pub(super) fn enter(
     (tenant.most_restrictive(key), permit)
 }
 
-/// Rounds up to whole seconds, at least 1.
+/// Rounds a wait up to whole seconds, at least 1.
 fn round_up_to_seconds(wait: Duration) -> u32 {
     u32::try_from(wait.as_millis().div_ceil(1_000)).unwrap_or(u32::MAX).max(1)
 }
@@ -118,8 +122,8 @@ impl UsageState {
         self.tokens.drain_since_update(limits.tokens_per_minute, now);
     }
 
-    /// The exceeded limit with the longest wait: its kind, its value and the wait. `None`: all
-    /// limits hold.
+    /// The exceeded limit with the longest wait: its kind, its value and the wait. `None`: no limit
+    /// is exceeded.
     fn exceeded_limit(&self, limits: &UsageLimits) -> Option<(RateLimitKind, u32, Duration)> {
         let UsageLimits { requests_per_minute, tokens_per_minute, concurrency } = *limits;
         let wait = |bucket: &LeakyBucket, limit: Option<u32>, amount| {
@@ -129,15 +133,15 @@ impl UsageState {
         let tokens = wait(&self.tokens, tokens_per_minute, 0.0);
         let concurrency = concurrency.filter(|limit| self.open_requests >= *limit);
         let concurrency = concurrency.map(|limit| (limit, CONCURRENCY_RETRY_AFTER));
-        let all = [
+        let limits_with_waits = [
             (RateLimitKind::Requests, requests),
             (RateLimitKind::Tokens, tokens),
             (RateLimitKind::Concurrency, concurrency),
         ];
-        let exceeded = all
+        let exceeded_limits = limits_with_waits
             .into_iter()
             .filter_map(|(kind, limit)| limit.map(|(allowed, wait)| (kind, allowed, wait)));
-        exceeded.max_by_key(|(_, _, wait)| *wait)
+        exceeded_limits.max_by_key(|(_, _, wait)| *wait)
     }
 
     fn rate_limit_status(&self, limits: &UsageLimits) -> RateLimitStatus {
@@ -151,7 +155,8 @@ impl UsageState {
 // === impl LeakyBucket ===
 
 impl LeakyBucket {
-    /// Reduces the usage by the time since the last update. Without a limit, the usage is reset.
+    /// Reduces the usage by the quota of the time since the last update. Without a limit, the usage
+    /// is set to 0.
     fn drain_since_update(&mut self, limit: Option<u32>, now: Instant) {
         let Some(limit) = limit else { return *self = Self::default() };
         let elapsed =
@@ -160,8 +165,9 @@ impl LeakyBucket {
         self.updated_at = self.updated_at.max(Some(now));
     }
 
-    /// Time until `amount` can be used, at least 1 ms. `None`: it can be used now. With an amount
-    /// of 0, any positive remainder is enough: the tokens of a request are not known at its start.
+    /// Time until `amount` requests or tokens can be used, at least 1 ms. `None`: they can be used
+    /// now. An amount of 0 waits until any quota remains: the tokens of a request are not known at
+    /// its start.
     fn time_until_available(&self, limit: u32, amount: f64) -> Option<Duration> {
         let excess = self.used + amount - f64::from(limit);
         let is_exceeded = if amount > 0.0 { excess > 0.0 } else { excess >= 0.0 };

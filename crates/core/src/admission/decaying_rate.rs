@@ -1,5 +1,5 @@
-//! Exponentially decaying rate of events per second, corrected for a start within the last time
-//! constants.
+//! Rate of events per second in which the weight of an event decays exponentially with its age. The
+//! divisor grows with the time since the start. Otherwise the rate would be too low at first.
 //!
 //! ```text
 //! rate = Σ e^(−age ÷ τ) ÷ (τ · (1 − e^(−elapsed ÷ τ)))
@@ -7,22 +7,24 @@
 
 use std::time::{Duration, Instant};
 
-/// Rate of events whose weights decay with age.
+/// Rate of events whose weights decay with their ages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DecayingRate {
+    /// Time from which on events are counted.
     started_at: Instant,
+    /// Time of the last event, or `started_at` without events.
     updated_at: Instant,
     /// Sum of the weights of all events at `updated_at`.
     weight: f64,
 }
 
-/// τ: age in seconds at which an event counts for 37 %.
+/// τ: age in seconds at which the weight of an event is 37 % of its first weight.
 const TIME_CONSTANT_SECONDS: f64 = 10.0;
-/// Least elapsed time over which a rate is computed.
+/// Least time since the start over which a rate is computed.
 const MIN_ELAPSED: Duration = Duration::from_millis(1);
 
 impl DecayingRate {
-    /// A rate without events, measured from `now` on.
+    /// A rate without events, which counts events from `now` on.
     pub(super) fn begin(now: Instant) -> Self {
         Self { started_at: now, updated_at: now, weight: 0.0 }
     }
@@ -33,7 +35,7 @@ impl DecayingRate {
         self.updated_at = now;
     }
 
-    /// Events per second. Without events: as if the first event happened now.
+    /// Events per second at `now`. A rate without events counts one event at `now`.
     pub(super) fn per_second(&self, now: Instant) -> f64 {
         let elapsed = now.saturating_duration_since(self.started_at).max(MIN_ELAPSED).as_secs_f64();
         let weight = if self.weight > 0.0 { self.weight_at(now) } else { 1.0 };

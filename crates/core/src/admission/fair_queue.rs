@@ -1,12 +1,12 @@
 //! Start-time fair queueing (Goyal, Vin and Cheng 1996) of the requests of one class among tenants,
 //! with tokens as the unit of service.
 //!
-//! The next request of a tenant starts at the virtual time at which its previous one finished. A
-//! tenant that requests more than its share therefore delays only itself, and a tenant with rare
-//! requests is served at once.
+//! The next request of a tenant starts at the virtual time at which the previous request of the
+//! tenant finished. A tenant that requests more than its share therefore delays only its own
+//! requests, and a tenant with few requests is served at once.
 //!
 //! ```text
-//! virtual start of a tenant   max(virtual time, its last virtual start + granted tokens)
+//! virtual start of a tenant   max(virtual time, last virtual start of the tenant + granted tokens)
 //! virtual time                greatest virtual start of the requests granted so far
 //! ```
 
@@ -15,16 +15,20 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The queued requests of one class.
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
+    /// Greatest virtual start of the granted requests, in tokens.
     virtual_time: u64,
+    /// Tenants by id. A tenant without requests stays stored while its virtual start is in the
+    /// future.
     tenants: BTreeMap<u64, TenantQueue>,
-    /// Tenants with requests, in service order: virtual start, oldest request, tenant.
+    /// Tenants with requests, in service order: virtual start, id of the oldest request, tenant id.
     service_order: BTreeSet<(u64, u64, u64)>,
 }
 
 #[derive(Debug, Default)]
 struct TenantQueue {
+    /// Virtual time at which the next request of the tenant starts, in tokens.
     virtual_start: u64,
-    /// The oldest request first.
+    /// Ids of the queued requests, the oldest first.
     request_ids: BTreeSet<u64>,
 }
 
@@ -32,10 +36,11 @@ struct TenantQueue {
 const MAX_IDLE_TENANTS: usize = 1_024;
 
 impl FairQueue {
-    /// Ids of the requests, tenant by tenant in service order.
-    pub(super) fn tickets(&self) -> impl Iterator<Item = u64> + '_ {
-        let order = self.service_order.iter();
-        let tenants = order.filter_map(|(_, _, tenant)| self.tenants.get(tenant));
+    /// Ids of the requests: all requests of the first tenant in service order, then all requests of
+    /// the second, and so on.
+    pub(super) fn request_ids_in_service_order(&self) -> impl Iterator<Item = u64> + '_ {
+        let service_order = self.service_order.iter();
+        let tenants = service_order.filter_map(|(_, _, tenant)| self.tenants.get(tenant));
         tenants.flat_map(|tenant| tenant.request_ids.iter().copied())
     }
 
@@ -44,34 +49,35 @@ impl FairQueue {
         self.tenants.get(&tenant).map_or(0, |tenant| tenant.request_ids.len())
     }
 
-    /// The tenant with the most requests: their number, and the id of its newest request.
+    /// Number of requests of the tenant with the most requests, and the id of its newest request.
     pub(super) fn largest_tenant(&self) -> Option<(usize, u64)> {
-        let newest =
+        let count_and_newest =
             |tenant: &TenantQueue| Some((tenant.request_ids.len(), *tenant.request_ids.last()?));
-        self.tenants.values().filter_map(newest).max()
+        self.tenants.values().filter_map(count_and_newest).max()
     }
 
     /// Adds a request. Its id must be greater than all ids that were added before.
     pub(super) fn push(&mut self, tenant: u64, request_id: u64) {
-        let now = self.virtual_time;
+        let virtual_time = self.virtual_time;
         self.update_tenant(tenant, |tenant| {
             if tenant.request_ids.is_empty() {
-                tenant.virtual_start = tenant.virtual_start.max(now);
+                tenant.virtual_start = tenant.virtual_start.max(virtual_time);
             }
             tenant.request_ids.insert(request_id);
         });
     }
 
-    /// Removes a request. `granted`: the tokens that it is granted. `None`: it was not granted.
-    pub(super) fn remove(&mut self, tenant: u64, request_id: u64, granted: Option<u64>) {
-        let mut start = 0;
+    /// Removes a request. `granted_tokens`: the tokens that are charged to the tenant. `None`: the
+    /// request was not granted.
+    pub(super) fn remove(&mut self, tenant: u64, request_id: u64, granted_tokens: Option<u64>) {
+        let mut virtual_start = 0;
         self.update_tenant(tenant, |tenant| {
             tenant.request_ids.remove(&request_id);
-            start = tenant.virtual_start;
-            tenant.virtual_start = start.saturating_add(granted.unwrap_or(0));
+            virtual_start = tenant.virtual_start;
+            tenant.virtual_start = virtual_start.saturating_add(granted_tokens.unwrap_or(0));
         });
-        if granted.is_some() {
-            self.virtual_time = self.virtual_time.max(start);
+        if granted_tokens.is_some() {
+            self.virtual_time = self.virtual_time.max(virtual_start);
         }
         self.prune_tenants(tenant);
     }
@@ -88,16 +94,18 @@ impl FairQueue {
         }
     }
 
-    /// Removes tenants without requests, so that memory stays bounded.
+    /// Removes tenants without requests, so that memory stays bounded: `tenant` if its virtual
+    /// start has no effect any more, and all others if there are too many.
     fn prune_tenants(&mut self, tenant: u64) {
         if self.service_order.is_empty() {
-            // No request waits, so no tenant has an advantage that must be stored.
+            // No request waits, so the virtual starts have no effect on the next request.
             *self = Self::default();
             return;
         }
-        let now = self.virtual_time;
-        let is_obsolete =
-            |queue: &TenantQueue| queue.request_ids.is_empty() && queue.virtual_start <= now;
+        let virtual_time = self.virtual_time;
+        let is_obsolete = |queue: &TenantQueue| {
+            queue.request_ids.is_empty() && queue.virtual_start <= virtual_time
+        };
         if self.tenants.get(&tenant).is_some_and(is_obsolete) {
             self.tenants.remove(&tenant);
         }
@@ -130,7 +138,7 @@ mod tests {
         for tenant in [5, 3, 9, 1] {
             queue.push(tenant, 10 - tenant);
         }
-        assert_eq!(queue.tickets().collect::<Vec<_>>(), [1, 5, 7, 9]);
+        assert_eq!(queue.request_ids_in_service_order().collect::<Vec<_>>(), [1, 5, 7, 9]);
     }
 
     #[test]
@@ -139,13 +147,13 @@ mod tests {
         (0..4).for_each(|request_id| queue.push(1, request_id));
         queue.remove(1, 0, Some(500));
         queue.push(2, 4);
-        assert_eq!(queue.tickets().next(), Some(4));
+        assert_eq!(queue.request_ids_in_service_order().next(), Some(4));
         queue.remove(2, 4, Some(100));
         // The virtual start is stored although the tenant had no request in between.
         queue.push(2, 5);
-        assert_eq!(queue.tickets().next(), Some(5));
+        assert_eq!(queue.request_ids_in_service_order().next(), Some(5));
         queue.remove(2, 5, Some(1_000));
         queue.push(2, 6);
-        assert_eq!(queue.tickets().next(), Some(1));
+        assert_eq!(queue.request_ids_in_service_order().next(), Some(1));
     }
 }

@@ -3,16 +3,17 @@
 //! ```text
 //! order         highest class first; within a class tenants in turn, by granted tokens (fair
 //!               queueing); within a tenant the oldest request first
-//! full queue    the newest request of the tenant with the most requests in the lowest class is
-//!               displaced if the new request has a higher class, or the same class and its tenant
-//!               has fewer requests even with the new one
+//! full queue    a new request may displace the newest request of the tenant with the most requests
+//!               in the lowest class. It does so if it has a higher class, or if it has the same
+//!               class and its tenant has fewer requests, including the new request
 //! retry_after   ⌈queue position ÷ grants per second⌉ seconds, from 1 to 60
 //! ```
 //!
 //! Priority between classes is strict: a higher class is always served first, and a request does
-//! not change its class while it waits. With ageing, a flood of requests of the lowest class would
-//! overtake the highest class under overload, which is when classes matter. Requests of a low class
-//! do not wait forever: each wait ends at a deadline with a response.
+//! not change its class while it waits. If the class of a request rose with its wait, a flood of
+//! requests of the lowest class would overtake the highest class under overload, which is when
+//! classes matter. Requests of a low class do not wait forever: each wait ends at a deadline with a
+//! response.
 
 mod decaying_rate;
 mod fair_queue;

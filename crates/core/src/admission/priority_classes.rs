@@ -1,14 +1,16 @@
-//! Priority classes of the admission queue: tiers, in the order in which they are served.
+//! Priority classes of the admission queue: tiers in the order in which their requests are served.
 
 use std::sync::Arc;
 
-/// Class of requests without a tier and of tiers that are not in the list of classes.
+/// Class of requests without a tier, and of requests whose tier is not in the list of classes.
 pub const DEFAULT_CLASS: &str = "default";
 
-/// Tiers from the highest class to the lowest. The default class is always among them.
+/// The classes, from the highest to the lowest. The default class is always among them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PriorityClasses {
+    /// Names of the classes, the highest first.
     names: Vec<Arc<str>>,
+    /// Index of [`DEFAULT_CLASS`] in `names`.
     default_index: usize,
 }
 
@@ -25,7 +27,7 @@ impl PriorityClasses {
         Self { names, default_index }
     }
 
-    /// The class of a tier. 0 is the highest class.
+    /// The class of a tier, as an index: 0 is the highest class.
     pub fn class_of_tier(&self, tier: &str) -> usize {
         self.names.iter().position(|name| &**name == tier).unwrap_or(self.default_index)
     }
@@ -48,14 +50,15 @@ mod tests {
 
     #[test]
     fn an_unnamed_tier_has_the_default_class() {
-        let last = PriorityClasses::new(["gold".into(), "silver".into()]);
+        let default_last = PriorityClasses::new(["gold".into(), "silver".into()]);
         assert_eq!(
-            ["gold", "silver", "", "free"].map(|tier| last.class_of_tier(tier)),
+            ["gold", "silver", "", "free"].map(|tier| default_last.class_of_tier(tier)),
             [0, 1, 2, 2]
         );
-        let middle = PriorityClasses::new(["gold".into(), "default".into(), "batch".into()]);
+        let default_middle =
+            PriorityClasses::new(["gold".into(), "default".into(), "batch".into()]);
         assert_eq!(
-            ["gold", "", "free", "batch"].map(|tier| middle.class_of_tier(tier)),
+            ["gold", "", "free", "batch"].map(|tier| default_middle.class_of_tier(tier)),
             [0, 1, 1, 2]
         );
         assert_eq!(PriorityClasses::default().names(), ["default".into()]);

@@ -10,17 +10,18 @@ use std::time::Instant;
 /// A request that waits for a backend.
 #[derive(Debug)]
 pub struct QueuedRequest<T> {
-    /// Priority class. 0 is the highest.
+    /// Index of the priority class. 0 is the highest class.
     pub class: usize,
-    /// Tenant among which the queue is shared fairly.
+    /// Id of the tenant. The queue is shared fairly among tenants.
     pub tenant: u64,
     /// Requested model. `None`: the client named none.
     pub model: Option<Arc<str>>,
-    /// Tokens that the request may hold in a KV cache. A grant charges them to the tenant.
+    /// Tokens that the request may occupy in a KV cache. When the request is granted, they are
+    /// charged to the tenant.
     pub tokens: u64,
-    /// Time from which on the request is not granted any more.
+    /// From this time on, the request is not granted.
     pub deadline: Instant,
-    /// Data of the user of the queue.
+    /// Data that the code which fills the queue stores with the request.
     pub payload: T,
 }
 
@@ -33,51 +34,55 @@ pub struct QueuedRequestId(u64);
 pub enum EnqueueOutcome<T> {
     /// The request is queued.
     Waits(QueuedRequestId),
-    /// The request is queued. It displaced another one, which is rejected.
+    /// The request is queued. It displaced another request, which is rejected.
     QueuedDisplacing(QueuedRequestId, RejectedRequest<T>),
-    /// The queue is full and the request may not displace another one. It is rejected.
+    /// The request is rejected: the queue is full, and the request may not displace another one.
     Full(RejectedRequest<T>),
 }
 
-/// A request that was rejected because the queue is full.
+/// A request that was not queued, or that was removed from the queue without a grant.
 #[derive(Debug)]
 pub struct RejectedRequest<T> {
-    /// The request.
+    /// The rejected request.
     pub ticket: QueuedRequest<T>,
-    /// Seconds after which the client should retry: queue position ÷ grants per second, from 1 to
-    /// 60.
+    /// Time after which the client should retry, in seconds: queue position ÷ grants per second,
+    /// from 1 to 60.
     pub retry_after: u32,
 }
 
-/// Models for which no backend has capacity, found while requests are granted.
+/// Models for which no backend has capacity. [`AdmissionQueue::first`] adds models and skips their
+/// requests. `None`: requests that name no model.
 #[derive(Debug, Default)]
 pub struct ExhaustedModels(Vec<Option<Arc<str>>>);
 
 /// The admission queue.
 #[derive(Debug)]
 pub struct AdmissionQueue<T> {
+    /// Greatest number of queued requests.
     capacity: usize,
     next_id: u64,
+    /// The queued requests by id.
     requests: BTreeMap<u64, QueuedRequest<T>>,
+    /// The service order within each class, the highest class first.
     classes: Vec<FairQueue>,
     model_queues: BTreeMap<Option<Arc<str>>, ModelQueue>,
 }
 
-/// Counters of the requests for one model. It exists while requests for the model wait.
+/// Counts of the requests for one model. The value exists while requests for the model wait.
 #[derive(Debug)]
 struct ModelQueue {
     /// Number of waiting requests per class.
     waiting_by_class: Vec<usize>,
+    /// Rate of requests for the model that are granted.
     grant_rate: DecayingRate,
 }
 
-/// Bounds of `retry_after` in seconds. More than a minute cannot be predicted, and the OpenAI SDKs
-/// do not wait for much longer.
+/// Least and greatest `retry_after` in seconds. A wait of more than a minute cannot be predicted,
+/// and the OpenAI SDKs do not wait for much longer.
 const RETRY_AFTER_SECONDS_BOUNDS: (f64, f64) = (1.0, 60.0);
 
 impl<T> AdmissionQueue<T> {
-    /// An empty queue for at most `capacity` requests in `classes` classes. There is at least one
-    /// class.
+    /// An empty queue for at most `capacity` requests in `classes` classes. 0 classes count as 1.
     pub fn new(capacity: usize, classes: usize) -> Self {
         let classes = (0..classes.max(1)).map(|_| FairQueue::default()).collect();
         Self {
@@ -90,7 +95,7 @@ impl<T> AdmissionQueue<T> {
     }
 
     /// Changes the capacity and the number of classes. `new_class` maps the old class of a queued
-    /// request to its new class. Requests above a lower capacity stay queued.
+    /// request to its new class. Requests beyond the new capacity stay queued.
     pub fn change(&mut self, capacity: usize, classes: usize, new_class: impl Fn(usize) -> usize) {
         self.capacity = capacity;
         let classes = classes.max(1);
@@ -126,8 +131,8 @@ impl<T> AdmissionQueue<T> {
 
     /// Adds a request. A class that does not exist counts as the lowest class.
     pub fn enter(&mut self, request: QueuedRequest<T>, now: Instant) -> EnqueueOutcome<T> {
-        let lowest = self.classes.len() - 1;
-        let request = QueuedRequest { class: request.class.min(lowest), ..request };
+        let lowest_class = self.classes.len() - 1;
+        let request = QueuedRequest { class: request.class.min(lowest_class), ..request };
         if self.requests.len() < self.capacity {
             return EnqueueOutcome::Waits(self.insert(request, now));
         }
@@ -140,13 +145,13 @@ impl<T> AdmissionQueue<T> {
         EnqueueOutcome::Full(RejectedRequest { ticket: request, retry_after })
     }
 
-    /// Removes a request that is not granted, because its client has left or its wait is over.
-    /// `None`: it is not in the queue any more.
+    /// Removes a request without a grant, because its client has disconnected or its wait is over.
+    /// `None`: the request is not in the queue any more.
     pub fn leave(&mut self, id: QueuedRequestId) -> Option<QueuedRequest<T>> {
         self.remove(id, None)
     }
 
-    /// Rejects a queued request. `None`: it is not in the queue any more.
+    /// Rejects a queued request. `None`: the request is not in the queue any more.
     pub fn refuse(&mut self, id: QueuedRequestId, now: Instant) -> Option<RejectedRequest<T>> {
         let QueuedRequest { class, model, .. } = self.requests.get(&id.0)?;
         let position = self.count_ahead(*class, model.as_ref());
@@ -154,16 +159,17 @@ impl<T> AdmissionQueue<T> {
         Some(RejectedRequest { ticket: self.leave(id)?, retry_after })
     }
 
-    /// The first request in service order for which `offer` returns a value, and that value. If
-    /// `offer` returns `None`, the model of the request is added to `exhausted`: `offer` is not
-    /// called for it again. Requests after their deadline are skipped.
+    /// The first request in service order for which `offer` returns a value, and that value.
+    /// `None`: there is no such request. If `offer` returns `None`, the model of the request is
+    /// added to `exhausted`, and `offer` is not called for further requests for that model.
+    /// Requests after their deadline are skipped.
     pub fn first<R>(
         &self,
         now: Instant,
         exhausted: &mut ExhaustedModels,
         mut offer: impl FnMut(&QueuedRequest<T>) -> Option<R>,
     ) -> Option<(QueuedRequestId, R)> {
-        for id in self.classes.iter().flat_map(FairQueue::tickets) {
+        for id in self.classes.iter().flat_map(FairQueue::request_ids_in_service_order) {
             if exhausted.0.len() == self.model_queues.len() {
                 return None;
             }
@@ -179,17 +185,19 @@ impl<T> AdmissionQueue<T> {
         None
     }
 
-    /// Removes a request that is granted, and charges its tokens to its tenant.
+    /// Removes a request that is granted, and charges its tokens to its tenant. `None`: the request
+    /// is not in the queue any more.
     pub fn grant(&mut self, id: QueuedRequestId, now: Instant) -> Option<QueuedRequest<T>> {
         self.remove(id, Some(now))
     }
 
-    /// Number of requests that wait for a model in this class and in higher classes.
+    /// Number of requests for a model that wait in this class and in higher classes.
     fn count_ahead(&self, class: usize, model: Option<&Arc<str>>) -> usize {
         let queue = self.model_queues.get(&model.cloned());
         queue.map_or(0, |queue| queue.waiting_by_class.iter().take(class + 1).sum())
     }
 
+    /// `retry_after` of a request at this position, counted from 1, of the queue for a model.
     fn estimate_retry_after(&self, position: usize, model: Option<&Arc<str>>, now: Instant) -> u32 {
         let (least, most) = RETRY_AFTER_SECONDS_BOUNDS;
         let Some(queue) = self.model_queues.get(&model.cloned()) else { return least as u32 };
@@ -197,18 +205,20 @@ impl<T> AdmissionQueue<T> {
         seconds.ceil().clamp(least, most) as u32
     }
 
-    /// The request that `newcomer` may displace: the newest request of the largest tenant in the
-    /// lowest class, if that class is lower, or if that tenant has more requests even after
-    /// `newcomer` is added.
+    /// The request that `newcomer` may displace. It is the newest request of the tenant with the
+    /// most requests in the lowest class that has requests. `newcomer` may displace it if it has a
+    /// higher class, or if it has the same class and its tenant has fewer requests, including
+    /// `newcomer`. `None`: `newcomer` may not displace a request.
     fn find_displaceable(&self, newcomer: &QueuedRequest<T>) -> Option<QueuedRequestId> {
         let mut classes = self.classes.iter().enumerate().rev();
         let (class, (largest_count, newest)) =
             classes.find_map(|(class, queue)| Some((class, queue.largest_tenant()?)))?;
-        let own_count = self.classes[newcomer.class].queued_count(newcomer.tenant);
-        let is_fairer = class == newcomer.class && own_count + 1 < largest_count;
-        (class > newcomer.class || is_fairer).then_some(QueuedRequestId(newest))
+        let tenant_count = self.classes[newcomer.class].queued_count(newcomer.tenant);
+        let has_smaller_tenant = class == newcomer.class && tenant_count + 1 < largest_count;
+        (class > newcomer.class || has_smaller_tenant).then_some(QueuedRequestId(newest))
     }
 
+    /// Adds a request regardless of the capacity.
     fn insert(&mut self, request: QueuedRequest<T>, now: Instant) -> QueuedRequestId {
         let id = self.next_id;
         self.next_id += 1;
@@ -224,14 +234,15 @@ impl<T> AdmissionQueue<T> {
         QueuedRequestId(id)
     }
 
+    /// Removes a request. `granted_at`: the time of its grant. `None`: the request is not granted.
     fn remove(
         &mut self,
         QueuedRequestId(id): QueuedRequestId,
         granted_at: Option<Instant>,
     ) -> Option<QueuedRequest<T>> {
         let request = self.requests.remove(&id)?;
-        let cost = granted_at.map(|_| request.tokens.max(1));
-        self.classes[request.class].remove(request.tenant, id, cost);
+        let granted_tokens = granted_at.map(|_| request.tokens.max(1));
+        self.classes[request.class].remove(request.tenant, id, granted_tokens);
         if let Some(model_queue) = self.model_queues.get_mut(&request.model) {
             model_queue.waiting_by_class[request.class] -= 1;
             if let Some(now) = granted_at {
@@ -246,7 +257,7 @@ impl<T> AdmissionQueue<T> {
 }
 
 impl ExhaustedModels {
-    /// Whether no backend has capacity for this model.
+    /// Whether the model is among the exhausted models. `None`: requests that name no model.
     pub fn has(&self, model: Option<&str>) -> bool {
         self.0.iter().any(|exhausted| exhausted.as_deref() == model)
     }

@@ -25,13 +25,13 @@ enum QueueStep {
     },
     /// Cancels the waiting request with this index, counted from the oldest.
     Leave(usize),
-    /// Grants a request for one of the models that are true here.
+    /// Grants a request for a model whose entry is `true`: one entry for each of [`MODELS`].
     Grant([bool; 2]),
-    /// Seconds.
+    /// Advances the time by this number of seconds.
     Wait(u64),
 }
 
-fn step() -> impl Strategy<Value = QueueStep> {
+fn queue_step() -> impl Strategy<Value = QueueStep> {
     prop_oneof![
         6 => (0..CLASSES, 0_u64..4, 0..2_usize, 0_u64..500, 1_u64..40).prop_map(
             |(class, tenant, model, tokens, timeout_seconds)| {
@@ -65,12 +65,14 @@ fn grant(queue: &mut AdmissionQueue<usize>, now: Instant) -> Option<QueuedReques
     queue.grant(id, now)
 }
 
-/// The queue, with a simple model of its expected content.
+/// The queue, with its expected content.
 struct CheckedQueue {
     queue: AdmissionQueue<usize>,
     now: Instant,
+    /// The requests that are expected in the queue, by payload.
     waiting: BTreeMap<usize, (QueuedRequestId, QueuedRequest<usize>)>,
     entered_count: usize,
+    /// Payloads of the requests that have left the queue or were rejected.
     ended: BTreeSet<usize>,
 }
 
@@ -92,8 +94,12 @@ impl CheckedQueue {
             ) => {
                 assert!((1..=60).contains(&retry_after));
                 assert!(is_full);
-                let lowest = self.waiting.values().map(|(_, request)| request.class).max().unwrap();
-                assert_eq!(displaced.class, lowest, "a request of the lowest class is displaced");
+                let lowest_class =
+                    self.waiting.values().map(|(_, request)| request.class).max().unwrap();
+                assert_eq!(
+                    displaced.class, lowest_class,
+                    "a request of the lowest class is displaced"
+                );
                 assert!(
                     class < displaced.class
                         || self.queued_count(class, tenant) + 1
@@ -126,7 +132,7 @@ impl CheckedQueue {
         let first = self.queue.first(self.now, &mut ExhaustedModels::default(), |request| {
             is_available(request).then_some(())
         });
-        let best = self
+        let highest_class = self
             .waiting
             .values()
             .map(|(_, request)| request)
@@ -134,12 +140,12 @@ impl CheckedQueue {
             .map(|request| request.class)
             .min();
         let Some((id, ())) = first else {
-            assert_eq!(best, None, "a request could have been granted");
+            assert_eq!(highest_class, None, "a request could have been granted");
             return;
         };
         let granted = self.queue.grant(id, self.now).unwrap();
         assert!(is_servable(&granted));
-        assert_eq!(Some(granted.class), best, "the highest class goes first");
+        assert_eq!(Some(granted.class), highest_class, "the highest class goes first");
         let is_older =
             |(number, (_, other)): (&usize, &(QueuedRequestId, QueuedRequest<usize>))| {
                 is_servable(other)
@@ -176,7 +182,7 @@ impl CheckedQueue {
 proptest! {
     #[test]
     fn the_capacity_is_never_exceeded_and_every_request_ends_exactly_once(
-        steps in proptest::collection::vec(step(), 0..120),
+        steps in proptest::collection::vec(queue_step(), 0..120),
     ) {
         let mut checked = CheckedQueue {
             queue: AdmissionQueue::new(CAPACITY, CLASSES),
@@ -232,9 +238,9 @@ proptest! {
                 (0..burst).for_each(|_| enter(&mut queue, 0, &mut number));
             }
             // Start-time fair queueing: two tenants differ by at most one request each.
-            for (one, other) in [(0, 1), (0, 2), (1, 2)] {
-                let bound = sizes[one] + sizes[other];
-                let difference = granted[one].abs_diff(granted[other]);
+            for (left, right) in [(0, 1), (0, 2), (1, 2)] {
+                let bound = sizes[left] + sizes[right];
+                let difference = granted[left].abs_diff(granted[right]);
                 prop_assert!(difference <= bound, "{granted:?} {sizes:?}");
             }
         }
@@ -276,8 +282,8 @@ fn a_full_queue_displaces_for_a_higher_class_and_for_a_tenant_with_fewer_request
         panic!()
     };
     assert_eq!(displaced.payload, 2, "the newest of the tenant with the most requests");
-    let third = queue.enter(request(7, 1, 3, now), now);
-    assert!(matches!(third, EnqueueOutcome::QueuedDisplacing(..)));
+    let outcome = queue.enter(request(7, 1, 3, now), now);
+    assert!(matches!(outcome, EnqueueOutcome::QueuedDisplacing(..)));
     assert!(
         matches!(queue.enter(request(8, 1, 4, now), now), EnqueueOutcome::Full(_)),
         "each tenant has one"
@@ -378,7 +384,7 @@ fn queued_requests_move_to_their_new_class_when_classes_change() {
         "less capacity"
     );
     assert!(queue.leave(ids[1]).is_some());
-    let order = [grant(&mut queue, now), grant(&mut queue, now)];
-    assert_eq!(order.map(|granted| granted.unwrap().payload), [2, 0]);
+    let granted_requests = [grant(&mut queue, now), grant(&mut queue, now)];
+    assert_eq!(granted_requests.map(|granted| granted.unwrap().payload), [2, 0]);
     assert!(queue.is_empty());
 }

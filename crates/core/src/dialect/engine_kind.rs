@@ -3,7 +3,7 @@
 /// The kinds of inference engines that the gateway distinguishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineKind {
-    /// vLLM, with its Python or Rust front end, also under Ray Serve.
+    /// vLLM, with its Python or Rust front end, alone or under Ray Serve.
     Vllm,
     /// SGLang.
     Sglang,
@@ -16,7 +16,7 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    /// Parses `owned_by` of a model list entry.
+    /// Parses the field `owned_by` of a model list entry. `None`: the owner is unknown.
     pub fn from_owned_by(owner: &str) -> Option<Self> {
         match owner {
             "vllm" => Some(Self::Vllm),
@@ -27,7 +27,7 @@ impl EngineKind {
         }
     }
 
-    /// Name in `/status`.
+    /// Name of the engine kind in `/status`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Vllm => "vllm",
@@ -38,8 +38,8 @@ impl EngineKind {
         }
     }
 
-    /// Whether the engine is known to send usage in a separate event if
-    /// `stream_options.include_usage` is set.
+    /// Whether the engine sends usage in a separate event if `stream_options.include_usage` is set.
+    /// `false` also for engine kinds whose behaviour is not known.
     pub const fn sends_usage_event(self) -> bool {
         matches!(self, Self::Vllm | Self::Sglang)
     }

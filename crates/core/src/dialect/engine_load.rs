@@ -1,82 +1,84 @@
-//! The load of a backend, as one metrics page reports it.
+//! The values that the gateway reads from one metrics page of a backend.
 
 use super::engine_kind::EngineKind;
 use super::lora_adapters::LoraAdapters;
 use crate::record::BackendCondition;
 use crate::routing::LoadReport;
 
-/// The load of a backend, as one metrics page reports it. `None`: the page does not have the
-/// metric, or its value is invalid.
+/// The load and the counters of a backend, as one metrics page reports them. `None`: the page does
+/// not have the metric, or its value is invalid.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct EngineLoad {
-    /// KV cache usage from 0 to 1. With several engines, the highest.
+    /// KV cache usage of the engine with the highest usage, from 0 to 1.
     pub kv_usage: Option<f64>,
-    /// KV cache usage of the engine with the lowest usage.
+    /// KV cache usage of the engine with the lowest usage, from 0 to 1.
     pub min_kv_usage: Option<f64>,
     /// Waiting requests, over all engines.
     pub waiting: Option<f64>,
-    /// Requests that wait for capacity, not for a LoRA adapter or a KV transfer.
+    /// Waiting requests that wait for capacity of an engine, not for a LoRA adapter or a KV
+    /// transfer, over all engines.
     pub waiting_capacity: Option<f64>,
     /// Running requests, over all engines.
     pub running: Option<f64>,
-    /// Number of engines: more than one with data parallelism.
+    /// Number of engines of the backend: more than one with data parallelism.
     pub engines: Option<f64>,
     /// Preemptions since the start of the process.
     pub preemptions: Option<f64>,
-    /// Tokens looked up in the prefix cache since the start of the process.
+    /// Prompt tokens that were looked up in the prefix cache since the start of the process.
     pub prefix_queries: Option<f64>,
-    /// Tokens found in the prefix cache since the start of the process.
+    /// Prompt tokens that were found in the prefix cache since the start of the process.
     pub prefix_hits: Option<f64>,
-    /// Prompt tokens since the start of the process.
+    /// Prompt tokens of all requests since the start of the process.
     pub prompt_tokens: Option<f64>,
     /// Generated tokens since the start of the process.
     pub generation_tokens: Option<f64>,
     /// Tokens per KV block.
     pub block_size: Option<f64>,
-    /// KV blocks, over all engines.
+    /// Blocks of the KV cache, over all engines.
     pub blocks: Option<f64>,
-    /// Capacity of the KV cache in tokens, over all engines, if the page reports it directly.
+    /// Capacity of the KV cache in tokens, over all engines, if the page reports it as one metric.
+    /// [`EngineLoad::capacity`] prefers the product of `blocks` and `block_size`.
     pub kv_tokens: Option<f64>,
     /// Sum of the queue times in the engine since the start of the process, in seconds.
     pub queue_seconds: Option<f64>,
-    /// Requests in `queue_seconds`.
+    /// Number of requests whose queue times `queue_seconds` contains.
     pub queued: Option<f64>,
     /// Sum of the prefill times since the start of the process, in seconds.
     pub prefill_seconds: Option<f64>,
-    /// Requests in `prefill_seconds`.
+    /// Number of requests whose prefill times `prefill_seconds` contains.
     pub prefilled: Option<f64>,
     /// Sum of the times from arrival to first token since the start of the process, in seconds.
     pub first_token_seconds: Option<f64>,
-    /// Requests in `first_token_seconds`.
+    /// Number of requests whose times to first token `first_token_seconds` contains.
     pub first_tokens: Option<f64>,
     /// Sum of the inter-token latencies since the start of the process, in seconds.
     pub gap_seconds: Option<f64>,
-    /// Inter-token latencies in `gap_seconds`.
+    /// Number of inter-token latencies that `gap_seconds` contains.
     pub gaps: Option<f64>,
-    /// 1 if all engines are awake, 0 if one is asleep: its weights are not on the GPU.
+    /// 1 if all engines are awake, 0 if an engine is asleep: its weights are not on the GPU.
     pub awake: Option<f64>,
     /// Start time of the process, in seconds since the Unix epoch.
     pub started: Option<f64>,
     /// LoRA adapters of running and waiting requests.
     pub adapters: Option<LoraAdapters>,
-    /// The engine kind.
+    /// The engine kind whose metrics were read.
     pub server: Option<EngineKind>,
 }
 
 impl EngineLoad {
-    /// Whether the page has the running and waiting requests, which routing needs.
+    /// Whether the page has both the running and the waiting requests, which routing needs.
     pub fn is_understood(&self) -> bool {
         self.waiting.is_some() && self.running.is_some()
     }
 
-    /// Capacity of the KV cache in tokens, over all engines.
+    /// Capacity of the KV cache in tokens, over all engines. `None`: the page does not report it.
     pub fn capacity(&self) -> Option<u64> {
         let block_tokens = self.blocks.zip(self.block_size).map(|(blocks, size)| blocks * size);
         let tokens = block_tokens.or(self.kv_tokens)?;
         (tokens >= 1.0).then_some(tokens as u64)
     }
 
-    /// Whether an engine is asleep. `None`: the page does not report it.
+    /// Whether at least one engine of the backend is asleep. `None`: the page does not report it.
     pub fn is_asleep(&self) -> Option<bool> {
         self.awake.map(|awake| awake < 1.0)
     }
@@ -94,9 +96,12 @@ impl EngineLoad {
             ]
         };
         let pairs = counters(self).into_iter().zip(counters(previous));
-        let differs = |now: f64, before: f64| (now - before).abs() > 1.0;
-        pairs.into_iter().any(|(now, before)| matches!((now, before), (Some(n), Some(b)) if n < b))
-            || self.started.zip(previous.started).is_some_and(|(now, then)| differs(now, then))
+        let has_decreased = |(count, earlier): (Option<f64>, Option<f64>)| {
+            count.zip(earlier).is_some_and(|(count, earlier)| count < earlier)
+        };
+        let start_times = self.started.zip(previous.started);
+        pairs.into_iter().any(has_decreased)
+            || start_times.is_some_and(|(started, earlier)| (started - earlier).abs() > 1.0)
     }
 
     /// The part of the load that a request record contains.

@@ -1,17 +1,18 @@
 //! The LoRA adapters of a backend, as hashes of their names. With hashes, an
 //! [`EngineLoad`](super::EngineLoad) stays small and is `Copy`.
 
-use super::metric_sample::{MetricSample, number};
+use super::metric_sample::{MetricSample, parse_number};
 
-/// The adapters of the running and waiting requests of a backend.
+/// The LoRA adapters of the running and waiting requests of a backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LoraAdapters {
     hashes: [u64; MAX_ADAPTERS],
+    /// Number of entries of `hashes` that are set.
     count: u8,
     max_loras: Option<u32>,
 }
 
-/// Most adapters that are read from a page. Further adapters are ignored.
+/// Greatest number of adapters that are read from a metrics page. Further adapters are ignored.
 pub const MAX_ADAPTERS: usize = 32;
 
 /// The 64-bit FNV-1a hash of an adapter name, which is the `model` that clients request.
@@ -26,29 +27,30 @@ fn fnv1a(name: &[u8]) -> u64 {
 }
 
 impl LoraAdapters {
-    /// Whether the backend has an adapter, by the [`adapter_hash`] of its name.
-    pub fn has(&self, adapter: u64) -> bool {
-        self.hashes().contains(&adapter)
+    /// Whether a running or waiting request of the backend uses the adapter with this
+    /// [`adapter_hash`].
+    pub fn has(&self, adapter_hash: u64) -> bool {
+        self.hashes().contains(&adapter_hash)
     }
 
-    /// The hashes of the adapters, those of running requests first.
+    /// The hashes of the adapter names: first the adapters of running requests, then the others.
     pub fn hashes(&self) -> &[u64] {
         &self.hashes[..usize::from(self.count)]
     }
 
-    /// Most adapters in one batch (`--max-loras`). `None`: not reported.
+    /// Greatest number of adapters in one batch (`--max-loras`). `None`: the page does not have it.
     pub fn max_loras(&self) -> Option<u32> {
         self.max_loras
     }
 
-    /// Parses the labels of `vllm:lora_requests_info`.
+    /// Parses the labels of a sample of `vllm:lora_requests_info`.
     pub(super) fn read(sample: &MetricSample<'_>) -> Self {
         let mut adapters = Self::default();
         for label in ["running_lora_adapters", "waiting_lora_adapters"] {
             let names = sample.label(label).unwrap_or_default();
             names.split(|byte| *byte == b',').for_each(|name| adapters.add(name.trim_ascii()));
         }
-        let max_loras = sample.label("max_lora").and_then(number);
+        let max_loras = sample.label("max_lora").and_then(parse_number);
         adapters.max_loras = max_loras.filter(|max| *max >= 1.0).map(|max| max as u32);
         adapters
     }

@@ -1,58 +1,62 @@
-//! Parses a sample of the Prometheus text format behind its metric name: labels and value.
+//! Parses the part of a sample in the Prometheus text format after the metric name: the labels and
+//! the value.
 
 use crate::json::find_string_end;
 use memchr::{memchr, memchr2};
 
 /// The labels and the value of a sample.
 pub struct MetricSample<'a> {
+    /// The text between the braces; empty if there are no labels.
     labels: &'a [u8],
     value: &'a [u8],
 }
 
 impl<'a> MetricSample<'a> {
-    /// Parses the part of a line behind the name. `None`: the labels have no end.
-    pub fn parse(rest: &'a [u8]) -> Option<Self> {
-        let (labels, rest) = match rest.strip_prefix(b"{") {
+    /// Parses the part of a line after the metric name. `None`: the labels have no closing brace.
+    pub fn parse(labels_and_value: &'a [u8]) -> Option<Self> {
+        let (labels, after_labels) = match labels_and_value.strip_prefix(b"{") {
             Some(labels) => {
                 let end = find_labels_end(labels)?;
                 (&labels[..end], &labels[end + 1..])
             }
-            None => (&rest[..0], rest),
+            None => (&labels_and_value[..0], labels_and_value),
         };
         // A timestamp or an exemplar may follow the value.
-        let value = rest.trim_ascii_start();
+        let value = after_labels.trim_ascii_start();
         let end = value.iter().position(u8::is_ascii_whitespace).unwrap_or(value.len());
         Some(Self { labels, value: &value[..end] })
     }
 
-    /// The value, if it is a number.
+    /// The value. `None`: the value is not a number.
     pub fn number(&self) -> Option<f64> {
-        number(self.value)
+        parse_number(self.value)
     }
 
-    /// The value of a label, without unescaping: the labels that are read have no escapes.
+    /// The value of a label. `None`: the sample does not have the label. Escapes are not decoded,
+    /// because the labels that the gateway reads have none.
     pub fn label(&self, name: &str) -> Option<&'a [u8]> {
-        let mut rest = self.labels;
-        while let Some(equals) = memchr(b'=', rest) {
-            let label_name = rest[..equals].trim_ascii();
-            let open = equals + 1 + memchr(b'"', &rest[equals + 1..])?;
-            let close = open + 1 + find_string_end(&rest[open + 1..])?;
+        let mut labels = self.labels;
+        while let Some(equals) = memchr(b'=', labels) {
+            let label_name = labels[..equals].trim_ascii();
+            let open = equals + 1 + memchr(b'"', &labels[equals + 1..])?;
+            let close = open + 1 + find_string_end(&labels[open + 1..])?;
             if label_name == name.as_bytes() {
-                return Some(&rest[open + 1..close]);
+                return Some(&labels[open + 1..close]);
             }
-            rest = rest[close + 1..].trim_ascii_start();
-            rest = rest.strip_prefix(b",").unwrap_or(rest);
+            labels = labels[close + 1..].trim_ascii_start();
+            labels = labels.strip_prefix(b",").unwrap_or(labels);
         }
         None
     }
 }
 
 /// Parses a number of the Prometheus text format.
-pub(super) fn number(text: &[u8]) -> Option<f64> {
+pub(super) fn parse_number(text: &[u8]) -> Option<f64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// The position of the brace that closes the labels. Braces inside label values are skipped.
+/// The offset of the brace that closes the labels, in the text after the opening brace. Braces
+/// inside label values are skipped. `None`: there is no closing brace.
 fn find_labels_end(labels: &[u8]) -> Option<usize> {
     let mut position = 0;
     loop {

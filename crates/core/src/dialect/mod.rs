@@ -1,8 +1,8 @@
 //! Parses the metrics pages of inference engines into an [`EngineLoad`].
 //!
 //! One pass over the bytes of a page reads the few metrics that the gateway uses, under every name
-//! that engines have given them. Each engine kind has a table in `tables`, and a test page in
-//! `tests/pages` or `tests/wire/metrics` with the expected values.
+//! that versions of the engines have given them. Each engine kind has a table in `tables`. A test
+//! reads a page of each engine kind from `tests/pages` or `tests/wire/metrics`.
 
 mod engine_kind;
 mod metric_sample;
@@ -24,5 +24,6 @@ pub use engine_load::EngineLoad;
 pub use lora_adapters::{LoraAdapters, MAX_ADAPTERS, adapter_hash};
 pub use metric_sample::MetricSample;
 
-/// The paths to scrape, in this order. TensorRT-LLM serves JSON at `/metrics`.
+/// The paths at which backends serve metrics pages, in the order in which they are tried.
+/// TensorRT-LLM serves JSON at `/metrics` and its metrics page at the second path.
 pub const PATHS: [&str; 2] = ["/metrics", "/prometheus/metrics"];

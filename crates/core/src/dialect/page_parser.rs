@@ -1,4 +1,4 @@
-//! The parser of metrics pages.
+//! The parser of metrics pages: reads an [`EngineLoad`] from the lines of a page.
 
 use super::engine_kind::EngineKind;
 use super::engine_load::EngineLoad;
@@ -11,24 +11,25 @@ use memchr::memchr_iter;
 /// The parser of one metrics page.
 struct PageParser {
     load: EngineLoad,
-    /// The engine kind of the first value. Metrics of other kinds on the same page are ignored,
-    /// because they would set the same fields.
+    /// The engine kind of the first metric whose value was used. Metrics of other engine kinds on
+    /// the same page are ignored, because they would set the same fields. `None`: no value yet.
     engine_kind: Option<EngineKind>,
-    /// The engine kind of the last metric with a known prefix.
-    last_prefix: Option<EngineKind>,
-    /// For each row of each dialect, the rank of the name that its value was read from.
+    /// The engine kind of the last metric with the prefix of an engine kind, used or not.
+    prefix_engine_kind: Option<EngineKind>,
+    /// For each row of each dialect, the rank of the name that its value was read from. `u8::MAX`:
+    /// no value was read.
     ranks: [[u8; MAX_ROWS]; DIALECT_COUNT],
-    /// Timestamp of the adapters read so far, in seconds since the Unix epoch.
+    /// Newest timestamp of the adapter series read so far, in seconds since the Unix epoch.
     adapters_timestamp: f64,
 }
 
 impl EngineLoad {
-    /// Parses a page. Unknown lines are ignored.
+    /// Parses a metrics page. Lines with unknown metrics are ignored.
     pub fn read(page: &[u8]) -> Self {
         let mut parser = PageParser {
             load: Self::default(),
             engine_kind: None,
-            last_prefix: None,
+            prefix_engine_kind: None,
             ranks: [[u8::MAX; MAX_ROWS]; DIALECT_COUNT],
             adapters_timestamp: f64::NEG_INFINITY,
         };
@@ -47,7 +48,7 @@ impl PageParser {
         if line.first() == Some(&b'#') {
             return;
         }
-        // Ray prefixes every metric of its actors.
+        // Ray adds this prefix to every metric of its actors.
         let line = line.strip_prefix(b"ray_").unwrap_or(line);
         let Some(head) = line_head(line) else { return };
         for (dialect, index) in DIALECTS.iter().zip(0..) {
@@ -58,19 +59,19 @@ impl PageParser {
     }
 
     fn parse_metric(&mut self, dialect: &MetricsDialect, index: usize, metric: &[u8]) {
-        let is_other_engine = |kind: EngineKind| Some(kind) != dialect.server;
-        if dialect.server.is_some() && self.engine_kind.is_some_and(is_other_engine) {
+        let is_other_engine = |kind: EngineKind| Some(kind) != dialect.engine_kind;
+        if dialect.engine_kind.is_some() && self.engine_kind.is_some_and(is_other_engine) {
             return;
         }
-        self.last_prefix = dialect.server.or(self.last_prefix);
+        self.prefix_engine_kind = dialect.engine_kind.or(self.prefix_engine_kind);
         for row_match in dialect.find(metric) {
             if self.store_value(dialect, index, &row_match) {
-                self.engine_kind = dialect.server.or(self.engine_kind);
+                self.engine_kind = dialect.engine_kind.or(self.engine_kind);
             }
         }
     }
 
-    /// Stores the value of a line. Whether the line has a valid value that is used.
+    /// Stores the value of a line. Returns whether the line has a valid value that was stored.
     fn store_value(
         &mut self,
         dialect: &MetricsDialect,
@@ -78,17 +79,17 @@ impl PageParser {
         row_match: &RowMatch<'_>,
     ) -> bool {
         let rank = &mut self.ranks[index][row_match.row];
-        // The value was already read under a preferred name.
+        // The value was already read from a metric with a preferred name.
         if row_match.rank > *rank {
             return false;
         }
-        let Some(sample) = MetricSample::parse(row_match.rest) else { return false };
-        match &dialect.rows[row_match.row].reads {
-            RowTarget::Number { source, fold, field } => {
+        let Some(sample) = MetricSample::parse(row_match.labels_and_value) else { return false };
+        match &dialect.rows[row_match.row].target {
+            RowTarget::Number { source, aggregation, field } => {
                 let Some(value) = source.read(&sample) else { return false };
                 let field = field(&mut self.load);
                 let before = field.filter(|_| row_match.rank == *rank);
-                *field = Some(fold.combine(before, value));
+                *field = Some(aggregation.combine(before, value));
             }
             RowTarget::Adapters => {
                 let timestamp = sample.number().filter(|time| *time >= self.adapters_timestamp);
@@ -103,10 +104,10 @@ impl PageParser {
 
     fn finish(self) -> EngineLoad {
         let mut load = self.load;
-        load.server = self.engine_kind.or(self.last_prefix);
+        load.server = self.engine_kind.or(self.prefix_engine_kind);
         for dialect in DIALECTS {
             for row in dialect.rows {
-                if let RowTarget::Number { field, .. } = row.reads {
+                if let RowTarget::Number { field, .. } = row.target {
                     let field = field(&mut load);
                     // A sum of finite numbers can overflow to infinity.
                     *field = field.filter(|value| value.is_finite());

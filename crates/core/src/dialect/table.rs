@@ -1,42 +1,43 @@
 //! The lookup table of a metrics dialect: a name prefix, and rows that map metrics to fields of
 //! [`EngineLoad`].
 //!
-//! The rows of a line are found by its first eight bytes, without searching for the end of its
-//! name. Most lines are histogram buckets, and no more than these bytes is read of them.
+//! The rows of a line are found by the first eight bytes of the metric name, without a search for
+//! the end of the name. Most lines are histogram buckets, of which only these bytes are read.
 
 use super::engine_kind::EngineKind;
 use super::engine_load::EngineLoad;
-use super::metric_sample::{MetricSample, number};
+use super::metric_sample::{MetricSample, parse_number};
 
-/// The metrics of one engine kind.
+/// The metrics of one engine kind, or of the process.
 pub(super) struct MetricsDialect {
-    /// The engine kind. `None`: the metrics describe the process, independent of the engine.
-    pub(super) server: Option<EngineKind>,
-    /// The name prefix, without the `:` or `_` behind it. Some exporters write `vllm_x` for
-    /// `vllm:x`.
+    /// The engine kind. `None`: the metrics describe the process, whichever engine it runs.
+    pub(super) engine_kind: Option<EngineKind>,
+    /// The prefix of the metric names, without the `:` or `_` after it. Some exporters write
+    /// `vllm_x` instead of `vllm:x`.
     prefix: NameHead,
+    /// Length of the prefix in bytes.
     prefix_length: usize,
     pub(super) rows: &'static [MetricRow],
     index: NameIndex,
 }
 
-/// One value, and the metric names that it has had.
+/// One value, and the metric names under which versions of the engine export it.
 pub(super) struct MetricRow {
-    /// The preferred name first. A page can have several names of one value, so their values are
-    /// never summed.
+    /// Names without the prefix of the dialect, the preferred name first. A page can have the value
+    /// under several names, so the values of different names are never summed.
     names: &'static [&'static str],
-    pub(super) reads: RowTarget,
+    pub(super) target: RowTarget,
 }
 
-/// The target of a metric line.
+/// The part of the load that a row sets.
 pub(super) enum RowTarget {
     /// A field of the load.
     Number {
-        /// What the number is read from: the value of the metric line, or one of its labels.
+        /// The source of the number: the value of the sample, or one of its labels.
         source: ValueSource,
         /// The aggregation over the series of several engines.
-        fold: Aggregation,
-        /// The field.
+        aggregation: Aggregation,
+        /// Borrows the field from the load.
         field: fn(&mut EngineLoad) -> &mut Option<f64>,
     },
     /// The LoRA adapters, from the newest series.
@@ -48,9 +49,9 @@ pub(super) enum RowTarget {
 pub(super) enum ValueSource {
     /// The value of the sample.
     Value,
-    /// The value of the sample, only for series with this label name and value.
+    /// The value of the sample, if the sample has a label with this name and value.
     ValueWithLabel(&'static str, &'static str),
-    /// The value of this label.
+    /// The value of the label with this name.
     Label(&'static str),
 }
 
@@ -65,31 +66,36 @@ pub(super) enum Aggregation {
 
 /// A row that matches a line.
 pub(super) struct RowMatch<'a> {
+    /// Index of the row in the rows of the dialect.
     pub(super) row: usize,
-    /// Index of the matching name in the names of the row; 0 is preferred.
+    /// Index of the matching name in the names of the row. A lower index is preferred.
     pub(super) rank: u8,
-    /// The line behind the name.
-    pub(super) rest: &'a [u8],
+    /// The part of the line after the metric name.
+    pub(super) labels_and_value: &'a [u8],
 }
 
 /// A hash index of the names by their first eight bytes.
 struct NameIndex {
+    /// The first eight bytes of each name.
     name_heads: [NameHead; MAX_NAMES],
+    /// The row of each name.
     rows: [u8; MAX_NAMES],
+    /// The index of each name in the names of its row.
     ranks: [u8; MAX_NAMES],
-    /// The first name of each slot, or [`NO_NAME`].
+    /// The first name of each hash slot, or [`NO_NAME`].
     first_in_slot: [u8; SLOT_COUNT],
-    /// The next name in the slot of each name, or [`NO_NAME`].
+    /// For each name, the next name in the same hash slot, or [`NO_NAME`].
     next_in_slot: [u8; MAX_NAMES],
 }
 
 /// The first eight bytes of a text as a little-endian number.
 pub(super) type NameHead = u64;
 
-/// Most rows of a dialect.
+/// Greatest number of rows of a dialect.
 pub(super) const MAX_ROWS: usize = 32;
+/// Greatest number of names in all rows of a dialect.
 const MAX_NAMES: usize = 48;
-/// Bytes in a head. Names must not be shorter, prefixes must not be longer.
+/// Number of bytes in a [`NameHead`]. Names must not be shorter. Prefixes must not be longer.
 const HEAD_BYTES: usize = 8;
 const SLOT_BITS: u32 = 7;
 const SLOT_COUNT: usize = 1 << SLOT_BITS;
@@ -101,16 +107,22 @@ impl MetricsDialect {
     /// Builds the table. The build fails if a name is too short, or if there are too many names or
     /// rows.
     pub(super) const fn new(
-        server: Option<EngineKind>,
+        engine_kind: Option<EngineKind>,
         prefix: &'static str,
         rows: &'static [MetricRow],
     ) -> Self {
         let prefix_length = prefix.len();
-        Self { server, prefix: name_head(prefix), prefix_length, rows, index: NameIndex::new(rows) }
+        Self {
+            engine_kind,
+            prefix: name_head(prefix),
+            prefix_length,
+            rows,
+            index: NameIndex::new(rows),
+        }
     }
 
-    /// The line behind the prefix and its separator, for a line that begins with `head`. `None`:
-    /// another prefix.
+    /// The part of a line after the prefix of this dialect and its separator. `head`: the first
+    /// eight bytes of the line. `None`: the line has another prefix.
     #[inline]
     pub(super) fn after_prefix<'a>(&self, head: NameHead, line: &'a [u8]) -> Option<&'a [u8]> {
         let unused_bits = u64::BITS - 8 * self.prefix_length as u32;
@@ -119,15 +131,16 @@ impl MetricsDialect {
         if has_separator { line.get(self.prefix_length + 1..) } else { None }
     }
 
-    /// The rows that match a line, which begins behind the prefix.
+    /// The rows that match a line. `line` begins after the prefix and its separator.
     #[inline]
     pub(super) fn find<'a>(&self, line: &'a [u8]) -> impl Iterator<Item = RowMatch<'a>> {
         let head = line_head(line);
-        let mut next = head.map_or(NO_NAME, |head| self.index.first_in_slot[slot_of_head(head)]);
+        let mut next_name =
+            head.map_or(NO_NAME, |head| self.index.first_in_slot[slot_of_head(head)]);
         std::iter::from_fn(move || {
-            while next != NO_NAME {
-                let name = usize::from(next);
-                next = self.index.next_in_slot[name];
+            while next_name != NO_NAME {
+                let name = usize::from(next_name);
+                next_name = self.index.next_in_slot[name];
                 if Some(self.index.name_heads[name]) == head
                     && let Some(row_match) = self.match_name(name, line)
                 {
@@ -138,14 +151,15 @@ impl MetricsDialect {
         })
     }
 
+    /// Compares the line with the name at this index. `None`: the line has another name.
     fn match_name<'a>(&self, name: usize, line: &'a [u8]) -> Option<RowMatch<'a>> {
         let (row, rank) = (usize::from(self.index.rows[name]), self.index.ranks[name]);
         let name = self.rows[row].names[usize::from(rank)].as_bytes();
-        // Most lines that begin with a name have a longer name.
+        // Most lines that begin with the name have a longer metric name.
         if !matches!(line.get(name.len()), Some(b'{' | b' ' | b'\t')) {
             return None;
         }
-        Some(RowMatch { row, rank, rest: line.strip_prefix(name)? })
+        Some(RowMatch { row, rank, labels_and_value: line.strip_prefix(name)? })
     }
 }
 
@@ -183,31 +197,32 @@ impl MetricRow {
         Self::sum(names, |load| &mut load.running)
     }
 
-    /// The number of engines, counted by a metric that each of them exports once.
+    /// The number of engines: the number of series of a metric that each engine exports once.
     pub(super) const fn engines(names: &'static [&'static str]) -> Self {
         Self::number(names, Aggregation::Count, ValueSource::Value, |load| &mut load.engines)
     }
 
     /// The row of the LoRA adapters.
     pub(super) const fn adapters(names: &'static [&'static str]) -> Self {
-        Self { names, reads: RowTarget::Adapters }
+        Self { names, target: RowTarget::Adapters }
     }
 
     /// A row with any aggregation and source.
     pub(super) const fn number(
         names: &'static [&'static str],
-        fold: Aggregation,
+        aggregation: Aggregation,
         source: ValueSource,
         field: fn(&mut EngineLoad) -> &mut Option<f64>,
     ) -> Self {
-        Self { names, reads: RowTarget::Number { source, fold, field } }
+        Self { names, target: RowTarget::Number { source, aggregation, field } }
     }
 }
 
 // === impl ValueSource ===
 
 impl ValueSource {
-    /// The value of a sample, if it is finite and not negative.
+    /// The number that this source reads from a sample. `None`: the sample does not have the
+    /// number, or the number is infinite, NaN or negative.
     pub(super) fn read(self, sample: &MetricSample<'_>) -> Option<f64> {
         let number = match self {
             Self::Value => sample.number(),
@@ -215,7 +230,7 @@ impl ValueSource {
                 sample.label(label).filter(|actual| *actual == value.as_bytes())?;
                 sample.number()
             }
-            Self::Label(label) => number(sample.label(label)?),
+            Self::Label(label) => parse_number(sample.label(label)?),
         };
         number.filter(|value| value.is_finite() && *value >= 0.0)
     }
@@ -224,7 +239,8 @@ impl ValueSource {
 // === impl Aggregation ===
 
 impl Aggregation {
-    /// The aggregate after one more value.
+    /// The aggregate after a further value. `before`: the aggregate of the earlier values. `None`:
+    /// there are no earlier values.
     pub(super) fn combine(self, before: Option<f64>, value: f64) -> f64 {
         match (self, before) {
             (Self::Count, before) => before.unwrap_or(0.0) + 1.0,
@@ -279,10 +295,10 @@ pub(super) fn line_head(line: &[u8]) -> Option<NameHead> {
 const fn name_head(name: &str) -> NameHead {
     let name = name.as_bytes();
     let mut head = [0; HEAD_BYTES];
-    let mut at = 0;
-    while at < HEAD_BYTES && at < name.len() {
-        head[at] = name[at];
-        at += 1;
+    let mut index = 0;
+    while index < HEAD_BYTES && index < name.len() {
+        head[index] = name[index];
+        index += 1;
     }
     u64::from_le_bytes(head)
 }

@@ -58,8 +58,9 @@ fn every_spelling_of_the_prefix_is_recognized() {
 fn an_invalid_value_is_ignored() {
     for value in ["NaN", "+Inf", "-1", "abc", "", "1e999"] {
         let page = format!("vllm:num_requests_waiting {value}\nvllm:kv_cache_usage_perc 1.5\n");
-        let no_values = EngineLoad { server: Some(EngineKind::Vllm), ..EngineLoad::default() };
-        assert_eq!(EngineLoad::read(page.as_bytes()), no_values, "{value}");
+        let load_without_values =
+            EngineLoad { server: Some(EngineKind::Vllm), ..EngineLoad::default() };
+        assert_eq!(EngineLoad::read(page.as_bytes()), load_without_values, "{value}");
     }
     let unallocated =
         EngineLoad::read(b"vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1");
@@ -106,7 +107,7 @@ fn adapters_beyond_the_maximum_are_ignored() {
 
 #[test]
 fn a_backend_is_asleep_if_one_of_its_engines_is() {
-    let awake = |first: u8, second: u8| {
+    let is_asleep = |first: u8, second: u8| {
         let page = format!(
             "vllm:engine_sleep_state{{engine=\"0\",sleep_state=\"awake\"}} {first}\n\
              vllm:engine_sleep_state{{engine=\"1\",sleep_state=\"awake\"}} {second}\n\
@@ -114,7 +115,10 @@ fn a_backend_is_asleep_if_one_of_its_engines_is() {
         );
         EngineLoad::read(page.as_bytes()).is_asleep()
     };
-    assert_eq!((awake(1, 1), awake(1, 0), awake(0, 0)), (Some(false), Some(true), Some(true)));
+    assert_eq!(
+        (is_asleep(1, 1), is_asleep(1, 0), is_asleep(0, 0)),
+        (Some(false), Some(true), Some(true))
+    );
     assert_eq!(EngineLoad::default().is_asleep(), None);
 }
 

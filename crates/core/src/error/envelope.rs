@@ -12,18 +12,19 @@ pub enum ErrorEnvelope {
     Anthropic,
 }
 
-/// The path of Anthropic's Messages API. Its other paths begin with this one and a slash.
+/// The first path of Anthropic's Messages API. Its other paths begin with this path and a slash.
 const ANTHROPIC_MESSAGES_PATH: &str = "/v1/messages";
 
 impl ErrorEnvelope {
     /// The envelope for a request path.
     pub fn for_path(path: &str) -> Self {
         match path.strip_prefix(ANTHROPIC_MESSAGES_PATH) {
-            Some(rest) if rest.is_empty() || rest.starts_with('/') => Self::Anthropic,
+            Some(subpath) if subpath.is_empty() || subpath.starts_with('/') => Self::Anthropic,
             _ => Self::OpenAi,
         }
     }
 
+    /// The error body. Only Anthropic's envelope contains the request id.
     pub(super) fn body(self, row: &ErrorRow, message: &str, request_id: Option<&str>) -> Value {
         match self {
             Self::OpenAi => json!({ "error": {

@@ -4,21 +4,21 @@ use crate::openai::request_fields::RequestBodyError;
 use std::fmt;
 use std::time::Duration;
 
-/// Longest model name in an error message, in characters.
+/// Greatest length of a model name in an error message, in characters.
 const MAX_MODEL_NAME_CHARS: usize = 100;
-/// Most names that an error message lists.
+/// Greatest number of names that an error message lists.
 const MAX_LISTED_NAMES: usize = 20;
 
-/// Why the gateway answered a request instead of a backend.
+/// The reason for which the gateway answered a request with an error itself.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GatewayError {
-    /// The path is not served.
+    /// The gateway does not serve the path.
     #[error("the path `{path}` does not exist; the gateway serves inference APIs only")]
     NotFound {
         /// The path that the client sent.
         path: String,
     },
-    /// The path is served with another method.
+    /// The gateway serves the path with another method only.
     #[error("this path allows the method {allow} only")]
     MethodNotAllowed {
         /// The allowed method.
@@ -30,14 +30,14 @@ pub enum GatewayError {
     /// The head of the request is not valid HTTP.
     #[error("the request is not valid HTTP, or is ambiguous, so that servers parse it differently")]
     BadHead,
-    /// The head of the request is too long, or has too many headers.
+    /// The head of the request exceeds `limits.header` bytes or `limits.headers_count` headers.
     #[error("the request headers are longer or more numerous than this gateway allows")]
     HeadTooLarge,
-    /// The path of the request is too long.
+    /// The target of the request is too long.
     #[error("the request path is longer than this gateway allows")]
     UriTooLong,
     /// The gateway would have to rename the model in the body, but a header has a digest of the
-    /// body.
+    /// body, which would no longer match.
     #[error(
         "`{model}` is an alias of this gateway: it must change the body for the backend, but a \
          header has a digest of the body; request `{served_as}` instead"
@@ -48,7 +48,8 @@ pub enum GatewayError {
         /// The name of the model at the backends.
         served_as: String,
     },
-    /// The gateway would have to change a field of the body, but a header has a digest of the body.
+    /// The gateway would have to change a field of the body, but a header has a digest of the body,
+    /// which would no longer match.
     #[error(
         "the gateway must change `{field}` in the body for the backend, but a header has a digest \
          of the body; leave that header out"
@@ -57,7 +58,7 @@ pub enum GatewayError {
         /// Name of the field.
         field: &'static str,
     },
-    /// The body uses an engine-control field without the permission.
+    /// The body has an engine-control field that the client has no permission to use.
     #[error(
         "`{field}` controls the engine, and this client has no permission for it; leave it out, or \
          ask the operator of this gateway for the permission `{permission}`"
@@ -74,13 +75,13 @@ pub enum GatewayError {
         /// The value of `Content-Encoding`.
         encoding: String,
     },
-    /// The body is too long.
+    /// The body exceeds `limits.body`.
     #[error("the request body is longer than {limit} bytes, the limit of this gateway")]
     BodyTooLarge {
         /// The limit, in bytes.
         limit: usize,
     },
-    /// The body ended too early.
+    /// The body ended before its declared length.
     #[error("the request body ended before its declared length")]
     IncompleteBody,
     /// The gateway requires an API key, and the request has no valid one.
@@ -94,23 +95,23 @@ pub enum GatewayError {
         /// The name that the client sent, in backticks, or a text for a request without a model.
         model: String,
     },
-    /// A limit of the tenant or the API key is reached.
+    /// A limit of the tenant or of the API key is reached.
     #[error("the limit of {allowed} {limited} is reached; retry after {retry_after} s")]
     RateLimited {
         /// The kind of limit.
         limited: RateLimitKind,
-        /// The limit.
+        /// The limit: requests per minute, tokens per minute or open requests.
         allowed: u32,
         /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
-    /// The client paused for too long inside the body.
+    /// No byte of the request body arrived for too long.
     #[error("no byte of the request body arrived for {seconds} s")]
     BodyTimeout {
         /// The limit, in seconds.
         seconds: u64,
     },
-    /// The client address has reached its limit of open requests.
+    /// The IP address of the client has reached its limit of open requests.
     #[error("this client address has reached its limit of open requests; wait for one to end")]
     ClientBusy,
     /// The gateway has reached its limit of requests, open files or memory.
@@ -123,7 +124,7 @@ pub enum GatewayError {
          ulimit -n); retry shortly"
     )]
     Exhausted,
-    /// The memory limit of all request bodies is reached.
+    /// The memory of all request bodies in the gateway has reached `limits.body_memory`.
     #[error(
         "the request bodies in the gateway take as much memory as limits.body_memory allows; retry \
          shortly"
@@ -134,19 +135,20 @@ pub enum GatewayError {
     UnknownModel {
         /// The name that the client sent.
         model: String,
-        /// The models that the client may use.
+        /// List of the models that the client may use, as text.
         known: String,
     },
-    /// No backend of the model is available.
+    /// No backend that serves the model is available.
     #[error("no backend of the model is available now; retry shortly")]
     NoBackend,
-    /// Every backend is saturated, and the admission queue is full.
+    /// No backend has capacity for the request, and the admission queue is full.
     #[error("all backends are full, and so is the admission queue; retry after {retry_after} s")]
     Saturated {
         /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
-    /// The request waited and was displaced by one of a higher class or of a smaller tenant.
+    /// The request waited in the admission queue and was displaced by a request of a higher class,
+    /// or of a tenant with fewer requests in the queue.
     #[error(
         "all backends are full, and a request with precedence displaced this one in the admission \
          queue; retry after {retry_after} s"
@@ -155,36 +157,36 @@ pub enum GatewayError {
         /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
-    /// No backend had capacity within the longest wait.
+    /// The request waited in the admission queue for the longest time that a request may wait.
     #[error("no backend had capacity within {waited:?}; retry after {retry_after} s")]
     QueueTimeout {
-        /// The longest wait.
+        /// The longest time that a request may wait.
         waited: Duration,
         /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
-    /// The backend closed the connection before it answered.
+    /// The backend closed the connection before it sent a response.
     #[error("the backend closed the connection before it answered")]
     Closed,
     /// The backend sent invalid HTTP.
     #[error("the backend did not answer in valid HTTP")]
     Garbage,
-    /// The response head did not arrive in time.
+    /// The backend sent no response head before the timeout.
     #[error("the backend sent no response head within {seconds} s")]
     ResponseHeadTimeout {
         /// The limit, in seconds.
         seconds: u64,
     },
-    /// No output arrived in time.
+    /// The response of the backend had no output before the timeout.
     #[error("the response of the backend had no output within {limit:?}")]
     FirstOutputTimeout {
-        /// The limit.
+        /// The timeout.
         limit: Duration,
     },
-    /// Backends crashed while they processed the request.
+    /// Backends crashed while they processed the request, so it is not sent to further backends.
     #[error("backends crashed while they processed this request; the gateway does not retry it")]
     Poison,
-    /// A defect of the gateway.
+    /// The gateway failed because of a defect in itself.
     #[error("the gateway failed to process this request; its log has the cause")]
     Internal,
 }
@@ -213,10 +215,11 @@ impl fmt::Display for RateLimitKind {
 /// A list of names for an error message, each in backticks: the first 20, and the number of further
 /// names.
 pub fn listed(names: impl ExactSizeIterator<Item: fmt::Display>) -> String {
-    let more = names.len().saturating_sub(MAX_LISTED_NAMES);
-    let shown: Vec<String> = names.take(MAX_LISTED_NAMES).map(|name| format!("`{name}`")).collect();
-    let shown = shown.join(", ");
-    if more == 0 { shown } else { format!("{shown} and {more} more") }
+    let omitted_count = names.len().saturating_sub(MAX_LISTED_NAMES);
+    let listed: Vec<String> =
+        names.take(MAX_LISTED_NAMES).map(|name| format!("`{name}`")).collect();
+    let listed = listed.join(", ");
+    if omitted_count == 0 { listed } else { format!("{listed} and {omitted_count} more") }
 }
 
 /// A model name for an error message: at most its first 100 characters.

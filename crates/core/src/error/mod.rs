@@ -1,5 +1,5 @@
-//! The errors that the gateway answers instead of a backend: one variant per error, and one table
-//! with its status, the party at fault and the time until a retry.
+//! The errors with which the gateway answers a request itself: one enum variant for each error, and
+//! a table with the status, the party at fault and the time until a retry of each error.
 
 mod gateway_error;
 
@@ -28,18 +28,18 @@ impl GatewayError {
         self.row().fault
     }
 
-    /// The value for metrics, spans and the `x-gateway-error` header: one of [`REASONS`].
+    /// The reason in metrics, in spans and in the `x-gateway-error` header: one of [`REASONS`].
     pub fn reason(&self) -> &'static str {
         self.row().reason
     }
 
-    /// The outcome of the request, for its record.
+    /// The outcome of a request that the gateway answered with this error, for its record.
     pub fn outcome(&self) -> Outcome {
         match (self, self.fault()) {
             (Self::ResponseHeadTimeout { .. } | Self::FirstOutputTimeout { .. }, _) => {
                 Outcome::Timeout
             }
-            // The client has disconnected.
+            // The client disconnected before the end of the body.
             (Self::IncompleteBody, _) => Outcome::Cancelled,
             (_, Fault::Client) => Outcome::ClientError,
             (_, Fault::Backend) => Outcome::UpstreamError,
@@ -52,7 +52,7 @@ impl GatewayError {
         self.to_response_in(ErrorEnvelope::OpenAi, None)
     }
 
-    /// The response in the given error envelope. Only Anthropic's contains the request id.
+    /// The response in the given error envelope. Only Anthropic's envelope contains the request id.
     pub fn to_response_in(
         &self,
         envelope: ErrorEnvelope,

@@ -3,7 +3,8 @@
 use super::gateway_error::{GatewayError, RateLimitKind};
 use http::StatusCode;
 
-/// Every value of the `reason` label, the `x-gateway-error` header and the span attribute.
+/// The reasons of all errors: the values of the `reason` label, of the `x-gateway-error` header and
+/// of the span attribute.
 pub const REASONS: &[&str] = &[
     "not_found",
     "method_not_allowed",
@@ -39,17 +40,19 @@ pub const REASONS: &[&str] = &[
     "internal",
 ];
 
-/// The reasons of requests that were shed because all backends were full.
+/// The reasons of requests that were shed because no backend had capacity.
 pub const SHED_REASONS: &[&str] = &["saturated", "shed", "queue_timeout"];
 
 /// The party at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The client: the request cannot succeed unchanged, or exceeds a limit of the client.
+    /// The client is at fault: the request cannot succeed unchanged, or it exceeds a limit of the
+    /// client.
     Client,
-    /// A backend failed.
+    /// A backend is at fault.
     Backend,
-    /// The gateway or all backends together: no capacity, or a defect.
+    /// Neither a client nor a single backend is at fault: the gateway or all backends lack
+    /// capacity, or the gateway has a defect.
     Gateway,
 }
 
@@ -58,15 +61,15 @@ pub enum Fault {
 pub(super) struct ErrorRow {
     pub(super) status: StatusCode,
     pub(super) fault: Fault,
-    /// `error.type`: vLLM's name where vLLM defines one.
+    /// The value of `error.type`. It is vLLM's name if vLLM defines one for the error.
     pub(super) kind: &'static str,
     /// One of [`REASONS`].
     pub(super) reason: &'static str,
-    /// `error.code`, if OpenAI defines one. `None`: the status is the code.
+    /// The value of `error.code`, if OpenAI defines one. `None`: the status is the code.
     pub(super) code: Option<&'static str>,
-    /// `error.param`
+    /// The value of `error.param`: the name of the field that caused the error.
     pub(super) param: Option<&'static str>,
-    /// The value of `Retry-After`, in seconds.
+    /// The value of `Retry-After`, in seconds. `None`: the response has no such header.
     pub(super) retry_after: Option<u32>,
 }
 
@@ -173,7 +176,7 @@ impl GatewayError {
 }
 
 impl RateLimitKind {
-    /// `error.type` as OpenAI defines it, and the reason.
+    /// The value of `error.type`, as OpenAI defines it, and the reason, one of [`REASONS`].
     const fn error_type_and_reason(self) -> (&'static str, &'static str) {
         match self {
             Self::Requests => ("requests", "request_limit"),

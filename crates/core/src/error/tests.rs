@@ -16,7 +16,7 @@ fn a_long_name_list_is_truncated() {
 
 #[test]
 fn a_reason_is_in_the_list_and_a_fault_agrees_with_its_status() {
-    let all = [
+    let errors = [
         GatewayError::NotFound { path: "/x".into() },
         GatewayError::MethodNotAllowed { allow: "POST" },
         GatewayError::BadBody(RequestBodyError::NotObject),
@@ -49,9 +49,10 @@ fn a_reason_is_in_the_list_and_a_fault_agrees_with_its_status() {
         GatewayError::ResponseHeadTimeout { seconds: 1 },
         GatewayError::Internal,
     ];
-    for error in all {
+    for error in errors {
         let is_client = error.fault() == Fault::Client;
-        // Full backends are no fault of one client. A limit of its own is its fault.
+        // A client is not at fault if all backends are full. It is at fault if it exceeds a limit
+        // of its own.
         let is_client_limit =
             matches!(error, GatewayError::RateLimited { .. } | GatewayError::ClientBusy);
         let is_full = error.status() == StatusCode::TOO_MANY_REQUESTS && !is_client_limit;

@@ -1,17 +1,20 @@
 //! Counts of durations in buckets whose width grows with the duration. Every quantile has the same
-//! relative error, from nanoseconds to two hours.
+//! bound of its relative error, from nanoseconds to two hours.
 
 use super::nearest_rank::nearest_rank;
 use std::time::Duration;
 
-/// A histogram with `2^BITS` buckets for each doubling of the duration. The error of a quantile is
-/// at most `2^-(BITS + 1)`: 6.25 % with 3 bits, 0.2 % with 8 bits.
+/// A histogram with `2^BITS` buckets for each doubling of the duration. The relative error of a
+/// quantile is at most `2^-(BITS + 1)`: 6.25 % with 3 bits, 0.2 % with 8 bits.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DurationHistogram<const BITS: u32> {
-    /// As long as the largest duration needs, at most `(44 - BITS) << BITS` buckets.
+    /// Number of durations in each bucket, up to the bucket of the longest duration. There are at
+    /// most `(44 - BITS) << BITS` buckets.
     bucket_counts: Vec<u32>,
     count: u64,
+    /// Sum of the durations in seconds.
     sum: f64,
+    /// Longest duration in seconds.
     max: f64,
 }
 
@@ -30,8 +33,8 @@ impl<const BITS: u32> DurationHistogram<BITS> {
         self.record_between(seconds, seconds, 1);
     }
 
-    /// Adds `times` durations between two bounds in seconds, as their midpoint. `upper` is the
-    /// longest of them.
+    /// Adds `times` durations between `lower` and `upper`, in seconds. Each duration counts as the
+    /// midpoint of the two bounds. [`Self::max`] takes `upper` as the longest duration.
     pub fn record_between(&mut self, lower: f64, upper: f64, times: u32) {
         let seconds = f64::midpoint(lower, upper).max(0.0);
         let value = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
@@ -53,15 +56,15 @@ impl<const BITS: u32> DurationHistogram<BITS> {
         if self.bucket_counts.len() < other.bucket_counts.len() {
             self.bucket_counts.resize(other.bucket_counts.len(), 0);
         }
-        for (count, more) in self.bucket_counts.iter_mut().zip(&other.bucket_counts) {
-            *count = count.saturating_add(*more);
+        for (count, other_count) in self.bucket_counts.iter_mut().zip(&other.bucket_counts) {
+            *count = count.saturating_add(*other_count);
         }
         self.count += other.count;
         self.sum += other.sum;
         self.max = self.max.max(other.max);
     }
 
-    /// Removes all durations and keeps the memory.
+    /// Removes all durations. The memory of the buckets stays allocated.
     pub fn clear(&mut self) {
         self.bucket_counts.fill(0);
         (self.count, self.sum, self.max) = (0, 0.0, 0.0);
@@ -77,7 +80,8 @@ impl<const BITS: u32> DurationHistogram<BITS> {
         self.max
     }
 
-    /// The mean in seconds; 0 without durations. It is exact.
+    /// The mean in seconds; 0 without durations. It is exact except for durations added by
+    /// [`Self::record_between`].
     pub fn mean(&self) -> f64 {
         self.sum / self.count.max(1) as f64
     }
@@ -88,23 +92,23 @@ impl<const BITS: u32> DurationHistogram<BITS> {
         self.quantile_bucket(q).map_or(0.0, |bucket| Self::midpoint(bucket).min(self.max))
     }
 
-    /// The bucket of the `q` quantile. `None` without durations.
+    /// Index of the bucket of the `q` quantile. `None` without durations.
     pub fn quantile_bucket(&self, q: f64) -> Option<usize> {
         let rank = nearest_rank(self.count, q)?;
-        let mut below = 0;
+        let mut cumulative_count = 0;
         self.bucket_counts.iter().position(|count| {
-            below += u64::from(*count);
-            below >= rank
+            cumulative_count += u64::from(*count);
+            cumulative_count >= rank
         })
     }
 
-    /// The buckets with durations: midpoint in seconds and count.
+    /// The buckets that have durations: midpoint in seconds, and number of durations.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u32)> {
         let counts = self.bucket_counts.iter().enumerate().filter(|(_, count)| **count > 0);
         counts.map(|(bucket, count)| (Self::midpoint(bucket), *count))
     }
 
-    /// The bucket of a duration.
+    /// Index of the bucket of a duration.
     pub fn bucket_index(value: Duration) -> usize {
         let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX).min(MAX_NANOSECONDS);
         let shift = (u64::BITS - nanos.leading_zeros()).saturating_sub(BITS + 1);
@@ -114,10 +118,10 @@ impl<const BITS: u32> DurationHistogram<BITS> {
     /// The middle of a bucket in seconds.
     fn midpoint(bucket: usize) -> f64 {
         let bucket = bucket as u64;
-        // The buckets below 2^(BITS + 1) hold one nanosecond each.
+        // Each bucket with an index below 2^(BITS + 1) is one nanosecond wide.
         let shift = (bucket >> BITS).saturating_sub(1);
-        let least = (bucket - (shift << BITS)) << shift;
-        (least as f64 + ((1_u64 << shift) - 1) as f64 / 2.0) / 1e9
+        let shortest_nanos = (bucket - (shift << BITS)) << shift;
+        (shortest_nanos as f64 + ((1_u64 << shift) - 1) as f64 / 2.0) / 1e9
     }
 }
 
@@ -129,7 +133,8 @@ mod tests {
     type Fine = DurationHistogram<8>;
     type Coarse = DurationHistogram<3>;
 
-    fn one_to_thousand<const BITS: u32>() -> DurationHistogram<BITS> {
+    /// A histogram of the durations 1 ms, 2 ms, … 1,000 ms.
+    fn one_to_thousand_millis<const BITS: u32>() -> DurationHistogram<BITS> {
         let mut histogram = DurationHistogram::default();
         (1..=1_000).for_each(|millis| histogram.record(Duration::from_millis(millis)));
         histogram
@@ -144,7 +149,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_within_the_error_and_never_above_the_longest_duration() {
-        let (fine, coarse) = (one_to_thousand::<8>(), one_to_thousand::<3>());
+        let (fine, coarse) = (one_to_thousand_millis::<8>(), one_to_thousand_millis::<3>());
         assert_eq!((fine.count(), fine.max()), (1_000, 1.0));
         assert!((fine.mean() - 0.5005).abs() < 1e-9);
         for q in [0.01, 0.5, 0.9, 0.99, 1.0] {
@@ -160,8 +165,8 @@ mod tests {
         (1..=500).for_each(|millis| low.record(Duration::from_millis(millis)));
         (501..=1_000).for_each(|millis| high.record(Duration::from_millis(millis)));
         low.merge(&high);
-        let all = one_to_thousand::<3>();
-        assert_eq!((&low.bucket_counts, low.count, low.max), (&all.bucket_counts, 1_000, 1.0));
+        let expected = one_to_thousand_millis::<3>();
+        assert_eq!((&low.bucket_counts, low.count, low.max), (&expected.bucket_counts, 1_000, 1.0));
         low.clear();
         assert_eq!((low.count(), low.quantile_bucket(0.5), low.buckets().count()), (0, None, 0));
     }

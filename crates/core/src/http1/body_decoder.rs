@@ -1,18 +1,19 @@
-//! Decoding of message bodies from their framing.
+//! Decoding of message bodies: extracts the body data from the received bytes, by the framing of
+//! the body.
 
-use super::fields::{Http1ParseError, fields, parse_digits};
+use super::fields::{Http1ParseError, parse_digits, to_header_map};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue};
 use memchr::memchr;
 
-/// The rest of a body that is being decoded.
+/// The framing of a body, with the progress of its decoding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BodyDecoder {
-    /// A body framed by its length; the number of bytes that remain.
+    /// A body framed by its length, with the number of bytes that have not arrived yet.
     Length(u64),
     /// A chunked body.
     Chunked(ChunkedDecoder),
-    /// A body that ends when the server closes the connection.
+    /// A response body that ends when the backend closes the connection.
     UntilClose,
 }
 
@@ -20,27 +21,31 @@ pub enum BodyDecoder {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkedDecoder {
     state: ChunkState,
-    /// Reject framing that other servers may interpret differently.
+    /// Whether to reject framing that other HTTP implementations may interpret differently.
     is_strict: bool,
-    /// The incomplete line that is being read, or all trailer lines.
+    /// The beginning of the line that is being read, or the trailer section as far as it arrived.
     line_buffer: Vec<u8>,
+    /// Trailers of a body that has ended. `None`: no trailers, or they were taken.
     trailers: Option<Box<HeaderMap>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ChunkState {
+    /// In the line with the size of the next chunk.
     Size,
-    /// In chunk data; the number of bytes that remain.
+    /// In chunk data, with the number of bytes of the chunk that have not arrived yet.
     Data(u64),
     /// At the line ending after chunk data.
     DataEnd,
+    /// After the last chunk, in the trailer section.
     Trailers,
     Complete,
 }
 
-/// Longest line with a chunk's size and extensions, and longest trailer section, in bytes.
+/// Greatest length of the line with the size and the extensions of a chunk, and of a trailer
+/// section, in bytes.
 const MAX_CHUNK_LINE_BYTES: usize = 16 << 10;
-/// Most trailers.
+/// Greatest number of trailers of a body.
 const MAX_TRAILERS: usize = 64;
 
 // === impl BodyDecoder ===
@@ -51,12 +56,13 @@ impl BodyDecoder {
         Self::Length(0)
     }
 
-    /// A chunked body before its first chunk.
+    /// A chunked response body before its first chunk.
     pub const fn chunked() -> Self {
         Self::Chunked(ChunkedDecoder::new(false))
     }
 
-    /// A chunked body whose chunk sizes must not be followed by blanks.
+    /// A chunked request body before its first chunk. A blank after a chunk size is an error,
+    /// because other HTTP implementations may interpret it differently.
     pub const fn chunked_strict() -> Self {
         Self::Chunked(ChunkedDecoder::new(true))
     }
@@ -70,7 +76,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Number of bytes that remain. `None` unless the body is framed by its length.
+    /// Number of body bytes that have not arrived yet. `None`: the body is not framed by its
+    /// length.
     pub fn remaining_bytes(&self) -> Option<u64> {
         match self {
             Self::Length(remaining) => Some(*remaining),
@@ -78,8 +85,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Appends the body data in `bytes` to `data`. Returns how many of `bytes` belong to the body;
-    /// those after them belong to the next message.
+    /// Appends the body data in `bytes` to `data`. Returns the number of `bytes` that belong to the
+    /// body. Later bytes belong to the next message.
     pub fn decode(&mut self, bytes: &[u8], data: &mut BytesMut) -> Result<usize, Http1ParseError> {
         match self {
             Self::Length(remaining) => {
@@ -96,8 +103,8 @@ impl BodyDecoder {
         }
     }
 
-    /// Splits the body data off the beginning of `bytes`, without a copy if the body is framed by
-    /// its length.
+    /// Removes the bytes that belong to the body from the beginning of `bytes`. Returns the body
+    /// data in them. The data of a body framed by its length is not copied.
     pub fn decode_bytes(&mut self, bytes: &mut Bytes) -> Result<Bytes, Http1ParseError> {
         if let Self::Length(remaining) = self {
             let count = (*remaining).min(bytes.len() as u64);
@@ -110,12 +117,12 @@ impl BodyDecoder {
         Ok(data.freeze())
     }
 
-    /// Whether the body has trailers that were not taken.
+    /// Whether trailers have arrived and were not taken by [`BodyDecoder::take_trailers`].
     pub fn has_trailers(&self) -> bool {
         matches!(self, Self::Chunked(ChunkedDecoder { trailers: Some(_), .. }))
     }
 
-    /// Takes the trailers of a body that has ended.
+    /// Takes the trailers of a body that has ended. `None`: no trailers, or they were taken before.
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         let Self::Chunked(decoder) = self else { return None };
         decoder.trailers.take().map(|trailers| *trailers)
@@ -130,38 +137,38 @@ impl ChunkedDecoder {
     }
 
     fn decode(&mut self, bytes: &[u8], data: &mut BytesMut) -> Result<usize, Http1ParseError> {
-        let mut at = 0;
-        while at < bytes.len() && self.state != ChunkState::Complete {
-            let rest = &bytes[at..];
+        let mut offset = 0;
+        while offset < bytes.len() && self.state != ChunkState::Complete {
+            let unread = &bytes[offset..];
             if let ChunkState::Data(remaining) = &mut self.state {
-                let count = (*remaining).min(rest.len() as u64);
+                let count = (*remaining).min(unread.len() as u64);
                 *remaining -= count;
-                data.put_slice(&rest[..count as usize]);
-                at += count as usize;
+                data.put_slice(&unread[..count as usize]);
+                offset += count as usize;
                 if *remaining == 0 {
                     self.state = ChunkState::DataEnd;
                 }
                 continue;
             }
-            let end = memchr(b'\n', rest);
-            let count = end.map_or(rest.len(), |end| end + 1);
-            at += count;
+            let line_feed = memchr(b'\n', unread);
+            let count = line_feed.map_or(unread.len(), |line_feed| line_feed + 1);
+            offset += count;
             if self.line_buffer.len() + count > MAX_CHUNK_LINE_BYTES {
                 return Err(Http1ParseError::InvalidChunks);
             }
-            if end.is_some() {
-                self.on_line_end(&rest[..count])?;
+            if line_feed.is_some() {
+                self.on_line_end(&unread[..count])?;
             } else {
-                self.line_buffer.extend_from_slice(rest);
+                self.line_buffer.extend_from_slice(unread);
             }
         }
-        Ok(at)
+        Ok(offset)
     }
 
-    /// Processes a line that ends with `end`; its beginning is in `line_buffer`.
-    fn on_line_end(&mut self, end: &[u8]) -> Result<(), Http1ParseError> {
+    /// Processes a complete line: its beginning is in `line_buffer`, its remainder is `line_end`.
+    fn on_line_end(&mut self, line_end: &[u8]) -> Result<(), Http1ParseError> {
         if self.state == ChunkState::Trailers {
-            self.line_buffer.extend_from_slice(end);
+            self.line_buffer.extend_from_slice(line_end);
             if !self.line_buffer.ends_with(b"\r\n") {
                 return Err(Http1ParseError::InvalidChunks);
             }
@@ -173,9 +180,9 @@ impl ChunkedDecoder {
         }
         let mut buffered = std::mem::take(&mut self.line_buffer);
         let line = if buffered.is_empty() {
-            end
+            line_end
         } else {
-            buffered.extend_from_slice(end);
+            buffered.extend_from_slice(line_end);
             &buffered
         };
         let line = line.strip_suffix(b"\r\n").ok_or(Http1ParseError::InvalidChunks)?;
@@ -192,7 +199,7 @@ impl ChunkedDecoder {
         Ok(())
     }
 
-    /// Parses the size of a chunk. Extensions are ignored.
+    /// Parses the size in the first line of a chunk. Extensions are ignored. `None`: no valid size.
     fn parse_size(&self, line: &[u8]) -> Option<u64> {
         let digits = &line[..memchr(b';', line).unwrap_or(line.len())];
         if memchr(b'\r', line).is_some() {
@@ -204,12 +211,13 @@ impl ChunkedDecoder {
 
 /// Parses the trailer section. `None`: there are no trailers.
 fn parse_trailers(lines: &[u8]) -> Result<Option<Box<HeaderMap>>, Http1ParseError> {
-    let mut space = [httparse::EMPTY_HEADER; MAX_TRAILERS];
-    let parsed =
-        httparse::parse_headers(lines, &mut space).map_err(|_| Http1ParseError::InvalidChunks)?;
+    let mut header_slots = [httparse::EMPTY_HEADER; MAX_TRAILERS];
+    let parsed = httparse::parse_headers(lines, &mut header_slots)
+        .map_err(|_| Http1ParseError::InvalidChunks)?;
     let httparse::Status::Complete((_, headers)) = parsed else {
         return Err(Http1ParseError::InvalidChunks);
     };
-    let map = fields(headers, HeaderValue::from_bytes).ok_or(Http1ParseError::InvalidChunks)?;
+    let map =
+        to_header_map(headers, HeaderValue::from_bytes).ok_or(Http1ParseError::InvalidChunks)?;
     Ok(Some(map).filter(|map| !map.is_empty()).map(Box::new))
 }

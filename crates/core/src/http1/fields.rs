@@ -1,11 +1,11 @@
-//! Header fields and numbers of requests and responses, and the error of their parsing.
+//! Functions for both request and response heads: header fields, numbers, and the parse error.
 
 use crate::headers::connection_options;
 use bytes::{BufMut, BytesMut};
 use http::header::InvalidHeaderValue;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The bytes are not valid HTTP/1.1, or can be interpreted in two ways.
+/// Error for bytes that are not valid HTTP/1.1, or that can be interpreted in two ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Http1ParseError {
     /// The start line or a header is malformed.
@@ -14,10 +14,10 @@ pub enum Http1ParseError {
     /// The head exceeds its limit of bytes or headers.
     #[error("the head is too long")]
     HeadTooLong,
-    /// The request target exceeds its limit.
+    /// The request target exceeds its length limit.
     #[error("the target is too long")]
     TargetTooLong,
-    /// The headers that state the body length are malformed or ambiguous.
+    /// The headers that state the body length are malformed or contradict each other.
     #[error("the headers do not state the body length, or state it ambiguously")]
     InvalidBodyLength,
     /// The chunked framing of the body is malformed.
@@ -25,27 +25,28 @@ pub enum Http1ParseError {
     InvalidChunks,
 }
 
-/// Parses a number in this radix that consists only of digits, without sign or blanks.
+/// Parses a number in this radix that consists only of digits. `None`: the text is empty, has other
+/// characters such as a sign or blanks, or does not fit into 64 bits.
 pub fn parse_digits(digits: &[u8], radix: u32) -> Option<u64> {
     let is_digits = digits.iter().all(|byte| char::from(*byte).is_digit(radix));
     let digits = str::from_utf8(digits).ok().filter(|_| is_digits)?;
     u64::from_str_radix(digits, radix).ok()
 }
 
-/// Whether the sender of these headers permits further messages on the connection.
+/// Whether the sender of a message with these headers permits further messages on the connection.
 pub(super) fn is_keep_alive(headers: &HeaderMap, is_http10: bool) -> bool {
     let has_option =
         |name| connection_options(headers).any(|option| option.eq_ignore_ascii_case(name));
     !has_option("close") && (!is_http10 || has_option("keep-alive"))
 }
 
-/// Turns headers or trailers that httparse parsed into a map, with values made by `to_value`.
-/// `None`: a name or a value is invalid.
-pub(super) fn fields(
+/// A map of headers or trailers that httparse parsed. `to_value` makes the value of an entry from
+/// its bytes. `None`: a name or a value is invalid.
+pub(super) fn to_header_map(
     headers: &[httparse::Header<'_>],
     to_value: impl Fn(&[u8]) -> Result<HeaderValue, InvalidHeaderValue>,
 ) -> Option<HeaderMap> {
-    // The gateway adds up to four headers of its own.
+    // The gateway adds up to four headers.
     let mut map = HeaderMap::with_capacity(headers.len() + 4);
     for header in headers {
         let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;

@@ -1,6 +1,6 @@
-//! Finds the head of a request in bytes that arrive in parts, with work linear in their number:
-//! empty lines before the head are dropped as they arrive, and the head is parsed only when it may
-//! be complete.
+//! Finds the head of a request in bytes that arrive in several reads. The work is linear in the
+//! number of bytes: empty lines before the head are dropped as they arrive, and the head is parsed
+//! only when it may be complete.
 
 use super::fields::Http1ParseError;
 use super::request_head::{HeadLimits, RequestHead, parse_request_head};
@@ -12,13 +12,13 @@ use bytes::{Buf, Bytes};
 pub struct HeadScanner {
     /// Number of bytes at the beginning of the buffer that contain no complete head.
     searched_bytes: usize,
-    /// Number of bytes of empty lines dropped before the head. They count towards its limit.
+    /// Number of bytes of empty lines that were dropped before the head. They count towards the
+    /// length limit of the head.
     dropped_bytes: usize,
 }
 
 impl HeadScanner {
-    /// Parses the head of a request from `bytes`, and advances them past it. `None`: the head is
-    /// incomplete.
+    /// Parses the head of a request and removes it from `bytes`. `None`: the head is incomplete.
     ///
     /// Empty lines before the head are removed from `bytes` (RFC 9112, section 2.2).
     pub fn read_head(
@@ -57,13 +57,14 @@ impl HeadScanner {
         }
     }
 
-    /// Whether to parse the head now, because parsing can give a new result. True for the first
-    /// bytes of a head, which can already be invalid; if the new bytes complete an empty line,
-    /// which can be the end of the head; and if the head exceeds its limit and must be rejected.
+    /// Whether to parse the head now, because parsing can give a new result. True in three cases:
+    /// the bytes are the first of a head, and can already be invalid; the new bytes complete an
+    /// empty line, which can be the end of the head; or the head exceeds its length limit and must
+    /// be rejected.
     fn may_be_complete(&self, bytes: &Bytes, limits: HeadLimits) -> bool {
-        let count = bytes.len().saturating_sub(self.searched_bytes);
-        let has_new_information = self.searched_bytes == 0 || has_blank_line(bytes, count);
-        (count > 0 && has_new_information) || bytes.len() > limits.max_bytes
+        let new_bytes = bytes.len().saturating_sub(self.searched_bytes);
+        let has_new_information = self.searched_bytes == 0 || has_blank_line(bytes, new_bytes);
+        (new_bytes > 0 && has_new_information) || bytes.len() > limits.max_bytes
     }
 }
 

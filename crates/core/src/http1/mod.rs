@@ -1,8 +1,8 @@
-//! HTTP/1.1 message parsing and encoding without I/O (RFC 9112): requests of clients, responses of
-//! backends, and their bodies.
+//! Parsing and encoding of HTTP/1.1 messages without I/O (RFC 9112): requests of clients, responses
+//! of backends, and their bodies.
 //!
-//! A connection that waits for data takes only a few words of memory here. Body data is not
-//! buffered. httparse parses the heads.
+//! The parser state of a connection that waits for data is only a few words. Body data is not
+//! buffered. The crate httparse parses the heads.
 
 mod fields;
 

@@ -1,16 +1,18 @@
-//! Encoding of request heads.
+//! Encoding of request heads for backends.
 
 use super::fields::encode_header;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{Method, request};
 
-/// Encodes the head of a request with a body of `length` bytes. The target is the path and query of
-/// its URI; `content-length` and `transfer-encoding` headers are replaced.
+/// Encodes the head of a request with a body of `length` bytes. The request target is the path and
+/// the query of the URI. A `content-length` for `length` replaces any `content-length` and
+/// `transfer-encoding` headers.
 pub fn encode_request_head(head: &request::Parts, length: usize) -> Bytes {
     let target = head.uri.path_and_query().map_or("/", |path| path.as_str());
-    let lines = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
-    let capacity = head.method.as_str().len() + target.len() + lines.sum::<usize>() + 64;
+    let line_lengths =
+        head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
+    let capacity = head.method.as_str().len() + target.len() + line_lengths.sum::<usize>() + 64;
     let mut bytes = BytesMut::with_capacity(capacity);
     bytes.put_slice(head.method.as_str().as_bytes());
     bytes.put_u8(b' ');
@@ -22,7 +24,7 @@ pub fn encode_request_head(head: &request::Parts, length: usize) -> Bytes {
         }
         encode_header(name.as_str(), value.as_bytes(), &mut bytes);
     }
-    // A server does not wait for a body of these methods unless a length is stated.
+    // GET and HEAD requests without a stated length have no body.
     if length > 0 || !matches!(head.method, Method::GET | Method::HEAD) {
         let mut digits = itoa::Buffer::new();
         encode_header("content-length", digits.format(length).as_bytes(), &mut bytes);

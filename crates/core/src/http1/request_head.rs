@@ -1,11 +1,11 @@
 //! Parsing of client request heads, with a strict interpretation of the body length.
 //!
-//! CRLF ends a line, and one `Content-Length` of digits or one `Transfer-Encoding: chunked` frames
-//! the body. A head that could be interpreted in two ways is rejected, because such heads allow
-//! request smuggling.
+//! Only CRLF ends a line. The body length is stated by one `Content-Length` of digits only, or by
+//! one `Transfer-Encoding: chunked`. A head that could be interpreted in two ways is rejected,
+//! because such heads allow request smuggling.
 
 use super::body_decoder::BodyDecoder;
-use super::fields::{Http1ParseError, fields, is_keep_alive, parse_digits};
+use super::fields::{Http1ParseError, is_keep_alive, parse_digits, to_header_map};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use http::uri::Uri;
@@ -19,28 +19,28 @@ use std::mem::MaybeUninit;
 pub struct RequestHead {
     /// Method, target and headers.
     pub request: Request<()>,
-    /// The decoder of the body, of which nothing has been read.
+    /// Decoder of the body, before the first byte of the body.
     pub body: BodyDecoder,
-    /// The client waits for `100 Continue` before it sends the body.
+    /// Whether the client waits for `100 Continue` before it sends the body.
     pub is_expectant: bool,
-    /// Another request may follow on the connection.
+    /// Whether another request may follow on the connection.
     pub is_keep_alive: bool,
-    /// Length of the head in bytes, including empty lines before it.
+    /// Length of the head in bytes, including empty lines before the head.
     pub length: usize,
 }
 
 /// Limits of a request head.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadLimits {
-    /// Most bytes, including empty lines before the head.
+    /// Greatest length in bytes, including empty lines before the head.
     pub max_bytes: usize,
-    /// Most headers.
+    /// Greatest number of headers.
     pub max_headers: usize,
 }
 
-/// Longest target, in bytes: the limit of [`Uri`].
+/// Greatest length of a request target in bytes: the limit of [`Uri`].
 const MAX_TARGET_BYTES: usize = u16::MAX as usize - 1;
-/// Number of headers up to which parsing needs no allocation.
+/// Greatest `max_headers` with which parsing needs no allocation.
 const MAX_INLINE_HEADERS: usize = 128;
 
 /// Parses the head of a request. `None`: the head is incomplete.
@@ -48,17 +48,17 @@ pub fn parse_request_head(
     bytes: &Bytes,
     limits: HeadLimits,
 ) -> Result<Option<RequestHead>, Http1ParseError> {
-    let mut inline = [const { MaybeUninit::uninit() }; MAX_INLINE_HEADERS];
-    let mut allocated = Vec::new();
-    let space = if let Some(inline) = inline.get_mut(..limits.max_headers) {
-        inline
+    let mut inline_slots = [const { MaybeUninit::uninit() }; MAX_INLINE_HEADERS];
+    let mut allocated_slots = Vec::new();
+    let header_slots = if let Some(slots) = inline_slots.get_mut(..limits.max_headers) {
+        slots
     } else {
-        allocated.resize_with(limits.max_headers, MaybeUninit::uninit);
-        &mut allocated[..]
+        allocated_slots.resize_with(limits.max_headers, MaybeUninit::uninit);
+        &mut allocated_slots[..]
     };
     let mut parsed = httparse::Request::new(&mut []);
     let config = httparse::ParserConfig::default();
-    let length = match config.parse_request_with_uninit_headers(&mut parsed, bytes, space) {
+    let length = match config.parse_request_with_uninit_headers(&mut parsed, bytes, header_slots) {
         Ok(Status::Complete(length)) if length <= limits.max_bytes => length,
         Ok(Status::Partial) if bytes.len() <= limits.max_bytes => return Ok(None),
         Ok(_) | Err(httparse::Error::TooManyHeaders) => return Err(Http1ParseError::HeadTooLong),
@@ -70,22 +70,23 @@ pub fn parse_request_head(
     let is_http10 = parsed.version == Some(0);
     // Header values share the memory of the received bytes.
     let shared_value = |value: &[u8]| HeaderValue::from_maybe_shared(bytes.slice_ref(value));
-    let headers = fields(parsed.headers, shared_value).ok_or(Http1ParseError::InvalidHead)?;
+    let headers =
+        to_header_map(parsed.headers, shared_value).ok_or(Http1ParseError::InvalidHead)?;
     let body = request_body_framing(&headers, is_http10)?;
     let is_keep_alive = is_keep_alive(&headers, is_http10);
-    let expects = headers.get(EXPECT).is_some_and(|value| value == "100-continue");
-    let expects_continue = expects && !is_http10 && !body.is_complete();
+    let has_expect_header = headers.get(EXPECT).is_some_and(|value| value == "100-continue");
+    let is_expectant = has_expect_header && !is_http10 && !body.is_complete();
     let mut request = Request::new(());
     *request.method_mut() = parse_method(parsed.method)?;
     *request.uri_mut() = parse_target(bytes, parsed.path)?;
     *request.version_mut() = if is_http10 { Version::HTTP_10 } else { Version::HTTP_11 };
     *request.headers_mut() = headers;
-    Ok(Some(RequestHead { request, body, is_expectant: expects_continue, is_keep_alive, length }))
+    Ok(Some(RequestHead { request, body, is_expectant, is_keep_alive, length }))
 }
 
-/// Whether every line ends with CRLF. httparse also accepts a bare line feed.
+/// Whether every line ends with CRLF. httparse also accepts a line feed without CR.
 fn has_only_crlf_line_endings(head: &[u8]) -> bool {
-    memchr_iter(b'\n', head).all(|at| at > 0 && head[at - 1] == b'\r')
+    memchr_iter(b'\n', head).all(|offset| offset > 0 && head[offset - 1] == b'\r')
 }
 
 fn parse_method(name: Option<&str>) -> Result<Method, Http1ParseError> {
@@ -102,7 +103,8 @@ fn parse_target(bytes: &Bytes, target: Option<&str>) -> Result<Uri, Http1ParseEr
         .map_err(|_| Http1ParseError::InvalidHead)
 }
 
-/// The framing of a request body. It must be stated at most once, by one header.
+/// The framing of a request body. The error is [`Http1ParseError::InvalidBodyLength`] if more than
+/// one header states the framing.
 fn request_body_framing(
     headers: &HeaderMap,
     is_http10: bool,
@@ -159,7 +161,7 @@ mod tests {
 
     #[test]
     fn an_ambiguous_head_is_rejected() {
-        for rest in [
+        for headers in [
             "content-length: 2\r\ntransfer-encoding: chunked\r\n",
             "transfer-encoding: chunked\r\ncontent-length: 2\r\n",
             "content-length: 2\r\ncontent-length: 2\r\n",
@@ -176,8 +178,8 @@ mod tests {
             "x: a\rb\r\n",
             "x: a\0b\r\n",
         ] {
-            let text = format!("P / HTTP/1.1\r\nhost: a\r\n{rest}\r\n");
-            assert!(parse(&text).is_err(), "{rest:?}");
+            let text = format!("P / HTTP/1.1\r\nhost: a\r\n{headers}\r\n");
+            assert!(parse(&text).is_err(), "{headers:?}");
         }
         for head in [
             "P / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n",
@@ -218,8 +220,9 @@ mod tests {
                 .unwrap()
                 .is_some()
         );
-        let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(MAX_TARGET_BYTES));
-        assert_eq!(parse(&long).unwrap_err(), Http1ParseError::TargetTooLong);
+        let head_with_long_target =
+            format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(MAX_TARGET_BYTES));
+        assert_eq!(parse(&head_with_long_target).unwrap_err(), Http1ParseError::TargetTooLong);
     }
 
     #[test]
@@ -235,8 +238,8 @@ mod tests {
 
     #[test]
     fn continue_is_expected_only_with_a_body() {
-        let head = |rest| format!("P / {rest}expect: 100-continue\r\n\r\n");
-        let is_expectant = |rest| parse(&head(rest)).unwrap().unwrap().is_expectant;
+        let head = |start| format!("P / {start}expect: 100-continue\r\n\r\n");
+        let is_expectant = |start| parse(&head(start)).unwrap().unwrap().is_expectant;
         assert!(is_expectant("HTTP/1.1\r\ncontent-length: 1\r\n"));
         assert!(!is_expectant("HTTP/1.1\r\ncontent-length: 0\r\n"));
         assert!(!is_expectant("HTTP/1.0\r\ncontent-length: 1\r\n"));

@@ -6,12 +6,12 @@ use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
 use http::{Method, StatusCode, response};
 use std::time::SystemTime;
 
-/// How the end of a response body is indicated to the client.
+/// The way in which a response indicates the end of its body to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseFraming {
-    /// There is no body.
+    /// The response has no body.
     NoBody,
-    /// The number of bytes is stated in `content-length`.
+    /// `content-length` states the number of bytes of the body.
     ContentLength(u64),
     /// The body is sent in chunks.
     Chunked,
@@ -24,38 +24,40 @@ pub enum ResponseFraming {
 pub struct RequestSummary {
     /// The method of the request.
     pub method: Method,
-    /// The client uses HTTP/1.0.
+    /// Whether the client uses HTTP/1.0.
     pub is_http10: bool,
-    /// The client may send another request on the connection.
+    /// Whether the client may send another request on the connection.
     pub is_keep_alive: bool,
 }
 
 impl ResponseFraming {
-    /// The framing of a response body. `exact` is its number of bytes, if known.
+    /// The framing of a response body. `exact_length`: number of bytes of the body, used if the
+    /// head has no `content-length`. `None`: the number is not known.
     pub fn for_response(
         client: &RequestSummary,
         head: &response::Parts,
-        exact: Option<u64>,
+        exact_length: Option<u64>,
     ) -> Self {
-        let is_empty = client.method == Method::HEAD
+        let has_no_body = client.method == Method::HEAD
             || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let content_length = head.headers.get(CONTENT_LENGTH);
         let content_length = content_length.and_then(|length| parse_digits(length.as_bytes(), 10));
-        match content_length.or(exact) {
-            _ if is_empty => Self::NoBody,
+        match content_length.or(exact_length) {
+            _ if has_no_body => Self::NoBody,
             Some(length) => Self::ContentLength(length),
             None if client.is_http10 => Self::UntilClose,
             None => Self::Chunked,
         }
     }
 
-    /// Whether another response can follow on the connection.
+    /// Whether the client can find the end of the body without the end of the connection, so that
+    /// another response can follow.
     pub fn is_self_delimiting(self) -> bool {
         self != Self::UntilClose
     }
 }
 
-/// Appends the head of a response to `wire`.
+/// Appends the head of a response to `wire`. `now` is called if the head has no `date`.
 pub fn encode_response_head(
     client: &RequestSummary,
     head: &response::Parts,
@@ -70,7 +72,8 @@ pub fn encode_response_head(
     wire.put_slice(b"\r\n");
     for (name, value) in &head.headers {
         let is_replaced = *name == CONNECTION || *name == TRANSFER_ENCODING;
-        // A response to HEAD states the length that the body would have.
+        // A response without a body keeps its `content-length`: for HEAD, it is the length that the
+        // body of a GET response would have.
         if !is_replaced && (*name != CONTENT_LENGTH || framing == ResponseFraming::NoBody) {
             encode_header(name.as_str(), value.as_bytes(), wire);
         }
@@ -94,22 +97,23 @@ pub fn encode_response_head(
     wire.put_slice(b"\r\n");
 }
 
-/// Appends the line that precedes a chunk of `size` bytes.
+/// Appends the line that precedes the data of a chunk of `size` bytes. `size` must not be 0.
+/// [`LAST_CHUNK`] encodes the empty chunk that ends a body.
 pub fn encode_chunk_size(size: usize, wire: &mut BytesMut) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut digits = (usize::BITS - size.leading_zeros()).div_ceil(4);
-    while digits > 0 {
-        digits -= 1;
-        wire.put_u8(DIGITS[size >> (4 * digits) & 15]);
+    let mut remaining_digits = (usize::BITS - size.leading_zeros()).div_ceil(4);
+    while remaining_digits > 0 {
+        remaining_digits -= 1;
+        wire.put_u8(DIGITS[size >> (4 * remaining_digits) & 15]);
     }
     wire.put_slice(b"\r\n");
 }
 
 /// The bytes after the data of a chunk.
 pub const CHUNK_END: &[u8] = b"\r\n";
-/// The bytes after the last chunk.
+/// The bytes that end a chunked body, after its last chunk with data.
 pub const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
-/// The response to a client that waits for `100 Continue` before it sends its body.
+/// The response to a client that waits for `100 Continue` before it sends the body of its request.
 pub const CONTINUE_RESPONSE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 #[cfg(test)]
@@ -130,9 +134,13 @@ mod tests {
         response.into_parts().0
     }
 
-    fn encoded_head(client: &RequestSummary, head: &response::Parts, exact: Option<u64>) -> String {
+    fn encoded_head(
+        client: &RequestSummary,
+        head: &response::Parts,
+        exact_length: Option<u64>,
+    ) -> String {
         let mut wire = BytesMut::new();
-        let framing = ResponseFraming::for_response(client, head, exact);
+        let framing = ResponseFraming::for_response(client, head, exact_length);
         encode_response_head(client, head, framing, || UNIX_EPOCH, &mut wire);
         String::from_utf8(wire.to_vec()).unwrap()
     }
@@ -155,8 +163,8 @@ mod tests {
             expected("transfer-encoding: chunked\r\n")
         );
         let http10 = RequestSummary { is_http10: true, is_keep_alive: false, ..KEEP_ALIVE_REQUEST };
-        let closed = format!("HTTP/1.0 200 OK\r\nconnection: close\r\n{date}");
-        assert_eq!(encoded_head(&http10, &ok(None), None), closed);
+        let expected_http10 = format!("HTTP/1.0 200 OK\r\nconnection: close\r\n{date}");
+        assert_eq!(encoded_head(&http10, &ok(None), None), expected_http10);
         assert!(!ResponseFraming::for_response(&http10, &ok(None), None).is_self_delimiting());
         let head = RequestSummary { method: Method::HEAD, ..KEEP_ALIVE_REQUEST };
         assert_eq!(encoded_head(&head, &ok(Some("7")), None), expected("content-length: 7\r\n"));

@@ -1,7 +1,7 @@
 //! Parsing of backend response heads, and the framing of response bodies.
 
 use super::body_decoder::BodyDecoder;
-use super::fields::{Http1ParseError, fields, is_keep_alive, parse_digits};
+use super::fields::{Http1ParseError, is_keep_alive, parse_digits, to_header_map};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use httparse::Status;
@@ -13,18 +13,18 @@ use std::mem::MaybeUninit;
 pub struct ResponseHead {
     /// Status and headers.
     pub response: Response<()>,
-    /// The decoder of the body, of which nothing has been read.
+    /// Decoder of the body, before the first byte of the body.
     pub body: BodyDecoder,
-    /// Another request may follow on the connection.
+    /// Whether another request may follow on the connection.
     pub is_keep_alive: bool,
-    /// Length of the head in bytes, including interim (1xx) responses before it.
+    /// Length of the head in bytes, including interim (1xx) responses before the final response.
     pub length: usize,
 }
 
-/// Most headers of a response.
+/// Greatest number of headers of a response.
 const MAX_RESPONSE_HEADERS: usize = 256;
 
-/// Whether a blank line, which ends a head, ends within the last `count` bytes.
+/// Whether a blank line, which ends a head, has its end in the last `count` bytes.
 pub fn has_blank_line(bytes: &[u8], count: usize) -> bool {
     let tail = &bytes[bytes.len().saturating_sub(count + 2)..];
     memmem::find(tail, b"\n\r\n").is_some() || memmem::find(tail, b"\n\n").is_some()
@@ -37,12 +37,12 @@ pub fn parse_response_head(
 ) -> Result<Option<ResponseHead>, Http1ParseError> {
     let mut start = 0;
     loop {
-        let mut space = [const { MaybeUninit::uninit() }; MAX_RESPONSE_HEADERS];
+        let mut header_slots = [const { MaybeUninit::uninit() }; MAX_RESPONSE_HEADERS];
         let mut parsed = httparse::Response::new(&mut []);
         let result = httparse::ParserConfig::default().parse_response_with_uninit_headers(
             &mut parsed,
             &bytes[start..],
-            &mut space,
+            &mut header_slots,
         );
         let Status::Complete(length) = result.map_err(|_| Http1ParseError::InvalidHead)? else {
             return Ok(None);
@@ -59,6 +59,7 @@ pub fn parse_response_head(
     }
 }
 
+/// The head of a final (not 1xx) response that httparse parsed.
 fn finish_response_head(
     method: &Method,
     status: StatusCode,
@@ -66,8 +67,8 @@ fn finish_response_head(
     length: usize,
 ) -> Result<ResponseHead, Http1ParseError> {
     let is_http10 = parsed.version == Some(0);
-    let mut headers =
-        fields(parsed.headers, HeaderValue::from_bytes).ok_or(Http1ParseError::InvalidHead)?;
+    let mut headers = to_header_map(parsed.headers, HeaderValue::from_bytes)
+        .ok_or(Http1ParseError::InvalidHead)?;
     let has_body = *method != Method::HEAD
         && !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let body = response_body_framing(&mut headers, is_http10)?;
@@ -85,7 +86,8 @@ fn finish_response_head(
     })
 }
 
-/// The framing of a response body (RFC 9112, section 6.3).
+/// The framing of a response body (RFC 9112, section 6.3). Removes `content-length` from the
+/// headers of a chunked response.
 fn response_body_framing(
     headers: &mut HeaderMap,
     is_http10: bool,

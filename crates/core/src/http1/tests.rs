@@ -8,7 +8,7 @@ use http::{HeaderMap, Method, Request};
 
 const CHUNKED_HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// The body of a response that arrives in chunks of `chunk_size` bytes, and whether it has ended.
+/// The body of a response that arrives in reads of `chunk_size` bytes, and whether it has ended.
 fn decoded_body(text: &str, chunk_size: usize) -> Result<(String, bool), Http1ParseError> {
     let (mut bytes, mut data) = (BytesMut::new(), BytesMut::new());
     let mut body: Option<BodyDecoder> = None;
@@ -25,8 +25,8 @@ fn decoded_body(text: &str, chunk_size: usize) -> Result<(String, bool), Http1Pa
             bytes.advance(count);
         }
     }
-    let is_over = body.is_some_and(|body| body.is_complete());
-    Ok((String::from_utf8(data.to_vec()).unwrap(), is_over))
+    let is_complete = body.is_some_and(|body| body.is_complete());
+    Ok((String::from_utf8(data.to_vec()).unwrap(), is_complete))
 }
 
 #[test]
@@ -35,11 +35,11 @@ fn a_body_is_the_same_however_its_bytes_are_split() {
     let interim = format!("HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n{length}");
     let chunks = format!("{CHUNKED_HEAD}2;a=\"b\"\r\nhe\r\n003 \r\nllo\r\n0\r\nx: y\r\n\r\n");
     let close = "HTTP/1.1 200 OK\r\n\r\nhello".to_owned();
-    for (text, is_over) in [(length, true), (interim, true), (chunks, true), (close, false)] {
+    for (text, is_complete) in [(length, true), (interim, true), (chunks, true), (close, false)] {
         for piece in 1..text.len() {
             assert_eq!(
                 decoded_body(&text, piece),
-                Ok(("hello".into(), is_over)),
+                Ok(("hello".into(), is_complete)),
                 "{text:?} by {piece}"
             );
         }
@@ -92,9 +92,9 @@ fn an_ambiguous_body_length_is_rejected() {
             "{headers:?}: {error:?}"
         );
     }
-    let old = b"HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    let http10 = b"HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     assert_eq!(
-        parse_response_head(&Method::POST, old).unwrap_err(),
+        parse_response_head(&Method::POST, http10).unwrap_err(),
         Http1ParseError::InvalidBodyLength
     );
 }
@@ -118,8 +118,8 @@ fn invalid_chunks_are_rejected() {
             "{chunks:?}"
         );
     }
-    let endless = format!("{CHUNKED_HEAD}1;{}", "x".repeat(20_000));
-    assert_eq!(decoded_body(&endless, 1_000), Err(Http1ParseError::InvalidChunks));
+    let long_chunk_line = format!("{CHUNKED_HEAD}1;{}", "x".repeat(20_000));
+    assert_eq!(decoded_body(&long_chunk_line, 1_000), Err(Http1ParseError::InvalidChunks));
 }
 
 #[test]

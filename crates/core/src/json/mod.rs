@@ -1,8 +1,8 @@
-//! A scanner for JSON that arrives in pieces, however they are split, without I/O.
+//! A scanner for JSON documents that arrive in pieces, wherever they are split, without I/O.
 //!
-//! A [`PathTable`] names the values to report; all others are skipped. Each byte is visited once,
-//! and memory is constant. The scanner checks the structure around the values it reports and only
-//! counts the nesting inside skipped ones: it is no validator.
+//! A [`PathTable`] names the values to report. All other values are skipped. Each byte is visited
+//! once, and memory is constant. The scanner is no validator: it checks the structure around the
+//! reported values, but only counts the nesting inside skipped values.
 
 mod path_table;
 mod string_end;
@@ -24,13 +24,14 @@ use token_buffer::{MAX_TOKEN_BYTES, TokenBuffer};
 pub struct JsonScanner {
     state: ScanState,
     containers: [ContainerFrame; MAX_DEPTH],
-    /// Invariant: `depth <= MAX_DEPTH`. `containers[..depth]` are the open containers on paths.
+    /// Number of open containers that are not skipped: `containers[..depth]`. Invariant:
+    /// `depth <= MAX_DEPTH`.
     depth: usize,
     /// Number of containers that are open inside a skipped value.
     skipped_depth: u32,
-    /// The document began as an object.
+    /// Whether the document began as an object.
     is_object: bool,
-    /// The node of the next value. `None`: no path leads there.
+    /// The trie node of the next value. `None`: no path leads to the next value.
     next_node: Option<TrieNodeId>,
     token_buffer: TokenBuffer,
 }
@@ -38,38 +39,41 @@ pub struct JsonScanner {
 #[derive(Debug, Clone, Copy)]
 struct ContainerFrame {
     node: TrieNodeId,
+    /// Whether the container is an object. Otherwise it is an array.
     is_object: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScanState {
-    /// A value is expected; with `or_end`, also the end of the array.
+    /// A value is expected, or with `can_end` the end of the array.
     Value {
-        or_end: bool,
+        can_end: bool,
     },
-    /// A member name is expected; with `or_end`, also the end of the object.
+    /// A member name is expected, or with `can_end` the end of the object.
     Key {
-        or_end: bool,
+        can_end: bool,
     },
     Colon,
     CommaOrEnd,
-    /// Inside a string. With `escaped`, the next byte follows a backslash.
+    /// Inside a member name or a reported string. With `is_escaped`, the next byte follows a
+    /// backslash.
     String {
         is_key: bool,
-        escaped: bool,
+        is_escaped: bool,
     },
     /// Inside a number or a literal.
     Scalar,
     /// Inside a container that no path leads into.
     SkipContainer,
+    /// Inside a string that is not reported.
     SkipString {
-        escaped: bool,
+        is_escaped: bool,
     },
     Done,
     Failed,
 }
 
-/// Deepest nesting of a path.
+/// Greatest depth of containers that paths lead into.
 const MAX_DEPTH: usize = 12;
 
 // === impl JsonScanner ===
@@ -77,7 +81,7 @@ const MAX_DEPTH: usize = 12;
 impl Default for JsonScanner {
     fn default() -> Self {
         Self {
-            state: ScanState::Value { or_end: false },
+            state: ScanState::Value { can_end: false },
             containers: [ContainerFrame { node: 0, is_object: false }; MAX_DEPTH],
             depth: 0,
             skipped_depth: 0,
@@ -89,9 +93,9 @@ impl Default for JsonScanner {
 }
 
 impl JsonScanner {
-    /// Prepares for another document.
+    /// Prepares for another document. The text capacity stays as it is set.
     pub fn reset(&mut self) {
-        self.state = ScanState::Value { or_end: false };
+        self.state = ScanState::Value { can_end: false };
         self.depth = 0;
         self.skipped_depth = 0;
         self.is_object = false;
@@ -99,7 +103,7 @@ impl JsonScanner {
         self.token_buffer.clear();
     }
 
-    /// Keeps the first `capacity` bytes of split texts, if that is more than 256.
+    /// Sets how many bytes of a text that is split between pieces are stored, if more than 256.
     pub fn set_text_capacity(&mut self, capacity: usize) {
         self.token_buffer.set_capacity(capacity);
     }
@@ -114,41 +118,42 @@ impl JsonScanner {
         self.is_object
     }
 
-    /// Whether the document is not JSON. Nothing more will be reported.
+    /// Whether the document is not JSON. No further values are reported.
     pub fn has_failed(&self) -> bool {
         self.state == ScanState::Failed
     }
 
-    /// Reads the next piece and reports the values that `paths` names, in order.
+    /// Reads the next piece of the document. Calls `report` with each value that `paths` names and
+    /// with the signal of its path, in document order.
     pub fn scan<S: Copy>(
         &mut self,
         paths: &PathTable<S>,
         piece: &[u8],
-        mut on: impl FnMut(S, JsonValue<'_>),
+        mut report: impl FnMut(S, JsonValue<'_>),
     ) {
-        self.scan_with_offsets(paths, piece, |signal, value, _| on(signal, value));
+        self.scan_with_offsets(paths, piece, |signal, value, _| report(signal, value));
     }
 
-    /// As [`JsonScanner::scan`], with the offset in `piece` where each value ends: after its last
-    /// byte, or after the opening bracket of an object or array.
+    /// Does the same as [`JsonScanner::scan`], and also reports the offset in `piece` after each
+    /// value: after its last byte, or after the opening bracket of an object or array.
     pub fn scan_with_offsets<S: Copy>(
         &mut self,
         paths: &PathTable<S>,
         piece: &[u8],
-        mut on: impl FnMut(S, JsonValue<'_>, usize),
+        mut report: impl FnMut(S, JsonValue<'_>, usize),
     ) {
         let mut at = 0;
         while at < piece.len() {
             at = match self.state {
-                ScanState::String { is_key, escaped } => {
-                    self.read_string(paths, piece, at, is_key, escaped, &mut on)
+                ScanState::String { is_key, is_escaped } => {
+                    self.read_string(paths, piece, at, is_key, is_escaped, &mut report)
                 }
-                ScanState::Scalar => self.read_scalar(paths, piece, at, &mut on),
+                ScanState::Scalar => self.read_scalar(paths, piece, at, &mut report),
                 ScanState::SkipContainer => self.skip_container(piece, at),
-                ScanState::SkipString { escaped } => self.skip_string(piece, at, escaped),
+                ScanState::SkipString { is_escaped } => self.skip_string(piece, at, is_escaped),
                 ScanState::Failed => return,
                 _ => {
-                    self.read_structure(paths, piece, at, &mut on);
+                    self.read_structure(paths, piece, at, &mut report);
                     // A scalar begins with this byte.
                     if self.state == ScanState::Scalar { at } else { at + 1 }
                 }
@@ -161,21 +166,23 @@ impl JsonScanner {
         paths: &PathTable<S>,
         piece: &[u8],
         at: usize,
-        on: &mut impl FnMut(S, JsonValue<'_>, usize),
+        report: &mut impl FnMut(S, JsonValue<'_>, usize),
     ) {
-        let (byte, mut on) = (piece[at], |signal, value: JsonValue<'_>| on(signal, value, at + 1));
+        let (byte, mut report) =
+            (piece[at], |signal, value: JsonValue<'_>| report(signal, value, at + 1));
         match (self.state, byte) {
             (_, b' ' | b'\t' | b'\n' | b'\r') => {}
-            (ScanState::Value { or_end: true }, b']') | (ScanState::Key { or_end: true }, b'}') => {
-                self.close_container(paths, byte, &mut on);
+            (ScanState::Value { can_end: true }, b']')
+            | (ScanState::Key { can_end: true }, b'}') => {
+                self.close_container(paths, byte, &mut report);
             }
-            (ScanState::Value { .. }, _) => self.begin_value(paths, byte, &mut on),
+            (ScanState::Value { .. }, _) => self.begin_value(paths, byte, &mut report),
             (ScanState::Key { .. }, b'"') => {
-                self.state = ScanState::String { is_key: true, escaped: false }
+                self.state = ScanState::String { is_key: true, is_escaped: false }
             }
-            (ScanState::Colon, b':') => self.state = ScanState::Value { or_end: false },
+            (ScanState::Colon, b':') => self.state = ScanState::Value { can_end: false },
             (ScanState::CommaOrEnd, b',') => self.on_comma(paths),
-            (ScanState::CommaOrEnd, b'}' | b']') => self.close_container(paths, byte, &mut on),
+            (ScanState::CommaOrEnd, b'}' | b']') => self.close_container(paths, byte, &mut report),
             _ => self.state = ScanState::Failed,
         }
     }
@@ -185,14 +192,14 @@ impl JsonScanner {
         &mut self,
         paths: &PathTable<S>,
         byte: u8,
-        on: &mut impl FnMut(S, JsonValue<'_>),
+        report: &mut impl FnMut(S, JsonValue<'_>),
     ) {
         match byte {
             b'"' if paths.signal(self.next_node).is_some() => {
-                self.state = ScanState::String { is_key: false, escaped: false };
+                self.state = ScanState::String { is_key: false, is_escaped: false };
             }
-            b'"' => self.state = ScanState::SkipString { escaped: false },
-            b'{' | b'[' => self.open_container(paths, byte == b'{', on),
+            b'"' => self.state = ScanState::SkipString { is_escaped: false },
+            b'{' | b'[' => self.open_container(paths, byte == b'{', report),
             b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => self.state = ScanState::Scalar,
             _ => self.state = ScanState::Failed,
         }
@@ -202,10 +209,10 @@ impl JsonScanner {
         &mut self,
         paths: &PathTable<S>,
         is_object: bool,
-        on: &mut impl FnMut(S, JsonValue<'_>),
+        report: &mut impl FnMut(S, JsonValue<'_>),
     ) {
         if let Some(signal) = paths.signal(self.next_node) {
-            on(signal, if is_object { JsonValue::Object } else { JsonValue::Array });
+            report(signal, if is_object { JsonValue::Object } else { JsonValue::Array });
         }
         self.is_object |= is_object && self.depth == 0;
         match self.next_node {
@@ -218,10 +225,10 @@ impl JsonScanner {
                 self.containers[self.depth] = ContainerFrame { node, is_object };
                 self.depth += 1;
                 self.state = if is_object {
-                    ScanState::Key { or_end: true }
+                    ScanState::Key { can_end: true }
                 } else {
                     self.next_node = paths.element(node);
-                    ScanState::Value { or_end: true }
+                    ScanState::Value { can_end: true }
                 };
             }
             _ => {
@@ -235,7 +242,7 @@ impl JsonScanner {
         &mut self,
         paths: &PathTable<S>,
         byte: u8,
-        on: &mut impl FnMut(S, JsonValue<'_>),
+        report: &mut impl FnMut(S, JsonValue<'_>),
     ) {
         let frame = self.containers[self.depth - 1];
         if frame.is_object != (byte == b'}') {
@@ -244,7 +251,7 @@ impl JsonScanner {
         }
         self.depth -= 1;
         if let Some(signal) = paths.signal(Some(frame.node)) {
-            on(signal, JsonValue::End);
+            report(signal, JsonValue::End);
         }
         self.on_value_end();
     }
@@ -252,10 +259,10 @@ impl JsonScanner {
     fn on_comma<S: Copy>(&mut self, paths: &PathTable<S>) {
         let frame = self.containers[self.depth - 1];
         self.state = if frame.is_object {
-            ScanState::Key { or_end: false }
+            ScanState::Key { can_end: false }
         } else {
             self.next_node = paths.element(frame.node);
-            ScanState::Value { or_end: false }
+            ScanState::Value { can_end: false }
         };
     }
 
@@ -263,17 +270,18 @@ impl JsonScanner {
         self.state = if self.depth == 0 { ScanState::Done } else { ScanState::CommaOrEnd };
     }
 
-    /// Ends a value before `at`. Returns the offset to continue at.
+    /// Ends a value whose last byte is before `at`. Returns the offset to continue at.
     fn end_value(&mut self, piece: &[u8], at: usize) -> usize {
         self.on_value_end();
         if self.depth > 0 && self.containers[self.depth - 1].is_object {
-            let key = ScanState::String { is_key: true, escaped: false };
+            let key = ScanState::String { is_key: true, is_escaped: false };
             return self.skip_expected(piece, at, ScanState::CommaOrEnd, b",\"", key);
         }
         at
     }
 
-    /// Consumes the bytes that usually follow, if they do. Returns the offset to continue at.
+    /// If `piece` continues with the `expected` bytes, consumes them and enters `next_state`.
+    /// Otherwise enters `fallback_state`. Returns the offset to continue at.
     fn skip_expected(
         &mut self,
         piece: &[u8],
@@ -293,34 +301,34 @@ impl JsonScanner {
         piece: &[u8],
         start: usize,
         is_key: bool,
-        escaped: bool,
-        on: &mut impl FnMut(S, JsonValue<'_>, usize),
+        is_escaped: bool,
+        report: &mut impl FnMut(S, JsonValue<'_>, usize),
     ) -> usize {
-        let Ok(end) = find_quote(piece, start, escaped) else {
-            let escaped = find_quote(piece, start, escaped) == Err(true);
+        let Ok(end) = find_quote(piece, start, is_escaped) else {
+            let is_escaped = find_quote(piece, start, is_escaped) == Err(true);
             self.token_buffer.extend(&piece[start..]);
-            self.state = ScanState::String { is_key, escaped };
+            self.state = ScanState::String { is_key, is_escaped };
             return piece.len();
         };
         let (raw, len) = self.token_buffer.finish(&piece[start..end]);
         if is_key {
             let object = self.containers[self.depth - 1].node;
-            let escaped = || JsonText::new(raw, len).decode_if_escaped();
+            let decoded_name = || JsonText::new(raw, len).decode_if_escaped();
             self.next_node = paths
                 .member(object, raw)
                 .filter(|_| raw.len() == len)
-                .or_else(|| escaped().and_then(|name| paths.member(object, name.as_bytes())));
+                .or_else(|| decoded_name().and_then(|name| paths.member(object, name.as_bytes())));
             self.token_buffer.clear();
             return self.skip_expected(
                 piece,
                 end + 1,
                 ScanState::Colon,
                 b":",
-                ScanState::Value { or_end: false },
+                ScanState::Value { can_end: false },
             );
         }
         if let Some(signal) = paths.signal(self.next_node) {
-            on(signal, JsonValue::Text(JsonText::new(raw, len)), end + 1);
+            report(signal, JsonValue::Text(JsonText::new(raw, len)), end + 1);
         }
         self.token_buffer.clear();
         self.end_value(piece, end + 1)
@@ -331,7 +339,7 @@ impl JsonScanner {
         paths: &PathTable<S>,
         piece: &[u8],
         start: usize,
-        on: &mut impl FnMut(S, JsonValue<'_>, usize),
+        report: &mut impl FnMut(S, JsonValue<'_>, usize),
     ) -> usize {
         let is_end = |byte: &u8| matches!(byte, b',' | b']' | b'}' | b' ' | b'\t' | b'\n' | b'\r');
         let Some(len) = piece[start..].iter().position(is_end) else {
@@ -351,7 +359,7 @@ impl JsonScanner {
             }
         };
         if let Some(signal) = paths.signal(self.next_node) {
-            on(signal, value, end);
+            report(signal, value, end);
         }
         self.token_buffer.clear();
         self.end_value(piece, end)
@@ -361,7 +369,7 @@ impl JsonScanner {
         for (offset, byte) in piece[start..].iter().enumerate() {
             match byte {
                 b'"' => {
-                    self.state = ScanState::SkipString { escaped: false };
+                    self.state = ScanState::SkipString { is_escaped: false };
                     return start + offset + 1;
                 }
                 b'{' | b'[' => self.skipped_depth += 1,
@@ -378,8 +386,8 @@ impl JsonScanner {
         piece.len()
     }
 
-    fn skip_string(&mut self, piece: &[u8], start: usize, escaped: bool) -> usize {
-        match find_quote(piece, start, escaped) {
+    fn skip_string(&mut self, piece: &[u8], start: usize, is_escaped: bool) -> usize {
+        match find_quote(piece, start, is_escaped) {
             Ok(end) => {
                 if self.skipped_depth == 0 {
                     return self.end_value(piece, end + 1);
@@ -387,8 +395,8 @@ impl JsonScanner {
                 self.state = ScanState::SkipContainer;
                 end + 1
             }
-            Err(escaped) => {
-                self.state = ScanState::SkipString { escaped };
+            Err(is_escaped) => {
+                self.state = ScanState::SkipString { is_escaped };
                 piece.len()
             }
         }

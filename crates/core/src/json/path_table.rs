@@ -1,9 +1,11 @@
-//! A table of paths, compiled to a trie that the scanner descends as it enters a document.
+//! A table of the paths of reported values, compiled to a trie. The scanner descends the trie as it
+//! enters the containers of a document.
 
-/// The paths to report, compiled to a trie, each with its signal.
+/// The paths of the values to report, compiled to a trie. Each path has a signal, which identifies
+/// the path in reports.
 ///
-/// A path is member names joined by `.`; `[]` after a name means every element of that array:
-/// `choices[].delta.content`.
+/// A path consists of member names joined by `.`, such as `choices[].delta.content`. `[]` after a
+/// name means every element of that array.
 #[derive(Debug)]
 pub struct PathTable<S> {
     nodes: Vec<TrieNode<S>>,
@@ -11,8 +13,11 @@ pub struct PathTable<S> {
 
 #[derive(Debug)]
 struct TrieNode<S> {
+    /// Nodes of the members of an object, by name.
     members: Vec<(&'static str, TrieNodeId)>,
+    /// Node of all elements of an array. `None`: no path leads to the elements.
     elements: Option<TrieNodeId>,
+    /// Signal of the path that ends here. `None`: no path ends here.
     signal: Option<S>,
 }
 
@@ -22,7 +27,7 @@ pub(super) type TrieNodeId = u8;
 // === impl PathTable ===
 
 impl<S: Copy> PathTable<S> {
-    /// Compiles several tables as if they were one.
+    /// Compiles the paths of several tables into one trie. Each entry is a path and its signal.
     pub fn new(tables: &[&[(&'static str, S)]]) -> Self {
         let mut paths = Self { nodes: vec![TrieNode::empty()] };
         for &(path, signal) in tables.iter().copied().flatten() {
@@ -39,6 +44,8 @@ impl<S: Copy> PathTable<S> {
         paths
     }
 
+    /// The child of a node, which is added if it is missing. `name`: name of the member. `None`:
+    /// the elements.
     fn child_or_insert(&mut self, parent: TrieNodeId, name: Option<&'static str>) -> TrieNodeId {
         let existing = match name {
             Some(name) => self.member(parent, name.as_bytes()),

@@ -1,15 +1,16 @@
-//! Search for the end of a string.
+//! Search for the closing quote of a JSON string.
 
 use memchr::memchr2;
 
-/// Number of eight-byte words that are searched one by one before the vector search.
+/// Number of eight-byte words that are searched before the vector search of the crate memchr.
 const MAX_WORDS_BEFORE_VECTOR_SEARCH: usize = 2;
 
-/// The offset of the closing quote. `Err`: whether `piece` ends with a backslash that escapes the
-/// next byte.
-pub(super) fn find_quote(piece: &[u8], start: usize, escaped: bool) -> Result<usize, bool> {
-    let mut at = start + usize::from(escaped);
-    // Most names and many values are too short for a vector search to pay off.
+/// The offset in `piece` of the closing quote of a string, searched from `start` on. `is_escaped`:
+/// the byte at `start` follows a backslash. `Err`: `piece` has no closing quote. The error states
+/// whether `piece` ends with a backslash that escapes the next byte.
+pub(super) fn find_quote(piece: &[u8], start: usize, is_escaped: bool) -> Result<usize, bool> {
+    let mut at = start + usize::from(is_escaped);
+    // For short texts, such as most names and many values, this is faster than a vector search.
     let (words, _) = piece.get(at..).unwrap_or_default().as_chunks();
     for word in words.iter().take(MAX_WORDS_BEFORE_VECTOR_SEARCH) {
         let word = u64::from_le_bytes(*word);
@@ -42,13 +43,14 @@ const fn bytes_equal(word: u64, byte: u8) -> u64 {
     zero_where_equal.wrapping_sub(ONES) & !zero_where_equal & (ONES << 7)
 }
 
-/// The offset of the quote that ends a string, in the text behind its opening quote. Label values of
-/// the Prometheus text format end in the same way. `None`: the string does not end.
+/// The offset of the closing quote of a string. `text` begins after the opening quote. Label values
+/// of the Prometheus text format end in the same way. `None`: there is no closing quote.
 pub fn find_string_end(text: &[u8]) -> Option<usize> {
     find_quote(text, 0, false).ok()
 }
 
-/// Whether these bytes can occur between the quotes of a string, without quotes and backslashes.
+/// Whether these bytes have no quotes and no backslashes, so that they can be a part of a string
+/// without escapes.
 pub fn is_string_content(bytes: &[u8]) -> bool {
     find_quote(bytes, 0, false) == Err(false)
 }

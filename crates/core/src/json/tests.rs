@@ -4,6 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use std::borrow::Cow;
 
+/// The reported values as text, and whether the document is complete.
 fn scanned_values(paths: &PathTable<&'static str>, pieces: &[&[u8]]) -> (Vec<String>, bool) {
     let mut scanner = JsonScanner::default();
     let mut values = Vec::new();
@@ -56,10 +57,10 @@ fn an_escaped_name_is_the_name_it_spells() {
 
 #[test]
 fn a_long_text_is_reported_truncated_with_its_length() {
-    let long = format!(r#"{{"error":"{}"}}"#, "a".repeat(10_000));
+    let document = format!(r#"{{"error":"{}"}}"#, "a".repeat(10_000));
     let mut scanner = JsonScanner::default();
     let mut lengths = Vec::new();
-    for piece in long.as_bytes().chunks(100) {
+    for piece in document.as_bytes().chunks(100) {
         scanner.scan(&path_table(), piece, |_, value| {
             let JsonValue::Text(text) = value else { panic!("not a text") };
             lengths.push((text.len(), text.decode().map(Cow::into_owned)));
@@ -87,15 +88,15 @@ proptest! {
         let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(document.len())).collect();
         cuts.sort_unstable();
         let mut pieces = Vec::new();
-        let mut from = 0;
+        let mut start = 0;
         for cut in cuts {
-            pieces.push(&document[from..cut]);
-            from = cut;
+            pieces.push(&document[start..cut]);
+            start = cut;
         }
-        pieces.push(&document[from..]);
-        let split = scanned_values(&path_table(), &pieces);
-        prop_assert_eq!(&split, &scanned_values(&path_table(), &[document]));
-        prop_assert!(split.1);
+        pieces.push(&document[start..]);
+        let values_of_pieces = scanned_values(&path_table(), &pieces);
+        prop_assert_eq!(&values_of_pieces, &scanned_values(&path_table(), &[document]));
+        prop_assert!(values_of_pieces.1);
     }
 
     #[test]

@@ -1,42 +1,47 @@
-//! The buffer for a token that is split between pieces of a document.
+//! The buffer for a token (a name or a scalar) that is split between pieces of a document.
 
 /// A split name or scalar: its first bytes and its total length.
 #[derive(Debug, Clone)]
 pub(super) struct TokenBuffer {
+    /// The first bytes of the token.
     bytes: [u8; MAX_TOKEN_BYTES],
+    /// Length of the token in bytes, also if it exceeds the buffer. 0: no token has been split.
     len: usize,
-    /// A larger buffer, if a larger capacity was set.
-    long: Option<LongTokenBuffer>,
+    /// A buffer for more bytes of the token. `None`: no larger capacity was set.
+    long_buffer: Option<LongTokenBuffer>,
 }
 
 #[derive(Debug, Clone)]
 struct LongTokenBuffer {
     bytes: Vec<u8>,
+    /// Greatest length of `bytes`.
     capacity: usize,
 }
 
-/// Most bytes of a split name or scalar that are kept. Longer ones are reported truncated.
+/// Greatest number of bytes of a split name or scalar that are stored, unless a larger capacity is
+/// set. Longer names and scalars are reported truncated.
 pub(super) const MAX_TOKEN_BYTES: usize = 256;
 
 // === impl TokenBuffer ===
 
 impl Default for TokenBuffer {
     fn default() -> Self {
-        Self { bytes: [0; MAX_TOKEN_BYTES], len: 0, long: None }
+        Self { bytes: [0; MAX_TOKEN_BYTES], len: 0, long_buffer: None }
     }
 }
 
 impl TokenBuffer {
-    /// Keeps the first `capacity` bytes of a split token, if more than [`MAX_TOKEN_BYTES`].
+    /// Sets the number of bytes of a split token that are stored. Numbers up to [`MAX_TOKEN_BYTES`]
+    /// have no effect: that number of bytes is always stored.
     pub(super) fn set_capacity(&mut self, capacity: usize) {
-        self.long =
+        self.long_buffer =
             (capacity > MAX_TOKEN_BYTES).then(|| LongTokenBuffer { bytes: Vec::new(), capacity });
     }
 
     pub(super) fn clear(&mut self) {
         self.len = 0;
-        if let Some(long) = &mut self.long {
-            long.bytes.clear();
+        if let Some(long_buffer) = &mut self.long_buffer {
+            long_buffer.bytes.clear();
         }
     }
 
@@ -45,20 +50,21 @@ impl TokenBuffer {
         let count = bytes.len().min(MAX_TOKEN_BYTES - start);
         self.bytes[start..start + count].copy_from_slice(&bytes[..count]);
         self.len += bytes.len();
-        if let Some(long) = &mut self.long {
-            let count = bytes.len().min(long.capacity - long.bytes.len());
-            long.bytes.extend_from_slice(&bytes[..count]);
+        if let Some(long_buffer) = &mut self.long_buffer {
+            let count = bytes.len().min(long_buffer.capacity - long_buffer.bytes.len());
+            long_buffer.bytes.extend_from_slice(&bytes[..count]);
         }
     }
 
-    /// The token with its last bytes, and its total length. Not copied unless it was split.
-    pub(super) fn finish<'a>(&'a mut self, last: &'a [u8]) -> (&'a [u8], usize) {
+    /// The stored bytes of a token that ends with `last_bytes`, and its total length. A token that
+    /// was not split is not copied.
+    pub(super) fn finish<'a>(&'a mut self, last_bytes: &'a [u8]) -> (&'a [u8], usize) {
         if self.len == 0 {
-            return (last, last.len());
+            return (last_bytes, last_bytes.len());
         }
-        self.extend(last);
-        match &self.long {
-            Some(long) => (&long.bytes, self.len),
+        self.extend(last_bytes);
+        match &self.long_buffer {
+            Some(long_buffer) => (&long_buffer.bytes, self.len),
             None => (&self.bytes[..self.len.min(MAX_TOKEN_BYTES)], self.len),
         }
     }

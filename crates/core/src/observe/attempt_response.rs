@@ -19,14 +19,17 @@ use std::time::Instant;
 /// The response of one attempt. A failover discards it.
 #[derive(Default)]
 pub(super) struct AttemptResponse {
+    /// The backend of the attempt. `None`: the request has not been sent, or the attempt was
+    /// discarded.
     pub(super) backend: Option<Arc<dyn BackendMonitor>>,
-    /// `None` before the head.
+    /// The observer of the response. `None`: the response head has not arrived.
     pub(super) observer: Option<ResponseObserver>,
     /// The entry among the open streams. `None`: the response is not an event stream.
     pub(super) entry: Option<StreamEntry>,
-    /// When the client was handed a frame, if it has not asked for the next since.
+    /// When the last frame was handed to the client's connection. `None`: the connection has asked
+    /// for more data since, or no frame was handed over.
     written_at: Option<Instant>,
-    /// The end of the body has been processed.
+    /// The regular end of the body has been processed.
     body_ended: bool,
 }
 
@@ -75,11 +78,11 @@ impl AttemptResponse {
     ) -> Bytes {
         let Some(observer) = &mut self.observer else { return frame };
         let had_output = record.timings.first_output.is_some();
-        let arrival = observer.on_data(&frame, now, &mut record.timings);
+        let chunk_summary = observer.on_data(&frame, now, &mut record.timings);
         if let Some(entry) = &self.entry {
             entry.activity().on_bytes(now);
-            if arrival.outputs > 0 {
-                let stall = entry.activity().on_output(now, arrival.gap);
+            if chunk_summary.outputs > 0 {
+                let stall = entry.activity().on_output(now, chunk_summary.gap);
                 record_stall(observer, stall);
                 entry.activity().count(observer.observed().estimated_tokens);
             }
@@ -102,8 +105,9 @@ impl AttemptResponse {
         frame
     }
 
-    /// The client's connection asks for more data: the write stall ends. `now` is called if the
-    /// client was handed a frame since the last call, and the result is whether it was.
+    /// Records that the client's connection asks for more data: the write stall ends. Returns
+    /// whether a frame was handed to the connection since the last call. `now` is called only in
+    /// that case.
     pub(super) fn on_client_poll(&mut self, now: impl FnOnce() -> Instant) -> bool {
         let Some(written_at) = self.written_at.take() else { return false };
         if let Some(observer) = &mut self.observer {
@@ -115,7 +119,8 @@ impl AttemptResponse {
         true
     }
 
-    /// The body ended in the way that HTTP framing demands.
+    /// Records that the body ended regularly by HTTP framing, for example with its last chunk or
+    /// after its declared length. Repeated calls have no effect.
     pub(super) fn on_end(&mut self, record: &mut RequestRecord, now: impl FnOnce() -> Instant) {
         let Self { observer, body_ended, .. } = self;
         if let Some(observer) = observer.as_mut().filter(|_| !std::mem::replace(body_ended, true)) {
@@ -123,20 +128,20 @@ impl AttemptResponse {
         }
     }
 
-    /// The bytes that the usage filter held back.
+    /// The bytes that the usage filter holds back. Called at the end of the body.
     pub(super) fn flush(&mut self, record: &mut RequestRecord) -> Bytes {
-        let rest = self.observer.as_mut().map(ResponseObserver::flush).unwrap_or_default();
-        record.bytes_out += rest.len() as u64;
-        rest
+        let held = self.observer.as_mut().map(ResponseObserver::flush).unwrap_or_default();
+        record.bytes_out += held.len() as u64;
+        held
     }
 
-    /// Whether the stream is between two events. False if the body is not observed.
+    /// Whether the response is an event stream that is between two events. `false` before its head.
     pub(super) fn is_between_events(&self) -> bool {
         self.observer.as_ref().is_some_and(ResponseObserver::is_between_events)
     }
 
     /// Whether forwarded frames can be shorter than received ones, because usage is removed.
-    pub(super) fn is_stripping(&self) -> bool {
+    pub(super) fn is_filtering_usage(&self) -> bool {
         self.observer.as_ref().is_some_and(ResponseObserver::is_stripping)
     }
 
@@ -176,6 +181,7 @@ fn record_write_stall(observer: &mut ResponseObserver, since: Instant, until: In
     }
 }
 
+/// Adds a stall to the observations, up to [`MAX_RECORDED_STALLS`].
 fn record_stall(observer: &mut ResponseObserver, stall: Option<Stall>) {
     let stalls = &mut observer.observed_mut().stalls;
     if let Some(stall) = stall.filter(|_| stalls.len() < MAX_RECORDED_STALLS) {

@@ -1,25 +1,26 @@
 //! Output latencies of one choice of a streamed response.
 //!
-//! Events that one read brings have the same instant, so they count as one arrival.
+//! All events of one chunk have the same instant, so they count as one arrival.
 
 use crate::record::ObservedResponse;
 use std::time::{Duration, Instant};
 
-/// The last arrival of output of one choice.
+/// The timer of one choice: the last arrival of its output.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ChoiceTimer {
-    /// When the last output arrived.
+    /// When the last output arrived. `None`: no output has arrived.
     last_arrival: Option<Instant>,
-    /// Time between the last two arrivals. `None`: there was no earlier one, or the client stalled
-    /// the stream in between.
+    /// Time between the last two arrivals. `None`: there was no earlier arrival, or the client
+    /// stalled the stream between the two.
     gap: Option<Duration>,
-    /// Tokens of the last arrival. `None`: an event of it did not report its count.
+    /// Number of tokens of the last arrival. `None`: one of its events did not report a count.
     tokens: Option<u32>,
 }
 
 impl ChoiceTimer {
-    /// Records an event with output at `now`. A gap that includes time before `write_stalled_until`
-    /// was caused by the client and is ignored. Returns the gap, if there was one.
+    /// Records an event with output at `now`. A gap that began before `write_stalled_until` was
+    /// caused by the client and is ignored. Returns the gap to the previous event with output.
+    /// `None`: there was no previous event, or the gap is ignored.
     pub(super) fn on_output(
         &mut self,
         tokens: Option<u32>,
@@ -35,18 +36,18 @@ impl ChoiceTimer {
             observed.inter_chunk_latency.record_duration_n(Duration::ZERO, 1);
             return Some(Duration::ZERO);
         }
-        self.settle(observed);
+        self.finish_arrival(observed);
         let previous = self.last_arrival.replace(now);
         let is_write_stalled =
             |previous: &Instant| write_stalled_until.is_some_and(|until| until > *previous);
-        let before = previous.filter(|previous| !is_write_stalled(previous));
-        self.gap = before.map(|before| now.saturating_duration_since(before));
+        let gap_start = previous.filter(|previous| !is_write_stalled(previous));
+        self.gap = gap_start.map(|start| now.saturating_duration_since(start));
         self.tokens = tokens;
         self.gap.inspect(|gap| observed.inter_chunk_latency.record_duration_n(*gap, 1))
     }
 
     /// Completes the last arrival: records its gap, divided by its tokens, once for each token.
-    pub(super) fn settle(&mut self, observed: &mut ObservedResponse) {
+    pub(super) fn finish_arrival(&mut self, observed: &mut ObservedResponse) {
         if let (Some(gap), Some(tokens @ 1..)) = (self.gap.take(), self.tokens.take()) {
             observed.inter_token_latency.record_duration_n(gap / tokens, tokens);
         }

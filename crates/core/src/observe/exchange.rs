@@ -1,7 +1,8 @@
 //! One exchange, from the head of the request to the last byte of the response.
 //!
-//! It ends with its response ([`Exchange::end`]), with an answer of the gateway itself
-//! ([`Exchange::refuse`]), or by being dropped, as hyper does when the client disconnects.
+//! An exchange ends with its response ([`Exchange::end`]), with an answer of the gateway itself
+//! ([`Exchange::refuse`]), or when it is dropped. hyper drops the exchange when the client
+//! disconnects.
 
 use super::attempt_response::AttemptResponse;
 use super::observer::ResponseObserver;
@@ -20,7 +21,8 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-/// Owner of one request's record. Dropping it passes the record to the receiver.
+/// The owner of the record of one request. When the exchange is dropped, it completes the record
+/// and passes the record to the receiver.
 pub struct Exchange {
     inner: Box<ExchangeState>,
 }
@@ -32,23 +34,25 @@ struct ExchangeState {
     policy: StreamPolicy,
     receiver: Arc<dyn RecordReceiver>,
     in_flight: InFlightGuard,
-    /// Aborts the response if the client does not read it.
+    /// Aborts the response if the client does not read it. `None`: there is no write timeout.
     abort: Option<ResponseAbortHandle>,
 }
 
-/// Sent during silences, so that proxies between client and gateway do not close an idle stream.
+/// SSE comment that the gateway sends while the backend sends nothing, so that proxies between
+/// client and gateway do not close an idle connection.
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const TRUNCATION_MESSAGE: &str = "the backend ended the stream before the response was complete";
 
 impl Exchange {
-    /// Starts an exchange with what is known of the request. The outcome of `record` should be
-    /// [`Outcome::Cancelled`], because a dropped exchange means that the client disconnected.
+    /// Starts an exchange with the record of a request and registers it in `registry`. The outcome
+    /// of `record` should be [`Outcome::Cancelled`], because a dropped exchange means that the
+    /// client disconnected.
     pub fn open(
         record: RequestRecord,
         receiver: Arc<dyn RecordReceiver>,
-        live: &Arc<ExchangeRegistry>,
+        registry: &Arc<ExchangeRegistry>,
     ) -> Self {
-        let in_flight = live.enter();
+        let in_flight = registry.enter();
         let rules = in_flight.settings().streams;
         Self {
             inner: Box::new(ExchangeState {
@@ -69,7 +73,7 @@ impl Exchange {
         self
     }
 
-    /// The record in its present state.
+    /// The record of the request, to read or change.
     pub fn record(&mut self) -> &mut RequestRecord {
         &mut self.inner.record
     }
@@ -79,18 +83,18 @@ impl Exchange {
         &mut self.inner.policy
     }
 
-    /// The observer of the response. `None` before its head.
+    /// The observer of the response. `None`: the response head has not arrived.
     pub fn observer(&self) -> Option<&ResponseObserver> {
         self.inner.response.observer.as_ref()
     }
 
-    /// Silence after which the client is sent a keep-alive comment. `None`: comments are off, or
-    /// the response is not an event stream.
+    /// Time without bytes from the backend after which the gateway sends a keep-alive comment to
+    /// the client. `None`: comments are off, or the response is not an event stream.
     pub fn keep_alive_interval(&self) -> Option<Duration> {
         self.inner.policy.rules.keep_alive.filter(|_| self.inner.response.entry.is_some())
     }
 
-    /// Whether output of the response has been seen, or its end.
+    /// Whether the first output of the response has arrived, or the response is complete.
     pub fn has_output_or_ended(&self) -> bool {
         let has_output = self.inner.record.timings.first_output.is_some();
         has_output || self.observer().is_some_and(|observer| observer.observed().is_complete)
@@ -99,9 +103,10 @@ impl Exchange {
     /// Whether the body can become longer or shorter than the backend declared.
     pub fn may_change_length(&self) -> bool {
         let rules = &self.inner.policy.rules;
-        let may_add = rules.keep_alive.is_some() || rules.on_truncation == OnTruncation::ErrorEvent;
-        // Only event streams have an entry.
-        self.is_stripping() || (may_add && self.inner.response.entry.is_some())
+        let may_add_bytes =
+            rules.keep_alive.is_some() || rules.on_truncation == OnTruncation::ErrorEvent;
+        // Only event streams have an entry among the open streams.
+        self.is_filtering_usage() || (may_add_bytes && self.inner.response.entry.is_some())
     }
 
     /// Records the backend that the request is sent to.
@@ -121,11 +126,13 @@ impl Exchange {
         response.on_head(record, in_flight, *policy, headers, now);
     }
 
-    /// Discards the current attempt before a failover; `reason` is from a closed set.
+    /// Discards the response of the current attempt before a failover. `reason` is the failure of
+    /// the attempt, from a closed set.
     pub fn discard_attempt(&mut self, reason: &'static str) {
         let ExchangeState { record, response, abort, .. } = &mut *self.inner;
         let AttemptResponse { backend, .. } = std::mem::take(response);
-        // Its bytes were not sent to the client, so the write timeout must not run.
+        // The bytes of the discarded response were not sent to the client, so the write timeout
+        // must not run.
         if let Some(abort) = abort {
             abort.on_drained();
         }
@@ -157,23 +164,25 @@ impl Exchange {
         }
     }
 
-    /// Records that the body ended in the way that HTTP framing demands.
+    /// Records that the body ended regularly by HTTP framing, for example with its last chunk or
+    /// after its declared length.
     pub fn on_end(&mut self) {
         let ExchangeState { record, response, .. } = &mut *self.inner;
         response.on_end(record, clock::now);
     }
 
-    /// The keep-alive comment, if one is due and the stream is between two events.
-    pub(super) fn comment(&self) -> Option<Bytes> {
+    /// The keep-alive comment to send now. `None`: no comment is due, or the stream is inside an
+    /// event.
+    pub(super) fn take_keep_alive_comment(&self) -> Option<Bytes> {
         let response = &self.inner.response;
         let activity = response.entry.as_ref()?.activity();
         let is_due = response.is_between_events() && activity.take_keep_alive(clock::now());
         is_due.then_some(KEEP_ALIVE_COMMENT)
     }
 
-    /// The error event that reports a truncated stream to the client. `None` unless
-    /// [`OnTruncation::ErrorEvent`] is configured and the stream is between two events.
-    pub(super) fn last_words(&self) -> Option<Bytes> {
+    /// The error event that reports a truncated stream to the client. `None`:
+    /// [`OnTruncation::ErrorEvent`] is not configured, or the stream is inside an event.
+    pub(super) fn truncation_event(&self) -> Option<Bytes> {
         let sends_error_event = self.inner.policy.rules.on_truncation == OnTruncation::ErrorEvent;
         let api = self.inner.record.api.unwrap_or(Api::Other);
         (sends_error_event && self.inner.response.is_between_events())
@@ -181,22 +190,24 @@ impl Exchange {
     }
 
     /// Whether forwarded frames can be shorter than received ones, because usage is removed.
-    pub(super) fn is_stripping(&self) -> bool {
-        self.inner.response.is_stripping()
+    pub(super) fn is_filtering_usage(&self) -> bool {
+        self.inner.response.is_filtering_usage()
     }
 
-    /// Whether to abort the silent stream now. If not, `waker` is woken when it must be aborted.
-    pub(super) fn is_cut(&self, waker: &Waker) -> bool {
+    /// Whether to abort the stream now, because its output is overdue. If not, `waker` is woken
+    /// when the stream must be aborted.
+    pub(super) fn should_abort(&self, waker: &Waker) -> bool {
         self.inner.response.entry.as_ref().is_some_and(|entry| entry.activity().is_cut(waker))
     }
 
-    /// The bytes that the usage filter held back. Call it at the end of the body.
+    /// The bytes that the usage filter holds back. Called at the end of the body.
     pub(super) fn flush(&mut self) -> Bytes {
         let ExchangeState { record, response, .. } = &mut *self.inner;
         response.flush(record)
     }
 
-    /// Finishes a request that the gateway answered itself, with a body of `bytes` bytes.
+    /// Finishes a request that the gateway answered itself, with a body of `bytes` bytes. `reason`
+    /// is the name of the error, from a closed set.
     pub fn refuse(mut self, status: u16, bytes: u64, reason: &'static str, outcome: Outcome) {
         let record = self.record();
         record.status = Some(status);
@@ -206,7 +217,7 @@ impl Exchange {
         record.end = Termination::LocalReply;
     }
 
-    /// Finishes the exchange: the body has ended.
+    /// Finishes the exchange when the body has ended.
     pub(super) fn end(mut self, termination: Termination) {
         if termination == Termination::Complete {
             self.on_end();
@@ -222,9 +233,9 @@ impl Drop for Exchange {
         let is_shutting_down = in_flight.is_cutting();
         let now = clock::now();
         let is_aborted = abort.as_ref().is_some_and(ResponseAbortHandle::is_aborted);
-        let dropped =
+        let early_end =
             if is_aborted { Termination::WriteTimeout } else { Termination::ClientDisconnected };
-        let termination = if is_shutting_down { Termination::Shutdown } else { dropped };
+        let termination = if is_shutting_down { Termination::Shutdown } else { early_end };
         response.finalize_record(record, termination, now);
         if is_shutting_down && record.end == Termination::ClientDisconnected {
             record.end = Termination::Shutdown;

@@ -3,8 +3,8 @@
 //! [`ResponseObserver`] is a state machine without I/O: it turns response bytes and instants into
 //! milestones and counts. [`Exchange`] owns the record of one request and reports it once to the
 //! sinks. [`ObservedBody`] forwards the frames of a response body and passes each of them to its
-//! exchange. [`ExchangeRegistry`] lists the streams that are open, so that stalls are detected while
-//! they last.
+//! exchange. [`ExchangeRegistry`] lists the open streams, so that stalls are detected while they
+//! last.
 
 mod choice_timer;
 mod open_streams;

@@ -8,19 +8,19 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A body whose beginning has been read and passed to its exchange.
+/// The body of a response whose first frames have been read and passed to the exchange.
 #[derive(Debug)]
 pub struct PrefetchedBody<B: Body> {
-    /// The frames of the beginning that are to be forwarded.
+    /// The frames that have been read and are to be forwarded.
     pub frames: VecDeque<Frame<Bytes>>,
-    /// How the body ended. `None`: it has not.
+    /// The end of the body, if it was read: `Ok`, or the error. `None`: the end has not been read.
     pub end: Option<Result<(), B::Error>>,
     /// The unread rest of the body.
     pub rest: B,
 }
 
-/// The body `B` with its exchange. The guard `T` lives as long as the body: it is dropped after the
-/// exchange has reported.
+/// The body `B` with its exchange. The guard `T` lives as long as the body. It is dropped after the
+/// exchange has passed its record to the receiver.
 pub struct ObservedBody<B: Body, T> {
     prefetched: PrefetchedBody<B>,
     /// `None` once the exchange has ended.
@@ -29,27 +29,28 @@ pub struct ObservedBody<B: Body, T> {
     is_filtering_usage: bool,
     /// Bytes can be added or removed, so the length is not known in advance.
     has_unknown_length: bool,
-    /// The end of the body, while data that must be forwarded first is pending.
+    /// The end of the body, which the next poll returns. The last poll returned the remaining data,
+    /// or gave the server an opportunity to write buffered data.
     pending_end: Option<Result<(), ObservedBodyError<B::Error>>>,
     /// The server had an opportunity to write buffered data before an error.
     is_flushed: bool,
     _guard: T,
 }
 
-/// Why a body was truncated.
+/// Why the gateway truncated a body.
 #[derive(Debug, thiserror::Error)]
 pub enum ObservedBodyError<E> {
-    /// The body of the backend failed.
+    /// The backend's body failed, for example because its connection broke.
     #[error(transparent)]
     Backend(E),
-    /// The first output or the next output did not come before its timeout.
+    /// The first output or the next output did not arrive before its timeout.
     #[error("the backend sent no output in time; the gateway aborted the stream")]
     Stalled,
 }
 
 type FramePoll<E> = Poll<Option<Result<Frame<Bytes>, ObservedBodyError<E>>>>;
 
-// === impl Begun ===
+// === impl PrefetchedBody ===
 
 impl<B: Body> PrefetchedBody<B> {
     /// A body of which nothing has been read.
@@ -64,10 +65,10 @@ impl<B: Body> PrefetchedBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         let read = self.frames.iter().filter_map(Frame::data_ref).map(|data| data.len() as u64);
-        let (read, rest) = (read.sum::<u64>(), self.rest.size_hint());
+        let (read, unread) = (read.sum::<u64>(), self.rest.size_hint());
         let mut hint = SizeHint::new();
-        hint.set_lower(read + rest.lower());
-        if let Some(upper) = rest.upper() {
+        hint.set_lower(read + unread.lower());
+        if let Some(upper) = unread.upper() {
             hint.set_upper(read + upper);
         }
         hint
@@ -79,7 +80,7 @@ impl<B: Body> PrefetchedBody<B> {
 impl<B: Body, T> ObservedBody<B, T> {
     /// Forwards `prefetched` and the rest of its body, observed by `exchange`.
     pub fn new(prefetched: PrefetchedBody<B>, exchange: Exchange, guard: T) -> Self {
-        let is_filtering_usage = exchange.is_stripping();
+        let is_filtering_usage = exchange.is_filtering_usage();
         let has_unknown_length = exchange.may_change_length();
         let mut body = Self {
             prefetched,
@@ -97,31 +98,32 @@ impl<B: Body, T> ObservedBody<B, T> {
         body
     }
 
-    /// The backend's body has ended, and no bytes are held back.
+    /// Ends the exchange when the backend's body has ended and no bytes are held back.
     fn finish_exchange(&mut self) {
         if let Some(exchange) = self.exchange.take() {
             exchange.end(Termination::Complete);
         }
     }
 
-    /// The backend's body has ended. Bytes that were held back are forwarded first. Before an
-    /// error the server gets an opportunity to write its buffer, which it discards on an error.
+    /// Ends the exchange with `termination` and the body with `result`. Bytes that were held back
+    /// are forwarded before the end. Before an error the server gets an opportunity to write its
+    /// buffer, because it discards the buffer on an error.
     fn terminate(
         &mut self,
         termination: Termination,
         result: Result<(), ObservedBodyError<B::Error>>,
         cx: &Context<'_>,
     ) -> FramePoll<B::Error> {
-        let rest = self.exchange.take().map(|mut exchange| {
-            let rest = exchange.flush();
-            let error_event = exchange.last_words().filter(|_| result.is_err());
+        let last_data = self.exchange.take().map(|mut exchange| {
+            let held = exchange.flush();
+            let error_event = exchange.truncation_event().filter(|_| result.is_err());
             exchange.end(termination);
-            if rest.is_empty() { error_event.unwrap_or_default() } else { rest }
+            if held.is_empty() { error_event.unwrap_or_default() } else { held }
         });
-        match rest.filter(|rest| !rest.is_empty()) {
-            Some(rest) => {
+        match last_data.filter(|data| !data.is_empty()) {
+            Some(data) => {
                 self.pending_end = Some(result);
-                Poll::Ready(Some(Ok(Frame::data(rest))))
+                Poll::Ready(Some(Ok(Frame::data(data))))
             }
             None => self.poll_end(result, cx),
         }
@@ -141,7 +143,8 @@ impl<B: Body, T> ObservedBody<B, T> {
         Poll::Ready(result.err().map(Err))
     }
 
-    /// Passes a frame to the exchange. `None`: all of it is held back.
+    /// Passes a frame to the exchange and returns the frame to forward. `None`: the usage filter
+    /// removed all of its bytes or holds them back.
     fn forward_frame(&mut self, frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
         let Some(exchange) = &mut self.exchange else { return Some(frame) };
         let frame = match frame.into_data() {
@@ -182,17 +185,20 @@ where
             None => {}
         }
         loop {
-            // Also after a frame that was held back: there is no data that the client could read.
+            // This includes the time after a frame that was held back, because the client has no
+            // data to read.
             if let Some(exchange) = &mut this.exchange {
                 exchange.on_client_poll();
             }
             match Pin::new(&mut this.prefetched.rest).poll_frame(cx) {
                 Poll::Pending => {
-                    if let Some(comment) = this.exchange.as_ref().and_then(Exchange::comment) {
+                    if let Some(comment) =
+                        this.exchange.as_ref().and_then(Exchange::take_keep_alive_comment)
+                    {
                         return Poll::Ready(Some(Ok(Frame::data(comment))));
                     }
-                    let is_cut = |exchange: &Exchange| exchange.is_cut(cx.waker());
-                    if !this.exchange.as_ref().is_some_and(is_cut) {
+                    let should_abort = |exchange: &Exchange| exchange.should_abort(cx.waker());
+                    if !this.exchange.as_ref().is_some_and(should_abort) {
                         return Poll::Pending;
                     }
                     return this.terminate(
@@ -211,7 +217,7 @@ where
                 }
                 Poll::Ready(Some(Ok(frame))) => {
                     let frame = this.forward_frame(frame);
-                    // Finished with the last frame, because hyper may not poll again.
+                    // The exchange ends with the last frame, because hyper may not poll again.
                     if this.prefetched.is_end_stream() && !this.is_filtering_usage {
                         this.finish_exchange();
                     }

@@ -1,6 +1,7 @@
 //! Latency measurement of one response: bytes and instants go in, milestones and counts come out.
 //!
-//! It can neither fail nor delay a stream. It forwards bytes that it cannot parse unchanged.
+//! The observer can neither fail nor delay a stream. It forwards bytes that it cannot parse
+//! unchanged.
 
 use super::choice_timer::ChoiceTimer;
 use super::usage_filters::{BlockEdit, ContinuousUsageFilter, UsageEventFilter, UsageSplitter};
@@ -25,12 +26,14 @@ pub struct ResponseObserver {
     observed: ObservedResponse,
     /// The timers of the choices that had output, by choice index.
     choice_timers: Vec<ChoiceTimer>,
-    /// End of the last write stall.
+    /// End of the last write stall. `None`: there was no write stall.
     write_stalled_until: Option<Instant>,
     /// Sum of the write stalls since the last output.
     recent_write_stall: Duration,
+    /// Removes the usage event. `None`: the usage event is not removed from this response.
     usage_event_filter: Option<UsageEventFilter>,
-    /// Used instead of `usage_event_filter` if usage in every event was requested.
+    /// Removes the usage of every event. Used instead of `usage_event_filter` if the gateway
+    /// requested continuous usage.
     continuous_usage_filter: Option<Box<(ContinuousUsageFilter, UsageSplitter)>>,
 }
 
@@ -39,7 +42,7 @@ pub struct ResponseObserver {
 pub struct ChunkSummary {
     /// Number of events with output.
     pub outputs: u32,
-    /// The longest output gap that ended with one of them.
+    /// The longest output gap that ended with one of these events. `None`: no gap ended.
     pub gap: Option<Duration>,
 }
 
@@ -53,11 +56,11 @@ enum InspectionMode {
     Opaque,
 }
 
-/// Most choices with a timer of their own. All further choices share the last one.
+/// Most choices with a timer of their own. All further choices share the last timer.
 const MAX_TIMED_CHOICES: usize = 128;
 
 impl ResponseObserver {
-    /// An observer of a response of this API, before its head.
+    /// An observer of a response of this API. The head of the response has not arrived.
     pub fn new(api: Api) -> Self {
         Self {
             mode: InspectionMode::Opaque,
@@ -87,12 +90,13 @@ impl ResponseObserver {
         self.observed.set_buckets(buckets);
     }
 
-    /// Processes the head: the media type, and whether the body has a content encoding.
+    /// Processes the head. `is_encoded`: the body has a content encoding, such as gzip, and cannot
+    /// be parsed.
     pub fn on_head(&mut self, media_type: &str, is_encoded: bool) {
         self.mode = match media_type {
             _ if is_encoded => InspectionMode::Opaque,
-            stream if stream.eq_ignore_ascii_case("text/event-stream") => InspectionMode::Stream,
-            json if json.eq_ignore_ascii_case("application/json") => InspectionMode::Json,
+            name if name.eq_ignore_ascii_case("text/event-stream") => InspectionMode::Stream,
+            name if name.eq_ignore_ascii_case("application/json") => InspectionMode::Json,
             _ => InspectionMode::Opaque,
         };
         self.observed.is_stream = self.mode == InspectionMode::Stream;
@@ -136,7 +140,8 @@ impl ResponseObserver {
         }
     }
 
-    /// Whether `ResponseObserver::forward_frame` can return other bytes than it receives.
+    /// Whether [`ResponseObserver::forward`] can return other bytes than it receives, because usage
+    /// is removed.
     pub fn is_stripping(&self) -> bool {
         self.usage_event_filter.is_some() || self.continuous_usage_filter.is_some()
     }
@@ -164,7 +169,7 @@ impl ResponseObserver {
         frame
     }
 
-    /// The bytes that are held back when the body ends.
+    /// The bytes that the usage filter holds back. Called when the body has ended.
     pub fn flush(&mut self) -> Bytes {
         if let Some((filter, _)) = self.continuous_usage_filter.as_deref_mut() {
             return filter.flush();
@@ -172,7 +177,8 @@ impl ResponseObserver {
         self.usage_event_filter.as_mut().map(UsageEventFilter::flush).unwrap_or_default()
     }
 
-    /// Records a write stall: from `since` to `until` the client did not read what was sent.
+    /// Records a write stall: from `since` to `until` the client did not read the data that was
+    /// ready for it.
     pub fn on_write_stall(&mut self, since: Instant, until: Instant) {
         let stall = until.saturating_duration_since(since);
         self.observed.write_stall += stall;
@@ -180,7 +186,8 @@ impl ResponseObserver {
         self.write_stalled_until = Some(until);
     }
 
-    /// Records that the body ended in the way that HTTP framing demands.
+    /// Records that the body ended regularly by HTTP framing, for example with its last chunk or
+    /// after its declared length.
     pub fn on_end(&mut self, now: Instant, timings: &mut Timings) {
         match self.mode {
             InspectionMode::Stream => {}
@@ -213,15 +220,15 @@ impl ResponseObserver {
         &self.observed
     }
 
-    /// The observations so far, to add to them.
+    /// The observations so far, for changes.
     pub(super) fn observed_mut(&mut self) -> &mut ObservedResponse {
         &mut self.observed
     }
 
-    /// Completes the observation.
+    /// Completes the observations and returns them.
     pub fn into_observed(mut self) -> ObservedResponse {
         for timer in &mut self.choice_timers {
-            timer.settle(&mut self.observed);
+            timer.finish_arrival(&mut self.observed);
         }
         let text = self.reader.take_captured_text();
         let answer = self.reader.answer();
@@ -238,7 +245,7 @@ impl ResponseObserver {
     }
 
     fn read_events(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> ChunkSummary {
-        let mut arrival = ChunkSummary::default();
+        let mut chunk_summary = ChunkSummary::default();
         let mut rest = bytes;
         while let Some(piece) = self.decoder.next(&mut rest) {
             let mut is_usage_event = false;
@@ -261,7 +268,7 @@ impl ResponseObserver {
                     let delta = self.reader.finish_event(self.decoder.event_type());
                     is_usage_event = delta.is_usage_event;
                     has_usage = delta.usage.is_some();
-                    self.on_event(delta, now, timings, &mut arrival);
+                    self.on_event(delta, now, timings, &mut chunk_summary);
                 }
             }
             let is_crlf = self.decoder.is_after_cr() && rest.starts_with(b"\n");
@@ -271,21 +278,23 @@ impl ResponseObserver {
             }
             self.finish_block(end, is_usage_event);
         }
-        arrival
+        chunk_summary
     }
 
-    /// Parses data of an event from which usage is removed: the usage separately from the rest.
+    /// Parses the data of an event from which usage is removed. The usage is parsed separately from
+    /// the other data.
     #[cold]
     fn read_without_usage(&mut self, data: &[u8]) {
         let filter = self.continuous_usage_filter.as_deref_mut();
         let filter = filter.filter(|_| self.reader.is_between_events());
         match filter.and_then(|(_, splitter)| splitter.split(data)) {
-            Some((rest, usage)) => self.reader.push_data_without_usage(rest, usage),
+            Some((other_data, usage)) => self.reader.push_data_without_usage(other_data, usage),
             None => self.reader.data(data),
         }
     }
 
     #[cold]
+    /// Reports a block to the continuous usage filter. `end`: its end in the current frame.
     fn finish_edited_block(&mut self, end: usize, edit: BlockEdit) {
         let filter = self.continuous_usage_filter.as_deref_mut();
         if filter.is_some_and(|(filter, _)| filter.on_block(end, edit)) {
@@ -293,6 +302,7 @@ impl ResponseObserver {
         }
     }
 
+    /// Reports a block to the usage event filter. `end`: its end in the current frame.
     fn finish_block(&mut self, end: usize, is_usage_event: bool) {
         let Some(filter) = &mut self.usage_event_filter else { return };
         if filter.on_block(end, is_usage_event) {
@@ -305,7 +315,7 @@ impl ResponseObserver {
         delta: Delta,
         now: Instant,
         timings: &mut Timings,
-        arrival: &mut ChunkSummary,
+        chunk_summary: &mut ChunkSummary,
     ) {
         self.observed.events += 1;
         timings.first_event.get_or_insert(now);
@@ -316,10 +326,10 @@ impl ResponseObserver {
                 timings.first_answer.get_or_insert(now);
                 self.observed.has_answer = true;
             }
-            arrival.outputs += 1;
-            arrival.gap = arrival.gap.max(self.on_output(&delta, now));
+            chunk_summary.outputs += 1;
+            chunk_summary.gap = chunk_summary.gap.max(self.on_output(&delta, now));
         } else if matches!(delta.finish, Some(FinishReason::Stop | FinishReason::ToolCalls)) {
-            // The token that ended the response had no text.
+            // The engine counts the end token, which has no text.
             self.observed.estimated_tokens += 1;
         }
         let is_always_sent = delta.usage.is_some() && !delta.is_usage_event;
@@ -327,7 +337,7 @@ impl ResponseObserver {
         if let Some(filter) = filter
             && is_always_sent
         {
-            // The backend sends usage with every event: the client gets it without requesting it.
+            // The backend sends usage with every event, also to clients that do not request it.
             self.observed.usage_event = Some(UsageEventOutcome::AlwaysSent);
             filter.stop_searching();
         }

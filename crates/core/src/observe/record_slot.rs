@@ -3,7 +3,7 @@
 use crate::record::RequestRecord;
 use std::ops::{Deref, DerefMut};
 
-/// Holds the record of an exchange until the exchange ends and hands it to the sink.
+/// Holds the record of an exchange. When the exchange ends, it takes the record out of the slot.
 pub(super) struct RecordSlot(Option<Box<RequestRecord>>);
 
 impl RecordSlot {

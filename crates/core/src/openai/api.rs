@@ -1,6 +1,7 @@
 //! The APIs whose requests and responses the gateway parses.
 
-/// The APIs whose requests and responses the gateway parses.
+/// The API of an inference request. It determines how the gateway parses the request and the
+/// response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Api {
     /// `POST /v1/chat/completions`
@@ -15,8 +16,8 @@ pub enum Api {
     Embeddings,
     /// `POST /v1/audio/transcriptions` and `/v1/audio/translations`
     Audio,
-    /// Any other inference API. The gateway measures the HTTP exchange, and reads the usage if the
-    /// response has one.
+    /// Any other inference API, such as scoring or reranking. The gateway measures the HTTP
+    /// exchange and reads the usage if the response contains it.
     Other,
 }
 
@@ -45,7 +46,8 @@ impl Api {
         }
     }
 
-    /// Whether the response is text that a model generates token by token.
+    /// Whether the response of this API is text that a model generates token by token.
+    /// Transcriptions ([`Api::Audio`]) do not count as such.
     pub const fn generates(self) -> bool {
         matches!(self, Self::Chat | Self::Completions | Self::Responses | Self::Messages)
     }

@@ -5,24 +5,27 @@ use std::time::Duration;
 /// The content of one event of a stream, or of a complete response.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Delta {
-    /// The kind of output that the event carries. `None`: no output.
+    /// The kind of output in the event. If there are several kinds, the last one of [`OutputKind`].
+    /// `None`: the event has no output.
     pub output: Option<OutputKind>,
-    /// Exact number of output tokens of the event, if the event reports it.
+    /// Exact number of output tokens in the event. `None`: the event does not report it.
     pub tokens: Option<u32>,
-    /// Index of the choice that the event belongs to. With several choices, that of the last one.
+    /// Index of the choice that the event belongs to. If the event has several choices, the index
+    /// of the last one. 0 for APIs without choices.
     pub choice: usize,
-    /// Finish reason of a choice that ends with this event.
+    /// Finish reason of a choice that ends with this event. `None`: no choice ends.
     pub finish: Option<FinishReason>,
-    /// Token counts of the whole request so far.
+    /// Token counts of the request up to this event. `None`: the event reports no usage.
     pub usage: Option<Usage>,
-    /// The event is the one that `stream_options.include_usage` requests: it has usage and no
-    /// choice.
+    /// The event is the usage event, which `stream_options.include_usage` requests: it has usage
+    /// and an empty list of choices.
     pub is_usage_event: bool,
-    /// Times that the engine reports for the request.
+    /// Times of the request that the engine reports in the event. `None`: it reports none.
     pub engine: Option<EngineTimes>,
-    /// An error that the backend reports inside the response.
+    /// An error that the backend reports in the event. `None`: the event has no error.
     pub error: Option<InBandError>,
-    /// The event is the last one that the API defines. Later data is not output.
+    /// The event is the terminal event of the API, such as `[DONE]`, or the complete response was
+    /// read. Later data is not output.
     pub terminal: bool,
     /// The data is not a valid event of this API.
     pub malformed: bool,
@@ -31,7 +34,7 @@ pub struct Delta {
 /// The kind of output that an event carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OutputKind {
-    /// Tokens without text: reasoning or answer, the event does not show which.
+    /// Tokens without text. The event does not show whether the tokens are reasoning or answer.
     Unspecified,
     /// Reasoning text.
     Reasoning,
@@ -39,7 +42,8 @@ pub enum OutputKind {
     Answer,
 }
 
-/// Token counts of a request, as the engine reports them.
+/// Token counts of a request, as the engine reports them. `None`: the engine did not report the
+/// count.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Prompt tokens, including those from the prefix cache.
@@ -54,7 +58,7 @@ pub struct Usage {
     pub reasoning: Option<u64>,
 }
 
-/// Times of a request, as the engine reports them.
+/// Times of a request, as the engine reports them. `None`: the engine did not report the time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EngineTimes {
     /// From the arrival of the request in the engine to its scheduling.
@@ -89,17 +93,17 @@ pub enum FinishReason {
 /// An error that the backend reports inside a 200 response, or in the body of an error response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InBandError {
-    /// `error.code`, a number or a string in the response.
+    /// The error code as text. In the response it is a number or a string.
     pub code: Option<Box<str>>,
-    /// `error.type`
+    /// The value of `error.type`.
     pub kind: Option<Box<str>>,
 }
 
 // === impl Usage ===
 
 impl Usage {
-    /// Merges a later report of the same request: its counts replace earlier ones, absent counts
-    /// keep the earlier value.
+    /// Merges a later usage report of the same request. Counts of the later report replace the
+    /// earlier counts. A count that the later report lacks keeps its value.
     pub fn absorb(&mut self, later: &Usage) {
         self.input = later.input.or(self.input);
         self.output = later.output.or(self.output);

@@ -1,8 +1,8 @@
 //! Parses the parts of the OpenAI and Anthropic wire formats that the gateway needs: which paths
 //! are inference, which fields a request has, and what one event of a response contains.
 //!
-//! An event that cannot be parsed gives an empty [`Delta`] with [`Delta::malformed`] set. It never
-//! stops the response.
+//! The parser returns an empty [`Delta`] with [`Delta::malformed`] set for an event that it cannot
+//! parse. Such an event never stops the response.
 
 mod api;
 mod delta;

@@ -23,9 +23,9 @@ pub enum ApiRoute {
 /// Why a request has no route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouteError {
-    /// The path is not served.
+    /// The gateway does not serve the path.
     NotFound,
-    /// The path is served with this method only.
+    /// The gateway serves the path with this method only.
     MethodNotAllowed(&'static str),
 }
 
@@ -63,17 +63,17 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
 impl ApiRoute {
     /// The route of a request, and its path as a static string for metric labels.
     pub fn lookup(method: &Method, path: &str) -> Result<(Self, &'static str), RouteError> {
-        // The gateway is no forward proxy: CONNECT is rejected for every target.
+        // The gateway is no forward proxy: CONNECT is rejected for every target, as a wrong method.
         let mut allowed = (method == Method::CONNECT).then_some(POST);
-        for &(verb, known, route) in API_ROUTES {
-            if known != path {
+        for &(route_method, route_path, route) in API_ROUTES {
+            if route_path != path {
                 continue;
             }
-            // HEAD is answered wherever GET is.
-            if verb == method.as_str() || (verb == GET && method == Method::HEAD) {
-                return Ok((route, known));
+            // HEAD is allowed where GET is.
+            if route_method == method.as_str() || (route_method == GET && method == Method::HEAD) {
+                return Ok((route, route_path));
             }
-            allowed = Some(verb);
+            allowed = Some(route_method);
         }
         Err(allowed.map_or(RouteError::NotFound, RouteError::MethodNotAllowed))
     }

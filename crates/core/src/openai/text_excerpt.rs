@@ -3,16 +3,16 @@
 
 use std::fmt;
 
-/// The first bytes of a text, in JSON escaping. The `Debug` output has only the length, so that the
-/// text does not appear in logs; [`TextExcerpt::bytes`] returns the text.
+/// The first bytes of a text, as escaped in JSON. The `Debug` output has only the length, so that
+/// the text does not appear in logs. [`TextExcerpt::bytes`] returns the text.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TextExcerpt {
     bytes: Vec<u8>,
     /// Longest excerpt, in bytes.
     capacity: usize,
     is_truncated: bool,
-    /// Length of the bytes that certainly belong to the text, and whether that part was truncated.
-    /// Invariant: `committed.0 <= bytes.len()`.
+    /// Length of the committed part of `bytes`, and whether that part was truncated. Invariant:
+    /// `committed.0 <= bytes.len()`.
     committed: (usize, bool),
 }
 
@@ -44,9 +44,10 @@ impl TextExcerpt {
         self.is_truncated
     }
 
-    /// Commits the bytes since the last call, or discards them if they do not belong to the text.
-    pub(super) fn settle(&mut self, belongs: bool) {
-        if !belongs {
+    /// Commits the bytes that were appended since the last call, or discards these bytes. The
+    /// caller discards bytes that do not belong to the captured text.
+    pub(super) fn commit_or_discard(&mut self, should_commit: bool) {
+        if !should_commit {
             self.bytes.truncate(self.committed.0);
             self.is_truncated = self.committed.1;
         }
@@ -165,9 +166,9 @@ mod tests {
     fn a_text_is_captured_up_to_its_capacity_and_without_discarded_pieces() {
         let mut excerpt = TextExcerpt::new(8);
         excerpt.push(b"abc");
-        excerpt.settle(true);
+        excerpt.commit_or_discard(true);
         excerpt.push(b"not");
-        excerpt.settle(false);
+        excerpt.commit_or_discard(false);
         excerpt.push(b"def");
         assert_eq!((excerpt.bytes(), excerpt.is_cut()), (&b"abcdef"[..], false));
         excerpt.push(b"ghi");

@@ -23,10 +23,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// The span of the client.
+/// Id of the client's span.
 pub const PARENT: u64 = 0xb7ad_6b71_6920_3331;
 
-/// A successful stream of 16 tokens. Every instant is known.
+/// The record of a successful stream of 16 tokens that was not queued. All other instants are set.
 pub fn streamed() -> RequestRecord {
     #[expect(clippy::disallowed_methods, reason = "the absolute instant does not matter")]
     let accepted = Instant::now();
@@ -171,7 +171,7 @@ pub fn decision(
     )
 }
 
-/// A plausible candidate.
+/// A candidate with plausible values.
 pub fn believed() -> Candidate {
     Candidate {
         position: 0,

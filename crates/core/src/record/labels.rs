@@ -9,9 +9,11 @@ pub struct ModelLabel(ModelLabelValue);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum ModelLabelValue {
+    /// A model whose name is a label value.
     Known(Arc<str>),
     /// A served model beyond the limit of label values.
     OverLimit(Arc<str>),
+    /// A model that no backend serves and the configuration does not name.
     Unknown,
 }
 
@@ -22,7 +24,7 @@ pub struct BackendId(Arc<str>);
 // === impl ModelLabel, BackendId ===
 
 impl ModelLabel {
-    /// The label value of models that have none of their own.
+    /// The label value of models whose name is not a label value.
     pub const OTHER: &str = "_other";
 
     /// A model that a backend serves or the configuration names.

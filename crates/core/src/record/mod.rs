@@ -1,5 +1,6 @@
-//! The record of one request: the value that metrics, spans, logs and the router read when it has
-//! ended. Derived figures are methods with their formulas, so that all sinks report the same.
+//! The record of one request, which metrics, spans, logs and the routing estimates read when the
+//! request has ended. Derived figures are methods with their formulas, so that all sinks report the
+//! same values.
 
 mod labels;
 mod sample_reason;

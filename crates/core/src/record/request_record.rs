@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// One request, from its first byte to its last.
+/// The record of one request and its response.
 #[derive(Debug, Clone)]
 pub struct RequestRecord {
     /// The `x-request-id`, from the client or generated.
@@ -34,17 +34,19 @@ pub struct RequestRecord {
     pub client: IpAddr,
     /// The HTTP method, or `_OTHER` for an unknown one.
     pub method: &'static str,
-    /// The path, if the gateway serves it.
+    /// The path. `None`: the gateway does not serve the path.
     pub route: Option<&'static str>,
-    /// The API, if the request is an inference request.
+    /// The API. `None`: the request is not an inference request.
     pub api: Option<Api>,
     /// The options of the request.
     pub options: RequestOptions,
-    /// The model as a label: one that a backend serves or the configuration names, or `_other`.
+    /// The requested model as a label. The label value is the name of the model if a backend serves
+    /// it or the configuration names it, else `_other`.
     pub model: ModelLabel,
     /// The tier of the request.
     pub tier: Tier,
-    /// Tenant and key. `None`: no keys are configured, or the request has no known key.
+    /// Tenant and key of the request. `None`: no keys are configured, or the request has no known
+    /// key.
     pub caller: Option<Arc<ClientIdentity>>,
     /// The routing decision of the last attempt.
     pub decision: Option<Arc<RoutingDecision>>,
@@ -52,13 +54,15 @@ pub struct RequestRecord {
     pub attempts: Vec<Attempt>,
     /// Why there was no failover after the last attempt had failed.
     pub not_retried: Option<FailoverDenialReason>,
-    /// The status that the client received. `None`: it disconnected before.
+    /// HTTP status that the client received. `None`: the client disconnected before the response
+    /// head.
     pub status: Option<u16>,
-    /// Why the gateway answered the request itself, from a closed set.
+    /// Why the gateway answered the request itself, from a closed set. `None`: a backend answered,
+    /// or there was no answer.
     pub refusal: Option<&'static str>,
-    /// The outcome.
+    /// Outcome of the request.
     pub outcome: Outcome,
-    /// How the response ended.
+    /// How the response ended, and which side ended it.
     pub end: Termination,
     /// Wall-clock time of the start, for reports.
     pub started: SystemTime,
@@ -68,15 +72,16 @@ pub struct RequestRecord {
     pub observed: ObservedResponse,
     /// Condition of the backend when the response ended.
     pub condition: BackendCondition,
-    /// Recent mean engine times of other requests on that backend.
+    /// Mean engine times of the requests that the backend finished recently.
     pub recent: RecentEngineTimes,
-    /// Why the request was slow. `None`: it was not.
+    /// Why the request was slow. `None`: the request was not slow.
     pub slow: Option<SlowCause>,
-    /// Why its trace is exported. `None`: it is not, or tracing is off.
+    /// Why the trace of the request is exported. `None`: the trace is not exported, or tracing is
+    /// off.
     pub sample_reason: Option<SampleReason>,
     /// The prompt hashes of a trace capture. `None`: the request is not captured.
     pub captured: Option<Arc<CapturedPrompt>>,
-    /// Beginning of the prompt, if the text of this request is retained.
+    /// Beginning of the prompt. `None`: the text of this request is not retained.
     pub prompt: Option<TextExcerpt>,
     /// The consumers that the text is retained for.
     pub text_for: PayloadConsumers,
@@ -86,12 +91,13 @@ pub struct RequestRecord {
     pub bytes_out: u64,
 }
 
-/// Most tokens per character: each of them has at least one of its UTF-8 bytes.
+/// Most tokens that one character takes. A character has at most four UTF-8 bytes, and each of its
+/// tokens has at least one of them.
 const MAX_TOKENS_PER_CHARACTER: u32 = 4;
 
 impl RequestRecord {
-    /// The record of a request whose head has been read. Until it is changed, the outcome is that
-    /// the client disconnected.
+    /// The record of a request whose head was read at `accepted`. The outcome is
+    /// [`Outcome::Cancelled`] until the caller changes it.
     pub fn begin(
         request_id: RequestId,
         client: IpAddr,
@@ -135,26 +141,28 @@ impl RequestRecord {
     }
 
     /// Time to first token as the client sees it: request head read → first generated output.
-    /// `None` unless the response is a stream.
+    /// `None`: the response is not a stream, or it had no output.
     pub fn ttft(&self) -> Option<Duration> {
         self.elapsed_since_accepted(self.timings.first_output)
     }
 
-    /// Time to first token as the backend sees it: request sent → first generated output.
+    /// Time to first token as the backend sees it: request sent → first generated output. `None`:
+    /// the response is not a stream, or it had no output.
     pub fn upstream_ttft(&self) -> Option<Duration> {
         let (sent, first) = (self.timings.sent?, self.timings.first_output?);
         Some(first.saturating_duration_since(sent))
     }
 
-    /// Times of a stream as the client sees it: to the response head, to the first event of any
-    /// kind (for chat, the role), and to the first output that is not reasoning.
+    /// Times from the request head to three moments of a stream: its response head, its first event
+    /// of any kind (for chat, the role), and its first output that is not reasoning.
     pub fn stream_times(&self) -> [Option<Duration>; 3] {
         let timings = &self.timings;
         [timings.headers, timings.first_event, timings.first_answer]
             .map(|at| self.stream_time_to(at))
     }
 
-    /// Time from the request head to an event of a stream. `None` if the response is not a stream.
+    /// Time from the request head to the instant `at` of a stream. `None`: `at` is `None`, or the
+    /// response is not a stream.
     pub fn stream_time_to(&self, at: Option<Instant>) -> Option<Duration> {
         self.elapsed_since_accepted(at.filter(|_| self.observed.is_stream))
     }
@@ -178,23 +186,26 @@ impl RequestRecord {
     /// The instant of the first of `steps + 1` tokens.
     ///
     /// A first token that ends inside a character has no text yet, but vLLM sends the role event
-    /// when it generates that token. So the instant is that of the first event if few tokens have
-    /// no event of their own (with many, events have several tokens each) and the time between
-    /// first event and first output is not more than the tokens of one character take. Otherwise it
-    /// is that of the first output.
+    /// when it generates that token. So the result is the instant of the first event if two
+    /// conditions hold. At most a quarter of the tokens have no event of their own (with more,
+    /// events have several tokens each). The time between first event and first output is not
+    /// longer than the tokens of one character take. Otherwise the result is the instant of the
+    /// first output.
     fn first_token_at(&self, steps: u32) -> Option<Instant> {
         let Timings { first_event, first_output, .. } = self.timings;
         let (first_event, first_output) = (first_event?, first_output?);
-        let pace = self.decode()?.checked_div(steps)?;
-        let visible = u32::try_from(self.observed.estimated_tokens).ok()?;
-        let hidden = steps.saturating_add(1).saturating_sub(visible);
-        let delay = first_output.saturating_duration_since(first_event);
-        let began_with_first_event = (1..=steps / 4).contains(&hidden)
-            && delay <= pace.saturating_mul(hidden.min(MAX_TOKENS_PER_CHARACTER) + 1);
-        Some(if began_with_first_event { first_event } else { first_output })
+        let time_per_token = self.decode()?.checked_div(steps)?;
+        let tokens_in_events = u32::try_from(self.observed.estimated_tokens).ok()?;
+        let hidden_tokens = steps.saturating_add(1).saturating_sub(tokens_in_events);
+        let max_delay =
+            time_per_token.saturating_mul(hidden_tokens.min(MAX_TOKENS_PER_CHARACTER) + 1);
+        let has_early_token = (1..=steps / 4).contains(&hidden_tokens)
+            && first_output.saturating_duration_since(first_event) <= max_delay;
+        Some(if has_early_token { first_event } else { first_output })
     }
 
-    /// Decode time: first output → last output.
+    /// Decode time: first output → last output. `None`: the response is not a stream, or it had no
+    /// output.
     pub fn decode(&self) -> Option<Duration> {
         let (first, last) = (self.timings.first_output?, self.timings.last_output?);
         Some(last.saturating_duration_since(first))
@@ -205,7 +216,8 @@ impl RequestRecord {
         self.elapsed_since_accepted(self.timings.ended).unwrap_or_default()
     }
 
-    /// Gateway overhead: (sent − request body received) − time in the admission queue.
+    /// Gateway overhead: request body received → request sent, without the time in the admission
+    /// queue. `None`: the request was not sent to a backend.
     pub fn overhead(&self) -> Option<Duration> {
         let received = self.timings.received?;
         let elapsed = self.timings.sent?.saturating_duration_since(received);
@@ -218,14 +230,16 @@ impl RequestRecord {
         Some(dequeued.or(ended)?.saturating_duration_since(queued?))
     }
 
-    /// Output tokens before the client disconnected. `None`: it did not disconnect early.
+    /// Output tokens before the client disconnected. `None`: the client did not disconnect before
+    /// the end of the response.
     pub fn tokens_before_disconnect(&self) -> Option<u64> {
-        let has_left =
+        let is_disconnected =
             self.outcome == Outcome::Cancelled && self.end == Termination::ClientDisconnected;
-        has_left.then(|| self.output_tokens().unwrap_or(0))
+        is_disconnected.then(|| self.output_tokens().unwrap_or(0))
     }
 
-    /// Number of output tokens; [`ObservedResponse::usage_source`] states its accuracy.
+    /// Number of output tokens, with the accuracy of [`ObservedResponse::usage_source`]. `None`:
+    /// the response had no output tokens to count.
     pub fn output_tokens(&self) -> Option<u64> {
         let observed = &self.observed;
         match observed.usage_source {
@@ -246,19 +260,20 @@ impl RequestRecord {
         [usage.input, output, usage.cached, usage.reasoning]
     }
 
-    /// Output tokens that the engine generated for a request that did not succeed.
+    /// Output tokens that the engine generated for a request that did not succeed. `None`: the
+    /// request succeeded, or it had no output tokens.
     pub fn wasted_tokens(&self) -> Option<u64> {
         let is_wasted = self.outcome != Outcome::Ok;
         self.output_tokens().filter(|tokens| is_wasted && *tokens > 0)
     }
 
-    /// Output tokens ÷ the client's token limit. `None` without either, and for several choices,
-    /// because each of them may use the limit.
+    /// Output tokens ÷ the client's token limit. `None`: the exact count or the limit is missing,
+    /// or the response has several choices, because each choice may use the limit.
     pub fn max_tokens_utilization(&self) -> Option<f64> {
         let limit = self.options.max_tokens.filter(|limit| *limit > 0)?;
         let is_single = self.observed.finish_reasons.len() == 1;
-        let is_known = self.observed.usage_source == UsageSource::Exact;
-        let tokens = self.observed.usage.output.filter(|_| is_single && is_known)?;
+        let is_exact = self.observed.usage_source == UsageSource::Exact;
+        let tokens = self.observed.usage.output.filter(|_| is_single && is_exact)?;
         Some(tokens as f64 / limit as f64)
     }
 
@@ -267,20 +282,22 @@ impl RequestRecord {
     pub fn is_empty_response(&self) -> bool {
         let observed = &self.observed;
         let generates = self.api.is_some_and(Api::generates);
-        let is_read = observed.uninspected_reason.is_none() && !observed.finish_reasons.is_empty();
-        self.outcome == Outcome::Ok && generates && is_read && !observed.has_answer
+        let is_inspected =
+            observed.uninspected_reason.is_none() && !observed.finish_reasons.is_empty();
+        self.outcome == Outcome::Ok && generates && is_inspected && !observed.has_answer
     }
 
-    /// Whether the model refused, a content filter ended the response, or the response contains a
-    /// configured refusal phrase.
+    /// Whether the response is a model refusal by its API fields, a content filter ended it, or it
+    /// contains a configured refusal phrase.
     pub fn is_model_refusal(&self) -> bool {
         let observed = &self.observed;
         let is_filtered = observed.finish_reasons.contains(&Some(FinishReason::ContentFilter));
         observed.is_refusal || observed.has_refusal_phrase || is_filtered
     }
 
-    /// Preemptions of any request in the backend's engine, from the routing decision to the end of
-    /// the response.
+    /// Number of preemptions of any request in the backend's engine, from the routing decision to
+    /// the end of the response. `None`: the number is unknown, for example because the backend does
+    /// not report preemptions.
     pub fn preemptions(&self) -> Option<u64> {
         let before = self.decision.as_ref()?.backend_condition.preemptions?;
         self.condition.preemptions?.checked_sub(before)
@@ -309,7 +326,8 @@ impl RequestRecord {
         }
     }
 
-    /// The termination reason, one of [`TERMINATION_REASONS`](super::TERMINATION_REASONS): the outcome, and who closed first.
+    /// The termination reason, from [`TERMINATION_REASONS`](super::TERMINATION_REASONS): the
+    /// outcome, and how the response ended where that adds information.
     pub fn ending(&self) -> &'static str {
         match self.refusal {
             Some("first_output_timeout") => "timeout_first_output",
@@ -317,12 +335,14 @@ impl RequestRecord {
         }
     }
 
-    /// The candidate that the request was routed to, as it was at the decision.
+    /// The candidate that the policy picked, with its values at the decision. `None`: there was no
+    /// decision.
     pub fn selected_candidate(&self) -> Option<PredictedCandidate<'_>> {
         Some(self.decision.as_ref()?.selected())
     }
 
-    /// Actual and predicted time to first token from sending the request, in seconds.
+    /// Actual and predicted time from sending the request to the first output, in seconds. `None`:
+    /// one of the two is missing.
     pub fn actual_and_predicted_ttft(&self) -> Option<(f64, f64)> {
         let actual = self.upstream_ttft()?.as_secs_f64();
         let predicted = self.selected_candidate()?.ttft;
@@ -343,7 +363,8 @@ impl RequestRecord {
     }
 }
 
-/// Text of the status codes that servers of this kind send, without allocation.
+/// Text of the status codes that inference servers usually send, without allocation. `None`: any
+/// other code.
 fn status_text(status: u16) -> Option<&'static str> {
     Some(match status {
         400 => "400",

@@ -1,6 +1,6 @@
 //! Why the trace of a request is exported.
 
-/// Why the spans of a finished request are exported. If several reasons apply, the first one in
+/// Why the spans of a finished request are exported. If several reasons apply, the first of them in
 /// this list is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SampleReason {
@@ -14,11 +14,12 @@ pub enum SampleReason {
     Retried,
     /// The stream stalled.
     Stalled,
-    /// Its TTFT was among the highest of recent requests.
+    /// The TTFT of the request was among the highest of recent requests.
     SlowFirstToken,
-    /// Its duration was among the highest of recent requests, or it has a slow cause.
+    /// The duration of the request was among the highest of recent requests, or the request has a
+    /// [`SlowCause`](super::SlowCause).
     Slow,
-    /// Its trace was selected by the head sampler.
+    /// The head sampler selected the trace of the request.
     Sampled,
 }
 

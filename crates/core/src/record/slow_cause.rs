@@ -14,12 +14,12 @@ pub enum SlowCause {
     GatewayQueue,
     /// The gateway itself was slow.
     Gateway,
-    /// It waited in the engine's queue.
+    /// The request waited in the engine's queue.
     EngineQueue,
-    /// The prefill of its prompt took long.
+    /// The prefill of the prompt took long.
     LongPrompt,
-    /// The backend sent no output, and neither its queue nor the prompt explains that: its engine
-    /// or host is frozen, or the gateway cannot see the cause.
+    /// The backend sent no output, and neither its queue nor the prompt explains the wait. The
+    /// engine or the host made no progress, or the backend does not report the cause.
     Unresponsive,
     /// The engine evicted its KV cache for other requests and recomputed it.
     Preempted,

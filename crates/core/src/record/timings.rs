@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-/// The instants of a request. `None`: the event did not happen.
+/// The instants at which the steps of a request happened. `None`: the step did not happen.
 #[derive(Debug, Clone, Copy)]
 pub struct Timings {
     /// The request head was read.
@@ -17,17 +17,17 @@ pub struct Timings {
     pub routed: Option<Instant>,
     /// The request was handed to a connection, for the last attempt.
     pub sent: Option<Instant>,
-    /// The response head came.
+    /// The response head arrived.
     pub headers: Option<Instant>,
-    /// The first event of any kind came, such as the role.
+    /// The first event of any kind arrived, such as the role event.
     pub first_event: Option<Instant>,
-    /// The first generated output came: text, reasoning or tool call.
+    /// The first generated output of a stream arrived: text, reasoning or tool call.
     pub first_output: Option<Instant>,
-    /// The first output that is not reasoning came.
+    /// The first output that is not reasoning arrived.
     pub first_answer: Option<Instant>,
-    /// The last generated output came.
+    /// The last generated output arrived.
     pub last_output: Option<Instant>,
-    /// The terminal event of the stream came.
+    /// The terminal event of the stream arrived, or the complete body of a JSON response.
     pub terminal: Option<Instant>,
     /// The exchange ended.
     pub ended: Option<Instant>,

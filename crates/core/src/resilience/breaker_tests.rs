@@ -19,7 +19,7 @@ fn fail(breaker: &CircuitBreaker, times: u32, now: Instant) -> u32 {
     (0..times).map(|_| u32::from(breaker.on_failure(now))).sum()
 }
 
-/// Sends a request to an ejected backend, which succeeds.
+/// Sends a request to an ejected backend. The request succeeds.
 fn recover(breaker: &CircuitBreaker, now: Instant) {
     breaker.on_pick(now);
     assert!(breaker.on_answer(now));
@@ -115,8 +115,8 @@ fn slow_start_begins_with_a_tenth_of_the_traffic_and_grows_linearly() {
     let (breaker, now) = breaker();
     breaker.on_recovery(now);
     assert!(admits(&breaker, now, 0.09) && !admits(&breaker, now, 0.11));
-    let half = now + 15 * SECOND;
-    assert!(admits(&breaker, half, 0.54) && !admits(&breaker, half, 0.56));
+    let midway = now + 15 * SECOND;
+    assert!(admits(&breaker, midway, 0.54) && !admits(&breaker, midway, 0.56));
     assert!(admits(&breaker, now + 30 * SECOND, 0.99));
 }
 

@@ -52,13 +52,14 @@ pub struct CircuitBreakerSettings {
 /// Circuit breaker of one backend.
 #[derive(Debug)]
 pub struct CircuitBreaker {
+    /// The instant from which the atomics count.
     origin: Instant,
-    /// Time until which the backend gets no requests, in nanoseconds since the origin. 0: the
-    /// breaker is closed.
+    /// Time until which the backend gets no requests, in nanoseconds since `origin`. 0: the breaker
+    /// is closed.
     open_until: AtomicU64,
-    /// Start of the slow start, in nanoseconds since the origin. 0: no slow start is in progress.
+    /// Start of the slow start, in nanoseconds since `origin`. 0: no slow start is in progress.
     recovered_at: AtomicU64,
-    /// Boxed, so that its writes do not invalidate the cache line of the atomics.
+    /// Boxed, so that writes to this state do not invalidate the cache line of the atomics.
     inner: Box<Mutex<BreakerInner>>,
 }
 
@@ -69,7 +70,7 @@ pub enum BreakerState {
     Closed,
     /// The backend reported a moment ago that it is overloaded or paused.
     Resting,
-    /// The backend gets no requests: it failed, or it is shutting down.
+    /// The backend gets no requests, because it failed or is shutting down.
     Open,
     /// The backend gets one request at a time.
     HalfOpen,
@@ -81,24 +82,26 @@ struct BreakerInner {
     state: BreakerState,
     /// Failures since the last success.
     consecutive_failures: u32,
-    /// Ejections without a healthy period between them. Determines the ejection time.
+    /// Number of ejections without a healthy period between them. It determines the ejection time.
     ejections: u32,
-    /// All ejections.
+    /// Number of all ejections.
     total_ejections: u64,
-    /// Time at which a half-open breaker was last closed.
+    /// When a success last closed the half-open breaker. `None`: never.
     closed_at: Option<Instant>,
-    /// Outcomes of the present and the previous window.
+    /// Numbers of outcomes in the current and the previous window, in this order.
     windows: [OutcomeWindow; 2],
+    /// Start of the current window.
     window_began: Instant,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
+/// The numbers of requests that succeeded and failed in one window.
 struct OutcomeWindow {
     successes: u32,
     failures: u32,
 }
 
-/// Length of one window. The failure ratio is taken over the present and the previous window.
+/// Length of one window. The failure ratio is taken over the current and the previous window.
 const WINDOW_LENGTH: Duration = Duration::from_secs(5);
 /// Least number of requests in both windows for which the failure ratio counts.
 const MIN_WINDOW_REQUESTS: u32 = 20;
@@ -172,8 +175,9 @@ impl CircuitBreaker {
         recovered_at > 0 && random >= self.slow_start_share(recovered_at, now)
     }
 
-    /// The backend was picked for a request. The first request after the ejection time makes the
-    /// breaker half-open. A request that it gets while still open (panic mode) has no effect.
+    /// Records that the backend was picked for a request. The first request after the ejection time
+    /// makes the breaker half-open. A request that the backend gets while the breaker is open
+    /// (panic mode) has no effect.
     pub fn on_pick(&self, now: Instant) {
         if self.open_until.load(Ordering::Relaxed) == 0 || self.is_shut(now) {
             return;
@@ -189,7 +193,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// A request succeeded: its response has begun. Returns whether that closed the breaker.
+    /// Records that a request succeeded: its response has begun. Returns whether the success closed
+    /// the breaker.
     pub fn on_answer(&self, now: Instant) -> bool {
         let mut inner = self.lock_inner();
         inner.rotate_windows(now);
@@ -206,7 +211,7 @@ impl CircuitBreaker {
         is_recovered
     }
 
-    /// A request failed. Returns whether that ejected the backend.
+    /// Records that a request failed. Returns whether the failure ejected the backend.
     pub fn on_failure(&self, now: Instant) -> bool {
         let mut inner = self.lock_inner();
         inner.rotate_windows(now);
@@ -227,17 +232,18 @@ impl CircuitBreaker {
         should_eject
     }
 
-    /// The engine crashed: ejects the backend at once. Returns whether it was not open before.
+    /// Records that the engine crashed, and ejects the backend at once. Returns whether the breaker
+    /// was not open before.
     pub fn on_death(&self, now: Instant) -> bool {
         let mut inner = self.lock_inner();
-        let is_new = inner.state != BreakerState::Open;
-        if is_new {
+        let was_not_open = inner.state != BreakerState::Open;
+        if was_not_open {
             self.eject(&mut inner, now);
         }
-        is_new
+        was_not_open
     }
 
-    /// The backend reported that it is overloaded or paused.
+    /// Records that the backend reported that it is overloaded or paused.
     pub fn on_overload(&self, now: Instant) {
         let mut inner = self.lock_inner();
         if matches!(inner.state, BreakerState::Closed | BreakerState::Resting) {
@@ -246,17 +252,17 @@ impl CircuitBreaker {
         }
     }
 
-    /// The backend is shutting down. Returns whether the breaker was not open before.
+    /// Records that the backend is shutting down. Returns whether the breaker was not open before.
     pub fn on_drain(&self, now: Instant) -> bool {
         let mut inner = self.lock_inner();
-        let is_new = inner.state != BreakerState::Open;
+        let was_not_open = inner.state != BreakerState::Open;
         inner.state = BreakerState::Open;
         self.set_open_until(now + DRAIN_TIME);
-        is_new
+        was_not_open
     }
 
-    /// The backend has recovered: closes the breaker, clears the counted outcomes and begins slow
-    /// start.
+    /// Records that the backend has recovered: closes the breaker, clears the counted outcomes and
+    /// begins slow start.
     pub fn on_recovery(&self, now: Instant) {
         let mut inner = self.lock_inner();
         inner.consecutive_failures = 0;
@@ -264,9 +270,9 @@ impl CircuitBreaker {
         if inner.state != BreakerState::Closed {
             self.close(&mut inner);
         }
-        let is_slow = !inner.settings.slow_start.is_zero();
+        let has_slow_start = !inner.settings.slow_start.is_zero();
         drop(inner);
-        if is_slow {
+        if has_slow_start {
             self.recovered_at.store(self.since_origin(now).max(1), Ordering::Relaxed);
         }
     }
@@ -287,8 +293,8 @@ impl CircuitBreaker {
     fn eject(&self, inner: &mut BreakerInner, now: Instant) {
         // A healthy period that is longer than the last ejection resets the ejection time.
         let healthy_time = inner.closed_at.map(|at| now.saturating_duration_since(at));
-        let is_closed = inner.state != BreakerState::HalfOpen;
-        if is_closed && healthy_time.is_some_and(|time| time > inner.ejection_time()) {
+        let is_half_open = inner.state == BreakerState::HalfOpen;
+        if !is_half_open && healthy_time.is_some_and(|time| time > inner.ejection_time()) {
             inner.ejections = 0;
         }
         inner.ejections = inner.ejections.saturating_add(1);
@@ -308,8 +314,8 @@ impl CircuitBreaker {
         self.open_until.store(0, Ordering::Relaxed);
     }
 
-    /// Share of its traffic that a backend gets during slow start. It grows linearly from
-    /// [`MIN_TRAFFIC_SHARE`]. At 1, slow start ends.
+    /// Share of its traffic that the backend gets at `now` during slow start. The share grows
+    /// linearly from [`MIN_TRAFFIC_SHARE`]. At 1, slow start ends.
     fn slow_start_share(&self, recovered_at: u64, now: Instant) -> f64 {
         let elapsed = self.since_origin(now).saturating_sub(recovered_at);
         let slow_start = self.lock_inner().settings.slow_start.as_nanos() as f64;
@@ -320,6 +326,7 @@ impl CircuitBreaker {
         share
     }
 
+    /// Nanoseconds from `origin` to `moment`. 0 for an earlier instant.
     fn since_origin(&self, moment: Instant) -> u64 {
         moment.saturating_duration_since(self.origin).as_nanos() as u64
     }
@@ -345,13 +352,14 @@ impl BreakerInner {
         }
     }
 
-    /// Duration of the ejection with the number `ejections`, counted from 1.
+    /// Duration of the latest ejection: the base time, doubled for each earlier ejection that
+    /// `ejections` counts, up to [`MAX_EJECTION_TIME`].
     fn ejection_time(&self) -> Duration {
         let doublings = self.ejections.saturating_sub(1).min(16);
         self.settings.base_ejection_time.saturating_mul(1 << doublings).min(MAX_EJECTION_TIME)
     }
 
-    /// Begins a new window if the present one is over.
+    /// Begins a new window if the current window is over.
     fn rotate_windows(&mut self, now: Instant) {
         let age = now.saturating_duration_since(self.window_began);
         if age < WINDOW_LENGTH {

@@ -39,28 +39,29 @@ pub enum FailureKind {
 /// Whether the request may fail over to another backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailoverPolicy {
-    /// Yes: the request did not reach the backend.
+    /// The request may always fail over, because it did not reach the backend.
     Always,
-    /// If the request may be sent twice and the retry budget allows it.
+    /// The request may fail over if it may be sent twice and the retry budget allows it.
     Conditional,
-    /// No: the time of the request is over, or another backend could not be reached either.
+    /// The request may not fail over: its time is over, or another backend could not be reached
+    /// either.
     Never,
 }
 
 /// Effect of a failure on the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerAction {
-    /// No effect.
+    /// The failure has no effect.
     Nothing,
-    /// The backend is down until a health check succeeds.
+    /// The backend is marked as down until a health check succeeds.
     MarkDown,
     /// The circuit breaker counts a failure.
     CountFailure,
-    /// The backend gets no requests for a moment. It is overloaded, not defective.
+    /// The backend gets no requests for one second, because it is overloaded, not defective.
     BackOff,
     /// The circuit breaker ejects the backend at once.
     Eject,
-    /// The backend gets no new requests for a while. Then one request probes it.
+    /// The backend gets no new requests for ten seconds. Then one request probes it.
     Drain,
     /// The gateway fetches the model list of the backend again.
     RefreshModels,

@@ -5,22 +5,25 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Records which requests were in flight at crashes, by a hash of their bodies.
+/// Records which requests were in flight when a backend crashed. A request is identified by a hash
+/// of its body.
 #[derive(Debug, Default)]
 pub struct PoisonRequestDetector {
+    /// The hash of the request and the instant of the crash, oldest record first.
     crashes: Mutex<VecDeque<(u64, Instant)>>,
 }
 
-/// Time for which a crash is recorded.
+/// Time after which the record of a crash is removed.
 const CRASH_RETENTION: Duration = Duration::from_mins(10);
-/// Greatest number of records. One crash of a backend adds a record for each request in flight.
+/// Most records. One crash of a backend adds a record for each request that was in flight on it.
 const MAX_RECORDED_CRASHES: usize = 4_096;
-/// Number of crashes from which on a request is suspected.
+/// Number of crashes at which a request is suspected to be their cause.
 const CRASH_THRESHOLD: usize = 2;
 
 impl PoisonRequestDetector {
-    /// Records that a backend crashed while it had a request. Returns whether the request is
-    /// suspected to be the cause.
+    /// Records that a backend crashed while a request was in flight on it. `fingerprint` is the
+    /// hash of the request body. Returns whether the request is suspected to be the cause, so it
+    /// must not be sent to another backend.
     pub fn on_death(&self, fingerprint: u64, now: Instant) -> bool {
         let mut crashes = self.crashes.lock().unwrap_or_else(PoisonError::into_inner);
         crashes.retain(|(_, at)| now.saturating_duration_since(*at) < CRASH_RETENTION);
@@ -28,7 +31,7 @@ impl PoisonRequestDetector {
             crashes.pop_front();
         }
         crashes.push_back((fingerprint, now));
-        crashes.iter().filter(|(known, _)| *known == fingerprint).count() >= CRASH_THRESHOLD
+        crashes.iter().filter(|(recorded, _)| *recorded == fingerprint).count() >= CRASH_THRESHOLD
     }
 }
 

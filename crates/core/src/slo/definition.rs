@@ -10,7 +10,8 @@ use std::time::Duration;
 /// The conditions of an objective, and the share of requests that must meet all of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObjectiveDefinition {
-    /// The conditions of a good request. Success is required in any case.
+    /// The conditions that a good request meets. Every objective also requires success, listed or
+    /// not.
     pub conditions: Vec<ObjectiveCondition>,
     /// Share of requests that must be good: more than 0 and less than 1.
     pub target: f64,
@@ -21,7 +22,7 @@ pub struct ObjectiveDefinition {
 pub enum ObjectiveCondition {
     /// The request does not fail. Every objective includes this condition.
     Success,
-    /// A time of the request is at most this limit.
+    /// A measure of the request is at most this limit.
     Within(LatencyMeasure, Duration),
 }
 
@@ -34,8 +35,8 @@ pub enum LatencyMeasure {
     Tpot,
     /// End-to-end time: [`RequestRecord::duration`].
     E2e,
-    /// Median inter-token latency. All `Itl` measures use the gaps between events instead if the
-    /// events do not report their tokens.
+    /// Median inter-token latency. If the events do not report their token counts, all `Itl`
+    /// measures use the gaps between events instead.
     ItlP50,
     /// 95th percentile of the inter-token latency.
     ItlP95,
@@ -56,16 +57,16 @@ pub enum ObjectiveParseError {
     /// The target is not a share between 0 and 100 %.
     #[error("`{0}` is not a target; write a share between 0 and 100 %, such as 99.9 %")]
     InvalidTarget(String),
-    /// Neither a measure with a limit nor `success`.
+    /// A condition is neither a measure with a limit nor `success`.
     #[error("`{0}` is not a condition; write one such as `ttft < 1s`, or `success`")]
     InvalidCondition(String),
-    /// An unknown measure.
+    /// A condition begins with an unknown measure.
     #[error("`{0}` is not a measure; {suggestion}", suggestion = suggestion(.0))]
     UnknownMeasure(String),
     /// The limit is not a duration.
     #[error(transparent)]
     InvalidLimit(#[from] DurationError),
-    /// A limit of 0, which no request can meet.
+    /// A limit is 0, which no request can meet.
     #[error("`{0}`: the limit must be more than 0")]
     ZeroLimit(&'static str),
     /// A condition occurs twice.
@@ -73,7 +74,7 @@ pub enum ObjectiveParseError {
     DuplicateCondition(&'static str),
 }
 
-/// Lowest Jaro-Winkler similarity, from 0 to 1, at which a name is suggested.
+/// Jaro-Winkler similarity, from 0 to 1, above which a name is suggested.
 const MIN_NAME_SIMILARITY: f64 = 0.75;
 
 const SUCCESS_CONDITION: &str = "success";
@@ -94,7 +95,8 @@ const CONDITION_NAMES: &[&str] = &[
 // === impl ObjectiveDefinition ===
 
 impl ObjectiveDefinition {
-    /// Whether a time of the request exceeds its limit, up to the end of the request.
+    /// Whether a measure of the request exceeds its limit. A measure that the request does not have
+    /// exceeds no limit.
     pub(super) fn is_violated_by(&self, record: &RequestRecord) -> bool {
         self.limits().any(|(measure, limit)| {
             measure.observed_seconds(record).is_some_and(|seconds| seconds > limit.as_secs_f64())
@@ -163,7 +165,7 @@ impl<'de> Deserialize<'de> for ObjectiveDefinition {
 
 /// Suggests the most similar condition name, or lists all names if no name is similar.
 fn suggestion(name: &str) -> String {
-    let similarity = |measure: &&&str| strsim::jaro_winkler(name, measure);
+    let similarity = |candidate: &&&str| strsim::jaro_winkler(name, candidate);
     let nearest = CONDITION_NAMES.iter().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
     match nearest.filter(|nearest| similarity(nearest) > MIN_NAME_SIMILARITY) {
         Some(nearest) => format!("did you mean `{nearest}`?"),
@@ -244,9 +246,9 @@ impl LatencyMeasure {
         }
     }
 
-    /// The value for a request, in seconds. `None`: the request does not have it. A quantile comes
-    /// from a histogram and is exact only relative to the bucket bounds, so each limit should be a
-    /// bucket bound.
+    /// The value of the measure for a request, in seconds. `None`: the request has no such value. A
+    /// quantile comes from a histogram and is exact only relative to the bucket bounds, so each
+    /// limit should be a bucket bound.
     pub fn observed_seconds(self, record: &RequestRecord) -> Option<f64> {
         let observed = &record.observed;
         let gaps = if observed.inter_token_latency.count() > 0 {
@@ -267,7 +269,8 @@ impl LatencyMeasure {
     }
 }
 
-/// How long a client waited for the first output of a stream before it disconnected.
+/// Time from the request head to the disconnect of the client. It replaces the TTFT of a stream
+/// without output. `None`: the client did not disconnect early, or did not request a stream.
 fn client_wait_time(record: &RequestRecord) -> Option<Duration> {
     let has_disconnected = record.outcome == Outcome::Cancelled && record.options.stream;
     has_disconnected.then(|| record.duration())

@@ -1,7 +1,7 @@
 //! Service level objectives: their definition, and the evaluation of each request.
 //!
-//! The records that feed the metrics are evaluated one by one, so the counts are exact: no request
-//! is sampled out, and no count is estimated from histogram buckets.
+//! Every record is evaluated on its own, so the counts are exact: no request is left out by
+//! sampling, and no count is estimated from histogram buckets.
 
 mod definition;
 #[cfg(test)]
@@ -90,8 +90,9 @@ impl Objective {
     }
 }
 
-/// Whether a backend answered with 429. A client error with 429 that the gateway answered itself is
-/// a limit of the client; the gateway's own lack of capacity has another outcome.
+/// Whether a backend answered with 429. If the gateway answered with 429 itself, the outcome
+/// `ClientError` means that the client exceeded a limit. A lack of capacity in the gateway has
+/// another outcome.
 fn is_backend_overloaded(record: &RequestRecord) -> bool {
     record.status == Some(STATUS_TOO_MANY_REQUESTS) && record.refusal.is_none()
 }

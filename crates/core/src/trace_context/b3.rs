@@ -16,19 +16,20 @@ const PARENT_SPAN_ID: HeaderName = HeaderName::from_static("x-b3-parentspanid");
 const SAMPLED: HeaderName = HeaderName::from_static("x-b3-sampled");
 const FLAGS: HeaderName = HeaderName::from_static("x-b3-flags");
 
-/// Reads `b3: {trace id}-{span id}[-{decision}[-{parent span id}]]`.
+/// Reads `b3: {trace id}-{span id}[-{decision}[-{parent span id}]]`. `None`: there is no valid
+/// header.
 pub(super) fn read_single_header(headers: &HeaderMap) -> Option<RemoteTraceContext> {
     let mut fields = single_value(headers, &B3_SINGLE)?.split('-');
     let (trace_id, span_id) = (fields.next()?, fields.next()?);
     let decision = fields.next();
-    let is_parent = |id: &str| parse_hex(id, 16).is_some();
-    if !fields.next().is_none_or(is_parent) || fields.next().is_some() {
+    let is_span_id = |id: &str| parse_hex(id, 16).is_some();
+    if !fields.next().is_none_or(is_span_id) || fields.next().is_some() {
         return None;
     }
     parse_remote_context(trace_id, span_id, decision)
 }
 
-/// Reads the `x-b3-*` headers.
+/// Reads the `x-b3-*` headers. `None`: an id is missing or a value is invalid.
 pub(super) fn read_multi_headers(headers: &HeaderMap) -> Option<RemoteTraceContext> {
     let is_debug = single_value(headers, &FLAGS) == Some("1");
     let decision = if is_debug { Some("d") } else { single_value(headers, &SAMPLED) };
@@ -57,7 +58,7 @@ fn parse_remote_context(
     Some(RemoteTraceContext { parent, sampling_decision: decision, trace_state: None })
 }
 
-/// The value of a header that occurs exactly once.
+/// The value of a header. `None`: the header does not occur exactly once, or is not visible ASCII.
 fn single_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter().map(HeaderValue::to_str);
     let value = values.next()?.ok()?;

@@ -8,19 +8,20 @@ use http::{HeaderMap, HeaderValue};
 /// The trace of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceContext {
-    /// Never zero.
+    /// Id of the trace. Never zero.
     pub trace_id: u128,
-    /// The client's span, if its trace is continued.
+    /// Id of the client's span. `None`: the gateway does not continue a trace of the client.
     pub parent_span_id: Option<u64>,
-    /// The client's span, if its trace is linked instead of continued.
+    /// The client's span, to which the gateway's new trace links. `None`: there is no link.
     pub linked_parent: Option<TraceParent>,
     /// Whether the head sampler selected this trace.
     pub is_sampled: bool,
-    /// The client's `tracestate`, filtered.
+    /// The client's `tracestate`, filtered. `None`: there is none to forward.
     pub trace_state: Option<Box<str>>,
-    /// The members of the client's `baggage` that are forwarded.
+    /// The members of the client's `baggage` that are forwarded. `None`: there are none.
     pub baggage: Option<Box<str>>,
-    /// Whether any of this is injected into upstream requests.
+    /// Whether the trace context is injected into upstream requests. `false`: no propagation format
+    /// is enabled.
     pub is_propagated: bool,
 }
 
@@ -39,7 +40,7 @@ impl TraceContext {
     pub fn inject(&self, span_id: u64, headers: &mut HeaderMap) {
         let context_headers =
             || [&TRACEPARENT, &TRACESTATE, &BAGGAGE].into_iter().chain(&b3::B3_HEADERS);
-        // Most clients send none of them, and one scan costs less than nine removals.
+        // Most clients send none of these headers, and one scan costs less than nine removals.
         if headers.keys().any(|name| context_headers().any(|header| header == name)) {
             context_headers().for_each(|name| drop(headers.remove(name)));
         }

@@ -7,16 +7,17 @@ use std::collections::HashSet;
 const MAX_TRACE_STATE_BYTES: usize = 512;
 /// Most members of a `tracestate`.
 const MAX_TRACE_STATE_MEMBERS: usize = 32;
-/// Members of a long `tracestate` above this length are removed first.
+/// Members longer than this number of bytes are removed first from a `tracestate` that is too long.
 const LONG_TRACE_STATE_MEMBER_BYTES: usize = 128;
 /// Longest `baggage` that is forwarded, in bytes: the minimum that W3C demands.
 const MAX_BAGGAGE_BYTES: usize = 8_192;
 /// Most members of a `baggage` that are read.
 const MAX_BAGGAGE_MEMBERS: usize = 64;
 
-/// The `tracestate` to forward. `None` if it is empty or invalid.
+/// The `tracestate` to forward. `None`: the headers are empty or invalid.
 ///
-/// One that is too long first loses its long members, then its last ones, which are the oldest.
+/// If a `tracestate` is too long, its long members are removed first, then its last members, which
+/// are the oldest.
 pub(super) fn filter_trace_state<'a>(headers: impl Iterator<Item = &'a str>) -> Option<Box<str>> {
     let members = headers.flat_map(|header| header.split(',')).map(str::trim);
     let mut members: Vec<&str> =
@@ -36,17 +37,18 @@ pub(super) fn filter_trace_state<'a>(headers: impl Iterator<Item = &'a str>) -> 
     (!members.is_empty()).then(|| members.join(",").into())
 }
 
-/// The `baggage` to forward: the members whose names are in `listed`.
+/// The `baggage` to forward: the members whose names are in `allowed_names`. `None`: no member is
+/// forwarded.
 pub(super) fn filter_baggage<'a>(
     headers: impl Iterator<Item = &'a str>,
-    listed: &[Box<str>],
+    allowed_names: &[Box<str>],
 ) -> Option<Box<str>> {
     let members = headers.flat_map(|header| header.split(',')).take(MAX_BAGGAGE_MEMBERS);
-    let is_listed = |member: &&str| {
+    let is_allowed = |member: &&str| {
         let name = member.split_once('=').map(|(name, _)| name.trim());
-        name.is_some_and(|name| listed.iter().any(|listed| **listed == *name))
+        name.is_some_and(|name| allowed_names.iter().any(|allowed| **allowed == *name))
     };
-    let mut forwarded: Vec<&str> = members.map(str::trim).filter(is_listed).collect();
+    let mut forwarded: Vec<&str> = members.map(str::trim).filter(is_allowed).collect();
     while joined_length(&forwarded) > MAX_BAGGAGE_BYTES {
         forwarded.pop();
     }

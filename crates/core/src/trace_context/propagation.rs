@@ -18,12 +18,12 @@ use std::time::Instant;
 pub struct Propagation {
     /// The head sampler.
     pub sampler: Sampler,
-    /// Limit of sampled traces per second. Traces whose parent decides are exempt. `None`: no
-    /// limit.
+    /// Limit of sampled traces per second. Traces that follow the client's sampling decision are
+    /// exempt. `None`: no limit.
     pub rate_limit: Option<Arc<GcraLimiter>>,
     /// Relation of the client's trace to the gateway's.
     pub parent_mode: TraceParentMode,
-    /// The formats that are read.
+    /// The formats that are read from client requests.
     pub formats: PropagationFormats,
     /// Names of the baggage members that are forwarded.
     pub baggage: Box<[Box<str>]>,
@@ -47,7 +47,7 @@ pub enum TraceParentMode {
 pub struct PropagationFormats {
     /// `tracecontext`: the W3C headers `traceparent` and `tracestate`.
     pub trace_context: bool,
-    /// `baggage`: the W3C header.
+    /// `baggage`: the W3C header `baggage`.
     pub baggage: bool,
     /// `b3`: the single B3 header.
     pub b3: bool,
@@ -56,7 +56,8 @@ pub struct PropagationFormats {
 }
 
 impl Propagation {
-    /// Continues the client's trace, or starts a trace with the id `random`, at `now`.
+    /// Continues the client's trace, or starts a trace with the id `random`. `now` is the time for
+    /// the rate limit.
     pub fn start_trace(&self, headers: &HeaderMap, random: u128, now: Instant) -> TraceContext {
         let remote =
             self.formats.extract(headers).filter(|_| self.parent_mode != TraceParentMode::Ignore);
@@ -85,8 +86,8 @@ impl Propagation {
         }
     }
 
-    /// Decides at the start of the trace, so that the backend receives the decision and no trace is
-    /// sampled in part.
+    /// Whether to sample the trace. The decision is made at the start of the trace, so that the
+    /// backend receives it and no trace is sampled in part.
     fn should_sample(&self, decision: Option<bool>, trace_id: u128, now: Instant) -> bool {
         let is_decided_by_parent = self.sampler.is_parent_based && decision.is_some();
         let limiter = self.rate_limit.as_ref();
@@ -101,7 +102,8 @@ impl PropagationFormats {
     pub const NONE: Self =
         Self { trace_context: false, baggage: false, b3: false, b3_multi: false };
 
-    /// Extracts the client's context from the first format that names a span.
+    /// Extracts the client's trace context from the first enabled format that has a valid context.
+    /// `None`: no format has one.
     fn extract(self, headers: &HeaderMap) -> Option<RemoteTraceContext> {
         let w3c = || self.trace_context.then(|| extract_w3c(headers)).flatten();
         let single = || self.b3.then(|| b3::read_single_header(headers)).flatten();
@@ -117,7 +119,7 @@ impl Default for PropagationFormats {
     }
 }
 
-/// Extracts W3C trace context. Several `traceparent` headers count as none.
+/// Extracts W3C trace context. `None`: there is no valid `traceparent`, or there are several.
 fn extract_w3c(headers: &HeaderMap) -> Option<RemoteTraceContext> {
     let mut values = headers.get_all(&TRACEPARENT).iter();
     let parent = TraceParent::parse(values.next()?.to_str().ok()?)?;

@@ -3,21 +3,23 @@
 /// The head sampler, as `OTEL_TRACES_SAMPLER` configures it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampler {
-    /// Follow the client's decision if there is one.
+    /// The sampler follows the client's decision if there is one.
     pub is_parent_based: bool,
-    /// Share of traces from 0 to 1, selected by trace id.
+    /// Share of traces to sample, from 0 to 1. The trace id decides which traces are sampled.
     pub ratio: f64,
 }
 
 impl Sampler {
-    /// Whether to sample a trace, given the decision of its parent.
+    /// Whether to sample a trace. `parent`: the decision of the client that started the trace.
+    /// `None`: there is no decision.
     pub fn should_sample(self, parent: Option<bool>, trace_id: u128) -> bool {
         if let (true, Some(decision)) = (self.is_parent_based, parent) {
             return decision;
         }
-        // The rule of the OpenTelemetry SDKs: compare the low 63 bits of the id with the ratio.
-        let low = (trace_id as u64) >> 1;
-        self.ratio >= 1.0 || (low as f64) < self.ratio * 2f64.powi(63)
+        // The rule of the OpenTelemetry SDKs: compare bits 1 to 63 of the id, as a fraction, with
+        // the ratio.
+        let id_bits = (trace_id as u64) >> 1;
+        self.ratio >= 1.0 || (id_bits as f64) < self.ratio * 2f64.powi(63)
     }
 }
 

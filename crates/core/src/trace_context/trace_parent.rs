@@ -2,12 +2,13 @@
 
 use std::fmt;
 
-/// A reference to a span: the client's, or the parent of an engine's span.
+/// A reference to a span: the client's span, or the gateway's span that is the parent of an
+/// engine's span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceParent {
-    /// Never zero.
+    /// Id of the trace. Never zero.
     pub trace_id: u128,
-    /// Never zero.
+    /// Id of the span. Never zero.
     pub span_id: u64,
     /// The `sampled` flag.
     pub is_sampled: bool,
@@ -16,9 +17,11 @@ pub struct TraceParent {
 /// The trace context that a client sent.
 #[derive(Debug)]
 pub(super) struct RemoteTraceContext {
+    /// The client's span.
     pub(super) parent: TraceParent,
-    /// The client's sampling decision. `None`: it leaves the decision to the gateway.
+    /// The client's sampling decision. `None`: the client leaves the decision to the gateway.
     pub(super) sampling_decision: Option<bool>,
+    /// The filtered `tracestate`. `None`: there is none to forward.
     pub(super) trace_state: Option<Box<str>>,
 }
 
@@ -43,8 +46,8 @@ impl TraceParent {
 }
 
 impl TraceParent {
-    /// Formats the header. It is sent with every upstream request, and formatting numbers through
-    /// [`fmt`] takes several times as long.
+    /// Formats the header without [`fmt`], which takes several times as long. The gateway sends the
+    /// header with every upstream request.
     pub(super) fn to_header_bytes(self) -> [u8; 55] {
         let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
         write_hex(&self.trace_id.to_be_bytes(), &mut text[3..35]);
@@ -68,6 +71,7 @@ fn write_hex(bytes: &[u8], digits: &mut [u8]) {
     }
 }
 
+/// Parses exactly `len` lower-case hexadecimal digits. `None`: the text has another form.
 pub(super) fn parse_hex(digits: &str, len: usize) -> Option<u128> {
     let is_lower_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let is_valid = digits.len() == len && digits.bytes().all(is_lower_hex);

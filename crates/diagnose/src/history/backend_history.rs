@@ -1,5 +1,5 @@
-//! The history of one backend, of fixed size: the steps of the last five minutes, and each measure
-//! of the last hour by the minute.
+//! The history of one backend, of fixed size: the steps of the last five minutes, and one value of
+//! each measure for each of the last 60 minutes without a verdict.
 
 use super::measure::{self, MEASURES, WindowMeasure};
 use super::sample::{DiagnosisSample, EVERY};
@@ -13,18 +13,23 @@ use tokenweir_core::dialect::EngineLoad;
 /// The history of one backend.
 #[derive(Debug)]
 pub struct BackendHistory {
+    /// The steps of the last five minutes, the oldest first.
     steps: VecDeque<HistoryStep>,
+    /// The last sample. If it had no metrics page, its page is replaced by the last known page.
     last_sample: Option<DiagnosisSample>,
+    /// The measures of the last 60 minutes without a verdict, the oldest first. A restart of the
+    /// backend process clears them.
     minutes: VecDeque<MinuteMeasures>,
-    /// The baseline of each measure, from these minutes.
+    /// The baseline of each measure, computed from `minutes`. `None`: fewer than five values.
     baselines: [Option<RobustBaseline>; measure::COUNT],
-    /// Start of the current minute.
+    /// Start of the current minute. `None`: no sample yet.
     minute_start: Option<Instant>,
-    /// Time of the first sample after the last restart of the process.
+    /// Time of the first sample after the last restart of the backend process. `None`: no restart
+    /// was observed.
     restarted_at: Option<Instant>,
 }
 
-/// The value of each measure in one minute. NaN: unknown.
+/// The value of each measure in one minute, in the order of [`MEASURES`]. NaN: unknown.
 type MinuteMeasures = [f32; measure::COUNT];
 
 /// Number of steps in the history.
@@ -36,7 +41,7 @@ const MAX_MINUTES: usize = 60;
 const MIN_BASELINE_MINUTES: usize = 5;
 
 impl BackendHistory {
-    /// An empty history.
+    /// Creates an empty history.
     pub fn new() -> Self {
         Self {
             steps: VecDeque::with_capacity(MAX_STEPS),
@@ -55,7 +60,8 @@ impl BackendHistory {
         size_of::<Self>() + steps + minutes
     }
 
-    /// Adds a sample. `is_healthy`: no condition holds, so the values may enter the baselines.
+    /// Adds a sample. `is_healthy` is true if no verdict holds at the backend. Only minutes in
+    /// which it is always true enter the baselines.
     pub fn push(&mut self, sample: DiagnosisSample, is_healthy: bool) {
         let pages = self.last_sample.and_then(|last| Some((last.page?, sample.page?)));
         if pages.is_some_and(|(before, page)| page.is_restart_of(&before)) {
@@ -68,13 +74,15 @@ impl BackendHistory {
             self.steps.pop_front();
         }
         self.steps.push_back(HistoryStep::new(&sample, self.last_sample.as_ref()));
-        // The next page is compared with the last page, even if samples between have no page.
+        // The next page is compared with the last known page, even if samples between the two had
+        // no page.
         let page = sample.page.or_else(|| self.last_sample.and_then(|last| last.page));
         self.last_sample = Some(DiagnosisSample { page, ..sample });
         self.update_baselines(sample.at, is_healthy);
     }
 
-    /// Adds the measures of a completed minute to the baselines, if no condition held in it.
+    /// Adds the measures of a completed minute to the baselines. A minute starts again if a verdict
+    /// holds in it.
     fn update_baselines(&mut self, now: Instant, is_healthy: bool) {
         let start = *self.minute_start.get_or_insert(now);
         if !is_healthy {
@@ -86,8 +94,8 @@ impl BackendHistory {
         }
         self.minute_start = Some(now);
         let window = self.window(MINUTE);
-        let minute =
-            MEASURES.map(|row| row.value_in(&window).map_or(f32::NAN, |value| value as f32));
+        let minute = MEASURES
+            .map(|definition| definition.value_in(&window).map_or(f32::NAN, |value| value as f32));
         if self.minutes.len() == MAX_MINUTES {
             self.minutes.pop_front();
         }
@@ -101,7 +109,7 @@ impl BackendHistory {
         });
     }
 
-    /// The steps of the last `span`.
+    /// The steps of the last `span` before the newest step.
     pub(crate) fn window(&self, span: Duration) -> StepWindow<'_> {
         let now = self.steps.back().map(|step| step.at);
         let is_old = |step: &&HistoryStep| {
@@ -110,7 +118,7 @@ impl BackendHistory {
         StepWindow::starting_at(&self.steps, self.steps.iter().take_while(is_old).count())
     }
 
-    /// The baseline of a measure. `None`: fewer than five minutes of data.
+    /// The baseline of a measure. `None`: the measure is known in fewer than five healthy minutes.
     pub(crate) fn baseline(&self, measure: WindowMeasure) -> Option<RobustBaseline> {
         self.baselines[measure as usize]
     }
@@ -120,15 +128,16 @@ impl BackendHistory {
         self.last_sample.is_some_and(|last| last.is_up)
     }
 
-    /// Whether the process restarted less than `span` ago.
+    /// Whether the backend process restarted less than `span` before the newest step.
     pub(crate) fn has_restarted_within(&self, span: Duration) -> bool {
         let now = self.steps.back().map(|step| step.at);
         let age = |then| Some(now?.saturating_duration_since(then));
         self.restarted_at.and_then(age).is_some_and(|age| age < span)
     }
 
-    /// The load of the last page, for values that do not change.
-    pub(crate) fn page(&self) -> Option<&EngineLoad> {
+    /// The load from the last known metrics page. The page may be older than the last sample, so
+    /// only constant values, such as the size of the KV cache, are reliable. `None`: no page yet.
+    pub(crate) fn last_known_load(&self) -> Option<&EngineLoad> {
         self.last_sample.as_ref()?.page.as_ref()
     }
 }

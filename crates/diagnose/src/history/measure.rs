@@ -1,10 +1,10 @@
-//! The measures of a window, one row each: name, unit and computation. Rules judge these values,
-//! evidence shows them, and baselines are kept for them.
+//! The measures of a window of steps, one row each: name, unit and computation. Rules evaluate the
+//! measures, evidence contains them, and each measure has a baseline.
 
 use super::step::StepSignal;
 use super::window::StepWindow;
 
-/// A measure of a window.
+/// A measure of a window of steps. [`MEASURES`] has its name, unit and computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WindowMeasure {
     KvUsage,
@@ -32,18 +32,19 @@ pub(crate) enum WindowMeasure {
 pub(crate) struct MeasureDefinition {
     /// The measure.
     pub(crate) measure: WindowMeasure,
-    /// The name in evidence.
+    /// The name of the measure in evidence and anomalies.
     pub(crate) name: &'static str,
-    /// The unit.
+    /// The unit of the value.
     pub(crate) unit: &'static str,
+    /// Computes the value. `None`: too little data.
     compute: fn(&StepWindow<'_>) -> Option<f64>,
 }
 
 /// Number of measures.
 pub(crate) const COUNT: usize = WindowMeasure::ReusablePrompt as usize + 1;
-/// Minimum number of observations for a mean.
+/// Minimum number of observations in a window for a mean.
 const MIN_OBSERVATIONS: f64 = 5.0;
-/// Minimum number of tokens for a ratio of tokens.
+/// Minimum number of tokens in a window for a ratio of tokens.
 const MIN_TOKENS: f64 = 1_000.0;
 
 /// All measures, in the order of the enumeration.
@@ -120,31 +121,33 @@ pub(crate) const MEASURES: [MeasureDefinition; COUNT] = [
     }),
 ];
 
-/// The mean TTFT of the gateway minus the mean TTFT of the engine. `None` if the two do not count
-/// the same requests: at least 20 streams, at most 10 % of other requests, and counts that differ
-/// by at most one fifth.
+/// The mean TTFT of the gateway minus the mean TTFT of the engine, in seconds. `None` if both do
+/// not count the same requests. They count the same requests if the gateway had at least 20 first
+/// outputs, at most 10 % of its ended requests were no streams, and the counts of both differ by at
+/// most one fifth.
 fn front_end_lag(window: &StepWindow<'_>) -> Option<f64> {
     let (outputs, tokens) =
         (window.sum(StepSignal::FirstOutputs)?, window.sum(StepSignal::FirstTokens)?);
     let streams = window.ratio(StepSignal::Streams, StepSignal::Finished, 1.0).unwrap_or(1.0);
-    let is_same = outputs >= 20.0 && (outputs - tokens).abs() <= 0.2 * outputs && streams >= 0.9;
+    let counts_same_requests =
+        outputs >= 20.0 && (outputs - tokens).abs() <= 0.2 * outputs && streams >= 0.9;
     let lag = window.get(WindowMeasure::Ttft)? - window.get(WindowMeasure::EngineTtft)?;
-    is_same.then_some(lag)
+    counts_same_requests.then_some(lag)
 }
 
 // === impl WindowMeasure ===
 
 impl WindowMeasure {
-    /// The definition.
-    pub(crate) fn row(self) -> &'static MeasureDefinition {
+    /// The row of the measure in [`MEASURES`].
+    pub(crate) fn definition(self) -> &'static MeasureDefinition {
         &MEASURES[self as usize]
     }
 }
 
 impl StepWindow<'_> {
-    /// The value of a measure in the window.
+    /// The value of a measure in the window. `None`: too little data.
     pub(crate) fn get(&self, measure: WindowMeasure) -> Option<f64> {
-        measure.row().value_in(self)
+        measure.definition().value_in(self)
     }
 }
 
@@ -173,10 +176,10 @@ mod tests {
 
     #[test]
     fn each_measure_has_a_definition_and_a_unique_name() {
-        for (index, row) in MEASURES.iter().enumerate() {
-            assert_eq!(row.measure as usize, index, "{}", row.name);
+        for (index, definition) in MEASURES.iter().enumerate() {
+            assert_eq!(definition.measure as usize, index, "{}", definition.name);
         }
-        let names: BTreeSet<&str> = MEASURES.iter().map(|row| row.name).collect();
+        let names: BTreeSet<&str> = MEASURES.iter().map(|definition| definition.name).collect();
         assert_eq!(names.len(), COUNT);
     }
 }

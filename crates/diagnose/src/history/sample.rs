@@ -1,12 +1,12 @@
-//! One sample of a backend: the load of its metrics page, and what the gateway observed since the
-//! previous sample.
+//! One sample of a backend: the load from its metrics page, and the observations of the gateway
+//! since the previous sample.
 
 use std::time::{Duration, Instant};
 use tokenweir_core::dialect::EngineLoad;
 
-/// Interval between two samples.
+/// Interval between two samples of a backend.
 pub const EVERY: Duration = Duration::from_secs(5);
-/// A TTFT above this, in seconds, is too long without a baseline.
+/// A longer TTFT, in seconds, counts as slow even if it is usual for the backend.
 pub const SLOW_START: f64 = 2.0;
 
 /// One sample of a backend.
@@ -14,9 +14,9 @@ pub const SLOW_START: f64 = 2.0;
 pub struct DiagnosisSample {
     /// Time of the sample.
     pub at: Instant,
-    /// Whether the backend is up: it can get requests.
+    /// Whether the backend is up, so that it can get requests.
     pub is_up: bool,
-    /// The load of its metrics page. `None`: no page that is fresh and understood.
+    /// The load from the metrics page. `None`: there is no fresh page that the gateway understands.
     pub page: Option<EngineLoad>,
     /// The observations of the gateway. `None`: there is no gateway.
     pub gateway: Option<GatewayObservations>,
@@ -25,46 +25,49 @@ pub struct DiagnosisSample {
 /// The observations of the gateway about a backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct GatewayObservations {
-    /// Requests of this gateway at the backend now.
+    /// Number of requests of this gateway at the backend now.
     pub in_flight: u32,
-    /// Streams that are stalled now.
+    /// Number of streams of the backend that are stalled now.
     pub stalled: u32,
-    /// Stalls since the start of the gateway.
+    /// Number of stalls of streams of the backend since the start of the gateway.
     pub stalls: u64,
     /// The recent p99 of the times between outputs, in seconds. `None`: too few outputs.
     pub gap_p99: Option<f64>,
-    /// Requests that wait in the gateway for a backend with capacity.
+    /// Number of requests that wait in the gateway for a backend with capacity.
     pub queued: usize,
     /// Counts since the previous sample.
     pub counts: BackendRequestCounts,
 }
 
-/// Counts of the gateway's requests at a backend. Times are sums in seconds, lengths are in tokens.
+/// Counts of the gateway's requests at a backend in one interval. Times are sums in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BackendRequestCounts {
-    /// First outputs of streams.
+    /// Number of streams that had their first output.
     pub first_outputs: u64,
-    /// Sum of their times since the request was sent to the backend.
+    /// Sum of the times from sending these requests to the backend to their first output, in
+    /// seconds.
     pub first_output_seconds: f64,
-    /// First outputs that took longer than [`SLOW_START`] seconds.
+    /// Number of first outputs that took longer than [`SLOW_START`] seconds.
     pub slow_first_outputs: u64,
-    /// Requests that ended.
+    /// Number of requests that ended.
     pub finished: u64,
-    /// Ended requests that were streams.
+    /// Number of ended requests whose response was a stream.
     pub streams: u64,
-    /// Ended requests whose client disconnected first.
+    /// Number of ended requests whose client disconnected before the response was complete.
     pub cancelled: u64,
-    /// Sum of the durations of these requests.
+    /// Sum of the durations of the cancelled requests, in seconds.
     pub cancel_seconds: f64,
-    /// Sum of the squares of these durations, for their standard deviation.
+    /// Sum of the squares of the durations of the cancelled requests, in seconds squared, for their
+    /// standard deviation.
     pub cancel_squares: f64,
-    /// Prompt tokens, as estimated for the routing decision.
+    /// Number of prompt tokens of the ended requests, as estimated for the routing decision.
     pub prompt_tokens: f64,
-    /// Prompt tokens that were predicted to be in the cache of at least one backend.
+    /// Number of prompt tokens that were predicted to be in the prefix cache of at least one
+    /// backend.
     pub reusable_tokens: f64,
-    /// Prompt tokens that were predicted to be in the cache of this backend.
+    /// Number of prompt tokens that were predicted to be in the prefix cache of this backend.
     pub reusable_here_tokens: f64,
-    /// Length of the longest prompt.
+    /// Length of the longest prompt, in tokens.
     pub longest_prompt: f64,
 }
 

@@ -8,17 +8,18 @@ const MAD_TO_STANDARD_DEVIATION: f64 = 1.4826;
 /// The baseline of a measure: its usual value and spread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct RobustBaseline {
-    /// The median.
+    /// The median: the usual value.
     pub(crate) median: f64,
-    /// 1.4826 times the median absolute deviation; equals the standard deviation for normal values.
+    /// 1.4826 times the median absolute deviation, which is the standard deviation if the values
+    /// have a normal distribution.
     pub(crate) deviation: f64,
 }
 
 impl RobustBaseline {
-    /// The baseline of these values. `None`: fewer than `least` values.
-    pub(crate) fn from_values(values: impl Iterator<Item = f64>, least: usize) -> Option<Self> {
+    /// The baseline of these values. `None`: fewer than `min_count` values.
+    pub(crate) fn from_values(values: impl Iterator<Item = f64>, min_count: usize) -> Option<Self> {
         let mut values: Vec<f64> = values.collect();
-        if values.len() < least {
+        if values.len() < min_count {
             return None;
         }
         let median = sample_quantile(&mut values, 0.5)?;
@@ -29,18 +30,18 @@ impl RobustBaseline {
         Some(Self { median, deviation })
     }
 
-    /// The z-score: (value − median) ÷ deviation. The deviation is at least 1 % of the median,
-    /// because a constant value is not known more exactly than that.
-    pub(crate) fn z(&self, value: f64) -> f64 {
+    /// The z-score of a value: (value − median) ÷ deviation. The deviation counts as at least 1 %
+    /// of the median, because otherwise any change of a constant value would have a huge score.
+    pub(crate) fn z_score(&self, value: f64) -> f64 {
         let min_deviation = (self.median.abs() / 100.0).max(f64::MIN_POSITIVE);
         (value - self.median) / self.deviation.max(min_deviation)
     }
 }
 
-/// Spearman's rank correlation; ties share their mean rank. `None`: fewer than `least` pairs, or
-/// one side is constant.
-pub(crate) fn rank_correlation(pairs: &[(f64, f64)], least: usize) -> Option<f64> {
-    if pairs.len() < least {
+/// Spearman's rank correlation of pairs, from -1 to 1. Equal values share their mean rank. `None`:
+/// fewer than `min_count` pairs, or the first or the second values are constant.
+pub(crate) fn rank_correlation(pairs: &[(f64, f64)], min_count: usize) -> Option<f64> {
+    if pairs.len() < min_count {
         return None;
     }
     let first = ranks(pairs.iter().map(|(first, _)| *first));
@@ -56,6 +57,7 @@ pub(crate) fn rank_correlation(pairs: &[(f64, f64)], least: usize) -> Option<f64
     has_variance.then(|| covariance / (first_variance * second_variance).sqrt())
 }
 
+/// The rank of each value, from 0. Equal values share their mean rank.
 fn ranks(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut sorted: Vec<(usize, f64)> = values.enumerate().collect();
     sorted.sort_unstable_by(|a, b| a.1.total_cmp(&b.1));
@@ -79,21 +81,21 @@ mod tests {
     #[test]
     fn one_outlier_does_not_change_the_baseline() {
         let calm = (0..20).map(|n| 10.0 + f64::from(n % 3));
-        let usual = RobustBaseline::from_values(calm.chain([1e6]), 5).unwrap();
-        assert!((usual.median - 11.0).abs() < 1e-9 && usual.deviation < 2.0, "{usual:?}");
-        assert!(usual.z(1e6) > 100.0 && usual.z(11.0).abs() < 1e-9);
+        let baseline = RobustBaseline::from_values(calm.chain([1e6]), 5).unwrap();
+        assert!((baseline.median - 11.0).abs() < 1e-9 && baseline.deviation < 2.0, "{baseline:?}");
+        assert!(baseline.z_score(1e6) > 100.0 && baseline.z_score(11.0).abs() < 1e-9);
         assert_eq!(RobustBaseline::from_values([1.0; 4].into_iter(), 5), None);
     }
 
     #[test]
     fn a_constant_value_has_a_deviation_of_one_percent() {
-        let usual = RobustBaseline::from_values([2.0; 9].into_iter(), 5).unwrap();
-        assert!((usual.z(2.1) - 5.0).abs() < 1e-9, "{}", usual.z(2.1));
-        assert!(RobustBaseline { median: 0.0, deviation: 0.0 }.z(0.0).abs() < 1e-9);
+        let baseline = RobustBaseline::from_values([2.0; 9].into_iter(), 5).unwrap();
+        assert!((baseline.z_score(2.1) - 5.0).abs() < 1e-9, "{}", baseline.z_score(2.1));
+        assert!(RobustBaseline { median: 0.0, deviation: 0.0 }.z_score(0.0).abs() < 1e-9);
     }
 
     #[test]
-    fn ranks_that_go_together_correlate_whatever_the_curve() {
+    fn a_monotonic_relation_has_a_correlation_of_one() {
         let curve: Vec<(f64, f64)> = (0..20).map(f64::from).map(|x| (x, x.powi(3))).collect();
         assert!((rank_correlation(&curve, 20).unwrap() - 1.0).abs() < 1e-9);
         let falling: Vec<(f64, f64)> = curve.iter().map(|(x, y)| (*x, -y)).collect();

@@ -1,5 +1,5 @@
-//! A step: gauges of one sample, and the growth of counters since the previous sample. A step is a
-//! row of 32-bit numbers, so that five minutes of steps take a few KiB.
+//! A step: the gauges of one sample, and the growth of counters since the previous sample. The
+//! values of a step are 32-bit numbers, so that five minutes of steps take a few KiB.
 
 use super::sample::{DiagnosisSample, GatewayObservations};
 use std::time::Instant;
@@ -10,13 +10,14 @@ use tokenweir_core::dialect::EngineLoad;
 pub(crate) enum StepSignal {
     /// Share of the KV cache that requests occupy.
     KvUsage,
-    /// Requests that wait in the engine.
+    /// Number of requests that wait in the engine.
     Waiting,
-    /// Requests that run there.
+    /// Number of requests that run in the engine.
     Running,
-    /// Seconds since the previous page, if both pages are known and from the same process.
+    /// Seconds since the previous page. Unknown if a page is missing or the process restarted.
     Elapsed,
-    /// Growth of the counters of the page in that time.
+    // The signals from `Preemptions` to `Gaps` are the growth of counters of the page in this time.
+    /// Number of preemptions.
     Preemptions,
     PrefixQueries,
     PrefixHits,
@@ -28,17 +29,18 @@ pub(crate) enum StepSignal {
     FirstTokens,
     InterTokenSeconds,
     Gaps,
-    /// Requests of this gateway at the backend.
+    /// Number of requests of this gateway at the backend.
     InFlight,
-    /// Stalled streams of this gateway at the backend.
+    /// Number of streams of this gateway at the backend that are stalled.
     Stalled,
-    /// Streams that stalled since the previous sample.
+    /// Number of stalls that began since the previous sample.
     Stalls,
     /// The p99 of the times between outputs, in seconds.
     GapP99,
-    /// Requests that wait in the gateway.
+    /// Number of requests that wait in the gateway, for any backend.
     GatewayQueue,
-    /// The fields of [`BackendRequestCounts`](super::sample::BackendRequestCounts).
+    // The signals from here on are the fields of `BackendRequestCounts`.
+    /// Number of streams that had their first output.
     FirstOutputs,
     FirstOutputSeconds,
     SlowFirstOutputs,
@@ -56,14 +58,16 @@ pub(crate) enum StepSignal {
 /// Number of signals.
 const SIGNAL_COUNT: usize = StepSignal::LongestPrompt as usize + 1;
 
-/// One row of values. NaN: unknown.
+/// One step: a value of each signal. NaN: unknown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HistoryStep {
+    /// Time of the sample.
     pub(crate) at: Instant,
+    /// The values, in the order of [`StepSignal`].
     values: [f32; SIGNAL_COUNT],
 }
 
-/// A signal and the counter of a page whose growth it is.
+/// A signal, and the function that reads the counter whose growth is the value of the signal.
 type LoadCounter = (StepSignal, fn(&EngineLoad) -> Option<f64>);
 
 const LOAD_COUNTERS: [LoadCounter; 11] = [
@@ -83,8 +87,8 @@ const LOAD_COUNTERS: [LoadCounter; 11] = [
 // === impl StepSignal ===
 
 impl StepSignal {
-    /// The source of the value: a signal of the metrics page by its name in `/status`, or `gateway`
-    /// for values that only a gateway has.
+    /// The name of the source of the values: a signal of the metrics page, as in `/status`, or
+    /// `gateway` for values that only a gateway has.
     pub(crate) const fn source(self) -> &'static str {
         match self {
             Self::KvUsage => "kv_usage",
@@ -100,23 +104,24 @@ impl StepSignal {
     }
 }
 
-// === impl Step ===
+// === impl HistoryStep ===
 
 impl HistoryStep {
-    /// The step from the previous sample `before` to `sample`.
+    /// The step from the previous sample `before` to `sample`. `None`: there is no previous sample.
     pub(crate) fn new(sample: &DiagnosisSample, before: Option<&DiagnosisSample>) -> Self {
         let mut step = Self { at: sample.at, values: [f32::NAN; SIGNAL_COUNT] };
         if let Some(page) = &sample.page {
             step.set(StepSignal::KvUsage, page.kv_usage);
             step.set(StepSignal::Waiting, page.waiting);
             step.set(StepSignal::Running, page.running);
-            if let Some((then, load)) = before.and_then(|it| Some((it.at, it.page?))) {
+            if let Some((then, load)) = before.and_then(|before| Some((before.at, before.page?))) {
                 let elapsed = sample.at.saturating_duration_since(then).as_secs_f64();
                 step.add_counter_growth(elapsed, page, &load);
             }
         }
-        if let Some(seen) = &sample.gateway {
-            step.add_gateway_observations(seen, before.and_then(|it| it.gateway).as_ref());
+        if let Some(observations) = &sample.gateway {
+            let before = before.and_then(|before| before.gateway);
+            step.add_gateway_observations(observations, before.as_ref());
         }
         step
     }
@@ -131,30 +136,31 @@ impl HistoryStep {
         self.values[signal as usize] = value.map_or(f32::NAN, |value| value as f32);
     }
 
+    /// Sets the growth of the counters of a page. Sets no value if the process restarted.
     fn add_counter_growth(&mut self, elapsed: f64, page: &EngineLoad, before: &EngineLoad) {
         if page.is_restart_of(before) {
             return;
         }
         self.set(StepSignal::Elapsed, Some(elapsed));
         for (signal, read) in LOAD_COUNTERS {
-            let grown = read(page).zip(read(before)).map(|(now, then)| now - then);
-            self.set(signal, grown.filter(|grown| *grown >= 0.0));
+            let growth = read(page).zip(read(before)).map(|(now, then)| now - then);
+            self.set(signal, growth.filter(|growth| *growth >= 0.0));
         }
     }
 
     fn add_gateway_observations(
         &mut self,
-        seen: &GatewayObservations,
+        observations: &GatewayObservations,
         before: Option<&GatewayObservations>,
     ) {
-        let counts = &seen.counts;
-        let stalls = before.map(|before| seen.stalls.saturating_sub(before.stalls) as f64);
+        let counts = &observations.counts;
+        let stalls = before.map(|before| observations.stalls.saturating_sub(before.stalls) as f64);
         self.set(StepSignal::Stalls, stalls);
-        self.set(StepSignal::GapP99, seen.gap_p99);
+        self.set(StepSignal::GapP99, observations.gap_p99);
         for (signal, value) in [
-            (StepSignal::InFlight, f64::from(seen.in_flight)),
-            (StepSignal::Stalled, f64::from(seen.stalled)),
-            (StepSignal::GatewayQueue, seen.queued as f64),
+            (StepSignal::InFlight, f64::from(observations.in_flight)),
+            (StepSignal::Stalled, f64::from(observations.stalled)),
+            (StepSignal::GatewayQueue, observations.queued as f64),
             (StepSignal::FirstOutputs, counts.first_outputs as f64),
             (StepSignal::FirstOutputSeconds, counts.first_output_seconds),
             (StepSignal::SlowFirstOutputs, counts.slow_first_outputs as f64),

@@ -8,17 +8,18 @@ use crate::verdict::VerdictSeverity;
 use std::time::Duration;
 use tokenweir_core::dialect::EngineLoad;
 
-/// From this KV usage on, the cache has no capacity for the next request.
+/// KV usage from which the cache counts as full: it has too few free blocks for another request.
 const FULL_CACHE_USAGE: f64 = 0.88;
-/// A cache that was never fuller than this always had capacity.
+/// KV usage below which the cache has free blocks for another request.
 const FREE_CACHE_USAGE: f64 = 0.80;
-/// Minimum number of preemptions per second.
+/// Minimum number of preemptions per second for the rule `kv_thrashing`.
 const MIN_PREEMPTIONS_PER_SECOND: f64 = 0.02;
-/// Minimum number of preemptions per request.
+/// Minimum number of preemptions per request for the rule `kv_thrashing`.
 const MIN_PREEMPTED_RATIO: f64 = 0.01;
-/// Number of preemptions per request from which the repeated computation is harm in itself.
+/// Number of preemptions per request from which preemptions alone count as harm to clients.
 const HARMFUL_PREEMPTED_RATIO: f64 = 0.05;
-/// Share of the blocks that a safe batch fills on average; the margin is for varying lengths.
+/// Share of the blocks that a safe batch fills on average. The other blocks are a margin for
+/// sequences that are longer than the mean.
 const SAFE_BLOCK_FILL_RATIO: f64 = 0.9;
 
 pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
@@ -59,8 +60,8 @@ pub(super) const PREFIX_MISSES: DiagnosisRule = DiagnosisRule {
     judge: judge_prefix_misses,
 };
 
-fn judge_thrashing(case: &Evaluation<'_>) -> RuleOutcome {
-    let window = case.fast();
+fn judge_thrashing(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.short_window();
     let preemptions = window.sum(StepSignal::Preemptions).unwrap_or(0.0);
     let rate = window.get(WindowMeasure::PreemptionRate).unwrap_or(0.0);
     let share = window.get(WindowMeasure::PreemptionsPerRequest);
@@ -72,29 +73,30 @@ fn judge_thrashing(case: &Evaluation<'_>) -> RuleOutcome {
     if had_capacity || !is_full || !is_preempting || is_rare {
         return RuleOutcome::Absent;
     }
-    let mut harm = [case.slow_inter_token_evidence(), case.slow_start()].concat();
+    let mut harm =
+        [evaluation.slow_inter_token_evidence(), evaluation.slow_start_evidence()].concat();
     let is_harmful = share.is_none_or(|share| share >= HARMFUL_PREEMPTED_RATIO);
     if harm.is_empty() && !is_harmful {
         return RuleOutcome::Absent;
     }
-    let signals = 1 + usize::from(is_harmful) + harm.len() + usize::from(case.queues());
-    let mut evidence = case.evidence_for_all(&[
+    let signals = 1 + usize::from(is_harmful) + harm.len() + usize::from(evaluation.has_queue());
+    let mut evidence = evaluation.evidence_for_all(&[
         WindowMeasure::KvUsageP90,
         WindowMeasure::PreemptionRate,
         WindowMeasure::PreemptionsPerRequest,
         WindowMeasure::Running,
     ]);
     evidence.append(&mut harm);
-    RuleOutcome::Present(RuleMatch::new(signals, evidence).remedy(batch_size_remedy(case)))
+    RuleOutcome::Present(RuleMatch::new(signals, evidence).remedy(batch_size_remedy(evaluation)))
 }
 
-/// A value for `--max-num-seqs`. `None` if the lengths of sequences or the size of the cache are
-/// unknown, or if the running batch is not larger.
-fn batch_size_remedy(case: &Evaluation<'_>) -> Option<String> {
-    let window = case.main();
+/// The advice to set `--max-num-seqs` to a safe value. `None` if the lengths of sequences or the
+/// size of the KV cache are unknown, or if no more than this number of sequences ran at once.
+fn batch_size_remedy(evaluation: &Evaluation<'_>) -> Option<String> {
+    let window = evaluation.long_window();
     let prompt = window.ratio(StepSignal::PromptTokens, StepSignal::FirstTokens, 5.0)?;
     let output = window.ratio(StepSignal::GenerationTokens, StepSignal::Queued, 5.0)?;
-    let safe = safe_max_num_seqs(case.history.page()?, prompt + output)?;
+    let safe = safe_max_num_seqs(evaluation.history.last_known_load()?, prompt + output)?;
     let running = window.max(StepSignal::Running)?;
     (f64::from(safe) < running).then(|| {
         format!(
@@ -105,8 +107,9 @@ fn batch_size_remedy(case: &Evaluation<'_>) -> Option<String> {
     })
 }
 
-/// Number of sequences of this mean final length, in tokens, that fit into a backend's KV cache:
-/// 0.9 × blocks ÷ ⌈length ÷ block size⌉. `None`: the page does not report the size of the cache.
+/// Number of sequences that fit into the KV cache of a backend at once: 0.9 × blocks ÷
+/// ⌈`mean_tokens` ÷ block size⌉. `mean_tokens` is the mean length of a sequence at its end. `None`:
+/// the page does not report the size of the cache.
 pub fn safe_max_num_seqs(page: &EngineLoad, mean_tokens: f64) -> Option<u32> {
     let block = page.block_size.filter(|size| *size >= 1.0).unwrap_or(1.0);
     let blocks = page.capacity()? as f64 / block;
@@ -114,18 +117,18 @@ pub fn safe_max_num_seqs(page: &EngineLoad, mean_tokens: f64) -> Option<u32> {
     Some((SAFE_BLOCK_FILL_RATIO * blocks / blocks_per_sequence).floor().max(1.0) as u32)
 }
 
-fn judge_backlog(case: &Evaluation<'_>) -> RuleOutcome {
-    let window = case.fast();
+fn judge_backlog(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.short_window();
     let [median, p90] = [0.5, 0.9].map(|q| window.quantile(StepSignal::KvUsage, q));
     let is_full = median.is_some_and(|usage| usage >= FREE_CACHE_USAGE)
         && p90.is_some_and(|usage| usage >= FULL_CACHE_USAGE);
     let (waiting, running) =
         (window.get(WindowMeasure::Waiting), window.get(WindowMeasure::Running));
-    let queued = waiting
+    let waiting_share = waiting
         .zip(running)
         .map_or(0.0, |(waiting, running)| waiting / (waiting + running).max(1.0));
-    let harm = case.slow_start();
-    if !is_full || !case.queues() || queued < 0.2 || harm.is_empty() {
+    let harm = evaluation.slow_start_evidence();
+    if !is_full || !evaluation.has_queue() || waiting_share < 0.2 || harm.is_empty() {
         return RuleOutcome::Absent;
     }
     let measures = [
@@ -134,13 +137,13 @@ fn judge_backlog(case: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::Running,
         WindowMeasure::QueueTime,
     ];
-    let evidence = [case.evidence_for_all(&measures), harm.clone()].concat();
+    let evidence = [evaluation.evidence_for_all(&measures), harm.clone()].concat();
     RuleOutcome::Present(RuleMatch::new(1 + harm.len(), evidence))
 }
 
-fn judge_prefix_misses(case: &Evaluation<'_>) -> RuleOutcome {
-    let window = case.fast();
-    let Some(usual) = case.baseline(WindowMeasure::PrefixHitRatio) else {
+fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.short_window();
+    let Some(usual) = evaluation.baseline(WindowMeasure::PrefixHitRatio) else {
         return RuleOutcome::Unknown("its usual hit ratio: it takes five minutes with traffic");
     };
     let (Some(ratio), Some(reusable)) =
@@ -149,20 +152,21 @@ fn judge_prefix_misses(case: &Evaluation<'_>) -> RuleOutcome {
         return RuleOutcome::Absent;
     };
     let has_fallen = usual.median >= 0.2 && ratio <= 0.5 * usual.median;
-    // If prompts share no prefixes, they have changed, not the cache.
+    // If prompts share no prefixes, the hit ratio has fallen because the prompts have changed.
     let is_shared = reusable >= 0.5;
-    let is_slower =
-        [WindowMeasure::EngineTtft, WindowMeasure::Ttft].map(|it| case.has_risen(it, 1.3));
+    let is_slower = [WindowMeasure::EngineTtft, WindowMeasure::Ttft]
+        .map(|measure| evaluation.has_risen(measure, 1.3));
     if !has_fallen || !is_shared || is_slower == [false, false] {
         return RuleOutcome::Absent;
     }
-    let here = window.ratio(StepSignal::ReusableHereTokens, StepSignal::ReusableTokens, 1.0);
+    let reusable_here =
+        window.ratio(StepSignal::ReusableHereTokens, StepSignal::ReusableTokens, 1.0);
     let usage = window.quantile(StepSignal::KvUsage, 0.9);
-    let cause = if case.history.has_restarted_within(Duration::from_mins(10)) {
+    let cause = if evaluation.history.has_restarted_within(Duration::from_mins(10)) {
         return RuleOutcome::Absent;
     } else if usage.is_some_and(|usage| usage >= FULL_CACHE_USAGE) {
         "evicted: requests occupy the whole cache"
-    } else if here.is_some_and(|here| here < 0.5) {
+    } else if reusable_here.is_some_and(|share| share < 0.5) {
         "routed to others: other backends have these prefixes in their caches"
     } else {
         "lost: these prefixes were predicted to be in the cache of this backend"
@@ -175,7 +179,9 @@ fn judge_prefix_misses(case: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::Ttft,
         WindowMeasure::KvUsageP90,
     ];
-    RuleOutcome::Present(RuleMatch::new(signals, case.evidence_for_all(&measures)).because(cause))
+    RuleOutcome::Present(
+        RuleMatch::new(signals, evaluation.evidence_for_all(&measures)).because(cause),
+    )
 }
 
 #[cfg(test)]

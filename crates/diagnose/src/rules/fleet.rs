@@ -1,17 +1,19 @@
-//! Rules that compare backends: one has no work, or much more than another, while requests wait.
+//! Rules that compare backends: one backend has no work, or much more work than another backend,
+//! while requests wait.
 
 use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, queues};
+use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, has_queue};
 use crate::history::{BackendHistory, FAST, HistoryStep, StepSignal, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 use std::time::Duration;
 
-/// A backend that restarted less than this ago is not compared: its cache is cold, and it gets
-/// requests gradually.
+/// Time after a restart in which a backend is not compared with others, because its cache is cold
+/// and it gets requests gradually.
 const WARMUP_PERIOD: Duration = Duration::from_mins(2);
-/// Minimum ratio of the requests of the busiest and the least busy backend.
+/// Minimum ratio of the number of requests of the busiest backend to that of the least busy
+/// backend.
 const IMBALANCE_FACTOR: f64 = 2.0;
-/// Minimum difference of KV usage.
+/// Minimum difference of KV usage between the busiest and the least busy backend.
 const MIN_KV_USAGE_DIFFERENCE: f64 = 0.30;
 /// Minimum number of requests on all backends together.
 const MIN_TOTAL_REQUESTS: f64 = 5.0;
@@ -47,13 +49,13 @@ pub(super) const IMBALANCE: DiagnosisRule = DiagnosisRule {
     judge: judge_imbalance,
 };
 
-fn judge_gpu_underused(case: &Evaluation<'_>) -> RuleOutcome {
-    let window = case.fast();
-    let is_idle = window.share(StepSignal::Running, 1.5) <= 0.2
-        && window.share(StepSignal::Waiting, 1.0) <= 0.2;
-    let is_gateway_queueing = window.share(StepSignal::GatewayQueue, 1.0) >= 0.8;
-    let queueing = case.others.iter().filter(|other| queues(other)).count();
-    let is_warm = !case.history.has_restarted_within(WARMUP_PERIOD);
+fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.short_window();
+    let is_idle = window.fraction_at_least(StepSignal::Running, 1.5) <= 0.2
+        && window.fraction_at_least(StepSignal::Waiting, 1.0) <= 0.2;
+    let is_gateway_queueing = window.fraction_at_least(StepSignal::GatewayQueue, 1.0) >= 0.8;
+    let queueing = evaluation.others.iter().filter(|other| has_queue(other)).count();
+    let is_warm = !evaluation.history.has_restarted_within(WARMUP_PERIOD);
     if !is_idle || (!is_gateway_queueing && queueing == 0) || !is_warm {
         return RuleOutcome::Absent;
     }
@@ -69,43 +71,47 @@ fn judge_gpu_underused(case: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::InFlight,
         WindowMeasure::GenerationRate,
     ];
-    RuleOutcome::Present(RuleMatch::new(signals, case.evidence_for_all(&measures)).because(cause))
+    RuleOutcome::Present(
+        RuleMatch::new(signals, evaluation.evidence_for_all(&measures)).because(cause),
+    )
 }
 
-/// Mean number of requests in an engine.
+/// Mean number of running and waiting requests in an engine in the short window.
 fn mean_engine_requests(history: &BackendHistory) -> Option<f64> {
     let window = history.window(FAST);
     Some(window.get(WindowMeasure::Running)? + window.get(WindowMeasure::Waiting)?)
 }
 
-/// Number of requests in an engine in one step.
+/// Number of running and waiting requests in an engine in one step.
 fn engine_requests(step: &HistoryStep) -> Option<f64> {
     Some(step.get(StepSignal::Running)? + step.get(StepSignal::Waiting)?)
 }
 
-fn judge_imbalance(case: &Evaluation<'_>) -> RuleOutcome {
-    let others = case.others.iter().filter(|other| !other.has_restarted_within(WARMUP_PERIOD));
+fn judge_imbalance(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let others =
+        evaluation.others.iter().filter(|other| !other.has_restarted_within(WARMUP_PERIOD));
     let mut others: Vec<(f64, &BackendHistory)> =
         others.filter_map(|other| Some((mean_engine_requests(other)?, *other))).collect();
     others.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let own = mean_engine_requests(case.history);
-    let (Some(own), Some((least, idlest))) = (own, others.first()) else {
+    let own_requests = mean_engine_requests(evaluation.history);
+    let (Some(own_requests), Some((min_requests, least_busy))) = (own_requests, others.first())
+    else {
         return RuleOutcome::Absent;
     };
-    let is_busiest = others.iter().all(|(work, _)| *work <= own);
-    let total = own + others.iter().map(|(work, _)| work).sum::<f64>();
-    // If another backend is idle, `gpu_underused` is the condition.
-    let (window, other) = (case.fast(), idlest.window(FAST));
-    let has_work = other.point_fraction_at_least(engine_requests, 1.5) >= 0.8;
+    let is_busiest = others.iter().all(|(work, _)| *work <= own_requests);
+    let total = own_requests + others.iter().map(|(work, _)| work).sum::<f64>();
+    // If the least busy backend is idle, the rule `gpu_underused` applies instead.
+    let (window, other) = (evaluation.short_window(), least_busy.window(FAST));
+    let has_work = other.step_fraction_at_least(engine_requests, 1.5) >= 0.8;
     let is_shared = has_work && total >= MIN_TOTAL_REQUESTS;
     let is_always =
-        window.point_fraction_at_least(engine_requests, IMBALANCE_FACTOR * least) >= 0.8;
-    if !is_busiest || own < IMBALANCE_FACTOR * least || !is_shared || !is_always {
+        window.step_fraction_at_least(engine_requests, IMBALANCE_FACTOR * min_requests) >= 0.8;
+    if !is_busiest || own_requests < IMBALANCE_FACTOR * min_requests || !is_shared || !is_always {
         return RuleOutcome::Absent;
     }
     let usage = window.get(WindowMeasure::KvUsage).zip(other.get(WindowMeasure::KvUsage));
     let is_fuller = usage.is_some_and(|(own, other)| own - other >= MIN_KV_USAGE_DIFFERENCE);
-    let queues_alone = case.queues() && !queues(idlest);
+    let only_this_queues = evaluation.has_queue() && !has_queue(least_busy);
     let is_slower =
         [WindowMeasure::Ttft, WindowMeasure::EngineTtft, WindowMeasure::EngineInterToken].map(
             |measure| {
@@ -114,10 +120,11 @@ fn judge_imbalance(case: &Evaluation<'_>) -> RuleOutcome {
             },
         );
     let is_slower = is_slower.contains(&true);
-    if !(queues_alone || is_slower && is_fuller) {
+    if !(only_this_queues || is_slower && is_fuller) {
         return RuleOutcome::Absent;
     }
-    let signals = [is_fuller, queues_alone, is_slower].iter().filter(|is_it| **is_it).count();
+    let signals =
+        [is_fuller, only_this_queues, is_slower].iter().filter(|is_present| **is_present).count();
     let measures = [
         WindowMeasure::Running,
         WindowMeasure::Waiting,
@@ -125,11 +132,11 @@ fn judge_imbalance(case: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::EngineTtft,
         WindowMeasure::EngineInterToken,
     ];
-    let found = RuleMatch::new(signals, case.evidence_for_all(&measures));
+    let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
     let comparison = format!(
-        "It has {own:.0} requests; the least busy of the others has {least:.0}, with a KV usage of \
-         {:.0} %.",
+        "It has {own_requests:.0} requests; the least busy of the others has {min_requests:.0}, with \
+         a KV usage of {:.0} %.",
         100.0 * other.get(WindowMeasure::KvUsage).unwrap_or(0.0)
     );
-    RuleOutcome::Present(found.remedy(Some(comparison)))
+    RuleOutcome::Present(rule_match.remedy(Some(comparison)))
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 /// Minimum number of requests in the engine that no client of this gateway waits for.
 const MIN_ORPHANED_REQUESTS: f64 = 3.0;
-/// Minimum share of the KV cache that an idle engine holds.
+/// Minimum KV usage of an idle engine that counts as a leak.
 const MIN_LEAKED_KV_USAGE: f64 = 0.02;
-/// How long the condition must hold.
+/// Time for which the condition must hold.
 const LEAK_WINDOW: Duration = Duration::from_secs(45);
-/// Number of steps in that time.
+/// Number of steps in [`LEAK_WINDOW`].
 const LEAK_WINDOW_STEPS: usize = (LEAK_WINDOW.as_secs() / EVERY.as_secs()) as usize;
 
 pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
@@ -29,17 +29,17 @@ pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
     judge: judge_memory_leak,
 };
 
-fn judge_memory_leak(case: &Evaluation<'_>) -> RuleOutcome {
-    let window = case.history.window(LEAK_WINDOW);
+fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.history.window(LEAK_WINDOW);
     let held: Vec<f64> = window.idle_values(StepSignal::KvUsage).collect();
     if held.len() >= LEAK_WINDOW_STEPS && held.iter().all(|usage| *usage >= MIN_LEAKED_KV_USAGE) {
-        let evidence = case.evidence_for_all(&[
+        let evidence = evaluation.evidence_for_all(&[
             WindowMeasure::KvUsage,
             WindowMeasure::Running,
             WindowMeasure::Waiting,
         ]);
-        let found = RuleMatch::new(2, evidence);
-        return RuleOutcome::Present(found.because("KV blocks are held without any request"));
+        let rule_match = RuleMatch::new(2, evidence);
+        return RuleOutcome::Present(rule_match.because("KV blocks are held without any request"));
     }
     if !window.has_signal(StepSignal::InFlight) {
         return RuleOutcome::Unknown("gateway");
@@ -49,26 +49,28 @@ fn judge_memory_leak(case: &Evaluation<'_>) -> RuleOutcome {
     let max_surplus = surplus.iter().copied().fold(0.0, f64::max);
     if surplus.len() < LEAK_WINDOW_STEPS
         || min_surplus < MIN_ORPHANED_REQUESTS
-        || has_other_clients(case, max_surplus - min_surplus)
+        || has_other_clients(evaluation, max_surplus - min_surplus)
     {
         return RuleOutcome::Absent;
     }
-    let evidence = case.evidence_for_all(&[
+    let evidence = evaluation.evidence_for_all(&[
         WindowMeasure::Running,
         WindowMeasure::Waiting,
         WindowMeasure::InFlight,
         WindowMeasure::KvUsage,
     ]);
-    let has_cancelled = case.main().sum(StepSignal::Cancelled).is_some_and(|it| it >= 1.0);
-    let found = RuleMatch::new(1 + usize::from(has_cancelled), evidence);
-    RuleOutcome::Present(found.because("the engine runs requests that no client waits for"))
+    let has_cancelled =
+        evaluation.long_window().sum(StepSignal::Cancelled).is_some_and(|count| count >= 1.0);
+    let rule_match = RuleMatch::new(1 + usize::from(has_cancelled), evidence);
+    RuleOutcome::Present(rule_match.because("the engine runs requests that no client waits for"))
 }
 
-/// Whether other clients send requests directly to the backend. Their requests end, so that the
-/// engine finishes more requests than this gateway sent, and their number varies. Leaked requests
-/// stay.
-fn has_other_clients(case: &Evaluation<'_>, variation: f64) -> bool {
-    let window = case.fast();
+/// Whether other clients probably send requests directly to the backend. The requests of other
+/// clients end, so the engine processes more requests than this gateway, and the number of requests
+/// that are not from this gateway varies. `variation` is the range of this number. The number of
+/// leaked requests is almost constant.
+fn has_other_clients(evaluation: &Evaluation<'_>, variation: f64) -> bool {
+    let window = evaluation.short_window();
     let finished = window.sum(StepSignal::Queued).unwrap_or(0.0);
     let own_finished = window.sum(StepSignal::Finished).unwrap_or(0.0);
     finished > 1.1 * own_finished + MIN_ORPHANED_REQUESTS

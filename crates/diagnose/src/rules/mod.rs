@@ -1,7 +1,8 @@
 //! The rules, one row each: the meaning of the condition, the required signals, the rules that
 //! explain it, the remedy and the disproof. A function beside each row evaluates it.
 //!
-//! A rule requires harm to clients: a full cache alone is a cache that is well used.
+//! Rules about load require harm to clients. For example, a full KV cache alone is no condition,
+//! because it is well used.
 
 mod rule;
 
@@ -31,7 +32,7 @@ pub const RULES: [DiagnosisRule; 12] = [
 ];
 
 impl DiagnosisRule {
-    /// Whether the rule reports that the metrics of a backend cannot be read.
+    /// Whether this is the rule for backends whose metrics cannot be read.
     pub(crate) fn is_metrics_unreadable(&self) -> bool {
         self.name == request_flow::BLIND.name
     }
@@ -43,7 +44,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_rule_has_its_name_and_comes_after_what_explains_it() {
+    fn each_rule_has_a_unique_name_and_comes_after_the_rules_that_explain_it() {
         let mut names = BTreeSet::new();
         for rule in &RULES {
             for other in rule.explained_by {

@@ -5,11 +5,11 @@ use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
 use crate::history::{StepSignal, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 
-/// A prompt of at least this many tokens takes many steps.
+/// Minimum number of tokens of a prompt whose prefill takes many steps.
 const LONG_PROMPT_TOKENS: f64 = 8_000.0;
-/// Below this KV usage, the cache has free blocks for waiting requests.
+/// KV usage below which the cache has free blocks for waiting requests.
 const FREE_CACHE_USAGE: f64 = 0.80;
-/// From this KV usage on, the cache is full.
+/// KV usage from which the cache counts as full.
 const FULL_CACHE_USAGE: f64 = 0.88;
 
 pub(super) const DECODE_STARVATION: DiagnosisRule = DiagnosisRule {
@@ -37,16 +37,16 @@ pub(super) const PREFILL_STARVATION: DiagnosisRule = DiagnosisRule {
     judge: judge_prefill_starvation,
 };
 
-fn judge_decode_starvation(case: &Evaluation<'_>) -> RuleOutcome {
-    let window = case.fast();
-    let harm = case.slow_inter_token_evidence();
-    let gap = case.evidence(WindowMeasure::GapP99).map_or(0.0, |it| it.value);
-    let is_slow = gap >= 0.5 || (gap >= 0.2 && case.has_risen(WindowMeasure::GapP99, 4.0));
+fn judge_decode_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.short_window();
+    let harm = evaluation.slow_inter_token_evidence();
+    let gap = evaluation.evidence(WindowMeasure::GapP99).map_or(0.0, |evidence| evidence.value);
+    let is_slow = gap >= 0.5 || (gap >= 0.2 && evaluation.has_risen(WindowMeasure::GapP99, 4.0));
     let usage = window.quantile(StepSignal::KvUsage, 0.9);
     let is_full = usage.is_none_or(|usage| usage >= FULL_CACHE_USAGE);
-    let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|it| it >= 2.0);
+    let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|count| count >= 2.0);
     let longest = window.max(StepSignal::LongestPrompt).unwrap_or(0.0);
-    let has_other_cause = is_full || is_preempting || case.queues();
+    let has_other_cause = is_full || is_preempting || evaluation.has_queue();
     if harm.is_empty() || !is_slow || has_other_cause || longest < LONG_PROMPT_TOKENS {
         return RuleOutcome::Absent;
     }
@@ -60,24 +60,24 @@ fn judge_decode_starvation(case: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::Waiting,
     ];
     let signals = 1 + harm.len() + usize::from(has_many_stalled);
-    let found = RuleMatch::new(signals, case.evidence_for_all(&measures));
+    let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
     let longest = format!("The longest prompt had about {longest:.0} tokens.");
-    RuleOutcome::Present(found.remedy(Some(longest)))
+    RuleOutcome::Present(rule_match.remedy(Some(longest)))
 }
 
-fn judge_prefill_starvation(case: &Evaluation<'_>) -> RuleOutcome {
-    let window = case.fast();
+fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.short_window();
     let usage = window.quantile(StepSignal::KvUsage, 0.9);
     let has_free_blocks = usage.is_some_and(|usage| usage < FREE_CACHE_USAGE);
     let queue = window.get(WindowMeasure::QueueTime);
     let ttft = window.get(WindowMeasure::EngineTtft).or(window.get(WindowMeasure::Ttft));
-    // Without a TTFT, the time in the queue alone decides.
-    let is_queue = match (queue, ttft) {
+    // If the TTFT is unknown, the time in the queue alone decides.
+    let is_mostly_queue_time = match (queue, ttft) {
         (Some(queue), Some(ttft)) => queue >= 0.5 * ttft,
         (queue, _) => queue.is_some_and(|queue| queue >= 0.5),
     };
-    let harm = case.slow_start();
-    if !has_free_blocks || !case.queues() || !is_queue || harm.is_empty() {
+    let harm = evaluation.slow_start_evidence();
+    if !has_free_blocks || !evaluation.has_queue() || !is_mostly_queue_time || harm.is_empty() {
         return RuleOutcome::Absent;
     }
     let measures = [
@@ -88,12 +88,12 @@ fn judge_prefill_starvation(case: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::EngineInterToken,
     ];
     let max_running = window.max(StepSignal::Running).unwrap_or(0.0);
-    let is_at_limit = window.share(StepSignal::Running, max_running - 0.5) >= 0.8;
+    let is_at_limit = window.fraction_at_least(StepSignal::Running, max_running - 0.5) >= 0.8;
     let cause = if is_at_limit {
         "the batch is at its limit (--max-num-seqs)"
     } else {
         "prompts use up the tokens of a step (--max-num-batched-tokens)"
     };
-    let evidence = [case.evidence_for_all(&measures), harm.clone()].concat();
+    let evidence = [evaluation.evidence_for_all(&measures), harm.clone()].concat();
     RuleOutcome::Present(RuleMatch::new(1 + harm.len(), evidence).because(cause))
 }

@@ -6,13 +6,14 @@ use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleOutcome};
 use crate::history::{FAST, StepSignal, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 
-/// Minimum number of steps of the short window without a page.
+/// Minimum number of steps without a metrics page in the short window for the rule `blind`.
 const MIN_MISSING_STEPS: f64 = 9.0;
-/// Minimum lag of the front end, in seconds.
+/// Minimum lag of the front end for the rule `front_end_gap`, in seconds.
 const MIN_LAG_SECONDS: f64 = 0.1;
-/// Lower bound of the usual share of clients that disconnect.
+/// Minimum of the usual share of clients that disconnect. A smaller usual share counts as this
+/// value.
 const MIN_CANCEL_RATIO: f64 = 0.05;
-/// Minimum lag of the front end as a share of the TTFT.
+/// Minimum lag of the front end as a share of the TTFT, for the rule `front_end_gap`.
 const MIN_LAG_RATIO: f64 = 0.2;
 
 pub(super) const BLIND: DiagnosisRule = DiagnosisRule {
@@ -72,45 +73,51 @@ pub(super) const FRONT_END_GAP: DiagnosisRule = DiagnosisRule {
     judge: judge_front_end_gap,
 };
 
-fn judge_blind(case: &Evaluation<'_>) -> RuleOutcome {
-    let window = case.fast();
+fn judge_blind(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.short_window();
     let steps = window.len() as f64;
     let missing = steps - window.values(StepSignal::Running).count() as f64;
     let is_fresh = window.latest(StepSignal::Running).is_some();
     if missing < MIN_MISSING_STEPS || is_fresh {
         return RuleOutcome::Absent;
     }
-    RuleOutcome::Present(RuleMatch::new(2, case.evidence_for_all(&[WindowMeasure::InFlight])))
+    RuleOutcome::Present(RuleMatch::new(2, evaluation.evidence_for_all(&[WindowMeasure::InFlight])))
 }
 
-fn judge_stalls(case: &Evaluation<'_>) -> RuleOutcome {
-    let window = case.fast();
+fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.short_window();
     let stalls = window.sum(StepSignal::Stalls).unwrap_or(0.0);
     let streams = window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
     let in_flight = window.get(WindowMeasure::InFlight).unwrap_or(0.0);
     let stalled = window.quantile(StepSignal::Stalled, 0.5).unwrap_or(0.0);
-    // A single stalled stream of many is no condition.
-    let is_often = stalls >= 3.0 && stalls >= 0.05 * (streams + in_flight);
-    let is_still = stalled >= 2.0 && stalled >= 0.2 * in_flight;
-    if !is_often && !is_still {
+    // One stalled stream among many streams is no condition.
+    let has_many_stalls = stalls >= 3.0 && stalls >= 0.05 * (streams + in_flight);
+    let has_stalled_streams = stalled >= 2.0 && stalled >= 0.2 * in_flight;
+    if !has_many_stalls && !has_stalled_streams {
         return RuleOutcome::Absent;
     }
-    let stalled_others = case.others.iter().filter(|other| {
+    let stalled_others = evaluation.others.iter().filter(|other| {
         let stalls = other.window(FAST).sum(StepSignal::Stalls);
         stalls.is_some_and(|stalls| stalls >= 3.0)
     });
-    let is_everywhere = !case.others.is_empty() && stalled_others.count() == case.others.len();
-    let is_silent = window.values(StepSignal::Running).count() * 2 < window.len();
+    let is_everywhere =
+        !evaluation.others.is_empty() && stalled_others.count() == evaluation.others.len();
+    let is_metrics_missing = window.values(StepSignal::Running).count() * 2 < window.len();
     let cause = if is_everywhere {
         "all backends stall: the gateway's machine, or the network"
-    } else if is_silent {
+    } else if is_metrics_missing {
         "its metrics cannot be read either: the process is frozen"
     } else {
         "the engine of this backend"
     };
     let tokens = window.get(WindowMeasure::GenerationRate);
-    let is_stuck = tokens.is_some_and(|rate| rate < 1.0) && in_flight >= 1.0;
-    let signals = [is_often, is_still, is_stuck, !case.slow_inter_token_evidence().is_empty()];
+    let is_not_generating = tokens.is_some_and(|rate| rate < 1.0) && in_flight >= 1.0;
+    let signals = [
+        has_many_stalls,
+        has_stalled_streams,
+        is_not_generating,
+        !evaluation.slow_inter_token_evidence().is_empty(),
+    ];
     let measures = [
         WindowMeasure::StallsPerStream,
         WindowMeasure::InFlight,
@@ -118,56 +125,60 @@ fn judge_stalls(case: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::GapP99,
     ];
     let signals = signals.iter().filter(|is_present| **is_present).count();
-    RuleOutcome::Present(RuleMatch::new(signals, case.evidence_for_all(&measures)).because(cause))
+    RuleOutcome::Present(
+        RuleMatch::new(signals, evaluation.evidence_for_all(&measures)).because(cause),
+    )
 }
 
-fn judge_abort_spike(case: &Evaluation<'_>) -> RuleOutcome {
-    let window = case.fast();
+fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.short_window();
     let Some(ratio) = window.get(WindowMeasure::CancelRatio) else { return RuleOutcome::Absent };
     let cancelled = window.sum(StepSignal::Cancelled).unwrap_or(0.0);
     if ratio < 0.1 || cancelled < 5.0 {
         return RuleOutcome::Absent;
     }
-    let Some(usual) = case.baseline(WindowMeasure::CancelRatio) else {
+    let Some(usual) = evaluation.baseline(WindowMeasure::CancelRatio) else {
         return RuleOutcome::Unknown(
             "its usual share of disconnecting clients: it takes five minutes",
         );
     };
-    // By chance alone, this many disconnects occur less than once in a year.
+    // By chance alone, a number of disconnects above this bound occurs less than once in a year.
     let (usual, count) = (usual.median.max(MIN_CANCEL_RATIO), cancelled / ratio);
     let deviation = (count * usual * (1.0 - usual).max(0.01)).sqrt();
     if ratio < 3.0 * usual || cancelled < count * usual + ANOMALY_Z_SCORE * deviation {
         return RuleOutcome::Absent;
     }
-    let mean = window.ratio(StepSignal::CancelSeconds, StepSignal::Cancelled, 1.0).unwrap_or(0.0);
-    let square =
+    let mean_seconds =
+        window.ratio(StepSignal::CancelSeconds, StepSignal::Cancelled, 1.0).unwrap_or(0.0);
+    let mean_square =
         window.ratio(StepSignal::CancelSecondsSquared, StepSignal::Cancelled, 1.0).unwrap_or(0.0);
-    let spread = (square - mean * mean).max(0.0).sqrt();
-    let is_timeout = mean >= 1.0 && spread <= 0.1 * mean;
-    let found = RuleMatch::new(
+    let deviation_seconds = (mean_square - mean_seconds * mean_seconds).max(0.0).sqrt();
+    let is_timeout = mean_seconds >= 1.0 && deviation_seconds <= 0.1 * mean_seconds;
+    let rule_match = RuleMatch::new(
         1 + usize::from(is_timeout),
-        case.evidence_for_all(&[
+        evaluation.evidence_for_all(&[
             WindowMeasure::CancelRatio,
             WindowMeasure::Ttft,
             WindowMeasure::GapP99,
         ]),
     );
     let waited = format!(
-        "Clients disconnected after {mean:.1} s on average (standard deviation {spread:.1} s)."
+        "Clients disconnected after {mean_seconds:.1} s on average (standard deviation \
+         {deviation_seconds:.1} s)."
     );
     let cause =
         if is_timeout { "a timeout of the clients" } else { "clients do not wait any longer" };
-    RuleOutcome::Present(found.because(cause).remedy(Some(waited)))
+    RuleOutcome::Present(rule_match.because(cause).remedy(Some(waited)))
 }
 
-fn judge_front_end_gap(case: &Evaluation<'_>) -> RuleOutcome {
-    let window = case.fast();
+fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.short_window();
     let Some(lag) = window.get(WindowMeasure::FrontEnd) else { return RuleOutcome::Absent };
     let ttft = window.get(WindowMeasure::Ttft).unwrap_or(0.0);
     let is_significant = lag >= MIN_LAG_SECONDS.max(MIN_LAG_RATIO * ttft);
-    // A lag that is as long as usual is caused by the network.
+    // A lag of the usual length is attributed to the network, not to the front end.
     let is_new =
-        case.baseline(WindowMeasure::FrontEnd).is_none_or(|usual| lag >= 2.0 * usual.median);
+        evaluation.baseline(WindowMeasure::FrontEnd).is_none_or(|usual| lag >= 2.0 * usual.median);
     if !is_significant || !is_new {
         return RuleOutcome::Absent;
     }
@@ -175,7 +186,7 @@ fn judge_front_end_gap(case: &Evaluation<'_>) -> RuleOutcome {
         + window.get(WindowMeasure::Waiting).unwrap_or(0.0);
     let in_flight = window.get(WindowMeasure::InFlight);
     let is_queued_outside = in_flight.is_some_and(|in_flight| in_flight >= in_engine + 1.0);
-    let has_risen = case.has_risen(WindowMeasure::FrontEnd, 2.0);
+    let has_risen = evaluation.has_risen(WindowMeasure::FrontEnd, 2.0);
     let signals = 1 + usize::from(is_queued_outside) + usize::from(has_risen);
     let measures = [
         WindowMeasure::FrontEnd,
@@ -184,5 +195,5 @@ fn judge_front_end_gap(case: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::InFlight,
         WindowMeasure::Running,
     ];
-    RuleOutcome::Present(RuleMatch::new(signals, case.evidence_for_all(&measures)))
+    RuleOutcome::Present(RuleMatch::new(signals, evaluation.evidence_for_all(&measures)))
 }

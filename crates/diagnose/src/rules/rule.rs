@@ -4,34 +4,40 @@ use crate::evaluation::{Evaluation, RuleOutcome};
 use crate::history::StepSignal;
 use crate::verdict::VerdictSeverity;
 
-/// A rule: one condition.
+/// A rule, which detects one condition.
 pub struct DiagnosisRule {
-    /// The name: the label value, the name in JSON and the anchor of its documentation.
+    /// The name of the rule, which is its label value, its name in JSON and the anchor of its
+    /// documentation.
     pub name: &'static str,
     /// The severity.
     pub severity: VerdictSeverity,
-    /// The meaning, in one sentence.
+    /// The meaning of the condition, in one sentence.
     pub meaning: &'static str,
     /// The remedy.
     pub remedy: &'static str,
     /// An observation that would disprove the condition.
     pub disproof: &'static str,
-    /// Rules that explain this one: while one of them holds, this one is suppressed.
+    /// The names of the rules that explain this rule. While the condition of one of them holds,
+    /// this rule is suppressed.
     pub explained_by: &'static [&'static str],
-    /// The signals that the rule needs.
+    /// The signals without which the rule is undetermined.
     pub(super) needs: &'static [StepSignal],
+    /// Evaluates the rule. All signals in `needs` are available.
     pub(super) judge: fn(&Evaluation<'_>) -> RuleOutcome,
 }
 
 impl DiagnosisRule {
-    /// Evaluates the rule. The error is the list of missing data.
-    pub(crate) fn judge(&self, case: &Evaluation<'_>) -> Result<RuleOutcome, Vec<&'static str>> {
-        let window = case.fast();
+    /// Evaluates the rule. The error is the list of the sources of missing signals.
+    pub(crate) fn judge(
+        &self,
+        evaluation: &Evaluation<'_>,
+    ) -> Result<RuleOutcome, Vec<&'static str>> {
+        let window = evaluation.short_window();
         let is_missing = |signal: &&StepSignal| !window.has_signal(**signal);
         let mut missing: Vec<&'static str> =
             self.needs.iter().filter(is_missing).map(|signal| signal.source()).collect();
         missing.dedup();
-        if missing.is_empty() { Ok((self.judge)(case)) } else { Err(missing) }
+        if missing.is_empty() { Ok((self.judge)(evaluation)) } else { Err(missing) }
     }
 
     /// Link to the documentation of the rule.

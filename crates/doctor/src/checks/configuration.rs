@@ -4,14 +4,14 @@ use crate::configuration::{ConfiguredModel, GatewaySettings};
 use crate::facts::DoctorFacts;
 use crate::finding::Remark;
 
-/// Reports model names of the configuration that lead to a model that no backend serves.
+/// Reports configured model names that are mapped to a model that no backend serves.
 pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
-    let is_known = facts.backends.iter().all(|backend| backend.served().is_some());
-    // A backend without a model list may serve any model.
-    if !is_known || facts.backends.is_empty() {
+    let has_all_lists = facts.backends.iter().all(|backend| backend.served().is_some());
+    // If the model list of a backend is unknown, the backend may serve the model.
+    if !has_all_lists || facts.backends.is_empty() {
         return Vec::new();
     }
-    let leads_nowhere = |named: &&ConfiguredModel| {
+    let is_unserved = |named: &&ConfiguredModel| {
         let wanted = named.served_as.as_ref().unwrap_or(&named.name);
         let mut serving = facts.backends.iter().filter(|backend| {
             let served = backend.served();
@@ -31,11 +31,11 @@ pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
             "the name {} leads to {wanted}, which {servers} serves",
             named.name
         ));
-        let change =
+        let remedy =
             format!("correct `served_as` in `models`, or vllm serve --served-model-name {wanted}");
-        remark.because("The gateway answers every request for it with 404.").remedy(change)
+        remark.because("The gateway answers every request for it with 404.").remedy(remedy)
     };
-    facts.config.models.iter().filter(leads_nowhere).map(remark).collect()
+    facts.config.models.iter().filter(is_unserved).map(remark).collect()
 }
 
 /// Reports listeners that other machines can reach without a key or token, and keys that are sent
@@ -48,15 +48,15 @@ pub(super) fn open_ports(facts: &DoctorFacts) -> Vec<Remark> {
     let mut remarks = Vec::new();
     if !listen.ip().is_loopback() && !facts.config.has_keys {
         let remark = Remark::warning(format!("clients are served on {listen} without keys"));
-        let why = "Any client that reaches this address can use the backends.";
-        let change = "access.keys_file; `tokenweir keygen` creates keys";
-        remarks.push(remark.because(why).remedy(change));
+        let reason = "Any client that reaches this address can use the backends.";
+        let remedy = "access.keys_file; `tokenweir keygen` creates keys";
+        remarks.push(remark.because(reason).remedy(remedy));
     }
     if !admin.ip().is_loopback() && !facts.config.has_admin_token {
         let remark = Remark::warning(format!("the admin port {admin} requires no token"));
-        let why = "Any client that reaches it can read the configuration, the names of tenants and \
-                   the addresses of the backends, and can reload the configuration.";
-        remarks.push(remark.because(why).remedy("access.admin_token, or listen on 127.0.0.1"));
+        let reason = "Any client that reaches it can read the configuration, the names of tenants \
+                      and the addresses of the backends, and can reload the configuration.";
+        remarks.push(remark.because(reason).remedy("access.admin_token, or listen on 127.0.0.1"));
     }
     let is_local = |host: &str| {
         let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
@@ -69,8 +69,8 @@ pub(super) fn open_ports(facts: &DoctorFacts) -> Vec<Remark> {
     if !without_tls.is_empty() {
         let backends = without_tls.join(", ");
         let remark = Remark::note(format!("keys are sent without TLS to {backends}"));
-        let why = "Anyone who can read the network traffic can read the keys.";
-        remarks.push(remark.because(why).remedy("use https:// URLs, see docs/guides/tls.md"));
+        let reason = "Anyone who can read the network traffic can read the keys.";
+        remarks.push(remark.because(reason).remedy("use https:// URLs, see docs/guides/tls.md"));
     }
     remarks
 }

@@ -8,12 +8,12 @@ use http::header::{CONTENT_ENCODING, DATE};
 use std::time::{Duration, SystemTime};
 use tokenweir_core::headers::media_type;
 
-/// Maximum age of a correct `Date` header: it has whole seconds, and servers renew it once per
-/// second.
+/// Maximum age of the `Date` header of a server with a correct clock: the header has whole seconds,
+/// and servers renew it once per second.
 const MAX_DATE_LAG: Duration = Duration::from_secs(2);
-/// A smaller skew is not reported.
+/// Maximum clock skew that is not reported.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(1);
-/// A backend should keep idle connections longer than the gateway by at least this time.
+/// Minimum time by which a backend should keep idle connections longer than the gateway.
 const KEEP_ALIVE_MARGIN: Duration = Duration::from_millis(500);
 
 pub(super) fn clock(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
@@ -21,64 +21,70 @@ pub(super) fn clock(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let Some((by, direction)) = skew.filter(|(by, _)| *by > MAX_CLOCK_SKEW) else {
         return Vec::new();
     };
-    let seen = format!("its clock is at least {} s {direction} this machine's", by.as_secs());
-    let why = "Spans of the engine are displaced from those of the gateway in a trace, and times \
-               of log lines do not match.";
-    vec![Remark::warning(seen).because(why).remedy("run an NTP client, such as chrony, on both")]
+    let observation =
+        format!("its clock is at least {} s {direction} this machine's", by.as_secs());
+    let reason = "Spans of the engine are displaced from those of the gateway in a trace, and \
+                  times of log lines do not match.";
+    vec![
+        Remark::warning(observation)
+            .because(reason)
+            .remedy("run an NTP client, such as chrony, on both"),
+    ]
 }
 
-/// The minimum error of the server's clock, if the local clock is right.
+/// The minimum skew of the server's clock relative to the local clock, and its direction. `None`:
+/// no skew, or no `Date` header.
 fn clock_skew(answer: &GatheredResponse) -> Option<(Duration, &'static str)> {
     let date = httpdate::parse_http_date(answer.header(DATE)?).ok()?;
     let [sent, received] = answer.clock;
-    let later = |later: SystemTime, earlier: SystemTime| later.duration_since(earlier).ok();
-    let ahead = later(date, received).map(|by| (by, "ahead of"));
-    ahead.or_else(|| later(sent, date + MAX_DATE_LAG).map(|by| (by, "behind")))
+    let difference = |later: SystemTime, earlier: SystemTime| later.duration_since(earlier).ok();
+    let ahead = difference(date, received).map(|by| (by, "ahead of"));
+    ahead.or_else(|| difference(sent, date + MAX_DATE_LAG).map(|by| (by, "behind")))
 }
 
 pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
     let gateway_timeout = facts.config.idle_connection;
     let closed = match backend.idle {
         Some(IdleConnection::Open(after)) if after < gateway_timeout + KEEP_ALIVE_MARGIN => {
-            let seen =
+            let observation =
                 format!("it keeps an idle connection for {} or longer", format_seconds(after));
-            let why = format!(
+            let reason = format!(
                 "The gateway keeps it for {} (timeouts.idle_connection). Which of both is longer \
                  is unknown.",
                 format_seconds(gateway_timeout)
             );
             let longer = (gateway_timeout + KEEP_ALIVE_MARGIN).as_secs() + 1;
-            let change = format!("observe longer: --idle {longer}s");
-            return vec![Remark::note(seen).because(why).remedy(change)];
+            let remedy = format!("observe longer: --idle {longer}s");
+            return vec![Remark::note(observation).because(reason).remedy(remedy)];
         }
         None | Some(IdleConnection::Open(_)) => return Vec::new(),
         Some(IdleConnection::Closed(after)) => after,
     };
-    let seen = format!("it closes an idle connection after {}", format_seconds(closed));
+    let observation = format!("it closes an idle connection after {}", format_seconds(closed));
     let raise_timeout = if backend.is_vllm() {
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE=120 vllm serve …"
     } else {
         "raise its keep-alive timeout"
     };
     if closed < gateway_timeout + KEEP_ALIVE_MARGIN {
-        let why = format!(
+        let reason = format!(
             "The gateway keeps it for {} (timeouts.idle_connection): requests are sent on \
              connections that the backend is closing, and are retried or fail.",
             format_seconds(gateway_timeout)
         );
-        let change = format!("{raise_timeout}, or a shorter timeouts.idle_connection");
-        return vec![Remark::warning(seen).because(why).remedy(change)];
+        let remedy = format!("{raise_timeout}, or a shorter timeouts.idle_connection");
+        return vec![Remark::warning(observation).because(reason).remedy(remedy)];
     }
-    let why = format!(
+    let reason = format!(
         "The gateway closes it after {} (timeouts.idle_connection), in time; after a pause, \
          requests wait for a new connection.",
         format_seconds(gateway_timeout)
     );
-    let change = format!("{raise_timeout}, and timeouts.idle_connection: 1m");
-    vec![Remark::note(seen).because(why).remedy(change)]
+    let remedy = format!("{raise_timeout}, and timeouts.idle_connection: 1m");
+    vec![Remark::note(observation).because(reason).remedy(remedy)]
 }
 
-/// Seconds with one decimal digit.
+/// A time in seconds with one decimal digit.
 fn format_seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
@@ -88,13 +94,13 @@ pub(super) fn intermediary(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remar
         return Vec::new();
     };
     let remark = Remark::note(format!("a proxy is between here and vLLM ({header})"));
-    let why = "It may buffer tokens, abort a long pause, or close connections.";
-    let change = if backend.probe.is_some() {
+    let reason = "It may buffer tokens, abort a long pause, or close connections.";
+    let remedy = if backend.probe.is_some() {
         "give the URL of vLLM itself"
     } else {
         "give the URL of vLLM itself, or check streams with --probe"
     };
-    vec![remark.because(why).remedy(change)]
+    vec![remark.because(reason).remedy(remedy)]
 }
 
 pub(super) fn stream(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
@@ -114,27 +120,28 @@ pub(super) fn stream(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     if let Some(encoding) = probe.headers.get(CONTENT_ENCODING) {
         let encoding = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
         let remark = Remark::error(format!("its stream is compressed ({encoding}), unrequested"));
-        let why = "The gateway cannot read its tokens, and compression delays them.";
-        remarks.push(remark.because(why).remedy("disable compression for text/event-stream"));
+        let reason = "The gateway cannot read its tokens, and compression delays them.";
+        remarks.push(remark.because(reason).remedy("disable compression for text/event-stream"));
     } else if !observed.is_stream {
         let media_type = media_type(&probe.headers).to_owned();
         let remark = Remark::error(format!("it answered a streaming request with `{media_type}`"));
-        let why = "There is no time to first token, and clients wait for the whole response.";
-        remarks.push(remark.because(why));
+        let reason = "There is no time to first token, and clients wait for the whole response.";
+        remarks.push(remark.because(reason));
     } else if observed.error.is_some() {
         let remark = Remark::error(format!("its stream has an error: {}", probe.excerpt.trim()));
         remarks.push(remark.because("Requests of clients would fail in the same way."));
     } else if let Some(after) = probe.gave_up_after {
         let events = observed.output_events;
-        let seen = format!("its stream had {events} events with tokens in {after:?}, and no end");
-        let why = "An engine that is stuck still answers /health with 200.";
-        let change = "check the log of vLLM; raise --timeout";
-        remarks.push(Remark::error(seen).because(why).remedy(change));
+        let observation =
+            format!("its stream had {events} events with tokens in {after:?}, and no end");
+        let reason = "An engine that is stuck still answers /health with 200.";
+        let remedy = "check the log of vLLM; raise --timeout";
+        remarks.push(Remark::error(observation).because(reason).remedy(remedy));
     } else if !observed.is_complete {
         let remark = Remark::error("its stream broke off before its end");
-        let why = "Clients get incomplete responses. The engine may have died, or a proxy may have \
-                   a time limit.";
-        remarks.push(remark.because(why).remedy("check the log of vLLM"));
+        let reason = "Clients get incomplete responses. The engine may have died, or a proxy may \
+                      have a time limit.";
+        remarks.push(remark.because(reason).remedy("check the log of vLLM"));
     }
     remarks.extend(bunched_tokens(probe));
     remarks
@@ -156,16 +163,16 @@ fn rejected_probe(probe: &StreamProbe) -> Option<Remark> {
 
 /// Reports tokens that arrive bunched in every attempt of the probe.
 fn bunched_tokens(probe: &StreamProbe) -> Option<Remark> {
-    let bunched = probe.together()?;
+    let bunched = probe.bunched_events()?;
     let events = probe.arrivals.len();
     let first = probe.timings.first_output?.saturating_duration_since(probe.timings.accepted);
-    let seen = format!(
+    let observation = format!(
         "{bunched} of {events} events with tokens came together with the one before, the first \
          after {} ms",
         first.as_millis()
     );
-    let why = "A proxy or the server buffers tokens: clients get none until the buffer is sent, \
-               and all measured latencies are wrong.";
-    let change = "in nginx, `proxy_buffering off;`; elsewhere, do not buffer text/event-stream";
-    Some(Remark::warning(seen).because(why).remedy(change))
+    let reason = "A proxy or the server buffers tokens: clients get none until the buffer is sent, \
+                  and all measured latencies are wrong.";
+    let remedy = "in nginx, `proxy_buffering off;`; elsewhere, do not buffer text/event-stream";
+    Some(Remark::warning(observation).because(reason).remedy(remedy))
 }

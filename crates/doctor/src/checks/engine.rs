@@ -5,7 +5,7 @@ use crate::finding::{FindingSeverity, Remark};
 use crate::interpretation::VllmVersion;
 use tokenweir_core::routing::PolicyKind;
 
-/// The first version that can limit its queue.
+/// The first version of vLLM that can limit the queue of its engine.
 const QUEUE_LIMIT_SINCE: VllmVersion = VllmVersion(0, 32);
 
 pub(super) fn sleep(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
@@ -13,9 +13,9 @@ pub(super) fn sleep(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
         return Vec::new();
     }
     let remark = Remark::warning("its engine sleeps: its weights are not on the GPU");
-    let why = "The gateway sends no requests to it until it is awake.";
+    let reason = "The gateway sends no requests to it until it is awake.";
     let wake = format!("curl -X POST {}/wake_up", backend.url);
-    vec![remark.because(why).remedy(wake)]
+    vec![remark.because(reason).remedy(wake)]
 }
 
 pub(super) fn prefix_caching(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
@@ -26,38 +26,41 @@ pub(super) fn prefix_caching(backend: &BackendFacts, facts: &DoctorFacts) -> Vec
         matches!(facts.config.policy, PolicyKind::KvAware | PolicyKind::PrefixAffinity);
     let severity = if uses_prefixes { FindingSeverity::Warning } else { FindingSeverity::Note };
     let remark = Remark::new(severity, "prefix caching is off");
-    let why = "Every prompt is computed completely, even if it shares a prefix with an earlier \
-               one. Routing by prefix then has no effect.";
-    vec![remark.because(why).remedy("vllm serve --enable-prefix-caching")]
+    let reason = "Every prompt is computed completely, even if it shares a prefix with an earlier \
+                  one. Routing by prefix then has no effect.";
+    vec![remark.because(reason).remedy("vllm serve --enable-prefix-caching")]
 }
 
-/// vLLM does not report the limit of its queue, only the number of requests that it rejected.
+/// Reports that a limit of the queue is unknown. vLLM does not report this limit, only the number
+/// of requests that it rejected because of it.
 pub(super) fn queue_limit(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
     let Some(version) = backend.version_number() else { return Vec::new() };
     if version < QUEUE_LIMIT_SINCE || backend.has_rejected_requests() != Some(false) {
         return Vec::new();
     }
-    let seen = "it has refused no request; whether its queue has a limit cannot be seen";
+    let observation = "it has refused no request; whether its queue has a limit cannot be seen";
     let gateway = match facts.config.max_waiting {
         Some(max_waiting) => format!(
             "The gateway holds requests back while {max_waiting} wait there, other clients do not."
         ),
         None => "The gateway does not hold requests back either (admission).".to_owned(),
     };
-    let why = format!("By default vLLM queues without a limit and never answers 503. {gateway}");
-    vec![Remark::note(seen).because(why).remedy("vllm serve --max-num-queued-reqs 64")]
+    let reason = format!("By default vLLM queues without a limit and never answers 503. {gateway}");
+    vec![Remark::note(observation).because(reason).remedy("vllm serve --max-num-queued-reqs 64")]
 }
 
 impl BackendFacts {
-    /// A setting of the KV cache, from the labels of `vllm:cache_config_info`.
+    /// A setting of the KV cache, from the labels of `vllm:cache_config_info`. `None`: unknown.
     pub(crate) fn cache_setting(&self, name: &str) -> Option<String> {
         let page = std::str::from_utf8(self.page()?).ok()?;
         let mut lines = page.lines();
         let line = lines.find(|line| line.starts_with("vllm:cache_config_info{"))?;
-        let at =
-            |before: &str| line.find(&format!("{before}{name}=\"")).map(|at| at + before.len());
-        let rest = line.get(at(",").or_else(|| at("{"))? + name.len() + 2..)?;
-        Some(rest.split('"').next()?.to_owned())
+        let label_start = |separator: &str| {
+            line.find(&format!("{separator}{name}=\"")).map(|start| start + separator.len())
+        };
+        let label_start = label_start(",").or_else(|| label_start("{"))?;
+        let value = line.get(label_start + name.len() + 2..)?;
+        Some(value.split('"').next()?.to_owned())
     }
 
     /// Whether the engine has rejected a request because its queue was full. `None`: its metrics do
@@ -67,6 +70,6 @@ impl BackendFacts {
         let series =
             page.lines().filter(|line| line.starts_with("vllm:admission_rejections_total{"));
         let values = series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-        values.map(|value| value > 0.0).reduce(|some, other| some || other)
+        values.map(|value| value > 0.0).reduce(|first, second| first || second)
     }
 }

@@ -9,12 +9,12 @@ use tokenweir_core::model::ServedModel;
 
 pub(super) fn fleet(facts: &DoctorFacts) -> Vec<Remark> {
     let mut remarks = Vec::new();
-    // The backends of a gateway whose status cannot be read are unknown.
+    // If the status of the gateway cannot be read, its backends are unknown.
     let is_known = !matches!(&facts.gateway, Some(gateway) if !is_gateway_readable(gateway));
     if facts.backends.is_empty() && is_known {
         let remark = Remark::error("there is no backend");
-        let change = "add `backends` or `discovery` to the configuration, or give --backend";
-        remarks.push(remark.because("The gateway answers all requests with 503.").remedy(change));
+        let remedy = "add `backends` or `discovery` to the configuration, or give --backend";
+        remarks.push(remark.because("The gateway answers all requests with 503.").remedy(remedy));
     }
     remarks.extend(check_versions(&facts.backends));
     remarks.extend(check_adapters(&facts.backends));
@@ -26,6 +26,7 @@ fn is_gateway_readable(gateway: &Result<GatewayFacts, GatherError>) -> bool {
     gateway.as_ref().is_ok_and(|gateway| gateway.status.is_ok())
 }
 
+/// Reports backends of different versions.
 fn check_versions(backends: &[BackendFacts]) -> Option<Remark> {
     let backends = backends.iter().filter(|backend| backend.is_backend());
     let versions =
@@ -36,9 +37,9 @@ fn check_versions(backends: &[BackendFacts]) -> Option<Remark> {
     }
     let remark =
         Remark::note(format!("backends run different versions: {}", format_groups(&by_version)));
-    let why = "A request that one backend serves may be refused by another, and latencies differ \
-               for reasons other than load.";
-    Some(remark.because(why).remedy("upgrade all of them to one version"))
+    let reason = "A request that one backend serves may be refused by another, and latencies \
+                  differ for reasons other than load.";
+    Some(remark.because(reason).remedy("upgrade all of them to one version"))
 }
 
 /// Reports LoRA adapters that only some of the backends with their base model serve.
@@ -60,23 +61,24 @@ fn check_adapters(backends: &[BackendFacts]) -> Vec<Remark> {
         listings.iter().filter(|(_, models)| serves(models)).map(|(id, _)| *id).collect()
     };
     let partial = adapters.into_iter().filter_map(|(adapter, serving)| {
-        let able = with_base_model(&adapter);
-        (serving.len() < able.len()).then(|| {
+        let with_base = with_base_model(&adapter);
+        (serving.len() < with_base.len()).then(|| {
             let remark = Remark::warning(format!(
                 "the LoRA adapter {adapter} is on {} of {} backends that have its base model: {}",
                 serving.len(),
-                able.len(),
+                with_base.len(),
                 serving.join(", ")
             ));
-            let why = "Only these backends can serve its requests.";
+            let reason = "Only these backends can serve its requests.";
             remark
-                .because(why)
+                .because(reason)
                 .remedy(format!("vllm serve --enable-lora --lora-modules {adapter}=PATH"))
         })
     });
     partial.collect()
 }
 
+/// Reports models whose maximum context length differs between backends.
 fn check_context_lengths(backends: &[BackendFacts]) -> Vec<Remark> {
     let listings = backends_with_models(backends);
     let mut by_model: BTreeMap<String, BTreeMap<u64, Vec<&str>>> = BTreeMap::new();
@@ -98,18 +100,21 @@ fn check_context_lengths(backends: &[BackendFacts]) -> Vec<Remark> {
         let longest = lengths.keys().max().copied().unwrap_or_default();
         let groups = format_groups(&lengths);
         let remark = Remark::warning(format!("max_model_len of {model} differs: {groups}"));
-        let why = "A prompt that one backend accepts is refused by another (400), depending on the \
-                   routing decision.";
-        remark.because(why).remedy(format!("vllm serve --max-model-len {longest}, on all of them"))
+        let reason = "A prompt that one backend accepts is refused by another (400), depending on \
+                      the routing decision.";
+        remark
+            .because(reason)
+            .remedy(format!("vllm serve --max-model-len {longest}, on all of them"))
     };
     different.map(remark).collect()
 }
 
+/// The backends with a readable model list, and their models.
 fn backends_with_models(backends: &[BackendFacts]) -> Vec<(&str, Arc<[ServedModel]>)> {
     backends.iter().filter_map(|backend| Some((backend.id.as_str(), backend.served()?))).collect()
 }
 
-/// Groups backend ids by a value.
+/// Groups pairs of a value and a backend name by the value.
 fn group_by_value<'a, T: Ord>(
     values: impl Iterator<Item = (T, &'a str)>,
 ) -> BTreeMap<T, Vec<&'a str>> {

@@ -24,21 +24,21 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
     let status = match &gateway.status {
         Ok(status) => status,
         Err(problem) => {
-            let change = if problem.contains("401") {
+            let remedy = if problem.contains("401") {
                 "set TOKENWEIR_ADMIN_TOKEN to the token of access.admin_token"
             } else {
                 "give the URL of the admin port of tokenweir"
             };
             let remark = Remark::error(format!("{} {problem}", gateway.url));
-            return vec![remark.because("The state of the gateway is unknown.").remedy(change)];
+            return vec![remark.because("The state of the gateway is unknown.").remedy(remedy)];
         }
     };
     let mut remarks = Vec::new();
     if let Some(problem) = &gateway.config_problem {
         let remark = Remark::note(format!("its configuration cannot be read: {problem}"));
-        let why = "The checks assumed the default configuration.";
-        let change = "use the doctor of the same version as the gateway";
-        remarks.push(remark.because(why).remedy(change));
+        let reason = "The checks assumed the default configuration.";
+        let remedy = "use the doctor of the same version as the gateway";
+        remarks.push(remark.because(reason).remedy(remedy));
     }
     if status["ready"] == false {
         let remark = Remark::error(
@@ -49,16 +49,18 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
     }
     if status["config_reloads"]["last_successful"] == false {
         let remark = Remark::warning("the last reload of its configuration failed");
-        let why = "The previous configuration stays active, and a restart would fail.";
-        remarks.push(remark.because(why).remedy("tokenweir check FILE"));
+        let reason = "The previous configuration stays active, and a restart would fail.";
+        remarks.push(remark.because(reason).remedy("tokenweir check FILE"));
     }
     let count = |path: &str| status.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     let failed = count("/spans/failed");
     if failed > 0 {
-        let seen =
+        let observation =
             format!("{failed} spans did not reach the collector, {} did", count("/spans/exported"));
-        let why = "Traces have gaps. The log of the gateway has the reason.";
-        remarks.push(Remark::warning(seen).because(why).remedy("tokenweir doctor --config FILE"));
+        let reason = "Traces have gaps. The log of the gateway has the reason.";
+        remarks.push(
+            Remark::warning(observation).because(reason).remedy("tokenweir doctor --config FILE"),
+        );
     }
     let backends = status["backends"].as_array().into_iter().flatten();
     remarks.extend(backends.filter_map(backend_remark));
@@ -76,8 +78,8 @@ fn backend_remark(backend: &Value) -> Option<Remark> {
     let breaker = backend["breaker"].as_str().unwrap_or("closed");
     if breaker != "closed" {
         let remark = Remark::warning(format!("the circuit breaker of {name} is {breaker}"));
-        let why = "Recent requests failed there. The gateway sends it few requests or none.";
-        return Some(remark.because(why).remedy("check the log of vLLM there"));
+        let reason = "Recent requests failed there. The gateway sends it few requests or none.";
+        return Some(remark.because(reason).remedy("check the log of vLLM there"));
     }
     let error = backend["scrape_error"].as_str()?;
     let remark = Remark::warning(format!("the gateway cannot use the metrics of {name}: {error}"));
@@ -86,31 +88,31 @@ fn backend_remark(backend: &Value) -> Option<Remark> {
 
 pub(super) fn traces(facts: &DoctorFacts) -> Vec<Remark> {
     let Some(collector) = &facts.collector else {
-        // The environment variables of a remote gateway are unknown.
+        // A running gateway may have a collector from its environment variables, which are unknown.
         if !facts.is_configured || facts.gateway.is_some() {
             return Vec::new();
         }
         let remark = Remark::note("no trace collector is configured");
-        let why = "The cause of one slow request is then known only from its log line.";
-        let change = "tracing.endpoint: http://127.0.0.1:4317, or OTEL_EXPORTER_OTLP_ENDPOINT";
-        return vec![remark.because(why).remedy(change)];
+        let reason = "The cause of one slow request is then known only from its log line.";
+        let remedy = "tracing.endpoint: http://127.0.0.1:4317, or OTEL_EXPORTER_OTLP_ENDPOINT";
+        return vec![remark.because(reason).remedy(remedy)];
     };
     let endpoint = &collector.endpoint;
     if let Some(problem) = &collector.problem {
-        let seen = format!(
+        let observation = format!(
             "the collector at {endpoint} does not take spans ({}): {problem}",
             collector.protocol
         );
-        let why = "Spans are lost. Port 4317 usually serves grpc, and 4318 http/protobuf.";
-        let change = "correct tracing.endpoint or tracing.protocol, or start the collector";
-        return vec![Remark::error(seen).because(why).remedy(change)];
+        let reason = "Spans are lost. Port 4317 usually serves grpc, and 4318 http/protobuf.";
+        let remedy = "correct tracing.endpoint or tracing.protocol, or start the collector";
+        return vec![Remark::error(observation).because(reason).remedy(remedy)];
     }
     if !facts.backends.iter().any(|backend| backend.is_vllm() && !backend.is_rust_front_end()) {
         return Vec::new();
     }
     let remark = Remark::note("whether the engines send spans of their own cannot be seen");
-    let why = "With such spans, time in the queue and in prefill is part of the same trace.";
-    vec![remark.because(why).remedy(format!("vllm serve --otlp-traces-endpoint {endpoint}"))]
+    let reason = "With such spans, time in the queue and in prefill is part of the same trace.";
+    vec![remark.because(reason).remedy(format!("vllm serve --otlp-traces-endpoint {endpoint}"))]
 }
 
 impl DoctorFacts {

@@ -13,14 +13,14 @@ pub(super) fn metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     if backend.load().is_some() {
         return Vec::new();
     }
-    let seen = match &backend.metrics {
+    let observation = match &backend.metrics {
         Err(error) => format!("/metrics: {error}"),
         Ok(answer) if !answer.is_ok() => format!("/metrics answers {}", answer.status),
         Ok(_) => "/metrics has no page with the load of an engine".to_owned(),
     };
-    let why = "The gateway routes by its own requests in flight there. It sees neither the queue \
-               nor the KV cache.";
-    let remark = Remark::error(seen).because(why);
+    let reason = "The gateway routes by its own requests in flight there. It sees neither the \
+                  queue nor the KV cache.";
+    let remark = Remark::error(observation).because(reason);
     vec![match metrics_flag_hint(server) {
         Some(flag) => remark.remedy(flag),
         None => remark,
@@ -36,8 +36,8 @@ pub(super) fn engine_metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Rem
         } else {
             FindingSeverity::Note
         };
-        let seen = format!("its metrics page lacks the engine metric {}", signal.name);
-        let remark = Remark::new(severity, seen).because(to_sentence(signal.lost()?));
+        let observation = format!("its metrics page lacks the engine metric {}", signal.name);
+        let remark = Remark::new(severity, observation).because(to_sentence(signal.lost()?));
         Some(match signal.unlock(server) {
             Some(unlock) => remark.remedy(unlock),
             None if backend.is_rust_front_end() => remark.remedy(
@@ -56,21 +56,22 @@ pub(super) fn scrape_time(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Re
     match &backend.metrics {
         Ok(answer) if answer.body.len() > max_page => {
             let size = answer.body.len();
-            let seen = format!(
+            let observation = format!(
                 "its metrics page has {size} bytes, more than scrape.max_page ({max_page})"
             );
-            let why = "The gateway does not read it, and routes without it.";
-            remarks.push(Remark::error(seen).because(why).remedy("raise scrape.max_page"));
+            let reason = "The gateway does not read it, and routes without it.";
+            remarks
+                .push(Remark::error(observation).because(reason).remedy("raise scrape.max_page"));
         }
         Ok(answer) if answer.took * 2 > scrape_timeout => {
             let took = answer.took.as_secs_f64();
-            let seen = format!("its metrics page took {took:.1} s");
-            let why = format!(
+            let observation = format!("its metrics page took {took:.1} s");
+            let reason = format!(
                 "The gateway waits {scrape_timeout:?} (scrape.timeout). vLLM renders the page in \
                  the process that serves requests, so it is as slow for requests."
             );
-            let change = "give vLLM's API server its own CPU core, or raise --api-server-count";
-            remarks.push(Remark::warning(seen).because(why).remedy(change));
+            let remedy = "give vLLM's API server its own CPU core, or raise --api-server-count";
+            remarks.push(Remark::warning(observation).because(reason).remedy(remedy));
         }
         Err(GatherError::TooLarge) => {
             remarks.push(
@@ -83,9 +84,9 @@ pub(super) fn scrape_time(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Re
     remarks
 }
 
-/// Makes a sentence of a clause: with a capital letter and a full stop.
-fn to_sentence(words: &str) -> String {
-    let mut letters = words.chars();
+/// Makes a sentence of a clause: adds a capital letter and a full stop.
+fn to_sentence(clause: &str) -> String {
+    let mut letters = clause.chars();
     let first = letters.next().map(|first| first.to_uppercase().to_string());
     format!("{}{}.", first.unwrap_or_default(), letters.as_str())
 }

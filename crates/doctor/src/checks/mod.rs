@@ -15,76 +15,78 @@ mod tests;
 use super::facts::{BackendFacts, DoctorFacts};
 use super::finding::{Finding, Remark};
 
-/// One check.
+/// One check: a row of [`CHECKS`].
 pub struct DoctorCheck {
     /// The name in reports.
     pub name: &'static str,
+    /// For which facts the check runs.
     scope: CheckScope,
 }
 
 type BackendCheck = fn(&BackendFacts, &DoctorFacts) -> Vec<Remark>;
 
 enum CheckScope {
-    /// For each backend that responds and is no listener of a gateway.
+    /// The check runs for each backend that responds and is no listener of a gateway.
     ReachedBackends(BackendCheck),
-    /// For each address, including addresses that do not respond.
-    Any(BackendCheck),
-    /// Once, for all facts.
-    All(fn(&DoctorFacts) -> Vec<Remark>),
+    /// The check runs for each configured backend, even if it does not respond or is a listener of
+    /// a gateway.
+    AllBackends(BackendCheck),
+    /// The check runs once, for all facts.
+    Once(fn(&DoctorFacts) -> Vec<Remark>),
 }
 
-const fn reached(name: &'static str, check: BackendCheck) -> DoctorCheck {
+const fn for_reached_backends(name: &'static str, check: BackendCheck) -> DoctorCheck {
     DoctorCheck { name, scope: CheckScope::ReachedBackends(check) }
 }
 
-const fn any(name: &'static str, check: BackendCheck) -> DoctorCheck {
-    DoctorCheck { name, scope: CheckScope::Any(check) }
+const fn for_all_backends(name: &'static str, check: BackendCheck) -> DoctorCheck {
+    DoctorCheck { name, scope: CheckScope::AllBackends(check) }
 }
 
-const fn all(name: &'static str, check: fn(&DoctorFacts) -> Vec<Remark>) -> DoctorCheck {
-    DoctorCheck { name, scope: CheckScope::All(check) }
+const fn once(name: &'static str, check: fn(&DoctorFacts) -> Vec<Remark>) -> DoctorCheck {
+    DoctorCheck { name, scope: CheckScope::Once(check) }
 }
 
 /// All checks, in the order of reports.
 pub const CHECKS: [DoctorCheck; 28] = [
-    any("reachable", reachability::reachable),
-    reached("health", reachability::health),
-    any("server", reachability::server),
-    reached("version", reachability::version),
-    any("key", reachability::key),
-    reached("models", reachability::models),
-    reached("metrics", metrics::metrics),
-    reached("engine_metrics", metrics::engine_metrics),
-    reached("scrape_time", metrics::scrape_time),
-    reached("sleep", engine::sleep),
-    reached("prefix_caching", engine::prefix_caching),
-    reached("queue_limit", engine::queue_limit),
-    reached("exposed", exposure::exposed),
-    reached("unauthenticated", exposure::unauthenticated),
-    reached("clock", connection::clock),
-    reached("keep_alive", connection::keep_alive),
-    reached("intermediary", connection::intermediary),
-    reached("stream", connection::stream),
-    reached("request_id", optional_features::request_id),
-    reached("cached_tokens", optional_features::cached_tokens),
-    reached("engine_times", optional_features::engine_times),
-    reached("forced_usage", optional_features::forced_usage),
-    all("not_probed", optional_features::not_probed),
-    all("fleet", fleet::fleet),
-    all("named_models", configuration::named_models),
-    all("open_ports", configuration::open_ports),
-    all("gateway", gateway::gateway),
-    all("traces", gateway::traces),
+    for_all_backends("reachable", reachability::reachable),
+    for_reached_backends("health", reachability::health),
+    for_all_backends("server", reachability::server),
+    for_reached_backends("version", reachability::version),
+    for_all_backends("key", reachability::key),
+    for_reached_backends("models", reachability::models),
+    for_reached_backends("metrics", metrics::metrics),
+    for_reached_backends("engine_metrics", metrics::engine_metrics),
+    for_reached_backends("scrape_time", metrics::scrape_time),
+    for_reached_backends("sleep", engine::sleep),
+    for_reached_backends("prefix_caching", engine::prefix_caching),
+    for_reached_backends("queue_limit", engine::queue_limit),
+    for_reached_backends("exposed", exposure::exposed),
+    for_reached_backends("unauthenticated", exposure::unauthenticated),
+    for_reached_backends("clock", connection::clock),
+    for_reached_backends("keep_alive", connection::keep_alive),
+    for_reached_backends("intermediary", connection::intermediary),
+    for_reached_backends("stream", connection::stream),
+    for_reached_backends("request_id", optional_features::request_id),
+    for_reached_backends("cached_tokens", optional_features::cached_tokens),
+    for_reached_backends("engine_times", optional_features::engine_times),
+    for_reached_backends("forced_usage", optional_features::forced_usage),
+    once("not_probed", optional_features::not_probed),
+    once("fleet", fleet::fleet),
+    once("named_models", configuration::named_models),
+    once("open_ports", configuration::open_ports),
+    once("gateway", gateway::gateway),
+    once("traces", gateway::traces),
 ];
 
 /// Runs all checks. Findings are sorted by severity, the highest first. Equal findings about
-/// several backends are merged into one.
+/// several backends are merged into one finding.
 pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for check in &CHECKS {
         for (backend, remark) in check.remarks(facts) {
-            let same = findings.iter_mut().find(|finding| finding.matches(check.name, &remark));
-            match (same, backend) {
+            let equal = findings.iter_mut().find(|finding| finding.matches(check.name, &remark));
+            match (equal, backend) {
                 (Some(finding), Some(id)) => finding.backends.push(id),
                 (Some(_), None) => {}
                 (None, backend) => findings.push(Finding::new(check.name, remark, backend)),
@@ -97,9 +99,10 @@ pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
 }
 
 impl DoctorCheck {
-    /// Runs the check. Each remark has the id of its backend, if it is about one.
+    /// Runs the check. Each remark is returned with the name of the backend that it is about.
+    /// `None`: the remark is about the deployment as a whole.
     fn remarks(&self, facts: &DoctorFacts) -> Vec<(Option<String>, Remark)> {
-        let for_backends = |check: BackendCheck, with_unreached: bool| {
+        let run_for_backends = |check: BackendCheck, with_unreached: bool| {
             let backends = facts.backends.iter();
             let backends = backends.filter(move |backend| with_unreached || backend.is_backend());
             let remarks = backends.flat_map(|backend| {
@@ -108,9 +111,9 @@ impl DoctorCheck {
             remarks.collect()
         };
         match self.scope {
-            CheckScope::ReachedBackends(check) => for_backends(check, false),
-            CheckScope::Any(check) => for_backends(check, true),
-            CheckScope::All(check) => {
+            CheckScope::ReachedBackends(check) => run_for_backends(check, false),
+            CheckScope::AllBackends(check) => run_for_backends(check, true),
+            CheckScope::Once(check) => {
                 check(facts).into_iter().map(|remark| (None, remark)).collect()
             }
         }
@@ -119,21 +122,22 @@ impl DoctorCheck {
 
 impl Finding {
     fn new(check: &'static str, remark: Remark, backend: Option<String>) -> Self {
-        let Remark { severity, observation: seen, reason: why, remedy: change } = remark;
+        let Remark { severity, observation, reason, remedy } = remark;
         Self {
             check,
             severity,
             backends: backend.into_iter().collect(),
-            observation: seen,
-            reason: why,
-            remedy: change,
+            observation,
+            reason,
+            remedy,
         }
     }
 
+    /// Whether the finding equals a remark of a check, apart from the backends.
     fn matches(&self, check: &str, remark: &Remark) -> bool {
-        let Remark { severity, observation: seen, reason: why, remedy: change } = remark;
+        let Remark { severity, observation, reason, remedy } = remark;
         self.check == check
             && (self.severity, &self.observation, &self.reason, &self.remedy)
-                == (*severity, seen, why, change)
+                == (*severity, observation, reason, remedy)
     }
 }

@@ -5,7 +5,7 @@ use crate::finding::Remark;
 use crate::gather::REQUEST_ID_HEADER;
 use crate::interpretation::VllmVersion;
 
-/// The first version that can report the engine times of a request.
+/// The first version of vLLM that can report the engine times of a request.
 const ENGINE_TIMES_SINCE: VllmVersion = VllmVersion(0, 25);
 
 pub(super) fn request_id(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
@@ -14,9 +14,9 @@ pub(super) fn request_id(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark>
         return Vec::new();
     }
     let remark = Remark::note("its responses do not carry the request id");
-    let why = "The gateway sends x-request-id and adds it to responses itself. Clients that \
-               connect to the backend directly cannot match a request to a log line.";
-    vec![remark.because(why).remedy("vllm serve --enable-request-id-headers")]
+    let reason = "The gateway sends x-request-id and adds it to responses itself. Clients that \
+                  connect to the backend directly cannot match a request to a log line.";
+    vec![remark.because(reason).remedy("vllm serve --enable-request-id-headers")]
 }
 
 pub(super) fn cached_tokens(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
@@ -27,9 +27,9 @@ pub(super) fn cached_tokens(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Rema
         return Vec::new();
     }
     let remark = Remark::note("its usage does not report cached prompt tokens");
-    let why = "The gateway can only estimate how long a prefix stays in the cache, and cached \
-               tokens are missing from its metrics, spans and log.";
-    vec![remark.because(why).remedy("vllm serve --enable-prompt-tokens-details")]
+    let reason = "The gateway can only estimate how long a prefix stays in the cache, and cached \
+                  tokens are missing from its metrics, spans and log.";
+    vec![remark.because(reason).remedy("vllm serve --enable-prompt-tokens-details")]
 }
 
 pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
@@ -40,22 +40,23 @@ pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remar
         return Vec::new();
     }
     let remark = Remark::note("its responses do not report how long the engine took");
-    let why = "Time in its queue and in prefill is known as a mean of all requests, not of each \
-               slow one. It costs some CPU at high concurrency.";
-    vec![remark.because(why).remedy("vllm serve --enable-per-request-metrics")]
+    let reason = "Time in its queue and in prefill is known as a mean of all requests, not of each \
+                  slow one. It costs some CPU at high concurrency.";
+    vec![remark.because(reason).remedy("vllm serve --enable-per-request-metrics")]
 }
 
-/// Reports usage in every event. The probe does not request continuous usage.
+/// Reports that vLLM adds usage to every event, although the probe does not request continuous
+/// usage.
 pub(super) fn forced_usage(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let Some(probe) = backend.completed_probe() else { return Vec::new() };
     if probe.observed.output_events < 2 || probe.observed.counted_event_tokens == 0 {
         return Vec::new();
     }
     let remark = Remark::note("it adds usage to every event of every stream");
-    let why = "Clients that did not request usage get an event without choices, which some cannot \
-               parse, and every event is about 90 bytes longer. The gateway gets its counts \
-               without this flag.";
-    vec![remark.because(why).remedy("start vLLM without --enable-force-include-usage")]
+    let reason = "Clients that did not request usage get an event without choices, which some \
+                  cannot parse, and every event is about 90 bytes longer. The gateway gets its \
+                  counts without this flag.";
+    vec![remark.because(reason).remedy("start vLLM without --enable-force-include-usage")]
 }
 
 pub(super) fn not_probed(facts: &DoctorFacts) -> Vec<Remark> {
@@ -66,13 +67,13 @@ pub(super) fn not_probed(facts: &DoctorFacts) -> Vec<Remark> {
         return Vec::new();
     }
     let remark = Remark::note("no probe request was sent");
-    let why = "Only a probe of 16 tokens shows whether streams arrive token by token, and what \
-               usage contains.";
-    vec![remark.because(why).remedy("tokenweir doctor --probe …")]
+    let reason = "Only a probe of 16 tokens shows whether streams arrive token by token, and what \
+                  usage contains.";
+    vec![remark.because(reason).remedy("tokenweir doctor --probe …")]
 }
 
 impl BackendFacts {
-    /// The probe, if vLLM answered it with a complete stream.
+    /// The probe. `None`: no probe was sent, or vLLM did not respond with a complete stream.
     fn completed_probe(&self) -> Option<&StreamProbe> {
         let probe = self.probe.as_ref()?.as_ref().ok()?;
         let is_complete = probe.observed.is_stream && probe.observed.is_complete;

@@ -6,10 +6,11 @@ use crate::interpretation::{GatewayListener, VllmVersion, is_refusal};
 use http::StatusCode;
 use tokenweir_core::dialect::EngineKind;
 
-/// The oldest version of vLLM whose metrics the gateway knows, and the newest that was tested.
+/// The oldest version of vLLM whose metrics the gateway knows.
 const OLDEST_SUPPORTED: VllmVersion = VllmVersion(0, 6);
+/// The newest version of vLLM with which the gateway was tested.
 const NEWEST_TESTED: VllmVersion = VllmVersion(0, 33);
-/// The first version with the present engine and metrics.
+/// The first version of vLLM with the current engine and the current metric names.
 const CURRENT_METRICS_SINCE: VllmVersion = VllmVersion(0, 12);
 
 pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
@@ -20,11 +21,12 @@ pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rema
         let remark = remark.because("This machine cannot check the backend.");
         return vec![remark.remedy("run the doctor on the machine of the gateway")];
     }
-    let (why, change) = advice(backend, error);
-    vec![Remark::error(error.to_string()).because(why).remedy(change)]
+    let (reason, remedy) = connection_advice(backend, error);
+    vec![Remark::error(error.to_string()).because(reason).remedy(remedy)]
 }
 
-fn advice(backend: &BackendFacts, error: &GatherError) -> (&'static str, String) {
+/// The reason and the remedy of a connection error.
+fn connection_advice(backend: &BackendFacts, error: &GatherError) -> (&'static str, String) {
     let (host, _) = backend.url.host_and_port();
     let authority = backend.url.authority();
     match error {
@@ -67,9 +69,9 @@ pub(super) fn health(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
         }
         Ok(answer) if !answer.is_ok() => {
             let remark = Remark::error(format!("/health answers {}", answer.status));
-            let why = "The gateway sends no requests to it. vLLM answers 503 when its engine is \
-                       dead.";
-            vec![remark.because(why).remedy("check the log of vLLM, and restart it")]
+            let reason = "The gateway sends no requests to it. vLLM answers 503 when its engine is \
+                          dead.";
+            vec![remark.because(reason).remedy("check the log of vLLM, and restart it")]
         }
         _ => Vec::new(),
     }
@@ -80,7 +82,7 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
         return Vec::new();
     }
     if let Some(listener) = backend.gateway_listener() {
-        let (seen, change) = match listener {
+        let (observation, remedy) = match listener {
             GatewayListener::Clients => (
                 "this is the client port of a tokenweir gateway",
                 "give --admin with the URL of its admin port".to_owned(),
@@ -90,8 +92,9 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
                 format!("tokenweir doctor --admin {}", backend.url),
             ),
         };
-        let why = "It is no backend. With --admin, the doctor checks the backends of the gateway.";
-        return vec![Remark::error(seen).because(why).remedy(change)];
+        let reason =
+            "It is no backend. With --admin, the doctor checks the backends of the gateway.";
+        return vec![Remark::error(observation).because(reason).remedy(remedy)];
     }
     match backend.server() {
         Some(EngineKind::Vllm) => Vec::new(),
@@ -99,7 +102,7 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
             let remark = Remark::note(format!("is not vLLM but {}", server_name(other)));
             vec![remark.because("The gateway supports it. Checks that need vLLM were skipped.")]
         }
-        // A server that requires a key may be an inference server.
+        // A server that requires a key may be an inference server. The check `key` reports it.
         None if backend.is_key_required() => Vec::new(),
         None => {
             let health = backend.health.as_ref().ok().filter(|answer| !answer.is_ok());
@@ -109,8 +112,8 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
                  metrics that are understood{}",
                 health.unwrap_or_default()
             ));
-            let why = "Requests that are sent to it would fail.";
-            vec![remark.because(why).remedy("give the URL of vLLM, without a path")]
+            let reason = "Requests that are sent to it would fail.";
+            vec![remark.because(reason).remedy("give the URL of vLLM, without a path")]
         }
     }
 }
@@ -137,7 +140,7 @@ pub(super) fn version(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
         let remark = Remark::note(format!("has the version `{text}`, which is no version of vLLM"));
         return vec![remark.because("Its features are unknown.")];
     };
-    let (severity, why) = if version < OLDEST_SUPPORTED {
+    let (severity, reason) = if version < OLDEST_SUPPORTED {
         (
             FindingSeverity::Warning,
             "This gateway was not tested with it, and may not understand its metrics.",
@@ -149,7 +152,7 @@ pub(super) fn version(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     } else {
         return Vec::new();
     };
-    let remark = Remark::new(severity, format!("runs vLLM {text}")).because(why);
+    let remark = Remark::new(severity, format!("runs vLLM {text}")).because(reason);
     vec![if version < CURRENT_METRICS_SINCE {
         remark.remedy("pip install --upgrade vllm")
     } else {
@@ -167,23 +170,27 @@ pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
         } else {
             Remark::error(format!("its key cannot be read: {reason}"))
         };
-        let why = "Without the key, the backend refuses its model list and all requests.";
-        return vec![remark.because(why).remedy("set the key where the doctor runs")];
+        let reason = "Without the key, the backend refuses its model list and all requests.";
+        return vec![remark.because(reason).remedy("set the key where the doctor runs")];
     }
     let Ok(models) = &backend.models else { return Vec::new() };
     match (&backend.key, is_refusal(models.status)) {
         (TargetKey::Known(_), true) => {
             let remark = Remark::error(format!("refuses the key: {}", models.status));
-            let why = "Every request through the gateway would be refused.";
-            vec![remark.because(why).remedy("give the key that vLLM was started with (--api-key)")]
+            let reason = "Every request through the gateway would be refused.";
+            vec![
+                remark
+                    .because(reason)
+                    .remedy("give the key that vLLM was started with (--api-key)"),
+            ]
         }
         (_, true) => {
             let remark =
                 Remark::error(format!("requires a key: /v1/models answers {}", models.status));
-            let why = "The gateway cannot read its models, and has no key to send.";
-            let change = "set VLLM_API_KEY here; in the configuration, \
-                          `api_key: { env: VLLM_API_KEY }` of this backend";
-            vec![remark.because(why).remedy(change)]
+            let reason = "The gateway cannot read its models, and has no key to send.";
+            let remedy = "set VLLM_API_KEY here; in the configuration, `api_key: { env: \
+                          VLLM_API_KEY }` of this backend";
+            vec![remark.because(reason).remedy(remedy)]
         }
         (key @ (TargetKey::Known(_) | TargetKey::None), false)
             if !backend.is_key_required() && backend.is_vllm() =>
@@ -191,8 +198,8 @@ pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
             let suffix =
                 if matches!(key, TargetKey::Known(_)) { ", although one was sent" } else { "" };
             let remark = Remark::note(format!("serves without a key{suffix}"));
-            let why = "Any client that reaches its port can use it without the gateway.";
-            vec![remark.because(why).remedy("vllm serve --api-key KEY, or VLLM_API_KEY=KEY")]
+            let reason = "Any client that reaches its port can use it without the gateway.";
+            vec![remark.because(reason).remedy("vllm serve --api-key KEY, or VLLM_API_KEY=KEY")]
         }
         _ => Vec::new(),
     }
@@ -202,13 +209,13 @@ pub(super) fn models(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     if backend.server().is_none() || backend.served().is_some_and(|models| !models.is_empty()) {
         return Vec::new();
     }
-    let seen = match &backend.models {
+    let observation = match &backend.models {
         Err(error) => format!("/v1/models: {error}"),
-        // The check `key` reports this.
+        // The check `key` reports a missing or wrong key.
         Ok(answer) if is_refusal(answer.status) => return Vec::new(),
         Ok(answer) if !answer.is_ok() => format!("/v1/models answers {}", answer.status),
         Ok(_) => "/v1/models lists no model".to_owned(),
     };
-    let why = "The gateway does not know its models, and sends it requests for any model.";
-    vec![Remark::warning(seen).because(why)]
+    let reason = "The gateway does not know its models, and sends it requests for any model.";
+    vec![Remark::warning(observation).because(reason)]
 }

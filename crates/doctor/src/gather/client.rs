@@ -1,4 +1,4 @@
-//! An HTTP client for one server, based on the gateway's own client. It reads complete responses.
+//! An HTTP client for one server, based on the HTTP client of the gateway.
 
 use super::target::{GatherOptions, GatherTarget};
 use crate::facts::{GatherError, GatherResult, GatheredResponse, TargetKey};
@@ -17,7 +17,7 @@ use tokenweir_net::idle_pool::IdlePool;
 /// Maximum size of a response body, in bytes.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
 
-/// An additional request header.
+/// An additional request header. `None`: no additional header.
 pub type ExtraHeader = Option<(HeaderName, HeaderValue)>;
 
 /// A client for one server.
@@ -27,20 +27,22 @@ pub struct ServerClient {
     /// Idle connections to the server.
     idle: IdlePool,
     url: BackendAddress,
+    /// The `Authorization` header. `None`: requests have no key.
     key: Option<HeaderValue>,
+    /// Time limit for a complete response.
     timeout: Duration,
 }
 
 impl ServerClient {
-    /// A client that keeps idle connections for the default time of the gateway's client.
-    pub fn to(target: &GatherTarget, plan: &GatherOptions) -> Self {
-        let limits = HttpClientTimeouts {
-            connect: plan.timeout,
-            response_headers: plan.timeout,
+    /// Creates a client that keeps idle connections for the default time of the gateway.
+    pub fn to(target: &GatherTarget, options: &GatherOptions) -> Self {
+        let timeouts = HttpClientTimeouts {
+            connect: options.timeout,
+            response_headers: options.timeout,
             ..HttpClientTimeouts::default()
         };
-        let client = HttpClient::with_tls(limits, plan.outbound.clone());
-        Self::new(client, target, plan.timeout)
+        let client = HttpClient::with_tls(timeouts, options.outbound.clone());
+        Self::new(client, target, options.timeout)
     }
 
     pub(super) fn new(client: HttpClient, target: &GatherTarget, timeout: Duration) -> Self {
@@ -56,7 +58,7 @@ impl ServerClient {
         Self { key: None, ..self.clone() }
     }
 
-    /// Time limit for each response.
+    /// Time limit for each complete response.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -71,11 +73,18 @@ impl ServerClient {
         self.request(Method::GET, path, None).await
     }
 
-    /// Sends a request without a body and reads the whole response, within the time limit.
-    pub async fn request(&self, method: Method, path: &str, more: ExtraHeader) -> GatherResult {
+    /// Sends a request without a body and reads the complete response. Both must be complete within
+    /// the time limit.
+    pub async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        extra_header: ExtraHeader,
+    ) -> GatherResult {
         let exchange = async {
             let (start, wall_start) = (clock::now(), clock::wall_time());
-            let (head, body) = self.send(method, path, more, Bytes::new()).await?.into_parts();
+            let (head, body) =
+                self.send(method, path, extra_header, Bytes::new()).await?.into_parts();
             let wall_head = clock::wall_time();
             let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|error| {
                 if error.is::<LengthLimitError>() {
@@ -95,18 +104,19 @@ impl ServerClient {
         answer.unwrap_or(Err(GatherError::Timeout(self.timeout)))
     }
 
-    /// Sends a request and returns the response head with the unread body. A request on a kept
-    /// connection that the server had closed is sent again.
+    /// Sends a request and returns the response head with the unread body. If the server had closed
+    /// the reused idle connection, the request is sent once more.
     pub(super) async fn send(
         &self,
         method: Method,
         path: &str,
-        more: ExtraHeader,
+        extra_header: ExtraHeader,
         body: Bytes,
     ) -> Result<Response<BackendBody>, GatherError> {
         let path: PathAndQuery =
             path.parse().map_err(|_| GatherError::NotHttp(format!("invalid path: {path}")))?;
-        let request = || self.build_request(method.clone(), &path, more.clone(), body.clone());
+        let request =
+            || self.build_request(method.clone(), &path, extra_header.clone(), body.clone());
         let mut sent = self.client.send(&self.idle, request()).await;
         if matches!(sent, Err(SendError::StaleConnection { .. })) {
             sent = self.client.send(&self.idle, request()).await;
@@ -118,7 +128,7 @@ impl ServerClient {
         &self,
         method: Method,
         path: &PathAndQuery,
-        more: ExtraHeader,
+        extra_header: ExtraHeader,
         body: Bytes,
     ) -> Request<Bytes> {
         let has_body = !body.is_empty();
@@ -128,13 +138,13 @@ impl ServerClient {
         let headers = request.headers_mut();
         headers.insert(HOST, self.url.host_header().clone());
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        // The gateway accepts the same format for metrics. Other pages do not depend on it.
+        // The gateway requests metrics in the same format. Other pages ignore this header.
         headers.insert(ACCEPT, HeaderValue::from_static("text/plain; version=0.0.4"));
         if has_body {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
         headers.extend(self.key.clone().map(|key| (AUTHORIZATION, key)));
-        headers.extend(more);
+        headers.extend(extra_header);
         request
     }
 }

@@ -10,18 +10,18 @@ use tokenweir_core::address::BackendAddress;
 /// The responses of a running gateway.
 #[derive(Debug)]
 pub struct GatewayAnswers {
-    /// The status, or why the gateway did not respond.
+    /// The facts from `/status`, or why the gateway did not respond.
     pub gateway: Result<GatewayFacts, GatherError>,
-    /// The values of its configuration, without their sources, or why they are unknown. `None`: the
-    /// gateway did not respond.
+    /// The values of the configuration from `/config`, without their sources, or why the values are
+    /// unknown. `None`: the gateway did not respond.
     pub config: Option<Result<Value, String>>,
-    /// The names and URLs of its backends.
+    /// The names and URLs of the backends of the gateway, from `/status`.
     pub backends: Vec<(String, BackendAddress)>,
 }
 
 /// Fetches `/status` and `/config` from the admin listener of a gateway.
-pub async fn gateway(target: &GatherTarget, plan: &GatherOptions) -> GatewayAnswers {
-    let client = ServerClient::to(target, plan);
+pub async fn gateway(target: &GatherTarget, options: &GatherOptions) -> GatewayAnswers {
+    let client = ServerClient::to(target, options);
     let (status, view) = match (client.get("/status").await, client.get("/config").await) {
         (Ok(status), view) => (parse_document(&status), view),
         (Err(error), _) => {
@@ -52,14 +52,14 @@ fn parse_backends(status: &Value) -> Vec<(String, BackendAddress)> {
     backends.filter_map(parse).collect()
 }
 
-/// The configuration, without the sources of its values.
+/// The configuration from the document of `/config`, without the sources of its values.
 fn parse_configuration(view: GatherResult) -> Result<Value, String> {
     let view = parse_document(&view.map_err(|error| error.to_string())?)?;
     Ok(bare(view["config"].clone()))
 }
 
-/// Strips the sources from a view of the configuration. Each leaf of a view has a value and a
-/// source.
+/// Removes the sources from the document of `/config`. Each setting of this document is an object
+/// with a `value` and a `source`, which is replaced by its value.
 pub fn bare(value: Value) -> Value {
     match value {
         Value::Object(mut fields) => {

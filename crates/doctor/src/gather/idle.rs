@@ -16,10 +16,13 @@ use tokenweir_core::clock;
 use tokenweir_net::tls::Connector;
 use tower::ServiceExt;
 
-/// Waits up to the time limit for the backend to close an idle connection. `None`: no connection or
-/// no response.
-pub(super) async fn idle(backend: &BackendAddress, plan: &GatherOptions) -> Option<IdleConnection> {
-    let connector = Connector::new(plan.outbound.clone(), plan.timeout);
+/// Opens a connection, reads one response, and waits up to the time limit `options.idle` for the
+/// backend to close the connection. `None`: no connection or no response.
+pub(super) async fn measure_idle_timeout(
+    backend: &BackendAddress,
+    options: &GatherOptions,
+) -> Option<IdleConnection> {
+    let connector = Connector::new(options.outbound.clone(), options.timeout);
     let path = PathAndQuery::from_static("/health");
     let stream = connector.oneshot(backend.uri(&path)).await.ok()?;
     let (mut sender, connection) = http1::handshake(stream).await.ok()?;
@@ -32,24 +35,25 @@ pub(super) async fn idle(backend: &BackendAddress, plan: &GatherOptions) -> Opti
         let answer = sender.send_request(request).await.ok()?;
         answer.into_body().collect().await.ok()
     };
-    let exchange = tokio::time::timeout(plan.timeout, drive_until(connection.as_mut(), exchange));
+    let exchange =
+        tokio::time::timeout(options.timeout, drive_until(connection.as_mut(), exchange));
     exchange.await.ok()??;
-    let since = clock::now();
-    let closed = tokio::time::timeout(plan.idle, connection).await.is_ok();
+    let idle_since = clock::now();
+    let is_closed = tokio::time::timeout(options.idle, connection).await.is_ok();
     // The sender must live until here: dropping it would close the connection on this side.
     drop(sender);
-    let after = clock::now().saturating_duration_since(since);
-    Some(if closed { IdleConnection::Closed(after) } else { IdleConnection::Open(after) })
+    let after = clock::now().saturating_duration_since(idle_since);
+    Some(if is_closed { IdleConnection::Closed(after) } else { IdleConnection::Open(after) })
 }
 
-/// Polls the connection while it waits for `wanted`. If the connection ends first, `wanted` is
-/// awaited alone, for data that has already arrived.
-async fn drive_until<T>(connection: impl Future + Unpin, wanted: impl Future<Output = T>) -> T {
-    let mut wanted = pin!(wanted);
+/// Polls the connection until `exchange` is complete. If the connection ends first, `exchange` is
+/// polled alone, because its data may already have arrived.
+async fn drive_until<T>(connection: impl Future + Unpin, exchange: impl Future<Output = T>) -> T {
+    let mut exchange = pin!(exchange);
     tokio::select! {
         biased;
-        output = &mut wanted => return output,
+        output = &mut exchange => return output,
         _ = connection => {}
     }
-    wanted.await
+    exchange.await
 }

@@ -1,7 +1,6 @@
-//! Gathers facts over the network. All requests are free of side effects: pages are read with
-//! `GET`, and paths with side effects are tested with `OPTIONS`, on which servers perform no
-//! action, never with their own method. The one request that puts load on an engine is the probe,
-//! which is optional.
+//! Gathers facts over the network. No request has a side effect on a backend. Pages are read with
+//! `GET`. Paths whose own method has side effects are tested with `OPTIONS`, for which servers
+//! perform no action. Only the probe puts load on an engine, and it is optional.
 
 mod target;
 
@@ -28,39 +27,39 @@ use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 /// A path that exists on no server.
 pub(super) const UNKNOWN_PATH: &str = "/tokenweir-doctor";
 
-/// The request id of the request for the version.
+/// The request id in the request for `/version`.
 pub(super) const PROBE_REQUEST_ID: HeaderValue = HeaderValue::from_static("tokenweir-doctor");
 /// The header of the request id.
 pub(super) const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
-/// How long the client of this module keeps an idle connection.
+/// Time after which the client of this module closes an idle connection.
 const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Gathers all facts about one backend. It takes as long as all responses together, or as the
-/// measurement of the idle timeout, whichever is longer.
+/// Gathers all facts about one backend. The pages are fetched one after the other, while the idle
+/// timeout is measured on another connection. The probe, if requested, follows. If the backend does
+/// not respond to `/health`, no further request is sent.
 pub async fn gather_backend(target: GatherTarget, options: &GatherOptions) -> BackendFacts {
     let client = build_client(&target, options);
     let health = client.get("/health").await;
     let mut backend = unreached_backend(target);
-    // A server that does not respond to one request is not asked further.
     let is_reached = health.is_ok();
     backend.health = health;
     if !is_reached {
         return backend;
     }
     let pages = fetch_pages(&client, backend);
-    let idle = probe_idle_connection(&client, options);
+    let idle = measure_idle_connection(&client, options);
     let (mut backend, idle) = tokio::join!(pages, idle);
     backend.idle = idle;
     if options.probe {
         let models = backend.served();
         let model = models.as_ref().and_then(|models| models.first());
-        backend.probe = Some(probe::probe(&client, model.map(|model| &*model.id)).await);
+        backend.probe = Some(probe::run_probe(&client, model.map(|model| &*model.id)).await);
     }
     backend
 }
 
-/// Fetches one page.
+/// Fetches one page with `GET`.
 pub async fn page(
     target: &GatherTarget,
     path: &'static str,
@@ -70,16 +69,17 @@ pub async fn page(
 }
 
 fn build_client(target: &GatherTarget, options: &GatherOptions) -> ServerClient {
-    let limits = HttpClientTimeouts {
+    let timeouts = HttpClientTimeouts {
         connect: options.timeout,
         response_headers: options.timeout,
         idle_connection: IDLE_CONNECTION_TIMEOUT,
         ..HttpClientTimeouts::default()
     };
-    let client = HttpClient::with_tls(limits, options.outbound.clone());
+    let client = HttpClient::with_tls(timeouts, options.outbound.clone());
     ServerClient::new(client, target, options.timeout)
 }
 
+/// The facts about a backend to which no request has been sent yet.
 fn unreached_backend(target: GatherTarget) -> BackendFacts {
     BackendFacts {
         id: target.id,
@@ -97,7 +97,7 @@ fn unreached_backend(target: GatherTarget) -> BackendFacts {
     }
 }
 
-/// Fetches all pages one after the other over one connection, as the gateway does.
+/// Fetches all pages one after the other over one reused connection.
 async fn fetch_pages(client: &ServerClient, mut backend: BackendFacts) -> BackendFacts {
     let with_id = Some((REQUEST_ID_HEADER, PROBE_REQUEST_ID));
     backend.version = client.request(Method::GET, "/version", with_id).await;
@@ -128,12 +128,13 @@ fn is_metrics_page(page: &[u8]) -> bool {
     EngineLoad::read(page).is_understood()
 }
 
-async fn probe_idle_connection(
+/// Measures how long the backend keeps an idle connection open. `None`: not requested or failed.
+async fn measure_idle_connection(
     client: &ServerClient,
     options: &GatherOptions,
 ) -> Option<IdleConnection> {
     if options.idle.is_zero() {
         return None;
     }
-    idle::idle(client.target(), options).await
+    idle::measure_idle_timeout(client.target(), options).await
 }

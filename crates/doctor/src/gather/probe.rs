@@ -12,28 +12,29 @@ use tokenweir_core::observe::ResponseObserver;
 use tokenweir_core::openai::Api;
 use tokenweir_core::record::Timings;
 
-/// Requested output tokens: enough to see whether they arrive one by one.
+/// Number of requested output tokens: enough to see whether tokens arrive one by one.
 const PROBE_MAX_TOKENS: u32 = 16;
 const PROBE_PROMPT: &str = "Count from one to twenty.";
 /// Maximum number of body bytes that are kept for messages.
 const MAX_EXCERPT_BYTES: usize = 300;
 
-/// The APIs that are tried in order; a model without a chat template has completions only.
+/// The path and the API of the first and the second choice for the probe. A model without a chat
+/// template serves completions only.
 const PROBE_APIS: [(&str, Api); 2] =
     [("/v1/chat/completions", Api::Chat), ("/v1/completions", Api::Completions)];
 
-/// Maximum number of attempts. Bunched tokens are reported only if each attempt has them, because a
-/// busy machine can delay the reader for the whole duration of a short stream.
+/// Maximum number of attempts. Bunched tokens are reported only if they occur in each attempt,
+/// because a busy machine can delay the reader for the duration of one short stream.
 const MAX_ATTEMPTS: u32 = 3;
 
 /// Sends the probe, and repeats it while its tokens arrive bunched.
-pub(super) async fn probe(
+pub(super) async fn run_probe(
     client: &ServerClient,
     model: Option<&str>,
 ) -> Result<StreamProbe, GatherError> {
     let mut probe = send_with_fallback(client, model).await?;
     for _ in 1..MAX_ATTEMPTS {
-        if probe.together().is_none() {
+        if probe.bunched_events().is_none() {
             break;
         }
         probe = send_with_fallback(client, model).await?;
@@ -41,7 +42,8 @@ pub(super) async fn probe(
     Ok(probe)
 }
 
-/// Sends the probe to the second API if the first one rejects it with 400 or 404.
+/// Sends the probe to the first API, and to the second API if the first API rejects it with 400 or
+/// 404.
 async fn send_with_fallback(
     client: &ServerClient,
     model: Option<&str>,
@@ -65,7 +67,7 @@ async fn send(
     observer.on_head(media_type(&head.headers), false);
     let mut arrivals = Vec::new();
     let mut excerpt = Vec::new();
-    // The part of the stream that has arrived by the deadline is judged too.
+    // A stream that has not ended by the deadline is a result too: its first part is observed.
     let deadline = clock::now() + client.timeout();
     let mut gave_up_after = None;
     loop {

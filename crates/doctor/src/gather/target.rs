@@ -9,23 +9,23 @@ use tokenweir_net::tls::OutboundTls;
 /// A server to read from.
 #[derive(Debug, Clone)]
 pub struct GatherTarget {
-    /// The name of the backend.
+    /// The name of the server in reports.
     pub id: String,
     /// The URL.
     pub url: BackendAddress,
-    /// The key.
+    /// The API key or token of the server.
     pub key: TargetKey,
 }
 
 /// Options for gathering.
 #[derive(Debug, Clone)]
 pub struct GatherOptions {
-    /// The TLS settings.
+    /// The TLS settings of connections.
     pub outbound: Arc<OutboundTls>,
     /// Time limit for each response.
     pub timeout: Duration,
     /// Time limit for the measurement of the idle timeout. Zero: no measurement.
     pub idle: Duration,
-    /// Whether the probe request is sent, which puts load on an engine.
+    /// Whether the probe is sent: a small streaming request that puts load on the engine.
     pub probe: bool,
 }

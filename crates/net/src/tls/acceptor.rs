@@ -14,18 +14,19 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
-/// Accepts TLS connections. Clones share the certificate.
+/// Accepts TLS connections. Clones share the certificate, which is reloaded when its files change.
 #[derive(Clone)]
 pub struct Acceptor(Arc<FileBacked<ServerConfig>>);
 
 impl Acceptor {
-    /// The acceptor of the client listener. `None`: TLS is not configured.
+    /// Creates the acceptor of the client listener from the files of the configuration. `None`: no
+    /// certificate or no key is configured, so the listener has no TLS.
     pub fn for_client_listener(settings: &TlsServerSettings) -> Result<Option<Self>, TlsError> {
         Self::new(settings, settings.client_ca.clone())
     }
 
-    /// The acceptor of the admin listener. `None`: TLS is not configured or not enabled for it. It
-    /// does not request client certificates.
+    /// Creates the acceptor of the admin listener, which does not request client certificates.
+    /// `None`: TLS is not configured, or not enabled for the admin listener.
     pub fn for_admin_listener(settings: &TlsServerSettings) -> Result<Option<Self>, TlsError> {
         if settings.admin { Self::new(settings, None) } else { Ok(None) }
     }
@@ -41,19 +42,21 @@ impl Acceptor {
         Ok(Some(Self(Arc::new(FileBacked::new(files, build_server_config)?))))
     }
 
-    /// Performs the TLS handshake. It has no timeout; the caller must set one.
+    /// Performs the TLS handshake on an accepted TCP connection. The caller must set a timeout,
+    /// because the handshake has none.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<MaybeTlsStream> {
         let accepted = TlsAcceptor::from(self.0.get()).accept(stream).await?;
         Ok(MaybeTlsStream::Tls(Box::new(TlsStream::Server(accepted))))
     }
 
+    /// The value that is reloaded when the files change.
     pub(super) fn reloadable(&self) -> Arc<dyn Reloadable> {
         self.0.clone()
     }
 }
 
-/// Builds the configuration from the files: certificate, key and, if clients must have
-/// certificates, their authorities.
+/// Builds the rustls configuration from the files: the certificate, the key and, if clients must
+/// present certificates, the authorities of client certificates.
 fn build_server_config(files: &[PemFile]) -> Result<BuiltConfig<ServerConfig>, TlsError> {
     let [cert, key, client_ca @ ..] = files else { return Err(TlsError::NoAuthorities) };
     let chain = cert.certificates()?;

@@ -1,4 +1,5 @@
-//! TLS settings of outbound connections: trusted certificate authorities and client certificate.
+//! The TLS context of outbound connections: trusted certificate authorities, client certificate and
+//! expected server name.
 
 use super::error::TlsError;
 use super::file_backed::{BuiltConfig, FileBacked, Reloadable};
@@ -9,35 +10,38 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::{Arc, OnceLock};
 
-/// Trusted authorities, client certificate and expected server name of outbound connections.
+/// The trusted authorities, the client certificate and the expected server name of outbound
+/// connections.
 pub struct TlsClientContext {
     alpn: Alpn,
-    /// Empty until the first use if the authorities of this machine are used, because loading them
-    /// is slow.
+    /// The configuration from files. If no file is configured, the cell is empty until the first
+    /// connection, because loading the authorities of this machine is slow.
     config: OnceLock<Arc<FileBacked<ClientConfig>>>,
+    /// The name that the server certificate must have. `None`: the host of the URL.
     server_name: Option<ServerName<'static>>,
 }
 
 impl TlsClientContext {
-    /// Trusts the authorities of this machine and has no client certificate.
+    /// Creates a context that trusts the authorities of this machine and has no client certificate.
     pub fn with_native_roots(alpn: Alpn) -> Self {
         Self { alpn, config: OnceLock::new(), server_name: None }
     }
 
-    /// A context from the configuration. Loads the configured files.
+    /// Creates a context from the configuration. Loads the configured files.
     pub fn new(settings: &TlsClientSettings, alpn: Alpn) -> Result<Self, TlsError> {
         let name = settings.server_name.clone().map(|name| {
             ServerName::try_from(name.clone()).map_err(|_| TlsError::InvalidServerName(name))
         });
         let context = Self { server_name: name.transpose()?, ..Self::with_native_roots(alpn) };
         if settings.ca.is_some() || settings.client_cert.is_some() {
-            // A new cell is empty, so this cannot fail.
+            // The cell of a new context is empty, so `set` cannot fail.
             let _ = context.config.set(Arc::new(load_client_config(settings, alpn)?));
         }
         Ok(context)
     }
 
-    /// The current configuration for a new connection.
+    /// The current rustls configuration for a new connection. Loads the authorities of this machine
+    /// if no file is configured and this is the first connection.
     pub(super) fn config(&self) -> Result<Arc<ClientConfig>, TlsError> {
         if let Some(config) = self.config.get() {
             return Ok(config.get());
@@ -51,6 +55,8 @@ impl TlsClientContext {
         self.server_name.as_ref()
     }
 
+    /// The value that is reloaded when its files change. `None`: the configuration is not loaded
+    /// yet.
     pub(super) fn reloadable(&self) -> Option<Arc<dyn Reloadable>> {
         self.config.get().map(|config| config.clone() as Arc<dyn Reloadable>)
     }
@@ -66,8 +72,8 @@ fn load_client_config(
     FileBacked::new(files, move |files| build_client_config(files, has_ca, alpn))
 }
 
-/// Builds the configuration from the files: authorities if `has_ca`, then optionally a client
-/// certificate and its key.
+/// Builds the rustls configuration from the files: the authorities if `has_ca`, then optionally a
+/// client certificate and its key.
 fn build_client_config(
     files: &[PemFile],
     has_ca: bool,
@@ -95,8 +101,8 @@ fn build_client_config(
     Ok(BuiltConfig { value: Arc::new(config), expires_at })
 }
 
-/// The trusted certificate authorities of this machine. Invalid ones are skipped; it is an error if
-/// no valid one is left.
+/// The trusted certificate authorities of this machine. Invalid certificates are skipped. Fails if
+/// no certificate is valid.
 fn native_roots() -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     let (added, _) =

@@ -20,23 +20,23 @@ use std::time::Duration;
 use tokio_rustls::{TlsConnector, TlsStream};
 use tower::Service;
 
-/// The TLS contexts of outbound connections: a default, and contexts for some hosts.
+/// The TLS contexts of outbound connections: a default context, and contexts for individual hosts.
 pub struct OutboundTls {
     default_context: Arc<TlsClientContext>,
-    /// By the host and port of the URL, in lower case.
+    /// Contexts of individual hosts. The key is the host and port of the URL, in lower case.
     host_contexts: ArcSwap<HashMap<Box<str>, Arc<TlsClientContext>>>,
 }
 
-/// Opens connections. Clones share the TLS contexts.
+/// Opens outbound TCP connections, with TLS for `https` URLs. Clones share the TLS contexts.
 #[derive(Clone)]
 pub struct Connector {
     tcp: HttpConnector,
     outbound: Arc<OutboundTls>,
-    /// Timeout of the TCP connection, and again of the TLS handshake.
+    /// Timeout for the TCP connection, and again for the TLS handshake.
     timeout: Duration,
 }
 
-/// Why a connection failed.
+/// Why an outbound connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The TCP connection failed.
@@ -48,7 +48,7 @@ pub enum ConnectError {
     /// The TLS handshake failed.
     #[error("TLS handshake failed: {0}")]
     Handshake(io::Error),
-    /// The TLS handshake timed out.
+    /// The TLS handshake did not complete within the timeout.
     #[error("TLS handshake not completed within {0:?}")]
     Timeout(Duration),
 }
@@ -56,7 +56,7 @@ pub enum ConnectError {
 // === impl OutboundTls ===
 
 impl OutboundTls {
-    /// Uses one context for all hosts.
+    /// Creates contexts with one context for all hosts.
     pub fn new(default_context: TlsClientContext) -> Arc<Self> {
         Arc::new(Self {
             default_context: Arc::new(default_context),
@@ -64,13 +64,13 @@ impl OutboundTls {
         })
     }
 
-    /// Trusts the authorities of this machine for all hosts.
+    /// Creates contexts that trust the certificate authorities of this machine for all hosts.
     pub fn with_native_roots(alpn: Alpn) -> Arc<Self> {
         Self::new(TlsClientContext::with_native_roots(alpn))
     }
 
-    /// Replaces the contexts of single hosts, by the host and port of their URLs. Open connections
-    /// are not affected.
+    /// Replaces the contexts of individual hosts. The strings are the host and port of the URLs.
+    /// Open connections keep their context.
     pub fn set_host_contexts(
         &self,
         contexts: impl IntoIterator<Item = (String, Arc<TlsClientContext>)>,
@@ -89,10 +89,11 @@ impl OutboundTls {
         context.unwrap_or_else(|| self.default_context.clone())
     }
 
+    /// The values of all contexts that are reloaded when their files change.
     pub(super) fn reloadables(&self) -> Vec<Arc<dyn Reloadable>> {
         let host_contexts = self.host_contexts.load();
-        let all = host_contexts.values().chain([&self.default_context]);
-        all.filter_map(|context| context.reloadable()).collect()
+        let contexts = host_contexts.values().chain([&self.default_context]);
+        contexts.filter_map(|context| context.reloadable()).collect()
     }
 }
 
@@ -105,13 +106,13 @@ impl std::fmt::Debug for OutboundTls {
 // === impl Connector ===
 
 impl Connector {
-    /// The TLS contexts of connections.
+    /// The TLS contexts of the connections that this connector opens.
     pub fn outbound(&self) -> &Arc<OutboundTls> {
         &self.outbound
     }
 
-    /// A connector with `timeout` for the TCP connection, and again for the TLS handshake. It sets
-    /// `TCP_NODELAY`.
+    /// Creates a connector. `timeout` bounds the TCP connection, and again the TLS handshake.
+    /// Connections have `TCP_NODELAY` and TCP keep-alive.
     pub fn new(outbound: Arc<OutboundTls>, timeout: Duration) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -141,9 +142,9 @@ impl Service<Uri> for Connector {
         let context =
             (uri.scheme() == Some(&Scheme::HTTPS)).then(|| self.outbound.context_for(&uri));
         let host = context.is_some().then(|| uri.host().unwrap_or_default().to_owned());
-        let (connecting, timeout) = (self.tcp.call(uri), self.timeout);
+        let (tcp_connection, timeout) = (self.tcp.call(uri), self.timeout);
         Box::pin(async move {
-            let stream = connecting.await.map_err(ConnectError::Tcp)?.into_inner();
+            let stream = tcp_connection.await.map_err(ConnectError::Tcp)?.into_inner();
             let Some((context, host)) = context.zip(host) else {
                 return Ok(TokioIo::new(MaybeTlsStream::Plain(stream)));
             };
@@ -158,8 +159,9 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// Parses the host of a URL as a server name. An IPv6 address is in brackets.
+/// Parses the host of a URL as the name that the server certificate must have. Removes the brackets
+/// around an IPv6 address.
 fn parse_server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    ServerName::try_from(bare.to_owned()).map_err(|_| TlsError::InvalidServerName(host.to_owned()))
+    let name = host.trim_start_matches('[').trim_end_matches(']');
+    ServerName::try_from(name.to_owned()).map_err(|_| TlsError::InvalidServerName(host.to_owned()))
 }

@@ -1,5 +1,6 @@
 //! Reloads the certificates, keys and certificate authorities of the gateway when their files
-//! change: at an interval, because renewal tools only write files, and on request.
+//! change. The files are checked on request and at an interval. The interval is necessary because
+//! tools that renew certificates only write files.
 
 use super::acceptor::Acceptor;
 use super::connector::OutboundTls;
@@ -11,48 +12,50 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 use tokio::time::MissedTickBehavior;
 
-/// The peers of TLS connections. A certificate is presented to one of them.
+/// The kinds of peers to which the gateway presents a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsPeer {
-    /// Clients and operators.
+    /// Clients of the client listener and operators of the admin listener.
     Client,
     /// Backends.
     Backend,
-    /// Collectors.
+    /// Collectors of traces and metrics.
     Collector,
 }
 
-/// All certificates, keys and authorities of the gateway. They are held weakly: the values of
-/// dropped acceptors and outbound contexts are forgotten.
+/// All certificates, keys and authorities of the gateway that are reloaded. The references are
+/// weak: dropped acceptors and outbound contexts are removed.
 #[derive(Default)]
 pub struct Credentials {
     acceptors: Mutex<Vec<Weak<dyn Reloadable>>>,
     outbounds: Mutex<Vec<(TlsPeer, Weak<OutboundTls>)>>,
+    /// Number of successful reloads since the start.
     reload_count: AtomicU64,
+    /// Number of failed reloads since the start.
     failure_count: AtomicU64,
 }
 
-/// Expiry times and reload counts of certificates.
+/// The expiry times of the gateway's certificates, and the counts of reloads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct CertificateCounts {
-    /// Earliest expiry of the certificates for reloadable peer of [`TlsPeer::ALL`], in seconds
-    /// since
-    /// 1970. `None`: no certificate.
+    /// For each peer, in the order of [`TlsPeer::ALL`]: the earliest expiry of the certificates
+    /// that the gateway presents, in seconds since 1970. `None`: the gateway presents no
+    /// certificate.
     pub expire: [Option<f64>; 3],
-    /// Number of successful reloads.
+    /// Number of successful reloads since the start.
     pub reloaded: u64,
-    /// Number of failed reloads.
+    /// Number of failed reloads since the start.
     pub failed: u64,
 }
 
-/// Time between two checks of the files.
+/// Time between two checks of the files for changes.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 impl TlsPeer {
     /// All peers, in declaration order.
     pub const ALL: [Self; 3] = [Self::Client, Self::Backend, Self::Collector];
 
-    /// The name in metrics and logs.
+    /// The name of the peer in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -63,22 +66,23 @@ impl TlsPeer {
 }
 
 impl Credentials {
-    /// Reloads the files of an acceptor until the acceptor is dropped.
+    /// Registers an acceptor, so that its files are reloaded until the acceptor is dropped.
     pub fn register_acceptor(&self, acceptor: &Acceptor) {
         lock(&self.acceptors).push(Arc::downgrade(&acceptor.reloadable()));
     }
 
-    /// Reloads the files of outbound contexts until they are dropped.
-    pub fn register_outbound(&self, side: TlsPeer, outbound: &Arc<OutboundTls>) {
-        lock(&self.outbounds).push((side, Arc::downgrade(outbound)));
+    /// Registers the contexts of outbound connections, so that their files are reloaded until the
+    /// contexts are dropped.
+    pub fn register_outbound(&self, peer: TlsPeer, outbound: &Arc<OutboundTls>) {
+        lock(&self.outbounds).push((peer, Arc::downgrade(outbound)));
     }
 
     /// Reloads the credentials whose files have changed. Invalid files are logged and counted, and
     /// the previous credentials stay in use. Blocks on file reads.
     pub fn reload_changed_files(&self) {
-        for (side, reloadable) in self.reloadables() {
+        for (peer, reloadable) in self.reloadables() {
             let Some(result) = reloadable.reload_if_changed() else { continue };
-            let (side, files) = (side.as_str(), reloadable.describe_files());
+            let (side, files) = (peer.as_str(), reloadable.describe_files());
             let count = match result {
                 Ok(()) => {
                     tracing::info!(side, files, "reloaded certificate files");
@@ -97,8 +101,8 @@ impl Credentials {
         }
     }
 
-    /// Calls [`reload_changed_files`](Self::reload_changed_files) every `RELOAD_INTERVAL`,
-    /// without end.
+    /// Reloads changed certificate files at once and then every 10 s. The future never ends, and
+    /// catches and counts panics of reloads.
     pub async fn run(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(RELOAD_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -112,13 +116,13 @@ impl Credentials {
         }
     }
 
-    /// The current expiry times and reload counts.
+    /// Reads the current expiry times and reload counts.
     pub fn counts(&self) -> CertificateCounts {
         let mut expire = [None; 3];
-        for (side, reloadable) in self.reloadables() {
+        for (peer, reloadable) in self.reloadables() {
             let expires_at = reloadable.expires_at();
             let expiry = expires_at.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
-            let earliest = &mut expire[side as usize];
+            let earliest = &mut expire[peer as usize];
             let minimum = |expiry: f64| earliest.map_or(expiry, |other: f64| other.min(expiry));
             *earliest = expiry.map(|expiry| minimum(expiry.as_secs_f64())).or(*earliest);
         }
@@ -129,7 +133,8 @@ impl Credentials {
         }
     }
 
-    /// All registered values that were not dropped.
+    /// All registered values that were not dropped, with the peers of their connections. Removes
+    /// the dropped values.
     fn reloadables(&self) -> Vec<(TlsPeer, Arc<dyn Reloadable>)> {
         let mut acceptors = lock(&self.acceptors);
         acceptors.retain(|acceptor| acceptor.strong_count() > 0);
@@ -139,9 +144,9 @@ impl Credentials {
             acceptors.iter().filter_map(|acceptor| Some((TlsPeer::Client, acceptor.upgrade()?)));
         let outbound = outbounds
             .iter()
-            .filter_map(|(side, outbound)| Some((*side, outbound.upgrade()?)))
-            .flat_map(|(side, outbound)| {
-                outbound.reloadables().into_iter().map(move |reloadable| (side, reloadable))
+            .filter_map(|(peer, outbound)| Some((*peer, outbound.upgrade()?)))
+            .flat_map(|(peer, outbound)| {
+                outbound.reloadables().into_iter().map(move |reloadable| (peer, reloadable))
             });
         inbound.chain(outbound).collect()
     }

@@ -1,8 +1,8 @@
-//! The error of an invalid TLS configuration.
+//! The errors of an invalid TLS configuration.
 
 use std::path::PathBuf;
 
-/// An invalid TLS configuration.
+/// Why a TLS configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -10,45 +10,45 @@ pub enum TlsError {
     ReadFile {
         /// The file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the read.
         cause: std::io::Error,
     },
-    /// A file is larger than any usable PEM file.
+    /// A PEM file is larger than the maximum size.
     #[error("{} is larger than {limit} bytes", path.display())]
     FileTooLarge {
         /// The file.
         path: PathBuf,
-        /// Largest size in bytes.
+        /// Maximum size of a PEM file, in bytes.
         limit: u64,
     },
-    /// A file lacks a required PEM item.
+    /// A file contains no valid PEM item of the required kind.
     #[error("{} has no {wanted} in PEM", path.display())]
     MissingPemItem {
         /// The file.
         path: PathBuf,
-        /// The required item.
+        /// The kind of the required item, such as `private key`.
         wanted: &'static str,
     },
-    /// A certificate and its key do not match, or are invalid.
+    /// A certificate and its private key do not match, or one of them is invalid.
     #[error("the certificate in {} is not usable: {cause}", path.display())]
     InvalidCertificate {
-        /// The file.
+        /// The file of the certificate.
         path: PathBuf,
-        /// The cause.
+        /// The error of rustls.
         cause: rustls::Error,
     },
-    /// Certificates of authorities are invalid.
+    /// The file of certificate authorities contains an invalid certificate.
     #[error("the certificate authorities in {} are not usable: {reason}", path.display())]
     InvalidAuthorities {
         /// The file.
         path: PathBuf,
-        /// The cause.
+        /// The error as text.
         reason: String,
     },
-    /// This machine has no trusted certificate authorities.
+    /// The certificate store of this machine has no valid certificate authority.
     #[error("this machine trusts no certificate authority: set `ca` to a file with yours")]
     NoAuthorities,
-    /// The text is not a valid server name.
+    /// The text is not a valid server name, which is a host name or an IP address.
     #[error("`{0}` is not a valid server name: use a host name or an IP address")]
     InvalidServerName(String),
     /// rustls rejects the configuration.

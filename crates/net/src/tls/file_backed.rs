@@ -1,8 +1,8 @@
 //! A value that is built from files and rebuilt when the files change.
 //!
-//! Each new connection reads the current value; open connections keep theirs. If the new files are
-//! invalid, the previous value stays in use: a gateway with an old certificate can serve, and a
-//! gateway without a certificate cannot.
+//! Each new connection uses the current value, and open connections keep the value with which they
+//! were opened. If changed files are invalid, the previous value stays in use: a gateway with an
+//! old certificate can serve, and a gateway without a certificate cannot.
 
 use super::error::TlsError;
 use super::pem::PemFile;
@@ -12,36 +12,39 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// A value that is built from files.
+/// A value that is built from files and rebuilt when they change.
 pub(super) struct FileBacked<T> {
     files: Box<[PathBuf]>,
     watcher: Mutex<FileWatcher>,
+    /// Builds the value from the contents of `files`, in their order.
     build: Box<BuildFn<T>>,
     current: ArcSwap<BuiltConfig<T>>,
 }
 
 type BuildFn<T> = dyn Fn(&[PemFile]) -> Result<BuiltConfig<T>, TlsError> + Send + Sync;
 
-/// A built value and the expiry of its certificate.
+/// A value that was built from files, and the expiry of its certificate.
 pub(super) struct BuiltConfig<T> {
     pub(super) value: Arc<T>,
+    /// The earliest expiry of the certificate chain. `None`: the value has no certificate.
     pub(super) expires_at: Option<SystemTime>,
 }
 
 /// A value that can be reloaded from its files.
 pub(super) trait Reloadable: Send + Sync {
-    /// Rebuilds the value if its files have changed. `None`: they have not.
+    /// Rebuilds the value if its files have changed. `None`: the files have not changed. On an
+    /// error the previous value stays in use.
     fn reload_if_changed(&self) -> Option<Result<(), TlsError>>;
-    /// Expiry of the certificate. `None`: the value has no certificate.
+    /// The earliest expiry of the certificate chain. `None`: the value has no certificate.
     fn expires_at(&self) -> Option<SystemTime>;
-    /// The paths of the files, for logs.
+    /// The paths of the files as text for logs.
     fn describe_files(&self) -> String;
 }
 
 // === impl FileBacked ===
 
 impl<T> FileBacked<T> {
-    /// Builds the first value. `build` gets the files in the order of `files`.
+    /// Builds the first value from the files. `build` gets their contents in the order of `files`.
     pub(super) fn new(
         files: Vec<PathBuf>,
         build: impl Fn(&[PemFile]) -> Result<BuiltConfig<T>, TlsError> + Send + Sync + 'static,
@@ -69,11 +72,11 @@ impl<T: Send + Sync> Reloadable for FileBacked<T> {
         if !watcher.poll() {
             return None;
         }
-        let read = read_files(&self.files);
-        if read.is_err() {
+        let contents = read_files(&self.files);
+        if contents.is_err() {
             watcher.retry_later();
         }
-        let built = read.and_then(|files| (self.build)(&files));
+        let built = contents.and_then(|files| (self.build)(&files));
         Some(built.map(|built| self.current.store(Arc::new(built))))
     }
 

@@ -1,12 +1,12 @@
-//! TLS for clients, backends and collectors: rustls with the `ring` provider, TLS 1.2 and 1.3 with
-//! the safe defaults of rustls. No setting weakens them.
+//! TLS of the connections from clients and to backends and collectors: rustls with the `ring`
+//! provider, TLS 1.2 and 1.3 with the safe defaults of rustls. No setting weakens these defaults.
 //!
 //! ```text
-//! files ─► FileBacked<T>           built from files, rebuilt when they change; kept on error
+//! files ─► FileBacked<T>           a value that is rebuilt when its files change
 //!            ├ Acceptor            accepts connections of clients
-//!            └ TlsClientContext    trusted authorities and client certificate
+//!            └ TlsClientContext    trusted authorities and client certificate of the gateway
 //!                 ◄─ OutboundTls ◄─ Connector    one context per host, or the default
-//! Credentials                      reloads all of them every 10 s, and on request
+//! Credentials                      reloads all changed files every 10 s, and on request
 //! ```
 
 mod error;

@@ -1,4 +1,4 @@
-//! Reads certificates and keys from PEM files, and the expiry of certificates.
+//! Reads certificates and private keys from PEM files, and the expiry from certificates.
 
 use super::error::TlsError;
 use rustls::RootCertStore;
@@ -17,17 +17,17 @@ pub(super) struct PemFile {
     bytes: Vec<u8>,
 }
 
-/// Maximum size of a file, in bytes. The CA bundle of a Linux system has about a quarter of it.
+/// Maximum size of a PEM file, in bytes: about four times the CA bundle of a Linux system.
 const MAX_PEM_FILE_BYTES: u64 = 1 << 20;
 
 impl PemFile {
-    /// Reads a file. Fails if it is larger than [`MAX_PEM_FILE_BYTES`]: a certificate at its end
-    /// would be missing.
+    /// Reads a file. Fails if the file is larger than [`MAX_PEM_FILE_BYTES`], because certificates
+    /// beyond the limit would be ignored.
     pub(super) fn read(path: &Path) -> Result<Self, TlsError> {
         let mut bytes = Vec::new();
         let limit = MAX_PEM_FILE_BYTES + 1;
-        let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
-        match read {
+        let result = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
+        match result {
             Ok(length) if length as u64 == limit => {
                 Err(TlsError::FileTooLarge { path: path.to_owned(), limit: MAX_PEM_FILE_BYTES })
             }
@@ -41,18 +41,18 @@ impl PemFile {
         self.path.clone()
     }
 
-    /// The certificates of the file. An error if it has none or one is invalid.
+    /// The certificates of the file. Fails if the file has no certificate, or an invalid one.
     pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let wanted = "certificate";
-        let missing = || TlsError::MissingPemItem { path: self.path(), wanted };
+        let missing_error =
+            || TlsError::MissingPemItem { path: self.path(), wanted: "certificate" };
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
         match certificates {
             Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-            _ => Err(missing()),
+            _ => Err(missing_error()),
         }
     }
 
-    /// The first private key of the file.
+    /// The first private key of the file. Fails if the file has none.
     pub(super) fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         PrivateKeyDer::from_pem_slice(&self.bytes)
             .map_err(|_| TlsError::MissingPemItem { path: self.path(), wanted: "private key" })
@@ -71,8 +71,8 @@ impl PemFile {
     }
 }
 
-/// The earliest expiry in a chain. Certificates that cannot be parsed are skipped. `None`: no
-/// expiry could be read.
+/// The earliest expiry of the certificates of a chain. Certificates that cannot be parsed are
+/// skipped. `None`: no certificate could be parsed.
 pub(super) fn earliest_expiry(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     let expiries = chain.iter().filter_map(|certificate| {
         let certificate = Certificate::from_der(certificate).ok()?;

@@ -3,10 +3,10 @@
 use rustls::crypto::CryptoProvider;
 use std::sync::{Arc, LazyLock};
 
-/// The protocols that are negotiated by ALPN.
+/// The application protocols that a TLS connection offers or accepts by ALPN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Alpn {
-    /// HTTP/2 or HTTP/1.1. HTTP/2 is preferred.
+    /// HTTP/2 or HTTP/1.1, with a preference for HTTP/2.
     Any,
     /// HTTP/1.1 only.
     Http1,
@@ -20,6 +20,7 @@ pub fn is_server_name(name: &str) -> bool {
 }
 
 impl Alpn {
+    /// The ALPN protocol ids, in order of preference.
     pub(super) fn protocol_ids(self) -> Vec<Vec<u8>> {
         let names: &[&[u8]] = match self {
             Self::Any => &[b"h2", b"http/1.1"],
@@ -30,6 +31,7 @@ impl Alpn {
     }
 }
 
+/// The cryptography provider that all TLS connections share.
 pub(super) fn crypto_provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> =
         LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));

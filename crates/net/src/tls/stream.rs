@@ -26,7 +26,7 @@ impl MaybeTlsStream {
         }
     }
 
-    /// The address of the peer.
+    /// The address of the other end of the connection.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.tcp_stream().peer_addr()
     }
@@ -40,7 +40,7 @@ impl MaybeTlsStream {
     }
 }
 
-/// Calls a method of the variant's stream.
+/// Evaluates an expression with the stream of either variant.
 macro_rules! either {
     ($self:ident, $stream:ident => $call:expr) => {
         match $self.get_mut() {
@@ -50,7 +50,8 @@ macro_rules! either {
     };
 }
 
-/// Reports no properties to hyper-util: the protocol is fixed by the creator of the connection.
+/// Reports no connection properties to hyper-util, because the creator of the connection selects
+/// the HTTP version.
 impl Connection for MaybeTlsStream {
     fn connected(&self) -> Connected {
         Connected::new()

@@ -1,69 +1,73 @@
-//! One alert: its condition, texts and inhibitions.
+//! The description of an alert: its condition, texts and inhibitions.
 
 use std::borrow::Cow;
 
-/// One alert.
+/// One alert, with the texts of its rule and of its runbook.
 #[derive(Debug, Clone)]
 pub struct Alert {
-    /// The name.
+    /// The name of the alert, such as `TokenweirDown`.
     pub name: &'static str,
-    /// When it fires, as a short clause for tables.
+    /// The condition in words, as a short clause for tables.
     pub when: &'static str,
-    /// The area. Alertmanager groups the alerts of one area into one notification.
+    /// The area of the alert, such as `latency`. Alertmanager groups the alerts of one area into
+    /// one notification.
     pub area: &'static str,
-    /// The urgency.
+    /// The urgency of the alert.
     pub severity: AlertSeverity,
-    /// The condition, as a query of Prometheus.
+    /// The condition, as a Prometheus query.
     pub expr: Cow<'static, str>,
-    /// How long the condition must hold.
+    /// The time for which the condition must hold before the alert fires, as a duration of
+    /// Prometheus.
     pub holds_for: &'static str,
-    /// How long it keeps firing after the condition has ended, for conditions that fluctuate.
+    /// The time for which the alert keeps firing after the condition has ended, as a duration of
+    /// Prometheus. It is set for conditions that fluctuate. `None`: the alert ends with the
+    /// condition.
     pub stays_for: Option<&'static str>,
-    /// A one-line summary, with templates of Prometheus.
+    /// A one-line summary with templates of Prometheus, such as `{{ $labels.backend }}`.
     pub summary: &'static str,
-    /// A description of the measured values, with templates of Prometheus.
+    /// A description of the measured values with templates of Prometheus, such as `{{ $value }}`.
     pub description: &'static str,
     /// Runbook: the meaning of the alert.
     pub meaning: &'static str,
-    /// Runbook: how to verify the alert.
+    /// Runbook: the verification of the alert.
     pub confirm: &'static str,
     /// Runbook: the remedy.
     pub action: &'static str,
-    /// Alerts that this one inhibits.
+    /// The alerts that send no notification while this alert fires.
     pub silences: Vec<AlertInhibition>,
 }
 
 /// The urgency of an alert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AlertSeverity {
-    /// Act now: clients are harmed.
+    /// Clients are harmed: an operator must act now.
     Page,
-    /// Act in working hours.
+    /// An operator must act in working hours.
     Ticket,
 }
 
-/// An alert that another one inhibits.
+/// An inhibition: while the inhibiting alert fires, `alert` sends no notification.
 #[derive(Debug, Clone, Copy)]
 pub struct AlertInhibition {
-    /// The inhibited alert.
+    /// Name of the inhibited alert.
     pub alert: &'static str,
-    /// The labels that must be equal on both alerts.
+    /// The labels whose values must be equal on both alerts.
     pub equal: &'static [&'static str],
 }
 
 // === impl Alert ===
 
 impl Alert {
-    /// The anchor in the page of runbooks. Markdown anchors are lower case.
+    /// The anchor of the alert in the page of runbooks: its name in lower case.
     pub fn anchor(&self) -> String {
         self.name.to_lowercase()
     }
 }
 
-// === impl Severity ===
+// === impl AlertSeverity ===
 
 impl AlertSeverity {
-    /// The label value.
+    /// The value of the label `severity`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Page => "page",
@@ -72,12 +76,12 @@ impl AlertSeverity {
     }
 }
 
-/// Inhibits an alert about the same backend.
+/// The inhibition of an alert for the backend of the inhibiting alert only.
 pub(super) const fn inhibit_for_same_backend(alert: &'static str) -> AlertInhibition {
     AlertInhibition { alert, equal: &["backend"] }
 }
 
-/// Inhibits an alert for all backends and models.
+/// The inhibition of an alert for all backends and models.
 pub(super) const fn inhibit_everywhere(alert: &'static str) -> AlertInhibition {
     AlertInhibition { alert, equal: &[] }
 }

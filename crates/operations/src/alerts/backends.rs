@@ -1,4 +1,5 @@
-//! Alerts about backends that are down, stuck or not readable.
+//! Alerts about backends that are down, whose engine is stuck, whose streams stall, or whose
+//! scrapes fail.
 
 use super::alert::{Alert, AlertSeverity, inhibit_everywhere, inhibit_for_same_backend};
 
@@ -42,8 +43,8 @@ fn backend_down() -> Alert {
         when: "a backend is down",
         area: AREA,
         severity: AlertSeverity::Ticket,
-        // Exactly one state of a backend is 1. The minimum requires that all gateways report it as
-        // down.
+        // Each gateway exports 1 for exactly one state of a backend. The minimum requires that all
+        // gateways report the backend as down or unknown.
         expr: "min by (backend) (\n  \
                sum without (state) (tokenweir_backend_state{state=~\"down|unknown\"})\n\
                ) == 1"
@@ -76,7 +77,9 @@ fn engine_stuck() -> Alert {
                no stream begins",
         area: AREA,
         severity: AlertSeverity::Page,
-        // New requests to a stuck engine wait for their first output; they do not count as stalled.
+        // The condition has two alternatives, because new requests to a stuck engine wait for their
+        // first output and do not count as stalled. They can make the share of stalled streams
+        // small.
         expr: "sum by (backend) (tokenweir_streams_stalled) >= 3\n\
                and (\n  \
                sum by (backend) (tokenweir_streams_stalled)\n    \

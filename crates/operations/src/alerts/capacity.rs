@@ -1,4 +1,4 @@
-//! Alerts about capacity: full KV caches and queues.
+//! Alerts about capacity: full KV caches, preemptions, queues and shed requests.
 
 use super::alert::{Alert, AlertSeverity, inhibit_everywhere, inhibit_for_same_backend};
 

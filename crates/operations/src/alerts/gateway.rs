@@ -1,4 +1,5 @@
-//! Alerts about the gateway itself.
+//! Alerts about the gateway itself: its availability, overhead, spans, reloads, certificates and
+//! background tasks.
 
 use super::alert::{Alert, AlertSeverity};
 

@@ -1,9 +1,9 @@
 //! Alerts about responses that are slower than an hour ago, fail, or are aborted.
 //!
-//! A quantile is compared with its value an hour before, so that each model has its own baseline,
-//! and with an absolute minimum below which the change is not noticeable. After an hour the
-//! degraded value is the baseline; a lasting degradation is covered by the alerts of the
-//! objectives.
+//! A quantile is compared with its value an hour before, so that each model has its own baseline.
+//! It is also compared with an absolute minimum, below which clients do not notice the change.
+//! After an hour the degraded value is the baseline, so these alerts end. The alerts of the
+//! objectives cover a lasting degradation.
 
 use super::alert::{Alert, AlertSeverity};
 
@@ -13,8 +13,9 @@ pub(super) fn alerts() -> Vec<Alert> {
     vec![ttft(), itl(), e2e(), throughput_drop(), errors(), client_aborts(), engine_gap()]
 }
 
-/// A recorded quantile that is above `floor` and more than `times` its value an hour before, with
-/// enough requests now and then.
+/// The Prometheus query of the condition that a recorded quantile is above `min_value` and more
+/// than `times` its value an hour before. The series `count` must be above 20 both now and an hour
+/// before.
 fn degraded_quantile_expr(quantile: &str, count: &str, min_value: f64, times: f64) -> String {
     format!(
         "{quantile} > {min_value}\n\

@@ -1,8 +1,10 @@
 //! The table of alerts: conditions, texts, runbooks and inhibitions. Alert rules, runbooks and the
 //! configuration of Alertmanager are generated from it.
 //!
-//! An alert requires harm to clients: a full cache alone is a cache that is well used. Each alert
-//! has a minimum amount of traffic, so that a few requests never cause a page.
+//! The condition of an alert about load requires an effect on requests. For example, a full KV
+//! cache alone is no reason for an alert, because a full cache is well used. Alerts about shares
+//! and quantiles of requests require a minimum number of requests, so that a few requests cause no
+//! alert.
 
 mod alert;
 
@@ -15,7 +17,7 @@ mod slo;
 
 pub use alert::{Alert, AlertInhibition, AlertSeverity};
 
-/// All alerts, the most urgent areas first.
+/// All alerts. The most urgent areas come first.
 pub fn all() -> Vec<Alert> {
     [
         slo::alerts(),

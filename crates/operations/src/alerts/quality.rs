@@ -1,9 +1,9 @@
-//! Alerts about changes of responses. Without `quality.enabled` nothing is compared, and none of
-//! these alerts fires.
+//! Alerts about changes of the content of responses. Without `quality.enabled` the gateway compares
+//! no responses, and none of these alerts fires.
 //!
 //! The gateway compares recent responses with a baseline (`quality.window`,
-//! `quality.baseline_window`). A lasting change becomes the baseline, so that these alerts fire
-//! only for some hours after a change.
+//! `quality.baseline_window`). A lasting change becomes the baseline, so these alerts fire only for
+//! some hours after a change.
 
 use super::alert::{Alert, AlertSeverity};
 
@@ -13,8 +13,8 @@ const RECENT_REFUSAL_RATIO: &str = "tokenweir_quality_refusal_ratio{window=\"rec
 const BASELINE_REFUSAL_RATIO: &str = "tokenweir_quality_refusal_ratio{window=\"baseline\"}";
 const RECENT_SCORE: &str = "tokenweir_quality_score_ratio{window=\"recent\"}";
 const BASELINE_SCORE: &str = "tokenweir_quality_score_ratio{window=\"baseline\"}";
-/// Minimum of 100 successful responses in the last hour, because the mean of 100 responses varies
-/// by about 10 %.
+/// The Prometheus query of the condition that a model had more than 100 successful responses in the
+/// last hour. With fewer responses, the mean varies by more than about 10 %.
 const MIN_TRAFFIC_CONDITION: &str = "sum by (gen_ai_request_model) (increase(tokenweir_requests_total\
      {operation=~\"chat|text_completion|generate_content\",outcome=\"ok\"}[1h])) > 100";
 
@@ -22,8 +22,9 @@ pub(super) fn alerts() -> Vec<Alert> {
     vec![output_drift(), refusals_rise(), score_drop(), samples_lost()]
 }
 
-/// The mean of a gauge over all gateways, by model. `>= 0` excludes NaN, which a gateway with too
-/// few responses exports and which would make the mean NaN.
+/// The query of the mean of a gauge over all gateways, for each model. A gateway with too few
+/// responses exports NaN. The query excludes NaN by `>= 0`, because one NaN would make the mean
+/// NaN.
 fn gateway_mean(gauge: &str) -> String {
     format!("avg by (gen_ai_request_model) ({gauge} >= 0)")
 }
@@ -104,8 +105,8 @@ fn score_drop() -> Alert {
         when: "the judge's mean score of a model is 0.15 below the usual value",
         area: AREA,
         severity: AlertSeverity::Ticket,
-        // The score is NaN below 20 scores, and at most one twentieth of the responses is judged.
-        // This is the minimum amount of traffic.
+        // This condition has no explicit minimum of traffic. The gauge is NaN with fewer than 20
+        // scores, and at most one twentieth of the responses is judged.
         expr: format!("{recent}\n  < {baseline} - 0.15").into(),
         holds_for: "1h",
         stays_for: Some("30m"),

@@ -1,33 +1,39 @@
-//! Burn rate alerts of the objectives. The thresholds come from the objectives that the gateway
-//! exports, so that a change of the configuration needs no new rules.
+//! Burn rate alerts of the objectives. The thresholds are computed from the objectives that the
+//! gateway exports, so that a change of the objectives needs no new rules.
 //!
-//! A burn rate is the share of bad requests ÷ the share that the objective allows. At a burn rate
-//! of 1, the 30-day budget lasts 30 days. The long window shows that the burn matters, the short
-//! one that it continues.
+//! A burn rate is the share of bad requests ÷ the share of bad requests that the objective allows.
+//! At a burn rate of 1, the 30-day error budget lasts 30 days. Each condition compares the burn
+//! rate over two windows. The long window shows that a relevant part of the budget is used up. The
+//! short window shows that the burn continues.
 
 use super::alert::{Alert, AlertInhibition, AlertSeverity};
 use std::fmt::Write;
 
 const AREA: &str = "slo";
 
-/// Two windows and the burn rate that both must exceed.
+/// A long and a short window, and the burn rate that must be exceeded over both.
 struct BurnRateWindow {
+    /// The long window, as a duration of Prometheus.
     long: &'static str,
+    /// The short window, as a duration of Prometheus.
     short: &'static str,
+    /// Minimum burn rate.
     rate: f64,
 }
 
-/// 2 % of the 30-day budget in an hour, or 5 % in six hours.
+/// The windows and burn rates of the alert that pages. They correspond to the use of 2 % of the
+/// 30-day error budget within an hour, or 5 % within six hours.
 const FAST_BURN: [BurnRateWindow; 2] = [
     BurnRateWindow { long: "1h", short: "5m", rate: 14.4 },
     BurnRateWindow { long: "6h", short: "30m", rate: 6.0 },
 ];
-/// 10 % of the 30-day budget in a day, or in three days.
+/// The windows and burn rates of the alert that opens a ticket. They correspond to the use of 10 %
+/// of the 30-day error budget within a day, or within three days.
 const SLOW_BURN: [BurnRateWindow; 2] = [
     BurnRateWindow { long: "1d", short: "2h", rate: 3.0 },
     BurnRateWindow { long: "3d", short: "6h", rate: 1.0 },
 ];
-/// Minimum number of bad requests in the long window.
+/// Minimum number of bad requests in the long window for an alert.
 const MIN_BAD_REQUESTS: u32 = 10;
 
 pub(super) fn alerts() -> Vec<Alert> {
@@ -80,14 +86,15 @@ pub(super) fn alerts() -> Vec<Alert> {
     ]
 }
 
-/// The condition that any pair of windows burns too fast. Its value is that of the short window.
-fn burn_rate_condition(burns: &[BurnRateWindow]) -> String {
-    let mut text = String::new();
-    for BurnRateWindow { long, short, rate } in burns {
-        let or = if text.is_empty() { "" } else { "or\n" };
+/// The Prometheus query of the condition that an objective exceeds the burn rate over both windows
+/// of any element of `windows`. Its value is the share of bad requests in the short window.
+fn burn_rate_condition(windows: &[BurnRateWindow]) -> String {
+    let mut condition = String::new();
+    for BurnRateWindow { long, short, rate } in windows {
+        let or = if condition.is_empty() { "" } else { "or\n" };
         // Writing to a string cannot fail.
         let _ = writeln!(
-            text,
+            condition,
             "{or}(\n  \
              tokenweir:slo_bad:ratio_rate{short} > on (slo) {rate} * \
              tokenweir:slo_budget:ratio\n  \
@@ -99,5 +106,5 @@ fn burn_rate_condition(burns: &[BurnRateWindow]) -> String {
              )"
         );
     }
-    text.trim_end().to_owned()
+    condition.trim_end().to_owned()
 }

@@ -1,4 +1,4 @@
-//! The dashboard of one backend: its own metrics beside the measurements of the gateway.
+//! The dashboard of one backend: the metrics of its engine and the measurements of the gateway.
 
 use super::grid::{Dashboard, DashboardRow, DashboardVariable};
 use super::panel::{Panel, Thresholds};
@@ -25,44 +25,46 @@ pub fn backend_dashboard(metrics: &MetricCatalogue) -> Dashboard {
     }
 }
 
+/// The row of the latest values.
 fn build_current_row(metrics: &MetricCatalogue) -> DashboardRow {
     let latest = |name: &str| format!("max({})", filtered_metric(metrics, name, ""));
     DashboardRow {
         title: "Now",
         panels: vec![
             Panel::stat("Up", "none", "1: the backend is available.")
-                .asks(latest("tokenweir_backend_up"), "up")
-                .bad(Thresholds::Below(1.0, 1.0)),
+                .with_query(latest("tokenweir_backend_up"), "up")
+                .with_thresholds(Thresholds::Below(1.0, 1.0)),
             Panel::stat("KV usage", "percentunit", "Share of the KV cache that requests occupy.")
-                .asks(latest("tokenweir_backend_kv_usage_ratio"), "used")
-                .bad(Thresholds::Above(0.9, 0.97)),
+                .with_query(latest("tokenweir_backend_kv_usage_ratio"), "used")
+                .with_thresholds(Thresholds::Above(0.9, 0.97)),
             Panel::stat("Waiting", "short", "Requests in the queue of the engine. Good: near 0.")
-                .asks(latest("tokenweir_backend_waiting_requests"), "waiting")
-                .bad(Thresholds::Above(8.0, 16.0)),
+                .with_query(latest("tokenweir_backend_waiting_requests"), "waiting")
+                .with_thresholds(Thresholds::Above(8.0, 16.0)),
             Panel::stat("Running", "short", "Requests in the batch of the engine.")
-                .asks(latest("tokenweir_backend_running_requests"), "running"),
+                .with_query(latest("tokenweir_backend_running_requests"), "running"),
             Panel::stat("Stalled streams", "short", "Stalled streams, now. Good: 0.")
-                .asks(
+                .with_query(
                     format!("sum({})", filtered_metric(metrics, "tokenweir_streams_stalled", "")),
                     "stalled",
                 )
-                .bad(Thresholds::Above(1.0, 3.0)),
+                .with_thresholds(Thresholds::Above(1.0, 3.0)),
             Panel::stat("TTFT p95", "s", "Time to first token at p95, as clients see it.")
-                .asks(quantile(metrics, 0.95, TTFT_METRIC, ""), "p95")
-                .bad(Thresholds::Above(1.0, 2.0)),
+                .with_query(quantile(metrics, 0.95, TTFT_METRIC, ""), "p95")
+                .with_thresholds(Thresholds::Above(1.0, 2.0)),
             Panel::stat("Scrape age", "s", "Below 1 s under load.")
-                .asks(latest("tokenweir_backend_scrape_age_seconds"), "age")
-                .bad(Thresholds::Above(6.0, 20.0)),
+                .with_query(latest("tokenweir_backend_scrape_age_seconds"), "age")
+                .with_thresholds(Thresholds::Above(6.0, 20.0)),
             Panel::stat(
                 "Load freshness",
                 "percentunit",
                 "Weight of the last scraped load in routing: 1 when new.",
             )
-            .asks(latest("tokenweir_backend_load_freshness_ratio"), "weight"),
+            .with_query(latest("tokenweir_backend_load_freshness_ratio"), "weight"),
         ],
     }
 }
 
+/// The row of measurements by the gateway.
 fn build_gateway_view_row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
         title: "Measured by the gateway",
@@ -76,7 +78,7 @@ fn build_gateway_view_row(metrics: &MetricCatalogue) -> DashboardRow {
                 "none",
                 "Above 1: speculative decoding, or merged events.",
             )
-            .asks(
+            .with_query(
                 mean_by(metrics, "gen_ai_request_model", "tokenweir_chunk_tokens", ""),
                 "{{gen_ai_request_model}}",
             ),
@@ -86,17 +88,23 @@ fn build_gateway_view_row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Mean time of the phases of streams. Estimated, unless the engine reports it with \
                  responses.",
             )
-            .asks(mean_by(metrics, "phase", "tokenweir_phase_seconds", ""), "{{phase}}"),
+            .with_query(mean_by(metrics, "phase", "tokenweir_phase_seconds", ""), "{{phase}}"),
             Panel::lines("Attempts", "reqps", "Attempts per second on this backend, by result.")
-                .asks(rate_by(metrics, "result", "tokenweir_attempts_total", ""), "{{result}}"),
+                .with_query(
+                    rate_by(metrics, "result", "tokenweir_attempts_total", ""),
+                    "{{result}}",
+                ),
             Panel::lines("Stalls", "short", "Streams per second that stalled.")
-                .asks(rate_by(metrics, "backend", "tokenweir_stalls_total", ""), "{{backend}}"),
+                .with_query(
+                    rate_by(metrics, "backend", "tokenweir_stalls_total", ""),
+                    "{{backend}}",
+                ),
             Panel::lines(
                 "Prefill backlog",
                 "short",
                 "Predicted prompt tokens that the engine computes before those of a new request.",
             )
-            .asks(
+            .with_query(
                 format!(
                     "max({})",
                     filtered_metric(metrics, "tokenweir_backend_prefill_backlog_tokens", "")
@@ -108,14 +116,14 @@ fn build_gateway_view_row(metrics: &MetricCatalogue) -> DashboardRow {
                 "short",
                 "Scrape errors per second, by kind. Good: an empty panel.",
             )
-            .asks(rate_by(metrics, "kind", "tokenweir_scrape_errors_total", ""), "{{kind}}"),
+            .with_query(rate_by(metrics, "kind", "tokenweir_scrape_errors_total", ""), "{{kind}}"),
             Panel::lines(
                 "Available engine metrics",
                 "none",
                 "0: the metrics page lacks this metric, and routing does without it. The log of the \
                  gateway has the consequences.",
             )
-            .asks(
+            .with_query(
                 format!(
                     "min by (metric) ({})",
                     filtered_metric(metrics, "tokenweir_backend_metric_available", "")
@@ -126,6 +134,7 @@ fn build_gateway_view_row(metrics: &MetricCatalogue) -> DashboardRow {
     }
 }
 
+/// The row of metrics that the engine reports, compared with those of the gateway.
 fn build_engine_view_row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
         title: "Reported by the engine",
@@ -136,22 +145,28 @@ fn build_engine_view_row(metrics: &MetricCatalogue) -> DashboardRow {
                 "The difference is time that the engine does not see: its API server, the network, \
                  the gateway's queue.",
             )
-            .asks(mean_by(metrics, "backend", "vllm:time_to_first_token_seconds", ""), "engine")
-            .asks(mean_by(metrics, "backend", TTFT_METRIC, ""), "gateway"),
+            .with_query(
+                mean_by(metrics, "backend", "vllm:time_to_first_token_seconds", ""),
+                "engine",
+            )
+            .with_query(mean_by(metrics, "backend", TTFT_METRIC, ""), "gateway"),
             Panel::lines(
                 "Queue and prefill, mean",
                 "s",
                 "Times in the engine, for all its requests.",
             )
-            .asks(mean_by(metrics, "backend", "vllm:request_queue_time_seconds", ""), "queue")
-            .asks(mean_by(metrics, "backend", "vllm:request_prefill_time_seconds", ""), "prefill"),
+            .with_query(mean_by(metrics, "backend", "vllm:request_queue_time_seconds", ""), "queue")
+            .with_query(
+                mean_by(metrics, "backend", "vllm:request_prefill_time_seconds", ""),
+                "prefill",
+            ),
             Panel::lines(
                 "Tokens",
                 "short",
                 "Tokens per second of the engine, for the requests of all clients.",
             )
-            .asks(total_rate(metrics, "vllm:prompt_tokens_total", ""), "prompt")
-            .asks(total_rate(metrics, "vllm:generation_tokens_total", ""), "generated"),
+            .with_query(total_rate(metrics, "vllm:prompt_tokens_total", ""), "prompt")
+            .with_query(total_rate(metrics, "vllm:generation_tokens_total", ""), "generated"),
         ],
     }
 }

@@ -1,9 +1,9 @@
-//! Dashboards as rows of panels, and their layout on Grafana's grid.
+//! Dashboards, their rows and their variables, and the layout of panels on Grafana's grid.
 
 use super::panel::{GRID_COLUMNS, Panel, datasource};
 use serde_json::{Value, json};
 
-/// A dashboard.
+/// A dashboard of Grafana.
 #[derive(Debug, Clone)]
 pub struct Dashboard {
     pub(super) uid: &'static str,
@@ -13,39 +13,41 @@ pub struct Dashboard {
     pub(super) rows: Vec<DashboardRow>,
 }
 
-/// Panels under one title.
+/// A row of a dashboard: panels under one title.
 #[derive(Debug, Clone)]
 pub struct DashboardRow {
     pub(super) title: &'static str,
     pub(super) panels: Vec<Panel>,
 }
 
-/// A variable of a dashboard, which the viewer can choose.
+/// A variable of a dashboard. The viewer chooses its value, and queries refer to it by `$name`.
 #[derive(Debug, Clone, Copy)]
 pub struct DashboardVariable {
     name: &'static str,
     label: &'static str,
+    /// The Prometheus query of the possible values.
     query: &'static str,
+    /// Whether the viewer can choose several values, or all.
     is_multi: bool,
 }
 
-/// The dashboard schema of Grafana 11, which later versions read too.
+/// The version of the dashboard format: that of Grafana 11, which later versions also read.
 const GRAFANA_SCHEMA_VERSION: u32 = 39;
 
 // === impl Dashboard ===
 
 impl Dashboard {
-    /// All panels.
+    /// The panels of all rows.
     pub fn panels(&self) -> impl Iterator<Item = &Panel> {
         self.rows.iter().flat_map(|row| &row.panels)
     }
 
-    /// The queries of the variables.
+    /// The Prometheus queries of the values of the variables.
     pub fn variable_queries(&self) -> impl Iterator<Item = &'static str> {
         self.variables.iter().map(|variable| variable.query)
     }
 
-    /// The dashboard as a JSON file.
+    /// Renders the dashboard as the text of a JSON file.
     pub fn print(&self) -> String {
         // Serialisation of a `Value` cannot fail.
         let mut text = serde_json::to_string_pretty(&self.to_json()).unwrap_or_default();
@@ -54,7 +56,7 @@ impl Dashboard {
     }
 
     fn to_json(&self) -> Value {
-        let source = json!({
+        let data_source = json!({
             "name": "datasource",
             "label": "Data source",
             "type": "datasource",
@@ -62,7 +64,7 @@ impl Dashboard {
             "current": {},
             "hide": 0,
         });
-        let variables: Vec<Value> = [source]
+        let variables: Vec<Value> = [data_source]
             .into_iter()
             .chain(self.variables.iter().copied().map(DashboardVariable::to_json))
             .collect();
@@ -92,6 +94,8 @@ impl Dashboard {
         })
     }
 
+    /// The panels as JSON, each at its grid position. A panel that does not fit beside the previous
+    /// panels begins a new line.
     fn layout_panels(&self) -> Vec<Value> {
         let mut panels = Vec::new();
         let mut y = 0;
@@ -105,17 +109,17 @@ impl Dashboard {
                 "gridPos": { "x": 0, "y": y, "w": GRID_COLUMNS, "h": 1 },
             }));
             y += 1;
-            let (mut x, mut height) = (0, 0);
+            let (mut x, mut line_height) = (0, 0);
             for panel in &row.panels {
-                let (width, tall) = panel.size();
+                let (width, height) = panel.size();
                 if x + width > GRID_COLUMNS {
-                    (x, y, height) = (0, y + height, 0);
+                    (x, y, line_height) = (0, y + line_height, 0);
                 }
                 panels.push(panel.to_json(panels.len() + 1, (x, y)));
                 x += width;
-                height = height.max(tall);
+                line_height = line_height.max(height);
             }
-            y += height;
+            y += line_height;
         }
         panels
     }
@@ -135,20 +139,20 @@ fn alert_annotation() -> Value {
     })
 }
 
-// === impl Variable ===
+// === impl DashboardVariable ===
 
 impl DashboardVariable {
-    /// Any number of models.
+    /// The variable `$model`, with any number of models.
     pub(super) const MODELS: Self = Self {
         name: "model",
         label: "Model",
         query: "label_values(tokenweir_requests_total, gen_ai_request_model)",
         is_multi: true,
     };
-    /// Any number of backends.
+    /// The variable `$backend`, with any number of backends.
     pub(super) const BACKENDS: Self =
         Self { name: "backend", label: "Backend", query: BACKENDS_QUERY, is_multi: true };
-    /// One backend.
+    /// The variable `$backend`, with one backend.
     pub(super) const BACKEND: Self =
         Self { name: "backend", label: "Backend", query: BACKENDS_QUERY, is_multi: false };
 
@@ -175,4 +179,5 @@ impl DashboardVariable {
     }
 }
 
+/// The Prometheus query of the names of all backends.
 const BACKENDS_QUERY: &str = "label_values(tokenweir_backend_up, backend)";

@@ -1,5 +1,5 @@
-//! Dashboards for Grafana. The contents are tables in one file per row, `grid` and `panel` convert
-//! them to Grafana's format, and `query` builds Prometheus queries.
+//! The dashboards for Grafana. The files in `rows` define the panels of each row, `grid` and
+//! `panel` convert them to Grafana's format, and `query` builds their Prometheus queries.
 
 pub mod query;
 
@@ -16,7 +16,7 @@ pub use backend::backend_dashboard;
 pub use grid::{Dashboard, DashboardRow, DashboardVariable};
 pub use panel::{Panel, PanelKind, Thresholds};
 
-/// The main dashboard.
+/// The main dashboard, about all models and backends.
 pub fn overview_dashboard(metrics: &MetricCatalogue) -> Dashboard {
     Dashboard {
         uid: "tokenweir",

@@ -1,58 +1,65 @@
-//! A panel of a dashboard, and its conversion to Grafana's format.
+//! The panels of a dashboard, and their conversion to Grafana's format.
 
 use super::query;
 use crate::catalogue::MetricCatalogue;
 use serde_json::{Value, json};
 
-/// How a panel shows its values.
+/// The kind of display of a panel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PanelKind {
-    /// The latest value, large.
+    /// The latest value as a large number.
     Stat,
     /// Lines over time.
     Lines,
     /// Stacked areas over time.
     Stacked,
-    /// A state timeline: a bar for each series.
+    /// A state timeline: a bar for each series, coloured by its value over time.
     States,
-    /// The buckets of a histogram over time, with exemplars.
+    /// A heatmap of the buckets of a histogram over time, with exemplars.
     Heatmap,
 }
 
-/// A panel.
+/// A panel of a dashboard.
 #[derive(Debug, Clone)]
 pub struct Panel {
     title: &'static str,
     description: &'static str,
     kind: PanelKind,
+    /// The unit of the values, by its id in Grafana.
     unit: &'static str,
     thresholds: Thresholds,
+    /// Width in grid columns.
     width: u32,
+    /// Height in grid rows.
     height: u32,
     queries: Vec<PanelQuery>,
 }
 
-/// Thresholds of the colours of a panel.
+/// The values at which the colour of a panel changes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Thresholds {
-    /// No thresholds.
+    /// The colour does not depend on the value.
     None,
-    /// Yellow and red at or above these values.
+    /// Yellow from the first value up, and red from the second value up.
     Above(f64, f64),
-    /// Yellow and red below these values.
+    /// Yellow below the first value, and red below the second value.
     Below(f64, f64),
-    /// Red below the first and from the second up.
+    /// Red below the first value and from the second value up, green between them.
     Outside(f64, f64),
 }
 
+/// A query of a panel.
 #[derive(Debug, Clone)]
 struct PanelQuery {
+    /// The Prometheus query.
     expr: String,
+    /// The name of each series, with templates such as `{{backend}}`.
     legend: &'static str,
+    /// Whether the panel shows the exemplars of the metric.
     has_exemplars: bool,
 }
 
-/// Number of columns of the grid.
+/// Number of columns of Grafana's grid.
 pub(super) const GRID_COLUMNS: u32 = 24;
 
 // === impl Panel ===
@@ -70,28 +77,28 @@ impl Panel {
         Self { title, description, kind, unit, thresholds, width, height, queries }
     }
 
-    /// A panel with the latest value. `unit` is a unit of Grafana.
+    /// Creates a panel with the latest value. `unit` is the id of a unit in Grafana.
     pub fn stat(title: &'static str, unit: &'static str, description: &'static str) -> Self {
         Self::new(PanelKind::Stat, title, unit, description)
     }
 
-    /// A panel with lines over time.
+    /// Creates a panel with lines over time.
     pub fn lines(title: &'static str, unit: &'static str, description: &'static str) -> Self {
         Self::new(PanelKind::Lines, title, unit, description)
     }
 
-    /// A panel with stacked areas over time.
+    /// Creates a panel with stacked areas over time.
     pub fn stacked(title: &'static str, unit: &'static str, description: &'static str) -> Self {
         Self::new(PanelKind::Stacked, title, unit, description)
     }
 
-    /// A state timeline of a series that is 1 while a condition holds, 0 while it does not, and NaN
-    /// if that is unknown.
+    /// Creates a state timeline. Each series is 1 while a condition holds, 0 while it does not
+    /// hold, and NaN while that is unknown.
     pub fn states(title: &'static str, description: &'static str) -> Self {
         Self::new(PanelKind::States, title, "none", description)
     }
 
-    /// A heatmap of the buckets of a histogram, with exemplars.
+    /// Creates a heatmap of the buckets of a histogram, with exemplars.
     pub fn heatmap(
         metrics: &MetricCatalogue,
         title: &'static str,
@@ -102,22 +109,22 @@ impl Panel {
         let buckets = query::filtered_metric(metrics, &format!("{histogram}_bucket"), "");
         let expr = format!("sum by (le) (increase({buckets}[$__rate_interval]))");
         Self::new(PanelKind::Heatmap, title, unit, description)
-            .asks(expr, "{{le}}")
+            .with_query(expr, "{{le}}")
             .with_exemplars()
     }
 
-    /// Adds a query with its legend.
-    pub fn asks(mut self, expr: impl Into<String>, legend: &'static str) -> Self {
+    /// Adds a query. `legend` is the name of its series, with templates such as `{{backend}}`.
+    pub fn with_query(mut self, expr: impl Into<String>, legend: &'static str) -> Self {
         self.queries.push(PanelQuery { expr: expr.into(), legend, has_exemplars: false });
         self
     }
 
-    /// Adds the quantiles p50, p95 and p99 of a histogram, with exemplars.
+    /// Adds queries of the quantiles p50, p95 and p99 of a histogram. The last query has exemplars.
     pub fn quantiles(self, metrics: &MetricCatalogue, histogram: &str) -> Self {
         [(0.5, "p50"), (0.95, "p95"), (0.99, "p99")]
             .into_iter()
             .fold(self, |panel, (quantile, legend)| {
-                panel.asks(query::quantile(metrics, quantile, histogram, ""), legend)
+                panel.with_query(query::quantile(metrics, quantile, histogram, ""), legend)
             })
             .with_exemplars()
     }
@@ -130,37 +137,38 @@ impl Panel {
         self
     }
 
-    /// Sets the thresholds.
-    pub fn bad(self, thresholds: Thresholds) -> Self {
+    /// Sets the values at which the colour changes.
+    pub fn with_thresholds(self, thresholds: Thresholds) -> Self {
         Self { thresholds, ..self }
     }
 
-    /// Sets the width in columns, of 24.
-    pub fn wide(self, width: u32) -> Self {
+    /// Sets the width in grid columns. The grid has 24 columns.
+    pub fn with_width(self, width: u32) -> Self {
         Self { width, ..self }
     }
 
-    /// Sets the height in grid rows; the default of a plot is 8.
-    pub fn tall(self, height: u32) -> Self {
+    /// Sets the height in grid rows. The default is 5 for the latest value and 8 for other panels.
+    pub fn with_height(self, height: u32) -> Self {
         Self { height, ..self }
     }
 
-    /// The title.
+    /// The title of the panel.
     pub fn title(&self) -> &'static str {
         self.title
     }
 
-    /// The queries.
+    /// The Prometheus queries of the panel.
     pub fn queries(&self) -> impl Iterator<Item = &str> {
         self.queries.iter().map(|query| query.expr.as_str())
     }
 
-    /// Width in columns and height in grid rows.
+    /// The width in grid columns and the height in grid rows.
     pub(super) fn size(&self) -> (u32, u32) {
         (self.width, self.height)
     }
 
-    /// The panel as JSON, at a grid position.
+    /// The panel as JSON in Grafana's format. `id` is unique in the dashboard, and `(x, y)` is the
+    /// position on the grid.
     pub(super) fn to_json(&self, id: usize, (x, y): (u32, u32)) -> Value {
         let (w, h) = self.size();
         let targets = (b'A'..).zip(&self.queries).map(|(letter, query)| {
@@ -256,7 +264,7 @@ impl Panel {
     }
 }
 
-/// The texts and colours of states.
+/// The texts and colours of the values of a state timeline: 0, 1 and NaN.
 fn state_mappings() -> Value {
     let state = |text: &str, color: &str| json!({ "text": text, "color": color });
     json!([
@@ -268,14 +276,16 @@ fn state_mappings() -> Value {
     ])
 }
 
-/// The data source of all panels: the variable `datasource`.
+/// The JSON reference to the data source of all panels and variables: the Prometheus server that
+/// the viewer chooses with the variable `datasource`.
 pub(super) fn datasource() -> Value {
     json!({ "type": "prometheus", "uid": "${datasource}" })
 }
 
-// === impl Kind ===
+// === impl PanelKind ===
 
 impl PanelKind {
+    /// The panel type in Grafana.
     const fn as_str(self) -> &'static str {
         match self {
             Self::Stat => "stat",
@@ -289,15 +299,17 @@ impl PanelKind {
 // === impl Thresholds ===
 
 impl Thresholds {
+    /// The steps of the thresholds as JSON. Each step is the lowest value of a colour; the first
+    /// has no value.
     fn to_json(self) -> Value {
         let step = |color: &str, value: Option<f64>| json!({ "color": color, "value": value });
         match self {
             Self::None => json!([step("green", None)]),
-            Self::Above(warn, bad) => {
-                json!([step("green", None), step("yellow", Some(warn)), step("red", Some(bad))])
+            Self::Above(yellow, red) => {
+                json!([step("green", None), step("yellow", Some(yellow)), step("red", Some(red))])
             }
-            Self::Below(warn, bad) => {
-                json!([step("red", None), step("yellow", Some(bad)), step("green", Some(warn))])
+            Self::Below(yellow, red) => {
+                json!([step("red", None), step("yellow", Some(red)), step("green", Some(yellow))])
             }
             Self::Outside(low, high) => {
                 json!([step("red", None), step("green", Some(low)), step("red", Some(high))])

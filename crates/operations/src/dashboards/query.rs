@@ -1,29 +1,30 @@
-//! Prometheus queries of dashboards. Each metric is filtered by those variables of the dashboard
-//! whose labels it has according to the catalogue.
+//! Builds the Prometheus queries of dashboards. A metric is filtered by the variables `$model` and
+//! `$backend` of the dashboard if it has their labels according to the catalogue.
 
 use crate::catalogue::MetricCatalogue;
 
-/// Operations that generate text.
+/// The matcher of the operations that generate text.
 const GENERATION_MATCHER: &str = "gen_ai_operation_name=~\"chat|text_completion\"";
 
-/// A metric with matchers for the chosen models and backends. `matchers` are further ones, or
-/// empty.
+/// A metric with label matchers for the chosen models and backends. `matchers` are additional label
+/// matchers, or an empty text.
 pub(super) fn filtered_metric(metrics: &MetricCatalogue, name: &str, matchers: &str) -> String {
-    let has = |label| metrics.has_label(name, label);
+    let has_label = |label| metrics.has_label(name, label);
     // The metrics of engines get the label `backend` from the scrape configuration.
-    let has_backend = has("backend") || name.starts_with("vllm:");
+    let has_backend = has_label("backend") || name.starts_with("vllm:");
     let filters = [
-        has("gen_ai_request_model").then_some("gen_ai_request_model=~\"$model\""),
+        has_label("gen_ai_request_model").then_some("gen_ai_request_model=~\"$model\""),
         has_backend.then_some("backend=~\"$backend\""),
-        // Durations of embeddings and of /tokenize would distort those of generated text.
-        has("gen_ai_operation_name").then_some(GENERATION_MATCHER),
+        // Without this matcher, requests for embeddings and to /tokenize would distort the
+        // durations of requests that generate text.
+        has_label("gen_ai_operation_name").then_some(GENERATION_MATCHER),
         (!matchers.is_empty()).then_some(matchers),
     ];
     let filters: Vec<&str> = filters.into_iter().flatten().collect();
     if filters.is_empty() { name.to_owned() } else { format!("{name}{{{}}}", filters.join(",")) }
 }
 
-/// The rate of a counter.
+/// The rate of each series of a counter.
 pub(super) fn rate(metrics: &MetricCatalogue, name: &str, matchers: &str) -> String {
     format!("rate({}[$__rate_interval])", filtered_metric(metrics, name, matchers))
 }
@@ -33,7 +34,7 @@ pub(super) fn total_rate(metrics: &MetricCatalogue, name: &str, matchers: &str) 
     format!("sum({})", rate(metrics, name, matchers))
 }
 
-/// The rate of a counter, summed by labels.
+/// The rate of a counter, summed over the series with equal `labels`.
 pub(super) fn rate_by(
     metrics: &MetricCatalogue,
     labels: &str,
@@ -43,13 +44,14 @@ pub(super) fn rate_by(
     format!("sum by ({labels}) ({})", rate(metrics, name, matchers))
 }
 
-/// The maximum of a gauge by labels. All gateways export the same value for a backend.
+/// The maximum of a gauge over the series with equal `labels`. All gateways export about the same
+/// value for a backend.
 pub(super) fn gauge_by(metrics: &MetricCatalogue, labels: &str, name: &str) -> String {
     format!("max by ({labels}) ({})", filtered_metric(metrics, name, ""))
 }
 
-/// The mean of a gauge over all gateways, by labels. `>= 0` excludes NaN, which would make the mean
-/// NaN.
+/// The mean of a gauge over the series of all gateways with equal `labels`. The query excludes NaN
+/// by `>= 0`, because one NaN would make the mean NaN.
 pub(super) fn mean_of_gateways(
     metrics: &MetricCatalogue,
     labels: &str,
@@ -59,7 +61,7 @@ pub(super) fn mean_of_gateways(
     format!("avg by ({labels}) ({} >= 0)", filtered_metric(metrics, name, matchers))
 }
 
-/// A quantile of a histogram over all series.
+/// A quantile of a histogram over all series, from 0 to 1.
 pub(super) fn quantile(
     metrics: &MetricCatalogue,
     quantile: f64,
@@ -69,7 +71,7 @@ pub(super) fn quantile(
     quantile_by(metrics, quantile, "le", histogram, matchers)
 }
 
-/// A quantile of a histogram by labels, one of which is `le`.
+/// A quantile of a histogram for each combination of `labels`, which must include `le`.
 pub(super) fn quantile_by(
     metrics: &MetricCatalogue,
     quantile: f64,
@@ -81,7 +83,7 @@ pub(super) fn quantile_by(
     format!("histogram_quantile({quantile}, sum by ({labels}) ({buckets}))")
 }
 
-/// The mean of a histogram, by labels.
+/// The mean of the values of a histogram for each combination of `labels`.
 pub(super) fn mean_by(
     metrics: &MetricCatalogue,
     labels: &str,
@@ -93,7 +95,7 @@ pub(super) fn mean_by(
     format!("{sum}\n/ {count}")
 }
 
-/// The ratio of two queries; 0 if there is no data.
-pub(super) fn share(part: &str, whole: &str) -> String {
-    format!("{part}\n/ ({whole} > 0) or vector(0)")
+/// The ratio of the queries `part` and `total`. It is 0 if `total` is 0 or there is no data.
+pub(super) fn share(part: &str, total: &str) -> String {
+    format!("{part}\n/ ({total} > 0) or vector(0)")
 }

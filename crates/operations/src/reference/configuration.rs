@@ -32,28 +32,32 @@ Flags (`--listen`) override environment variables (`TOKENWEIR_LISTEN`), which ov
 `/config` on the admin port shows the active values and the source of each.
 ";
 
-/// One row of the reference.
+/// One row of the reference: a key of the configuration. All texts are Markdown.
 struct ConfigurationKey {
+    /// The path of the key, such as `backends[].url`.
     path: String,
+    /// The type of the value, in words.
     kind: String,
+    /// The default value. Empty: the key has no default.
     default: String,
+    /// The description of the key and of its allowed values.
     meaning: String,
 }
 
-/// The page of the reference.
+/// Generates the page of the reference from the JSON Schema of the configuration.
 pub(crate) fn print(schema: &Schema) -> String {
     let mut page = PAGE_HEADER.to_owned();
-    let none = Map::new();
-    let sections = schema.get("properties").and_then(Value::as_object).unwrap_or(&none);
-    let (parts, plain): (Vec<_>, Vec<_>) =
+    let no_sections = Map::new();
+    let sections = schema.get("properties").and_then(Value::as_object).unwrap_or(&no_sections);
+    let (mappings, scalars): (Vec<_>, Vec<_>) =
         sections.iter().partition(|(_, section)| properties(section).is_some());
     page.push_str("\n## Top-level keys\n\n");
-    let top_level = plain.iter().map(|(name, key)| ConfigurationKey::read((*name).clone(), key));
+    let top_level = scalars.iter().map(|(name, key)| ConfigurationKey::read((*name).clone(), key));
     write_table(&mut page, top_level);
-    for (name, section) in parts {
-        let what = schema_text(section, "description");
+    for (name, section) in mappings {
+        let description = schema_text(section, "description");
         // Writing to a string cannot fail.
-        let _ = write!(page, "\n## {name}\n\n{what}\n\n");
+        let _ = write!(page, "\n## {name}\n\n{description}\n\n");
         let mut keys = Vec::new();
         if section.get("items").is_some() {
             keys.push(ConfigurationKey::read(name.clone(), section));
@@ -71,7 +75,8 @@ fn write_table(page: &mut String, keys: impl Iterator<Item = ConfigurationKey>) 
     }
 }
 
-/// Collects the keys below a section, or of each item of a list.
+/// Collects the keys of a mapping, or of each item of a list of mappings, including nested keys.
+/// `path` is the path of the mapping or list.
 fn collect_nested_keys(path: &str, section: &Value, keys: &mut Vec<ConfigurationKey>) {
     let path = if section.get("items").is_some() { format!("{path}[]") } else { path.to_owned() };
     for (name, key) in properties(section).into_iter().flatten() {
@@ -87,22 +92,23 @@ fn collect_nested_keys(path: &str, section: &Value, keys: &mut Vec<Configuration
     }
 }
 
-/// The keys of a mapping, of each item of a list, or of an optional mapping. `None` for secrets.
+/// The schemas of the keys of a mapping, of each item of a list of mappings, or of an optional
+/// mapping. `None`: the value is of another kind.
 fn properties(schema: &Value) -> Option<&Map<String, Value>> {
     let schema = non_null_schema(schema.get("items").unwrap_or(schema));
     schema.get("properties").and_then(Value::as_object)
 }
 
-/// Whether a value may be null.
+/// Whether a value with this schema may be null.
 fn is_optional(schema: &Value) -> bool {
     schema_list(schema, "anyOf").iter().any(is_null)
         || schema_list(schema, "type").iter().any(|kind| kind == "null")
 }
 
-/// The schema of a value that is not null.
+/// The schema of the values that are not null.
 fn non_null_schema(schema: &Value) -> &Value {
     match schema_list(schema, "anyOf") {
-        [one, null] if is_null(null) => one,
+        [value_schema, null] if is_null(null) => value_schema,
         _ => schema,
     }
 }
@@ -111,10 +117,12 @@ fn is_null(schema: &Value) -> bool {
     schema.get("type").is_some_and(|kind| kind == "null")
 }
 
+/// A list in a schema. Empty: the schema does not have it.
 fn schema_list<'a>(schema: &'a Value, key: &str) -> &'a [Value] {
     schema.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
+/// A text in a schema. Empty: the schema does not have it.
 fn schema_text<'a>(schema: &'a Value, key: &str) -> &'a str {
     schema.get(key).and_then(Value::as_str).unwrap_or_default()
 }
@@ -127,19 +135,20 @@ impl ConfigurationKey {
             Value::String(text) => format!("`{text}`"),
             other => format!("`{other}`"),
         });
-        let own = schema_text(schema, "description");
+        let description = schema_text(schema, "description");
         let choices = describe_choices(non_null_schema(schema))
             .or_else(|| describe_choices(non_null_schema(schema.get("items")?)));
         let meaning = match choices {
-            Some(choices) => format!("{own}<br>{choices}"),
-            None => own.to_owned(),
+            Some(choices) => format!("{description}<br>{choices}"),
+            None => description.to_owned(),
         };
         let (kind, meaning) = (cell(&describe_type(schema)), cell(&meaning));
         Self { path, kind, default: cell(&default), meaning }
     }
 }
 
-/// The allowed values of a key, each with its description.
+/// The allowed values of a key as Markdown, each with its description. `None`: the schema has no
+/// list of allowed values.
 fn describe_choices(schema: &Value) -> Option<String> {
     let choices: Vec<String> = schema_list(schema, "oneOf")
         .iter()
@@ -151,25 +160,29 @@ fn describe_choices(schema: &Value) -> Option<String> {
     (!choices.is_empty()).then(|| choices.join("<br>"))
 }
 
-/// The type of a value, in words.
+/// The type of the values of a schema, in words.
 fn describe_type(schema: &Value) -> String {
-    let alone = non_null_schema(schema);
-    let title = schema_text(alone, "title");
+    let non_null = non_null_schema(schema);
+    let title = schema_text(non_null, "title");
     let mut names: Vec<String> = if !title.is_empty() {
         vec![title.to_owned()]
-    } else if describe_choices(alone).is_some() {
+    } else if describe_choices(non_null).is_some() {
         vec!["a word".to_owned()]
     } else {
-        let names: Vec<&str> = match alone.get("type") {
+        let names: Vec<&str> = match non_null.get("type") {
             Some(Value::String(name)) => vec![name],
             Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
             _ => {
-                let options = schema_list(alone, "anyOf").iter();
+                let options = schema_list(non_null, "anyOf").iter();
                 options.map(|option| schema_text(option, "type")).collect()
             }
         };
-        let is_other = |name: &&str| *name != "null";
-        names.into_iter().filter(is_other).map(|name| describe_type_name(name, alone)).collect()
+        let is_not_null = |name: &&str| *name != "null";
+        names
+            .into_iter()
+            .filter(is_not_null)
+            .map(|name| describe_type_name(name, non_null))
+            .collect()
     };
     if is_optional(schema) {
         names.push("null".to_owned());

@@ -28,7 +28,7 @@ the start, with the value 0.
 |---|---|
 ";
 
-/// The page of the reference.
+/// Generates the page of the reference from the catalogue.
 pub(crate) fn print(metrics: &MetricCatalogue) -> String {
     let mut page = PAGE_HEADER.to_owned();
     page.push_str("| metric | type | unit | labels | meaning |\n|---|---|---|---|---|\n");
@@ -47,8 +47,8 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
     }
     page.push_str(LABELS_HEADER);
     for (name, sets) in label_values(metrics) {
-        let is_one = sets.len() == 1;
-        let sets: Vec<String> = sets.iter().map(|set| set.print(is_one)).collect();
+        let is_only_set = sets.len() == 1;
+        let sets: Vec<String> = sets.iter().map(|set| set.print(is_only_set)).collect();
         let _ = writeln!(page, "| `{name}` | {} |", cell(&sets.join("<br>")));
     }
     page.push_str(
@@ -65,37 +65,42 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
     page
 }
 
-/// The unit, from the suffix of the name according to Prometheus' conventions.
+/// The unit of a metric, from the suffix of its name according to the conventions of Prometheus.
+/// Empty: the metric has no unit.
 fn metric_unit(row: &MetricDescription) -> &'static str {
     let name = row.name.strip_suffix("_total").unwrap_or(row.name);
     let units = [("_seconds", "seconds"), ("_bytes", "bytes"), ("_tokens", "tokens")];
-    let known = units.iter().find(|(end, _)| name.ends_with(end));
-    match known {
+    let unit = units.iter().find(|(suffix, _)| name.ends_with(suffix));
+    match unit {
         Some((_, unit)) => unit,
         None if name.ends_with("_ratio") => "share",
         None => "",
     }
 }
 
-/// A set of values of a label, and the metrics with this set.
+/// A set of values of a label, and the metrics whose label has this set.
 struct LabelValues {
+    /// A description of the values, in Markdown.
     values: String,
     metrics: Vec<&'static str>,
 }
 
 impl LabelValues {
-    fn print(&self, is_one: bool) -> String {
-        if is_one {
+    /// Renders the set as Markdown. The metrics are omitted if the label has only one set.
+    fn print(&self, is_only_set: bool) -> String {
+        if is_only_set {
             return self.values.clone();
         }
         format!("{} (`{}`)", self.values, self.metrics.join("`, `"))
     }
 }
 
-/// The sets of values of each label. A label name can have several sets.
+/// The sets of values of each label, by its name. Labels of different metrics with the same name
+/// can have different sets.
 fn label_values(metrics: &MetricCatalogue) -> BTreeMap<&'static str, Vec<LabelValues>> {
     let mut labels: BTreeMap<&str, Vec<LabelValues>> = BTreeMap::new();
-    for (row, label) in metrics.0.iter().flat_map(|row| row.labels.iter().map(move |it| (row, it)))
+    for (row, label) in
+        metrics.0.iter().flat_map(|row| row.labels.iter().map(move |label| (row, label)))
     {
         let values = &label.values;
         let sets = labels.entry(label.name).or_default();

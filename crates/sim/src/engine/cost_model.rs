@@ -1,14 +1,15 @@
 //! Effects on the time of a batch that a linear model lacks.
 //!
-//! A policy that was developed on linear engines must also hold on engines with these effects.
+//! A routing policy that was developed on linear engines must also work on engines with these
+//! effects.
 
 use std::time::Duration;
 
 /// Effects beyond the linear terms of an engine. The default has none of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CostModel {
-    /// Whether a step takes the longer of compute time (prefill) and memory time (weights and KV
-    /// cache) instead of their sum, as in the roofline model.
+    /// Whether the time of a step is the longer of its compute time (prefill) and its memory time
+    /// (weights and KV cache), as in the roofline model. Otherwise it is their sum.
     pub is_roofline: bool,
     /// Seconds for each pair of a computed prompt token and a token of its context: the quadratic
     /// part of attention.
@@ -19,13 +20,15 @@ pub struct CostModel {
     /// Share of steps that take ten times as long, from 0 to 1: garbage collection, page faults and
     /// other pauses of the process.
     pub pause_share: f64,
-    /// Whether decoding sequences are padded to the next size of a captured CUDA graph.
+    /// Whether a decode step takes as long as for the next larger captured CUDA graph, because the
+    /// batch is padded to the size of that graph.
     pub has_batch_buckets: bool,
     /// Mean number of draft tokens that speculative decoding accepts per sequence and step. 0: no
-    /// speculation.
+    /// speculative decoding.
     pub accepted_drafts: f64,
-    /// Seconds per request for which the API server is busy before the engine sees the request. The
-    /// driver of the engine applies this and the next value.
+    /// Seconds per request for which the API server is busy before the engine gets the request. The
+    /// engine ignores this value and `tokenize_seconds`. The code that drives the engine applies
+    /// them.
     pub front_end_seconds: f64,
     /// Seconds per prompt token for which the API server is busy with tokenization.
     pub tokenize_seconds: f64,
@@ -36,20 +39,20 @@ pub struct CostModel {
 pub(super) struct BatchWork {
     pub(super) prefill_tokens: u32,
     pub(super) decoded_sequences: u32,
-    /// Computed tokens of all sequences of the batch.
+    /// Number of computed tokens of all sequences of the batch.
     pub(super) context: u32,
     /// Pairs of a computed prompt token and a token of its context.
     attention_pairs: f64,
 }
 
-/// Factor of a step that is paused.
+/// Factor by which a pause of the process lengthens a step.
 const PAUSE_FACTOR: f64 = 10.0;
-/// Greatest number of drafts that one sequence accepts in one step.
+/// Maximum number of draft tokens that one sequence accepts in one step.
 const DRAFT_LENGTH_MAX: u32 = 8;
 
 impl BatchWork {
-    /// Adds a part of a prompt. `computed`: tokens of the sequence that are computed after this
-    /// step.
+    /// Adds the prefill of `scheduled` prompt tokens. `computed` is the number of tokens of the
+    /// sequence that are computed at the end of the step, including the scheduled tokens.
     pub(super) fn add_prefill(&mut self, scheduled: u32, computed: u32) {
         self.prefill_tokens += scheduled;
         let (scheduled, computed) = (f64::from(scheduled), f64::from(computed));
@@ -58,7 +61,7 @@ impl BatchWork {
 }
 
 impl CostModel {
-    /// No effect.
+    /// A cost model without any effect: the time of a batch is the sum of its linear terms.
     pub const LINEAR: Self = Self {
         is_roofline: false,
         attention_pair_seconds: 0.0,
@@ -70,7 +73,8 @@ impl CostModel {
         tokenize_seconds: 0.0,
     };
 
-    /// Number of sequences for which a decode step takes time.
+    /// Number of sequences that determines the time of a decode step: the size of the CUDA graph
+    /// with batch buckets, otherwise the number of decoding sequences.
     pub(super) fn padded(&self, sequences: u32) -> u32 {
         if self.has_batch_buckets { graph_size(sequences) } else { sequences }
     }
@@ -80,7 +84,7 @@ impl CostModel {
         Duration::from_secs_f64(self.attention_pair_seconds * work.attention_pairs)
     }
 
-    /// Time of a step whose parts take these times.
+    /// Time of a step with this compute time and memory time, including random effects.
     pub(super) fn combine(
         &self,
         compute: Duration,
@@ -91,12 +95,13 @@ impl CostModel {
         time.mul_f64(self.random_factor(random))
     }
 
-    /// Number of drafts that one sequence accepts in one step.
+    /// A random number of draft tokens that one sequence accepts in one step.
     pub(super) fn accepted_drafts(&self, random: &mut fastrand::Rng) -> u32 {
         if self.accepted_drafts <= 0.0 {
             return 0;
         }
-        // The number of successes before the first failure has this mean.
+        // With this probability per draft, the mean number of drafts before the first rejected
+        // draft is `accepted_drafts`.
         let acceptance = self.accepted_drafts / (1.0 + self.accepted_drafts);
         (0..DRAFT_LENGTH_MAX).take_while(|_| random.f64() < acceptance).count() as u32
     }

@@ -14,7 +14,7 @@ pub struct EngineSpec {
     pub max_num_seqs: u32,
     /// Maximum number of tokens computed in one step, prefill and decode together.
     pub max_num_batched_tokens: u32,
-    /// Fixed time of a step, without any token.
+    /// Fixed time of a step, to which the times of its tokens are added.
     pub step_base: Duration,
     /// Time added by each prompt token that is not in the cache.
     pub prefill_token: Duration,
@@ -52,7 +52,7 @@ impl EngineSpec {
         self.blocks.saturating_mul(self.block_size)
     }
 
-    /// Time of a batch.
+    /// Time of one step that computes `work`.
     pub(super) fn step_duration(&self, work: &BatchWork, random: &mut fastrand::Rng) -> Duration {
         let model = &self.cost_model;
         let memory = self.step_base

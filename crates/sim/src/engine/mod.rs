@@ -22,9 +22,9 @@ pub use engine_spec::EngineSpec;
 pub struct EngineStep {
     /// Time for which the batch occupies the GPU.
     pub duration: Duration,
-    /// The sequences that produced a token, in batch order.
+    /// The produced tokens, in batch order. A sequence can have several, by speculative decoding.
     pub tokens: Vec<GeneratedToken>,
-    /// The sequences that produced their last token.
+    /// The sequences that produced their last token in this step.
     pub finished: Vec<FinishedSequence>,
     /// Number of prompt tokens computed.
     pub prefill_tokens: u32,
@@ -37,17 +37,17 @@ pub struct EngineStep {
 pub struct SimulatedEngineLoad {
     /// Number of sequences in the batch.
     pub running: usize,
-    /// Number of sequences in the queue, including preempted sequences.
+    /// Number of sequences in the queue of the engine, including preempted sequences.
     pub waiting: usize,
     /// Share of pinned KV blocks, 0 to 1. Cached but unpinned blocks count as free.
     pub kv_usage: f64,
     /// Number of preemptions for lack of free blocks.
     pub preemptions: u64,
-    /// Tokens looked up in the prefix cache. A preempted sequence counts once.
+    /// Number of tokens looked up in the prefix cache. A preempted sequence counts once.
     pub prefix_queries: u64,
-    /// Tokens found in the prefix cache.
+    /// Number of tokens found in the prefix cache.
     pub prefix_hits: u64,
-    /// Prompt tokens of the sequences that have a first token.
+    /// Number of prompt tokens of the sequences that have produced a token.
     pub prompt_tokens: u64,
     /// Number of generated tokens.
     pub generation_tokens: u64,
@@ -57,7 +57,7 @@ pub struct SimulatedEngineLoad {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{tokens} tokens do not fit into a KV cache of {capacity} tokens")]
 pub struct SequenceTooLong {
-    /// Prompt and output tokens.
+    /// Number of prompt and output tokens of the sequence.
     pub tokens: u32,
     /// Number of tokens that the cache can hold.
     pub capacity: u32,
@@ -68,11 +68,13 @@ pub struct SequenceTooLong {
 pub struct Engine {
     spec: EngineSpec,
     pool: BlockPool,
-    /// In order of admission. The last sequence is preempted first.
+    /// The batch, in order of admission. The last sequence is preempted first.
     running: Vec<Sequence>,
+    /// The queue. A preempted sequence is at the front.
     waiting: VecDeque<Sequence>,
+    /// The counters. The gauges are not set here; [`Engine::load`] adds them.
     totals: SimulatedEngineLoad,
-    /// For the random effects of the cost model.
+    /// Random numbers for the jitter, the pauses and the accepted drafts of the cost model.
     random: fastrand::Rng,
 }
 
@@ -82,7 +84,7 @@ impl Engine {
         Self::with_seed(spec, 0)
     }
 
-    /// Creates an idle engine with an empty cache. `seed`: for the random effects of the cost
+    /// Creates an idle engine with an empty cache. `seed` determines the random effects of the cost
     /// model.
     pub fn with_seed(spec: EngineSpec, seed: u64) -> Self {
         let spec = EngineSpec {
@@ -119,15 +121,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Number of prompt tokens of a request that the prefix cache holds now.
+    /// Number of prompt tokens of a request that are in the prefix cache now and can be reused.
     pub fn cached_tokens(&self, request: &SequenceRequest) -> u32 {
         let reusable = request.prompt_tokens.saturating_sub(1) / self.spec.block_size;
         let hashes = &request.block_hashes[..request.block_hashes.len().min(reusable as usize)];
         self.pool.cached_prefix(hashes).len() as u32 * self.spec.block_size
     }
 
-    /// Removes a sequence and frees its blocks at once. Returns false if the engine does not have
-    /// this sequence (any more).
+    /// Removes a sequence and frees its blocks at once. Returns false if the sequence is neither in
+    /// the queue nor in the batch, for example because it has finished.
     pub fn abort(&mut self, id: SequenceId) -> bool {
         if let Some(at) = self.running.iter().position(|sequence| sequence.id == id) {
             self.pool.release(&mut self.running.remove(at).blocks);
@@ -150,7 +152,7 @@ impl Engine {
         Some(self.execute(now))
     }
 
-    /// Returns the gauges and counters after the last step.
+    /// Returns the current gauges and counters.
     pub fn load(&self) -> SimulatedEngineLoad {
         SimulatedEngineLoad {
             running: self.running.len(),
@@ -160,8 +162,9 @@ impl Engine {
         }
     }
 
-    /// Schedules the next tokens of every running sequence, in order of admission. Returns true if
-    /// a sequence was preempted; then this step admits no sequence.
+    /// Schedules the next tokens of every running sequence, in order of admission. `budget` is the
+    /// number of tokens that the step can still compute. Returns true if a sequence was preempted.
+    /// In this case, the step admits no sequence.
     fn schedule_running(&mut self, budget: &mut u32) -> bool {
         let before = self.totals.preemptions;
         let mut next = 0;
@@ -180,6 +183,7 @@ impl Engine {
         self.totals.preemptions > before
     }
 
+    /// Preempts the sequence that was admitted last.
     fn preempt_last(&mut self) {
         if let Some(mut preempted) = self.running.pop() {
             preempted.preempt(&mut self.pool);

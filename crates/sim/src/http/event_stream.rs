@@ -10,7 +10,7 @@ use http_body::{Body, Frame};
 use crate::generation::Generation;
 use crate::wire::{EventWriter, NextEvent};
 
-/// Allocation size of the event buffer.
+/// Allocation size of the event buffer, in bytes.
 const EVENT_BUFFER_BYTES: usize = 4096;
 
 /// The body of a stream. Each event is one frame and one HTTP chunk.

@@ -78,16 +78,18 @@ enum BatchEntry {
     Tokens(Vec<u32>),
 }
 
-/// The engine work of a request.
+/// The sequences that a request causes in the engine, and the usage that it requests.
 #[derive(Debug, Default)]
 pub(super) struct GenerationWork {
-    /// Usually one prompt. Completions and embeddings accept several.
+    /// The prompts. Only completions and embeddings accept several.
     pub(super) prompts: Vec<SimulatedPrompt>,
-    /// `n` outputs for each prompt.
-    pub(super) answers: Vec<SimulatedOutput>,
+    /// `n` outputs for each prompt: first all outputs of the first prompt.
+    pub(super) outputs: Vec<SimulatedOutput>,
     /// Maximum number of output tokens per choice.
     pub(super) max_output_tokens: u32,
+    /// Whether a usage chunk is written at the end of a stream.
     pub(super) include_usage: bool,
+    /// Whether usage is written in every chunk of a stream.
     pub(super) continuous_usage: bool,
 }
 
@@ -101,8 +103,8 @@ impl GenerationWork {
 impl InferenceRequestBody {
     /// Parses a body. The content type must be JSON.
     pub(super) fn read(content_type: Option<&str>, bytes: &[u8]) -> Result<Self, VllmError> {
-        let media = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
-        if !media.trim().eq_ignore_ascii_case("application/json") {
+        let media_type = content_type.and_then(|value| value.split(';').next()).unwrap_or_default();
+        if !media_type.trim().eq_ignore_ascii_case("application/json") {
             return Err(VllmError::content_type());
         }
         if bytes.is_empty() {
@@ -121,7 +123,7 @@ impl InferenceRequestBody {
         }
     }
 
-    /// Plans the work of a generating request.
+    /// Validates a generating request and plans its prompts and outputs.
     pub(super) fn work(
         self,
         api: GenerationApi,
@@ -146,22 +148,23 @@ impl InferenceRequestBody {
         let options = self.stream_options.as_ref();
         let include_usage = options.and_then(|options| options.include_usage) == Some(true);
         let continuous = options.and_then(|options| options.continuous_usage_stats) == Some(true);
-        let most = self.requested_output_tokens(limits)?;
+        let max_tokens = self.requested_output_tokens(limits)?;
         let salt = self.seed.unwrap_or(0) as u64;
         let prompts = self.prompts();
         let longest = prompts.iter().map(SimulatedPrompt::token_count).max().unwrap_or(1);
         if longest >= limits.max_model_len {
-            return Err(too_long(longest, limits.max_model_len));
+            return Err(prompt_too_long(longest, limits.max_model_len));
         }
-        let room = limits.max_model_len - longest;
-        let answers = prompts.iter().flat_map(|prompt| {
-            let (prompt, room) =
-                (mix(prompt.hash(), salt), limits.max_model_len - prompt.token_count());
-            (0..n as u64).map(move |choice| answer(mix(prompt, choice), most, room))
+        let min_remaining = limits.max_model_len - longest;
+        let outputs = prompts.iter().flat_map(|prompt| {
+            let remaining = limits.max_model_len - prompt.token_count();
+            let prompt_seed = mix(prompt.hash(), salt);
+            (0..n as u64)
+                .map(move |choice| plan_output(mix(prompt_seed, choice), max_tokens, remaining))
         });
         Ok(GenerationWork {
-            answers: answers.collect(),
-            max_output_tokens: most.unwrap_or(room).min(room),
+            outputs: outputs.collect(),
+            max_output_tokens: max_tokens.unwrap_or(min_remaining).min(min_remaining),
             include_usage,
             continuous_usage: include_usage && continuous,
             prompts,
@@ -170,38 +173,39 @@ impl InferenceRequestBody {
 
     /// Extracts all prompts of the request from the fields of any API.
     pub(super) fn prompts(self) -> Vec<SimulatedPrompt> {
-        let mut head = SimulatedPrompt::default();
+        let mut preamble = SimulatedPrompt::default();
         if let Some(tools) = &self.tools {
-            head.push_message("tools", tools.get());
+            preamble.push_message("tools", tools.get());
         }
         if let Some(system) = &self.system {
-            head.push_message("system", &system.text());
+            preamble.push_message("system", &system.text());
         }
         if let Some(instructions) = &self.instructions {
-            head.push_message("system", instructions);
+            preamble.push_message("system", instructions);
         }
         if let Some(tokens) = self.tokens {
             return vec![SimulatedPrompt::from_tokens(&tokens)];
         }
         if let Some(messages) = self.messages {
-            return vec![chat_prompt(head, &messages)];
+            return vec![chat_prompt(preamble, &messages)];
         }
         match self.input.or(self.prompt) {
-            None => vec![head],
-            Some(PromptSource::Text(text)) if head == SimulatedPrompt::default() => {
+            None => vec![preamble],
+            Some(PromptSource::Text(text)) if preamble == SimulatedPrompt::default() => {
                 vec![SimulatedPrompt::new(&text)]
             }
             Some(PromptSource::Text(text)) => {
-                head.push_message("user", &text);
-                head.push_message("assistant", "");
-                vec![head]
+                preamble.push_message("user", &text);
+                preamble.push_message("assistant", "");
+                vec![preamble]
             }
             Some(PromptSource::Tokens(tokens)) => vec![SimulatedPrompt::from_tokens(&tokens)],
             Some(PromptSource::Batch(entries)) => entries.iter().map(BatchEntry::prompt).collect(),
-            Some(PromptSource::Messages(messages)) => vec![chat_prompt(head, &messages)],
+            Some(PromptSource::Messages(messages)) => vec![chat_prompt(preamble, &messages)],
         }
     }
 
+    /// Checks that the members that the API requires are present.
     fn check_required(&self, api: GenerationApi) -> Result<(), VllmError> {
         let missing = match api {
             GenerationApi::Messages if self.max_tokens.is_none() => Some("max_tokens"),
@@ -222,26 +226,27 @@ impl InferenceRequestBody {
         Ok(())
     }
 
+    /// The maximum number of output tokens that the request names. `None`: the request names none.
     fn requested_output_tokens(&self, limits: ModelLimits<'_>) -> Result<Option<u32>, VllmError> {
         let limit_fields = [
             ("max_completion_tokens", self.max_completion_tokens),
             ("max_output_tokens", self.max_output_tokens),
             ("max_tokens", self.max_tokens),
         ];
-        let Some((name, most)) = limit_fields.iter().find_map(|&(name, most)| Some((name, most?)))
-        else {
+        let requested = limit_fields.iter().find_map(|&(name, value)| Some((name, value?)));
+        let Some((name, value)) = requested else {
             return Ok(None);
         };
         let max = limits.max_model_len;
-        let message = match u32::try_from(most) {
-            Ok(most) if (1..=max).contains(&most) => return Ok(Some(most)),
+        let message = match u32::try_from(value) {
+            Ok(tokens) if (1..=max).contains(&tokens) => return Ok(Some(tokens)),
             Ok(1..) => format!(
-                "{name}={most} cannot be greater than max_model_len={max}. \
+                "{name}={value} cannot be greater than max_model_len={max}. \
                  Please request fewer output tokens."
             ),
-            _ => format!("{name} must be at least 1, got {most}."),
+            _ => format!("{name} must be at least 1, got {value}."),
         };
-        Err(VllmError::bad_value(&message, Some((name, most))))
+        Err(VllmError::bad_value(&message, Some((name, value))))
     }
 }
 
@@ -273,16 +278,20 @@ fn chat_prompt(mut prompt: SimulatedPrompt, messages: &[ChatMessage]) -> Simulat
     prompt
 }
 
-fn answer(seed: u64, most: Option<u32>, room: u32) -> SimulatedOutput {
-    match most {
-        Some(most) => {
-            SimulatedOutput { seed, tokens: most.min(room), finish: SimulatedFinishReason::Length }
-        }
-        None => SimulatedOutput::stopping(seed, room),
+/// Plans an output. With a requested maximum, the output has this length. `remaining` is the number
+/// of tokens that the context has left after the prompt.
+fn plan_output(seed: u64, max_tokens: Option<u32>, remaining: u32) -> SimulatedOutput {
+    match max_tokens {
+        Some(max_tokens) => SimulatedOutput {
+            seed,
+            tokens: max_tokens.min(remaining),
+            finish: SimulatedFinishReason::Length,
+        },
+        None => SimulatedOutput::stopping(seed, remaining),
     }
 }
 
-fn too_long(tokens: u32, max_model_len: u32) -> VllmError {
+fn prompt_too_long(tokens: u32, max_model_len: u32) -> VllmError {
     let message = format!(
         "This model's maximum context length is {max_model_len} tokens. However, your prompt \
          contains at least {tokens} input tokens, which exceeds this limit even without any output \
@@ -310,10 +319,10 @@ mod tests {
     fn a_token_limit_sets_the_output_length_and_without_one_the_model_stops() {
         let limited =
             work(GenerationApi::Chat, r#"{"messages":[{"content":"hi"}],"max_tokens":7}"#);
-        let [answer] = limited.expect("work").answers[..] else { panic!("one answer") };
-        assert_eq!((answer.tokens, answer.finish), (7, SimulatedFinishReason::Length));
+        let [output] = limited.expect("work").outputs[..] else { panic!("one output") };
+        assert_eq!((output.tokens, output.finish), (7, SimulatedFinishReason::Length));
         let free = work(GenerationApi::Completions, r#"{"prompt":"hi","seed":3}"#).expect("work");
-        assert!(free.answers[0].tokens <= 99);
+        assert!(free.outputs[0].tokens <= 99);
     }
 
     #[test]
@@ -328,8 +337,8 @@ mod tests {
     #[test]
     fn every_prompt_has_n_outputs() {
         let work = work(GenerationApi::Completions, r#"{"prompt":["a","b"],"n":2}"#).expect("work");
-        assert_eq!((work.prompts.len(), work.answers.len()), (2, 4));
-        assert_ne!(work.answers[0].seed, work.answers[1].seed);
+        assert_eq!((work.prompts.len(), work.outputs.len()), (2, 4));
+        assert_ne!(work.outputs[0].seed, work.outputs[1].seed);
     }
 
     #[test]
@@ -343,8 +352,8 @@ mod tests {
         assert!(
             error_body(GenerationApi::Completions, &long).contains("at least 100 input tokens")
         );
-        let most = error_body(GenerationApi::Completions, r#"{"prompt":"x","max_tokens":101}"#);
-        assert!(most.contains("max_tokens=101 cannot be greater than max_model_len=100."));
+        let too_many = error_body(GenerationApi::Completions, r#"{"prompt":"x","max_tokens":101}"#);
+        assert!(too_many.contains("max_tokens=101 cannot be greater than max_model_len=100."));
         assert!(
             error_body(GenerationApi::Completions, r#"{"prompt":"x","n":0}"#).contains("got 0.")
         );

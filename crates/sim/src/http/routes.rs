@@ -32,12 +32,17 @@ const METRICS_CONTENT_TYPE: HeaderValue =
 
 /// The handler of a path.
 enum Endpoint {
+    /// A page for `GET`, without a request body.
     Page(fn(&SimulatedBackend) -> Response<ResponseBody>),
+    /// Generation of output, as a stream or as one body.
     Generate(GenerationApi),
+    /// A JSON document that is computed from the prompts of the request without the engine.
     PromptDocument(fn(InferenceRequestBody, &SimulatedBackend) -> String),
+    /// Embeddings.
     Embed,
 }
 
+/// The handler of a path. `None`: the path does not exist.
 fn endpoint(path: &str) -> Option<Endpoint> {
     Some(match path {
         "/v1/chat/completions" => Endpoint::Generate(GenerationApi::Chat),
@@ -49,9 +54,9 @@ fn endpoint(path: &str) -> Option<Endpoint> {
             documents::count_tokens(body.prompts().iter().map(SimulatedPrompt::token_count).sum())
         }),
         "/tokenize" => Endpoint::PromptDocument(|body, backend| {
-            let texts = body.return_token_strs == Some(true);
+            let with_texts = body.return_token_strs == Some(true);
             let prompt = body.prompts().pop().unwrap_or_default();
-            documents::tokenize(&prompt, backend.settings().max_model_len(), texts)
+            documents::tokenize(&prompt, backend.settings().max_model_len(), with_texts)
         }),
         "/detokenize" => Endpoint::PromptDocument(|body, _| {
             documents::detokenize(&body.prompts().pop().unwrap_or_default())
@@ -75,8 +80,9 @@ fn endpoint(path: &str) -> Option<Endpoint> {
     })
 }
 
-/// Responds to a request. Adds the `server` header and, if the settings request it, the request id.
-pub(super) async fn answer(
+/// Responds to a request. Adds the `server` header to the response, and the request id if
+/// `request_id_headers` is set.
+pub(super) async fn respond(
     request: Request<Incoming>,
     backend: &Arc<SimulatedBackend>,
 ) -> Response<ResponseBody> {
@@ -111,14 +117,14 @@ async fn route(
         Endpoint::Page(page) => return page(backend),
         Endpoint::Generate(api) => (Some(api), generate(request, api, backend).await),
         Endpoint::PromptDocument(render) => {
-            let (_, body) = read(request).await;
+            let (_, body) = read_request(request).await;
             (None, body.map(|body| json(render(body, backend))))
         }
         Endpoint::Embed => (None, embed(request, backend).await),
     };
-    result.unwrap_or_else(|refusal| {
-        let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::BAD_REQUEST);
-        with_status(status, json(refusal.body(api)))
+    result.unwrap_or_else(|error| {
+        let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::BAD_REQUEST);
+        with_status(status, json(error.body(api)))
     })
 }
 
@@ -127,7 +133,7 @@ async fn generate(
     api: GenerationApi,
     backend: &Arc<SimulatedBackend>,
 ) -> Result<Response<ResponseBody>, VllmError> {
-    let (headers, body) = read(request).await;
+    let (headers, body) = read_request(request).await;
     let body = body?;
     let stream = body.stream == Some(true);
     let (temperature, top_p) = (body.temperature.unwrap_or(1.0), body.top_p.unwrap_or(1.0));
@@ -142,7 +148,7 @@ async fn generate(
         created: unix_seconds(),
         model: settings.model().to_owned(),
         prompt_tokens: work.prompt_tokens(),
-        answers: work.answers,
+        outputs: work.outputs,
         include_usage: work.include_usage,
         continuous_usage: work.continuous_usage,
         temperature,
@@ -154,32 +160,32 @@ async fn generate(
         *response.body_mut() = Either::Right(EventStream::new(EventWriter::new(reply), generation));
         return Ok(response);
     }
-    let wanted: Vec<u32> = reply.answers.iter().map(|answer| answer.tokens).collect();
-    let cached_tokens = generation.finished(&wanted).await;
-    let whole = reply.whole(cached_tokens).freeze();
-    generation.count_bytes(whole.len());
-    Ok(json(whole))
+    let token_counts: Vec<u32> = reply.outputs.iter().map(|output| output.tokens).collect();
+    let cached_tokens = generation.wait_until_finished(&token_counts).await;
+    let body = reply.render_body(cached_tokens).freeze();
+    generation.count_bytes(body.len());
+    Ok(json(body))
 }
 
-/// Computes embeddings. A pooling model has no output; one token stands for the pass over the
-/// prompt.
+/// Computes embeddings. A pooling model has no output. Each prompt has one output token here, so
+/// that the engine computes the prompt once.
 async fn embed(
     request: Request<Incoming>,
     backend: &Arc<SimulatedBackend>,
 ) -> Result<Response<ResponseBody>, VllmError> {
-    let (_, body) = read(request).await;
+    let (_, body) = read_request(request).await;
     let body = body?;
     let settings = backend.settings();
     body.check_model(settings.limits())?;
     let base64 = body.encoding_format.as_deref() == Some("base64");
     let prompts = body.prompts();
-    let answers = prompts.iter().map(|prompt| SimulatedOutput {
+    let outputs = prompts.iter().map(|prompt| SimulatedOutput {
         seed: prompt.hash(),
         tokens: 1,
         finish: SimulatedFinishReason::Stop,
     });
-    let work = GenerationWork { answers: answers.collect(), prompts, ..GenerationWork::default() };
-    submit(&work, backend, None)?.finished(&vec![1; work.prompts.len()]).await;
+    let work = GenerationWork { outputs: outputs.collect(), prompts, ..GenerationWork::default() };
+    submit(&work, backend, None)?.wait_until_finished(&vec![1; work.prompts.len()]).await;
     let id = format!("embd-{}", backend.random_id());
     let (created, model) = (unix_seconds(), settings.model());
     Ok(json(documents::embeddings(&id, created, model, &work.prompts, base64)))
@@ -192,33 +198,36 @@ fn request_span(work: &GenerationWork, headers: &HeaderMap, id: &str) -> Request
         parent: parent.and_then(TraceParent::parse),
         request_id: id.to_owned(),
         prompt_tokens: work.prompt_tokens(),
-        output_tokens: work.answers.iter().map(|answer| answer.tokens).sum(),
+        output_tokens: work.outputs.iter().map(|output| output.tokens).sum(),
         max_tokens: work.max_output_tokens,
     }
 }
 
+/// Submits one sequence per output to the engine.
 fn submit(
     work: &GenerationWork,
     backend: &Arc<SimulatedBackend>,
     request_span: Option<RequestSpan>,
 ) -> Result<Generation, VllmError> {
     let block_size = backend.settings().block_size;
-    let choices = work.answers.len() / work.prompts.len().max(1);
-    let requests = work.answers.iter().enumerate().map(|(index, answer)| {
+    let choices = work.outputs.len() / work.prompts.len().max(1);
+    let requests = work.outputs.iter().enumerate().map(|(index, output)| {
         let prompt = &work.prompts[index / choices.max(1)];
         let request = engine::SequenceRequest {
             prompt_tokens: prompt.token_count(),
-            block_hashes: prompt.block_hashes(answer, block_size),
-            output_tokens: answer.tokens,
+            block_hashes: prompt.block_hashes(output, block_size),
+            output_tokens: output.tokens,
         };
-        (request, answer.finish)
+        (request, output.finish)
     });
     Generation::submit(backend, requests, request_span)
         .map_err(|error| VllmError::bad_value(&error.to_string(), None))
 }
 
-/// Reads the headers and the whole body.
-async fn read(request: Request<Incoming>) -> (HeaderMap, Result<InferenceRequestBody, VllmError>) {
+/// Reads the headers and the complete body of a request.
+async fn read_request(
+    request: Request<Incoming>,
+) -> (HeaderMap, Result<InferenceRequestBody, VllmError>) {
     let (parts, body) = request.into_parts();
     // A body that breaks off ends the connection, so the client never sees this response.
     let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
@@ -227,7 +236,8 @@ async fn read(request: Request<Incoming>) -> (HeaderMap, Result<InferenceRequest
     (parts.headers, body)
 }
 
-/// The request id with the prefix of the API. The Responses API always gets a new id.
+/// The id of a response: the prefix of the API and the request id of the client. The Responses API,
+/// and a request without a request id, get a random id.
 fn response_id(api: GenerationApi, headers: &HeaderMap, backend: &SimulatedBackend) -> String {
     let client_id = headers.get(REQUEST_ID_HEADER).and_then(|value| value.to_str().ok());
     match client_id.filter(|_| api != GenerationApi::Responses) {

@@ -1,6 +1,6 @@
-//! The HTTP server of a backend. Nagle's algorithm is off. Idle connections are closed as uvicorn
-//! closes them. A client that closes its half of the connection counts as disconnected. One detail
-//! differs from vLLM: hyper writes chunk sizes in upper case.
+//! The HTTP server of a backend. Nagle's algorithm is off. Idle connections are closed after
+//! `keep_alive`, as uvicorn does. A client that closes its half of the connection counts as
+//! disconnected. One detail differs from vLLM: the sizes of HTTP chunks are written in upper case.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use tokio::task::JoinSet;
 use super::routes;
 use crate::simulated_backend::SimulatedBackend;
 
-/// Accepts connections without end. Dropping the future closes them all, as killing the server
-/// would.
+/// Accepts connections without end. Dropping the future closes all connections, as if the server
+/// had been killed.
 pub(crate) async fn serve(listener: TcpListener, backend: Arc<SimulatedBackend>) {
     let mut connections = JoinSet::new();
     loop {
@@ -29,14 +29,14 @@ pub(crate) async fn serve(listener: TcpListener, backend: Arc<SimulatedBackend>)
 async fn serve_connection(stream: TcpStream, backend: Arc<SimulatedBackend>) {
     // If this fails, the client has disconnected and the next read returns an error.
     let _ = stream.set_nodelay(true);
-    let idle = backend.settings().keep_alive;
+    let idle_timeout = backend.settings().keep_alive;
     let service = service_fn(move |request| {
         let backend = Arc::clone(&backend);
-        async move { Ok::<_, Infallible>(routes::answer(request, &backend).await) }
+        async move { Ok::<_, Infallible>(routes::respond(request, &backend).await) }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(*idle);
-    // An error means a disconnected client or a protocol error. Dropping the response aborts its
-    // sequences.
+    http.timer(TokioTimer::new()).header_read_timeout(*idle_timeout);
+    // An error means that the client disconnected or violated the protocol. It needs no handling,
+    // because dropping the response aborts its sequences.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }

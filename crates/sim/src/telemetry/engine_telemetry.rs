@@ -37,7 +37,8 @@ impl PrometheusHistogram {
         self.bucket_counts[self.bounds.partition_point(|&bound| bound < seconds)] += 1;
     }
 
-    /// The upper bounds with cumulative counts, `+Inf` last.
+    /// The upper bound of each bucket, with the number of observations up to this bound. The last
+    /// bound is `+Inf`.
     pub fn buckets(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         bounds.zip(self.bucket_counts.iter().scan(0, |total, count| {
@@ -57,27 +58,27 @@ impl PrometheusHistogram {
     }
 }
 
-/// The histograms of one engine.
+/// The histograms and finish reasons of one engine. Times are simulated.
 #[derive(Debug, Clone)]
 pub struct EngineTelemetry {
-    /// Submission to first token.
+    /// Time from the submission of a sequence to its first token.
     pub time_to_first_token: PrometheusHistogram,
-    /// Previous token to token.
+    /// Time between two consecutive tokens of a sequence.
     pub inter_token_latency: PrometheusHistogram,
-    /// Submission to last token.
+    /// Time from the submission of a sequence to its last token.
     pub e2e_request_latency: PrometheusHistogram,
-    /// Submission to admission.
+    /// Time from the submission of a sequence to its first admission.
     pub request_queue_time: PrometheusHistogram,
-    /// Admission to last token.
+    /// Time from the first admission of a sequence to its last token.
     pub request_inference_time: PrometheusHistogram,
-    /// Admission to first token.
+    /// Time from the first admission of a sequence to its first token.
     pub request_prefill_time: PrometheusHistogram,
-    /// First to last token.
+    /// Time from the first token of a sequence to its last token.
     pub request_decode_time: PrometheusHistogram,
-    /// Sequences that ended with `stop`.
+    /// Number of sequences that ended with the finish reason `stop`.
     pub stopped: u64,
-    /// Sequences that ended with `length`.
-    pub cut: u64,
+    /// Number of sequences that ended with the finish reason `length`.
+    pub length_limited: u64,
 }
 
 impl Default for EngineTelemetry {
@@ -91,14 +92,14 @@ impl Default for EngineTelemetry {
             request_prefill_time: PrometheusHistogram::new(REQUEST_BOUNDS),
             request_decode_time: PrometheusHistogram::new(REQUEST_BOUNDS),
             stopped: 0,
-            cut: 0,
+            length_limited: 0,
         }
     }
 }
 
 impl EngineTelemetry {
     /// Records the tokens of a step.
-    pub fn step(&mut self, step: &EngineStep) {
+    pub fn record_step(&mut self, step: &EngineStep) {
         for token in &step.tokens {
             match token.nth {
                 1 => self.time_to_first_token.observe(token.gap),
@@ -108,7 +109,7 @@ impl EngineTelemetry {
     }
 
     /// Records a finished sequence.
-    pub fn finished(&mut self, times: &FinishedSequence, finish: SimulatedFinishReason) {
+    pub fn record_finished(&mut self, times: &FinishedSequence, finish: SimulatedFinishReason) {
         let &FinishedSequence { arrived, scheduled, first_token, last_token, .. } = times;
         self.e2e_request_latency.observe(last_token.saturating_sub(arrived));
         self.request_queue_time.observe(scheduled.saturating_sub(arrived));
@@ -117,7 +118,7 @@ impl EngineTelemetry {
         self.request_decode_time.observe(last_token.saturating_sub(first_token));
         match finish {
             SimulatedFinishReason::Stop => self.stopped += 1,
-            SimulatedFinishReason::Length => self.cut += 1,
+            SimulatedFinishReason::Length => self.length_limited += 1,
         }
     }
 }

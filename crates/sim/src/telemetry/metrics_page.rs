@@ -17,12 +17,12 @@ pub enum MetricNaming {
     V0,
 }
 
-/// The data that the page shows.
+/// The data that the metrics page shows.
 #[derive(Debug, Clone, Copy)]
 pub struct MetricsSource<'a> {
     /// The first served model name.
     pub model: &'a str,
-    /// Size of the engine.
+    /// Size of the KV cache of the engine, for `cache_config_info`.
     pub spec: &'a EngineSpec,
     /// Gauges and counters of the engine.
     pub load: &'a SimulatedEngineLoad,
@@ -35,13 +35,15 @@ type ReadValue = fn(&MetricsSource<'_>) -> f64;
 /// A gauge or a counter.
 struct VllmMetricFamily {
     name: &'static str,
-    /// The name in [`Dialect::V0`], if it differs.
+    /// The name in [`MetricNaming::V0`]. `None`: the same name.
     old_name: Option<&'static str>,
     help: &'static str,
+    /// The extra label of each sample, and the function that reads its value.
     samples: &'static [(ExtraLabel, ReadValue)],
 }
 
-/// A label beside `engine` and `model_name`, and its position relative to `model_name`.
+/// A label of a sample in addition to `engine` and `model_name`, as the text `name="value"`. The
+/// variant is its position relative to `model_name`.
 enum ExtraLabel {
     None,
     BeforeModelName(&'static str),
@@ -61,8 +63,8 @@ impl VllmMetricFamily {
         Self { old_name: Some(old_name), ..self }
     }
 
-    fn name(&self, dialect: MetricNaming) -> &'static str {
-        self.old_name.filter(|_| dialect == MetricNaming::V0).unwrap_or(self.name)
+    fn name(&self, naming: MetricNaming) -> &'static str {
+        self.old_name.filter(|_| naming == MetricNaming::V0).unwrap_or(self.name)
     }
 
     fn kind(&self) -> &'static str {
@@ -76,12 +78,12 @@ const FAMILIES: &[VllmMetricFamily] = &[
     family(
         "num_requests_running",
         "Number of requests in model execution batches.",
-        &[(ExtraLabel::None, |scene| scene.load.running as f64)],
+        &[(ExtraLabel::None, |source| source.load.running as f64)],
     ),
     family(
         "num_requests_waiting",
         "Number of requests waiting to be processed.",
-        &[(ExtraLabel::None, |scene| scene.load.waiting as f64)],
+        &[(ExtraLabel::None, |source| source.load.waiting as f64)],
     ),
     family(
         "num_requests_waiting_by_reason",
@@ -89,7 +91,9 @@ const FAMILIES: &[VllmMetricFamily] = &[
          scheduling capacity; 'deferred' = deferred by transient constraints (LoRA budget, \
          KV transfer, blocked status). Sum of all reasons equals vllm:num_requests_waiting.",
         &[
-            (ExtraLabel::AfterModelName(r#"reason="capacity""#), |scene| scene.load.waiting as f64),
+            (ExtraLabel::AfterModelName(r#"reason="capacity""#), |source| {
+                source.load.waiting as f64
+            }),
             (ExtraLabel::AfterModelName(r#"reason="deferred""#), ZERO_VALUE),
         ],
     ),
@@ -106,45 +110,45 @@ const FAMILIES: &[VllmMetricFamily] = &[
     family(
         "kv_cache_usage_perc",
         "KV-cache usage. 1 means 100 percent usage.",
-        &[(ExtraLabel::None, |scene| scene.load.kv_usage)],
+        &[(ExtraLabel::None, |source| source.load.kv_usage)],
     )
     .with_old_name("gpu_cache_usage_perc"),
     family(
         "prefix_cache_queries_total",
         "Prefix cache queries, in terms of number of queried tokens.",
-        &[(ExtraLabel::None, |scene| scene.load.prefix_queries as f64)],
+        &[(ExtraLabel::None, |source| source.load.prefix_queries as f64)],
     )
     .with_old_name("gpu_prefix_cache_queries_total"),
     family(
         "prefix_cache_hits_total",
         "Prefix cache hits, in terms of number of cached tokens.",
-        &[(ExtraLabel::None, |scene| scene.load.prefix_hits as f64)],
+        &[(ExtraLabel::None, |source| source.load.prefix_hits as f64)],
     )
     .with_old_name("gpu_prefix_cache_hits_total"),
     family(
         "num_preemptions_total",
         "Cumulative number of preemption from the engine.",
-        &[(ExtraLabel::None, |scene| scene.load.preemptions as f64)],
+        &[(ExtraLabel::None, |source| source.load.preemptions as f64)],
     ),
     family(
         "prompt_tokens_total",
         "Number of prefill tokens processed.",
-        &[(ExtraLabel::None, |scene| scene.load.prompt_tokens as f64)],
+        &[(ExtraLabel::None, |source| source.load.prompt_tokens as f64)],
     ),
     family(
         "generation_tokens_total",
         "Number of generation tokens processed.",
-        &[(ExtraLabel::None, |scene| scene.load.generation_tokens as f64)],
+        &[(ExtraLabel::None, |source| source.load.generation_tokens as f64)],
     ),
     family(
         "request_success_total",
         "Count of successfully processed requests.",
         &[
-            (ExtraLabel::BeforeModelName(r#"finished_reason="stop""#), |scene| {
-                scene.telemetry.stopped as f64
+            (ExtraLabel::BeforeModelName(r#"finished_reason="stop""#), |source| {
+                source.telemetry.stopped as f64
             }),
-            (ExtraLabel::BeforeModelName(r#"finished_reason="length""#), |scene| {
-                scene.telemetry.cut as f64
+            (ExtraLabel::BeforeModelName(r#"finished_reason="length""#), |source| {
+                source.telemetry.length_limited as f64
             }),
             (ExtraLabel::BeforeModelName(r#"finished_reason="abort""#), ZERO_VALUE),
             (ExtraLabel::BeforeModelName(r#"finished_reason="error""#), ZERO_VALUE),
@@ -153,7 +157,8 @@ const FAMILIES: &[VllmMetricFamily] = &[
     ),
 ];
 
-/// Name, name in [`Dialect::V0`], measured quantity (for the help text), and accessor.
+/// Name, name in [`MetricNaming::V0`], measured quantity (for the help text), and the function that
+/// reads the histogram.
 type HistogramFamily =
     (&'static str, &'static str, &'static str, fn(&EngineTelemetry) -> &PrometheusHistogram);
 
@@ -169,11 +174,11 @@ const HISTOGRAMS: &[HistogramFamily] = &[
 ];
 
 /// Renders the page. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
-pub fn render(scene: &MetricsSource<'_>, dialect: MetricNaming) -> String {
+pub fn render(source: &MetricsSource<'_>, naming: MetricNaming) -> String {
     let mut page = String::with_capacity(16 * 1024);
-    let model = scene.model.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
+    let model = source.model.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
     for family in FAMILIES {
-        let name = family.name(dialect);
+        let name = family.name(naming);
         write_header(&mut page, name, family.kind(), family.help);
         for (label, value) in family.samples {
             let (before, after) = match label {
@@ -182,13 +187,13 @@ pub fn render(scene: &MetricsSource<'_>, dialect: MetricNaming) -> String {
                 ExtraLabel::AfterModelName(label) => (String::new(), format!(",{label}")),
             };
             let labels = format!(r#"engine="0",{before}model_name="{model}"{after}"#);
-            write_sample(&mut page, name, &labels, value(scene));
+            write_sample(&mut page, name, &labels, value(source));
         }
     }
-    for (name, old_name, quantity, source) in HISTOGRAMS {
-        let name = if dialect == MetricNaming::V0 { old_name } else { name };
+    for (name, old_name, quantity, read_histogram) in HISTOGRAMS {
+        let name = if naming == MetricNaming::V0 { old_name } else { name };
         let (name, help) = (format!("{name}_seconds"), format!("Histogram of {quantity}."));
-        histogram(&mut page, &name, &help, &model, source(scene.telemetry));
+        write_histogram(&mut page, &name, &help, &model, read_histogram(source.telemetry));
     }
     write_header(
         &mut page,
@@ -196,7 +201,7 @@ pub fn render(scene: &MetricsSource<'_>, dialect: MetricNaming) -> String {
         "gauge",
         "Information of the LLMEngine CacheConfig",
     );
-    write_sample(&mut page, "cache_config_info", &cache_config_labels(scene.spec), 1.0);
+    write_sample(&mut page, "cache_config_info", &cache_config_labels(source.spec), 1.0);
     page
 }
 
@@ -208,7 +213,7 @@ fn write_sample(page: &mut String, name: &str, labels: &str, value: f64) {
     let _ = writeln!(page, "vllm:{name}{{{labels}}} {}", format_number(value));
 }
 
-fn histogram(
+fn write_histogram(
     page: &mut String,
     name: &str,
     help: &str,
@@ -234,18 +239,19 @@ fn cache_config_labels(spec: &EngineSpec) -> String {
     )
 }
 
-/// Formats a number as the Prometheus client for Python does: with an exponent from a million on.
+/// Formats a number as the Prometheus client for Python does: with an exponent if it is at least
+/// one million.
 fn format_number(value: f64) -> String {
     if value.is_infinite() {
         return "+Inf".to_owned();
     }
     let text = format!("{value:?}");
     match text.split_once('.') {
-        Some((whole, fraction)) if value > 0.0 && whole.len() > 6 => {
-            let (first, rest) = whole.split_at(1);
-            let mantissa = format!("{first}.{rest}{fraction}");
+        Some((integer, fraction)) if value > 0.0 && integer.len() > 6 => {
+            let (first_digit, more_digits) = integer.split_at(1);
+            let mantissa = format!("{first_digit}.{more_digits}{fraction}");
             let mantissa = mantissa.trim_end_matches(['0', '.']);
-            format!("{mantissa}e+{:02}", rest.len())
+            format!("{mantissa}e+{:02}", more_digits.len())
         }
         _ => text,
     }
@@ -255,7 +261,7 @@ fn format_number(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn page(dialect: MetricNaming) -> String {
+    fn page(naming: MetricNaming) -> String {
         let load = SimulatedEngineLoad {
             running: 3,
             kv_usage: 0.25,
@@ -263,9 +269,9 @@ mod tests {
             ..SimulatedEngineLoad::default()
         };
         let (spec, telemetry) = (EngineSpec::default(), EngineTelemetry::default());
-        let scene =
+        let source =
             MetricsSource { model: "tiny", spec: &spec, load: &load, telemetry: &telemetry };
-        render(&scene, dialect)
+        render(&source, naming)
     }
 
     #[test]
@@ -288,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_dialect_has_only_the_old_names() {
+    fn the_old_naming_has_only_the_old_names() {
         let page = page(MetricNaming::V0);
         assert!(page.contains("vllm:gpu_cache_usage_perc{"));
         assert!(page.contains("vllm:time_per_output_token_seconds_bucket{"));

@@ -4,19 +4,19 @@
 use super::template::quoted;
 use crate::text::{SimulatedPrompt, mix};
 
-/// The simulated version of vLLM.
+/// The body of `GET /version`: the simulated version of vLLM.
 pub const VERSION: &str = r#"{"version":"0.32.0"}"#;
 /// The response to an unknown path, as from FastAPI.
 pub const NOT_FOUND: &str = r#"{"detail":"Not Found"}"#;
 /// The response to an unsupported method, as from FastAPI.
 pub const METHOD_NOT_ALLOWED: &str = r#"{"detail":"Method Not Allowed"}"#;
 
-/// `GET /load`
+/// The body of `GET /load`. `requests` is the number of requests in progress.
 pub fn load(requests: u64) -> String {
     format!(r#"{{"server_load":{requests}}}"#)
 }
 
-/// `GET /v1/models`. The first model is the root. The others are aliases of it.
+/// The body of `GET /v1/models`. The first model is the root. The others are aliases of it.
 pub fn models(models: &[String], created: u64, max_model_len: u32) -> String {
     let root = quoted(models.first().map_or("", String::as_str));
     let entries: Vec<String> = models
@@ -32,7 +32,7 @@ pub fn models(models: &[String], created: u64, max_model_len: u32) -> String {
     format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(","))
 }
 
-/// `POST /tokenize`
+/// The body of `POST /tokenize`. `with_texts` adds the text of each token.
 pub fn tokenize(prompt: &SimulatedPrompt, max_model_len: u32, with_texts: bool) -> String {
     let tokens: Vec<String> = prompt.tokens().map(|token| token.to_string()).collect();
     let texts: Vec<String> = prompt.token_texts().map(|text| quoted(&text)).collect();
@@ -44,32 +44,33 @@ pub fn tokenize(prompt: &SimulatedPrompt, max_model_len: u32, with_texts: bool) 
     )
 }
 
-/// `POST /detokenize`
+/// The body of `POST /detokenize`.
 pub fn detokenize(prompt: &SimulatedPrompt) -> String {
     format!(r#"{{"prompt":{}}}"#, quoted(&prompt.text()))
 }
 
-/// `POST /v1/messages/count_tokens`
+/// The body of `POST /v1/messages/count_tokens`.
 pub fn count_tokens(tokens: u32) -> String {
     format!(
         r#"{{"input_tokens":{tokens},"context_management":{{"original_input_tokens":{tokens}}}}}"#
     )
 }
 
-/// `POST /v1/embeddings`: a unit vector of 64 numbers for each prompt.
+/// The body of `POST /v1/embeddings`: a unit vector of 64 numbers for each prompt, as an array or
+/// in base64.
 pub fn embeddings(
     id: &str,
     created: u64,
     model: &str,
     prompts: &[SimulatedPrompt],
-    base64: bool,
+    is_base64: bool,
 ) -> String {
     let entries: Vec<String> = prompts
         .iter()
         .enumerate()
         .map(|(index, prompt)| {
             let vector = embedding(prompt.hash());
-            let vector = if base64 {
+            let vector = if is_base64 {
                 let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
                 quoted(&to_base64(&bytes))
             } else {
@@ -87,6 +88,7 @@ pub fn embeddings(
     )
 }
 
+/// A unit vector, determined by the seed.
 fn embedding(seed: u64) -> [f32; 64] {
     let raw: [f32; 64] = std::array::from_fn(|index| {
         (mix(seed, index as u64) >> 40) as f32 / (1 << 23) as f32 - 1.0

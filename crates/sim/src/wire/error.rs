@@ -43,14 +43,14 @@ impl VllmError {
 
     /// 400: the content type is not JSON.
     pub fn content_type() -> Self {
-        let what = "Unsupported Media Type: Only 'application/json' is allowed";
-        Self::validation_error(what, None)
+        let detail = "Unsupported Media Type: Only 'application/json' is allowed";
+        Self::validation_error(detail, None)
     }
 
     /// 400: the body is empty.
     pub fn empty_body() -> Self {
-        let what = "{'type': 'missing', 'loc': 'body', 'msg': 'Field required', 'input': 'None'}";
-        Self::validation_error(what, Some("body".to_owned()))
+        let detail = "{'type': 'missing', 'loc': 'body', 'msg': 'Field required', 'input': 'None'}";
+        Self::validation_error(detail, Some("body".to_owned()))
     }
 
     /// 400: the body is not JSON, or a member has the wrong type.
@@ -62,19 +62,19 @@ impl VllmError {
             _ => ("json_invalid", format!("body.{}", error.column()), "JSON decode error"),
         };
         let text = text.replace('\'', "\"");
-        let what = format!("{{'type': '{kind}', 'loc': '{loc}', 'msg': '{text}'}}");
-        Self::validation_error(&what, Some(loc))
+        let detail = format!("{{'type': '{kind}', 'loc': '{loc}', 'msg': '{text}'}}");
+        Self::validation_error(&detail, Some(loc))
     }
 
     /// 400: a required member is missing.
     pub fn missing(field: &str) -> Self {
         let loc = format!("body.{field}");
-        let what = format!("{{'type': 'missing', 'loc': '{loc}', 'msg': 'Field required'}}");
-        Self::validation_error(&what, Some(loc))
+        let detail = format!("{{'type': 'missing', 'loc': '{loc}', 'msg': 'Field required'}}");
+        Self::validation_error(&detail, Some(loc))
     }
 
-    fn validation_error(what: &str, param: Option<String>) -> Self {
-        let message = format!("1 validation error:\n  {what}");
+    fn validation_error(detail: &str, param: Option<String>) -> Self {
+        let message = format!("1 validation error:\n  {detail}");
         Self { status: 400, error_type: VALIDATION_ERROR_TYPE, message, param }
     }
 

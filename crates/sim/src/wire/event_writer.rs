@@ -5,9 +5,9 @@ use super::simulated_response::SimulatedResponse;
 use super::wire_format::{ChoiceChunk, EventContext};
 use bytes::BytesMut;
 
-/// The number of tokens that the engine has produced for a response.
+/// The progress of the engine with one response.
 pub trait TokenProgress {
-    /// Number of tokens produced for one choice.
+    /// Number of output tokens produced so far for one choice.
     fn produced(&self, choice: usize) -> u32;
     /// Number of prompt tokens found in the prefix cache.
     fn cached_tokens(&self) -> u32;
@@ -18,9 +18,9 @@ pub trait TokenProgress {
 pub enum NextEvent {
     /// One event was written.
     Event,
-    /// The engine must produce more tokens first.
+    /// No event was written. The next event needs more tokens from the engine.
     Wait,
-    /// The stream has ended.
+    /// No event was written. The stream has ended.
     End,
 }
 
@@ -28,23 +28,24 @@ pub enum NextEvent {
 #[derive(Debug)]
 pub struct EventWriter {
     reply: SimulatedResponse,
-    head: String,
+    shared_text: String,
     stage: StreamStage,
     /// Number of events written in this stage.
-    number: usize,
+    stage_index: usize,
     /// Number of events written in the stream.
-    sequence: u32,
-    /// Number of tokens sent for each choice.
+    sequence_number: u32,
+    /// Number of tokens written for each choice.
     sent: Vec<u32>,
-    /// The choice to write next.
+    /// The choice that is written next if it has new tokens. The choices take turns.
     next_choice: usize,
+    /// Buffer for the text of a chunk.
     text: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamStage {
     Opening,
-    Parts,
+    Chunks,
     Closing,
     Ended,
 }
@@ -53,12 +54,12 @@ impl EventWriter {
     /// Starts a stream.
     pub fn new(reply: SimulatedResponse) -> Self {
         Self {
-            head: formats::wire_format(reply.api).head(&reply),
-            sent: vec![0; reply.answers.len()],
+            shared_text: formats::wire_format(reply.api).shared_text(&reply),
+            sent: vec![0; reply.outputs.len()],
             reply,
             stage: StreamStage::Opening,
-            number: 0,
-            sequence: 0,
+            stage_index: 0,
+            sequence_number: 0,
             next_choice: 0,
             text: String::new(),
         }
@@ -66,59 +67,66 @@ impl EventWriter {
 
     /// Appends the next event to `out` if it is available.
     pub fn next(&mut self, progress: &impl TokenProgress, out: &mut BytesMut) -> NextEvent {
-        let dialect = formats::wire_format(self.reply.api);
+        let format = formats::wire_format(self.reply.api);
         loop {
             let wrote = match self.stage {
                 StreamStage::Opening => {
-                    if self.number >= dialect.early()
+                    if self.stage_index >= format.early_event_count()
                         && self.choice_with_new_tokens(progress).is_none()
                     {
                         return NextEvent::Wait;
                     }
-                    let wrote = dialect.opening(&self.event_context(), out);
-                    wrote || self.enter_stage(StreamStage::Parts)
+                    let wrote = format.write_opening(&self.event_context(), out);
+                    wrote || self.enter_stage(StreamStage::Chunks)
                 }
-                StreamStage::Parts => match self.choice_with_new_tokens(progress) {
+                StreamStage::Chunks => match self.choice_with_new_tokens(progress) {
                     Some(choice) => self.write_next_chunk(choice, progress, out),
                     None if self.is_complete() => self.enter_stage(StreamStage::Closing),
                     None => return NextEvent::Wait,
                 },
                 StreamStage::Closing => {
                     let wrote =
-                        dialect.closing(&self.event_context(), progress.cached_tokens(), out);
+                        format.write_closing(&self.event_context(), progress.cached_tokens(), out);
                     wrote || self.enter_stage(StreamStage::Ended)
                 }
                 StreamStage::Ended => return NextEvent::End,
             };
             if wrote {
-                self.number += 1;
-                self.sequence += 1;
+                self.stage_index += 1;
+                self.sequence_number += 1;
                 return NextEvent::Event;
             }
         }
     }
 
-    /// Enters the next stage. Returns false, because no event is written.
+    /// Enters a stage. Always returns false, which means that no event was written.
     fn enter_stage(&mut self, stage: StreamStage) -> bool {
         self.stage = stage;
-        self.number = 0;
+        self.stage_index = 0;
         false
     }
 
     fn event_context(&self) -> EventContext<'_> {
-        let Self { reply, head, number, sequence, .. } = self;
-        EventContext { reply, head, number: *number, sequence: *sequence }
+        let Self { reply, shared_text, stage_index, sequence_number, .. } = self;
+        EventContext {
+            reply,
+            shared_text,
+            stage_index: *stage_index,
+            sequence_number: *sequence_number,
+        }
     }
 
-    /// Returns the next choice, in turn, that has tokens to send.
+    /// Returns the first choice with unwritten tokens, beginning with `next_choice`. `None`: all
+    /// produced tokens were written.
     fn choice_with_new_tokens(&self, progress: &impl TokenProgress) -> Option<usize> {
         let choices = self.sent.len();
         let mut turns = (self.next_choice..self.next_choice + choices).map(|turn| turn % choices);
         turns.find(|&choice| progress.produced(choice) > self.sent[choice])
     }
 
+    /// Whether all tokens of all choices were written.
     fn is_complete(&self) -> bool {
-        self.sent.iter().zip(&self.reply.answers).all(|(&sent, answer)| sent >= answer.tokens)
+        self.sent.iter().zip(&self.reply.outputs).all(|(&sent, output)| sent >= output.tokens)
     }
 
     fn write_next_chunk(
@@ -127,14 +135,14 @@ impl EventWriter {
         progress: &impl TokenProgress,
         out: &mut BytesMut,
     ) -> bool {
-        let answer = self.reply.answers[choice];
+        let output = self.reply.outputs[choice];
         let tokens = progress.produced(choice);
         self.text.clear();
-        answer.write(self.sent[choice]..tokens, &mut self.text);
+        output.write(self.sent[choice]..tokens, &mut self.text);
         self.sent[choice] = tokens;
         self.next_choice = (choice + 1) % self.sent.len();
-        let finish = (tokens >= answer.tokens).then_some(answer.finish);
-        let part = ChoiceChunk { choice, text: &self.text, tokens, finish };
-        formats::wire_format(self.reply.api).part(&self.event_context(), &part, out)
+        let finish = (tokens >= output.tokens).then_some(output.finish);
+        let chunk = ChoiceChunk { choice, text: &self.text, tokens, finish };
+        formats::wire_format(self.reply.api).write_chunk(&self.event_context(), &chunk, out)
     }
 }

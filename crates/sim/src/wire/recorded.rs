@@ -1,6 +1,6 @@
 //! Response bodies recorded from vLLM 0.32.0.
 
-/// Five tokens, with usage.
+/// A chat stream of five tokens with a usage chunk.
 pub(super) const CHAT_STREAM: &str = r#"data: {"id":"chatcmpl-a9d5374d321e2fb1","object":"chat.completion.chunk","created":1795191578,"model":"tiny","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null,"prompt_text":null}
 
 data: {"id":"chatcmpl-a9d5374d321e2fb1","object":"chat.completion.chunk","created":1795191578,"model":"tiny","choices":[{"index":0,"delta":{"content":"one"},"logprobs":null,"finish_reason":null,"token_ids":null}]}
@@ -18,7 +18,7 @@ data: {"id":"chatcmpl-a9d5374d321e2fb1","object":"chat.completion.chunk","create
 data: [DONE]
 
 "#;
-/// Eight tokens, without usage.
+/// A text completion stream of eight tokens without a usage chunk.
 pub(super) const COMPLETION_STREAM: &str = r#"data: {"id":"cmpl-92117cfcbb24dab7","object":"text_completion","created":1795191581,"model":"tiny","choices":[{"index":0,"text":" closes","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}
 
 data: {"id":"cmpl-92117cfcbb24dab7","object":"text_completion","created":1795191581,"model":"tiny","choices":[{"index":0,"text":" a","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}
@@ -38,7 +38,7 @@ data: {"id":"cmpl-92117cfcbb24dab7","object":"text_completion","created":1795191
 data: [DONE]
 
 "#;
-/// Five tokens.
+/// A Responses stream of five tokens.
 pub(super) const RESPONSES_STREAM: &str = r#"event: response.created
 data: {"response":{"id":"resp_8e0cbd9e8c9b59fc","created_at":1795191581,"incomplete_details":null,"instructions":null,"metadata":null,"model":"tiny","object":"response","output":[],"parallel_tool_calls":true,"temperature":0.0,"tool_choice":"none","tools":[],"top_p":1.0,"background":false,"max_output_tokens":5,"max_tool_calls":null,"previous_response_id":null,"prompt":null,"reasoning":null,"service_tier":"auto","status":"in_progress","text":null,"top_logprobs":null,"truncation":"disabled","usage":null,"user":null,"presence_penalty":0.0,"frequency_penalty":0.0,"kv_transfer_params":null,"ec_transfer_params":null,"input_messages":null,"output_messages":null},"sequence_number":0,"type":"response.created"}
 
@@ -79,7 +79,7 @@ event: response.completed
 data: {"response":{"id":"resp_8e0cbd9e8c9b59fc","created_at":1795191581,"incomplete_details":{"reason":"max_output_tokens"},"instructions":null,"metadata":null,"model":"tiny","object":"response","output":[{"id":"msg_95cce4cf0c3ee985","content":[{"annotations":[],"text":"one two three four five","type":"output_text","logprobs":null}],"role":"assistant","status":"completed","type":"message","phase":null}],"parallel_tool_calls":true,"temperature":0.0,"tool_choice":"none","tools":[],"top_p":1.0,"background":false,"max_output_tokens":5,"max_tool_calls":null,"previous_response_id":null,"prompt":null,"reasoning":null,"service_tier":"auto","status":"incomplete","text":null,"top_logprobs":null,"truncation":"disabled","usage":{"input_tokens":12,"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]},"output_tokens":5,"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":17},"user":null,"presence_penalty":0.0,"frequency_penalty":0.0,"kv_transfer_params":null,"ec_transfer_params":null,"input_messages":null,"output_messages":null},"sequence_number":12,"type":"response.completed"}
 
 "#;
-/// Five tokens.
+/// A Messages stream of five tokens.
 pub(super) const MESSAGES_STREAM: &str = r#"event: message_start
 data: {"type":"message_start","message":{"id":"chatcmpl-a6db9eb8594535e2","type":"message","role":"assistant","content":[],"model":"tiny","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":13,"output_tokens":0}}}
 
@@ -111,19 +111,19 @@ event: message_stop
 data: {"type":"message_stop"}
 
 "#;
-/// An output that stopped after 24 tokens.
+/// The body of a chat completion that stopped after 24 tokens.
 pub(super) const CHAT: &str = r#"{"id":"chatcmpl-93a105e493a501f9","object":"chat.completion","created":1795191576,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hello! I am a tiny model. How can I help you today?","refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":null,"routed_experts":null}],"service_tier":null,"system_fingerprint":"vllm-0.32.0-f0a48782","usage":{"prompt_tokens":13,"total_tokens":37,"completion_tokens":24,"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":0,"multimodal_tokens":null},"completion_tokens_details":{"reasoning_tokens":0}},"prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}"#;
-/// Eight tokens.
+/// The body of a text completion of eight tokens.
 pub(super) const COMPLETION: &str = r#"{"id":"cmpl-b489d2c5e7ce9726","object":"text_completion","created":1795191581,"model":"tiny","choices":[{"index":0,"text":" closes a slow answer in a loop.","logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null,"routed_experts":null}],"service_tier":null,"system_fingerprint":"vllm-0.32.0-f0a48782","usage":{"prompt_tokens":2,"total_tokens":10,"completion_tokens":8,"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":null,"multimodal_tokens":null},"completion_tokens_details":null},"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}"#;
-/// An output that stopped after 24 tokens.
+/// The body of a Responses response that stopped after 24 tokens.
 pub(super) const RESPONSES: &str = r#"{"id":"resp_b50e59b35486d2a3","created_at":1795191581,"incomplete_details":null,"instructions":null,"metadata":null,"model":"tiny","object":"response","output":[{"id":"msg_98e03c950a8bf46a","content":[{"annotations":[],"text":"Hello! I am a tiny model. How can I help you today?","type":"output_text","logprobs":null}],"role":"assistant","status":"completed","type":"message","phase":null}],"parallel_tool_calls":true,"temperature":0.0,"tool_choice":"none","tools":[],"top_p":1.0,"background":false,"max_output_tokens":2035,"max_tool_calls":null,"previous_response_id":null,"prompt":null,"reasoning":null,"service_tier":"auto","status":"completed","text":null,"top_logprobs":null,"truncation":"disabled","usage":{"input_tokens":13,"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]},"output_tokens":24,"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":37},"user":null,"presence_penalty":0.0,"frequency_penalty":0.0,"kv_transfer_params":null,"ec_transfer_params":null,"input_messages":null,"output_messages":null}"#;
-/// An output that stopped after 24 tokens.
+/// The body of a Messages response that stopped after 24 tokens.
 pub(super) const MESSAGES: &str = r#"{"id":"chatcmpl-98b7f95d4adeb499","type":"message","role":"assistant","content":[{"type":"text","text":"Hello! I am a tiny model. How can I help you today?"}],"model":"tiny","stop_reason":"end_turn","usage":{"input_tokens":13,"output_tokens":24,"cache_creation_input_tokens":0,"cache_read_input_tokens":0}}"#;
-/// The role chunk, a token chunk and the finish chunk, each with usage.
+/// The role chunk, a token chunk and the finish chunk of a chat stream with continuous usage.
 pub(super) const CHAT_CONTINUOUS: [&str; 3] = [
     r#"data: {"id":"chatcmpl-b1e0a9ca914d8d13","object":"chat.completion.chunk","created":1795191576,"model":"tiny","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":{"prompt_tokens":13,"total_tokens":13,"completion_tokens":0,"completion_tokens_details":{"reasoning_tokens":0}},"prompt_token_ids":null,"prompt_text":null}"#,
     r#"data: {"id":"chatcmpl-b1e0a9ca914d8d13","object":"chat.completion.chunk","created":1795191576,"model":"tiny","choices":[{"index":0,"delta":{"content":"H"},"logprobs":null,"finish_reason":null,"token_ids":null}],"usage":{"prompt_tokens":13,"total_tokens":14,"completion_tokens":1,"completion_tokens_details":{"reasoning_tokens":0}}}"#,
     r#"data: {"id":"chatcmpl-b1e0a9ca914d8d13","object":"chat.completion.chunk","created":1795191576,"model":"tiny","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":null}],"usage":{"prompt_tokens":13,"total_tokens":37,"completion_tokens":24,"completion_tokens_details":{"reasoning_tokens":0}}}"#,
 ];
-/// The finish chunk of an output that stopped.
+/// The finish chunk of a chat stream that stopped.
 pub(super) const CHAT_STOP: &str = r#"data: {"id":"chatcmpl-8c28b332885f353f","object":"chat.completion.chunk","created":1795191576,"model":"tiny","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop","stop_reason":null,"token_ids":null}],"system_fingerprint":"vllm-0.32.0-f0a48782"}"#;

@@ -2,7 +2,7 @@
 
 use crate::text::{SimulatedFinishReason, SimulatedOutput};
 
-/// The generating APIs.
+/// The APIs that generate output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GenerationApi {
     /// `/v1/chat/completions`
@@ -33,36 +33,37 @@ pub struct SimulatedResponse {
     pub api: GenerationApi,
     /// The id, with its prefix.
     pub id: String,
-    /// The id of the message item (Responses).
+    /// The id of the message item in the Responses format.
     pub item_id: String,
-    /// Unix time in seconds.
+    /// The creation time, as Unix time in seconds.
     pub created: u64,
     /// The served model name.
     pub model: String,
     /// Number of prompt tokens of all prompts.
     pub prompt_tokens: u32,
     /// One output per choice.
-    pub answers: Vec<SimulatedOutput>,
-    /// Write a usage chunk at the end of a stream.
+    pub outputs: Vec<SimulatedOutput>,
+    /// Whether a usage chunk is written at the end of a stream.
     pub include_usage: bool,
-    /// Write usage in every chunk.
+    /// Whether usage is written in every chunk.
     pub continuous_usage: bool,
-    /// Echoed by Responses.
+    /// The requested temperature, which a Responses body repeats.
     pub temperature: f64,
-    /// Echoed by Responses.
+    /// The requested `top_p`, which a Responses body repeats.
     pub top_p: f64,
-    /// Echoed by Responses.
+    /// The maximum number of output tokens, which a Responses body repeats.
     pub max_output_tokens: u32,
 }
 
 impl SimulatedResponse {
+    /// Number of output tokens of all choices.
     pub(super) fn completion_tokens(&self) -> u32 {
-        self.answers.iter().map(|answer| answer.tokens).sum()
+        self.outputs.iter().map(|output| output.tokens).sum()
     }
 
-    /// The first output, for the APIs that have one choice.
-    pub(super) fn answer(&self) -> SimulatedOutput {
-        self.answers.first().copied().unwrap_or(SimulatedOutput {
+    /// The output of the first choice, for the APIs that have only one choice.
+    pub(super) fn first_output(&self) -> SimulatedOutput {
+        self.outputs.first().copied().unwrap_or(SimulatedOutput {
             seed: 0,
             tokens: 0,
             finish: SimulatedFinishReason::Stop,

@@ -24,7 +24,7 @@ fn reply(
     id: &str,
     created: u64,
     prompt_tokens: u32,
-    answer: SimulatedOutput,
+    output: SimulatedOutput,
 ) -> SimulatedResponse {
     SimulatedResponse {
         api,
@@ -33,131 +33,131 @@ fn reply(
         created,
         model: "tiny".to_owned(),
         prompt_tokens,
-        answers: vec![answer],
+        outputs: vec![output],
         include_usage: false,
         continuous_usage: false,
         temperature: 0.0,
         top_p: 1.0,
-        max_output_tokens: answer.tokens,
+        max_output_tokens: output.tokens,
     }
 }
 
-fn answer(tokens: u32, finish: SimulatedFinishReason) -> SimulatedOutput {
+fn output(tokens: u32, finish: SimulatedFinishReason) -> SimulatedOutput {
     SimulatedOutput { seed: 5, tokens, finish }
 }
 
-/// Writes a whole stream, one token at a time.
+/// Writes a complete stream while the engine produces one token at a time.
 fn stream(reply: SimulatedResponse) -> String {
-    let tokens = reply.answers[0].tokens;
-    let (mut events, mut out) = (EventWriter::new(reply), BytesMut::new());
+    let tokens = reply.outputs[0].tokens;
+    let (mut events, mut written) = (EventWriter::new(reply), BytesMut::new());
     for produced in 0..=tokens {
-        while events.next(&FixedProgress(produced), &mut out) == NextEvent::Event {}
+        while events.next(&FixedProgress(produced), &mut written) == NextEvent::Event {}
     }
-    assert_eq!(events.next(&FixedProgress(tokens), &mut out), NextEvent::End);
-    String::from_utf8(out.to_vec()).expect("text")
+    assert_eq!(events.next(&FixedProgress(tokens), &mut written), NextEvent::End);
+    String::from_utf8(written.to_vec()).expect("text")
 }
 
 /// Replaces the words of a recording by those of the simulated output.
-fn with_simulated_words(recorded: &str, words: &[&str], answer: SimulatedOutput) -> String {
-    let whole = quoted(&words.concat());
-    let mut text = recorded.replace(&whole, &quoted(&answer.text()));
-    for (nth, theirs) in (0..).zip(words).filter(|_| words.len() > 1) {
-        let mut ours = String::new();
-        answer.write(nth..nth + 1, &mut ours);
-        text = text.replacen(&quoted(theirs), &quoted(&ours), 1);
+fn with_simulated_words(recorded: &str, words: &[&str], output: SimulatedOutput) -> String {
+    let recorded_text = quoted(&words.concat());
+    let mut text = recorded.replace(&recorded_text, &quoted(&output.text()));
+    for (nth, recorded_word) in (0..).zip(words).filter(|_| words.len() > 1) {
+        let mut word = String::new();
+        output.write(nth..nth + 1, &mut word);
+        text = text.replacen(&quoted(recorded_word), &quoted(&word), 1);
     }
     text
 }
 
 #[test]
 fn a_chat_stream_is_as_recorded() {
-    let answer = answer(5, SimulatedFinishReason::Length);
+    let output = output(5, SimulatedFinishReason::Length);
     let mut reply =
-        reply(GenerationApi::Chat, "chatcmpl-a9d5374d321e2fb1", 1_795_191_578, 12, answer);
+        reply(GenerationApi::Chat, "chatcmpl-a9d5374d321e2fb1", 1_795_191_578, 12, output);
     reply.include_usage = true;
     let words = ["one", " two", " three", " four", " five"];
-    assert_eq!(stream(reply), with_simulated_words(CHAT_STREAM, &words, answer));
+    assert_eq!(stream(reply), with_simulated_words(CHAT_STREAM, &words, output));
 }
 
 #[test]
 fn continuous_usage_is_as_recorded() {
-    let answer = answer(24, SimulatedFinishReason::Stop);
+    let output = output(24, SimulatedFinishReason::Stop);
     let mut reply =
-        reply(GenerationApi::Chat, "chatcmpl-b1e0a9ca914d8d13", 1_795_191_576, 13, answer);
+        reply(GenerationApi::Chat, "chatcmpl-b1e0a9ca914d8d13", 1_795_191_576, 13, output);
     (reply.include_usage, reply.continuous_usage) = (true, true);
     let stream = stream(reply);
     let events: Vec<&str> = stream.split("\n\n").collect();
     let [role, token, end] = CHAT_CONTINUOUS;
     assert_eq!(events[0], role);
-    assert_eq!(events[1], with_simulated_words(token, &["H", "…"], answer));
+    assert_eq!(events[1], with_simulated_words(token, &["H", "…"], output));
     assert_eq!(events[24], end);
 }
 
 #[test]
 fn the_finish_chunk_of_a_chat_that_stopped_is_as_recorded() {
-    let answer = answer(3, SimulatedFinishReason::Stop);
+    let output = output(3, SimulatedFinishReason::Stop);
     let stream =
-        stream(reply(GenerationApi::Chat, "chatcmpl-8c28b332885f353f", 1_795_191_576, 13, answer));
+        stream(reply(GenerationApi::Chat, "chatcmpl-8c28b332885f353f", 1_795_191_576, 13, output));
     assert_eq!(stream.split("\n\n").nth(3), Some(CHAT_STOP));
 }
 
 #[test]
 fn a_completion_stream_is_as_recorded() {
-    let answer = answer(8, SimulatedFinishReason::Length);
+    let output = output(8, SimulatedFinishReason::Length);
     let reply =
-        reply(GenerationApi::Completions, "cmpl-92117cfcbb24dab7", 1_795_191_581, 2, answer);
+        reply(GenerationApi::Completions, "cmpl-92117cfcbb24dab7", 1_795_191_581, 2, output);
     let words = [" closes", " a", " slow", " answer", " in", " a", " loop", "."];
-    assert_eq!(stream(reply), with_simulated_words(COMPLETION_STREAM, &words, answer));
+    assert_eq!(stream(reply), with_simulated_words(COMPLETION_STREAM, &words, output));
 }
 
 #[test]
 fn a_responses_stream_is_as_recorded() {
-    let answer = answer(5, SimulatedFinishReason::Length);
-    let reply = reply(GenerationApi::Responses, "resp_8e0cbd9e8c9b59fc", 1_795_191_581, 12, answer);
+    let output = output(5, SimulatedFinishReason::Length);
+    let reply = reply(GenerationApi::Responses, "resp_8e0cbd9e8c9b59fc", 1_795_191_581, 12, output);
     let words = ["one", " two", " three", " four", " five"];
-    assert_eq!(stream(reply), with_simulated_words(RESPONSES_STREAM, &words, answer));
+    assert_eq!(stream(reply), with_simulated_words(RESPONSES_STREAM, &words, output));
 }
 
 #[test]
 fn a_messages_stream_is_as_recorded() {
-    let answer = answer(5, SimulatedFinishReason::Length);
+    let output = output(5, SimulatedFinishReason::Length);
     let reply =
-        reply(GenerationApi::Messages, "chatcmpl-a6db9eb8594535e2", 1_795_191_581, 13, answer);
+        reply(GenerationApi::Messages, "chatcmpl-a6db9eb8594535e2", 1_795_191_581, 13, output);
     let words = ["H", "el", "lo", "!", " I"];
-    assert_eq!(stream(reply), with_simulated_words(MESSAGES_STREAM, &words, answer));
+    assert_eq!(stream(reply), with_simulated_words(MESSAGES_STREAM, &words, output));
 }
 
 #[test]
 fn documents_are_as_recorded() {
     let hello = "Hello! I am a tiny model. How can I help you today?";
-    let whole =
-        |reply: SimulatedResponse| String::from_utf8(reply.whole(0).to_vec()).expect("text");
-    let stopped = answer(24, SimulatedFinishReason::Stop);
+    let render_body =
+        |reply: SimulatedResponse| String::from_utf8(reply.render_body(0).to_vec()).expect("text");
+    let stopped = output(24, SimulatedFinishReason::Stop);
 
     let chat = reply(GenerationApi::Chat, "chatcmpl-93a105e493a501f9", 1_795_191_576, 13, stopped);
-    assert_eq!(whole(chat), with_simulated_words(CHAT, &[hello], stopped));
+    assert_eq!(render_body(chat), with_simulated_words(CHAT, &[hello], stopped));
 
-    let cut = answer(8, SimulatedFinishReason::Length);
+    let cut = output(8, SimulatedFinishReason::Length);
     let completion =
         reply(GenerationApi::Completions, "cmpl-b489d2c5e7ce9726", 1_795_191_581, 2, cut);
     let words = [" closes a slow answer in a loop."];
-    assert_eq!(whole(completion), with_simulated_words(COMPLETION, &words, cut));
+    assert_eq!(render_body(completion), with_simulated_words(COMPLETION, &words, cut));
 
     let mut responses =
         reply(GenerationApi::Responses, "resp_b50e59b35486d2a3", 1_795_191_581, 13, stopped);
     responses.item_id = "msg_98e03c950a8bf46a".to_owned();
     responses.max_output_tokens = 2035;
-    assert_eq!(whole(responses), with_simulated_words(RESPONSES, &[hello], stopped));
+    assert_eq!(render_body(responses), with_simulated_words(RESPONSES, &[hello], stopped));
 
     let messages = reply(GenerationApi::Messages, "chatcmpl-98b7f95d4adeb499", 0, 13, stopped);
-    assert_eq!(whole(messages), with_simulated_words(MESSAGES, &[hello], stopped));
+    assert_eq!(render_body(messages), with_simulated_words(MESSAGES, &[hello], stopped));
 }
 
 #[test]
 fn several_choices_are_interleaved_and_each_has_a_role_chunk_and_a_finish_chunk() {
     let mut reply =
-        reply(GenerationApi::Chat, "chatcmpl-1", 1, 4, answer(2, SimulatedFinishReason::Length));
-    reply.answers.push(SimulatedOutput {
+        reply(GenerationApi::Chat, "chatcmpl-1", 1, 4, output(2, SimulatedFinishReason::Length));
+    reply.outputs.push(SimulatedOutput {
         seed: 6,
         tokens: 2,
         finish: SimulatedFinishReason::Length,
@@ -171,14 +171,14 @@ fn several_choices_are_interleaved_and_each_has_a_role_chunk_and_a_finish_chunk(
 
 #[test]
 fn a_slow_client_gets_several_tokens_in_one_event() {
-    let answer = answer(9, SimulatedFinishReason::Length);
-    let mut events = EventWriter::new(reply(GenerationApi::Completions, "cmpl-1", 1, 4, answer));
-    let mut out = BytesMut::new();
-    assert_eq!(events.next(&FixedProgress(3), &mut out), NextEvent::Event);
-    assert_eq!(events.next(&FixedProgress(3), &mut out), NextEvent::Wait);
+    let output = output(9, SimulatedFinishReason::Length);
+    let mut events = EventWriter::new(reply(GenerationApi::Completions, "cmpl-1", 1, 4, output));
+    let mut written = BytesMut::new();
+    assert_eq!(events.next(&FixedProgress(3), &mut written), NextEvent::Event);
+    assert_eq!(events.next(&FixedProgress(3), &mut written), NextEvent::Wait);
     let mut text = String::new();
-    answer.write(0..3, &mut text);
-    assert!(String::from_utf8_lossy(&out).contains(&format!(r#""text":"{text}""#)));
+    output.write(0..3, &mut text);
+    assert!(String::from_utf8_lossy(&written).contains(&format!(r#""text":"{text}""#)));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn request_texts_are_escaped_in_the_json() {
         "chatcmpl-a\"b$c",
         1,
         4,
-        answer(1, SimulatedFinishReason::Length),
+        output(1, SimulatedFinishReason::Length),
     );
     reply.model = "my \\ \"model\"".to_owned();
     let stream = stream(reply);

@@ -4,41 +4,61 @@ use super::simulated_response::SimulatedResponse;
 use crate::text::SimulatedFinishReason;
 use bytes::BytesMut;
 
-/// The format of one API. Each function writes at most one event and returns whether it wrote one.
+/// The response format of one API. A stream consists of opening events, chunks and closing events.
+/// The functions `write_opening`, `write_chunk` and `write_closing` write at most one event each,
+/// and return whether they wrote an event.
 pub(super) trait WireFormat {
-    /// Number of opening events that are written before the first token.
-    fn early(&self) -> usize {
+    /// Number of opening events that are written before the engine has produced a token. Further
+    /// opening events are written together with the first token.
+    fn early_event_count(&self) -> usize {
         0
     }
-    /// The common prefix of every event of a stream.
-    fn head(&self, _reply: &SimulatedResponse) -> String {
+    /// Text that the events of one stream share, rendered once per stream: the prefix of every
+    /// event of the OpenAI formats, or the quoted item id of the Responses format. Empty for
+    /// Messages.
+    fn shared_text(&self, _reply: &SimulatedResponse) -> String {
         String::new()
     }
-    /// Writes opening event `place.number`. Returns false if there are no more.
-    fn opening(&self, place: &EventContext<'_>, out: &mut BytesMut) -> bool;
-    /// Writes new tokens. Returns false if they make no event.
-    fn part(&self, place: &EventContext<'_>, part: &ChoiceChunk<'_>, out: &mut BytesMut) -> bool;
-    /// Writes closing event `place.number`. Returns false if there are no more.
-    fn closing(&self, place: &EventContext<'_>, cached_tokens: u32, out: &mut BytesMut) -> bool;
+    /// Writes the opening event with the index `context.stage_index`. Returns false if there is no
+    /// such event.
+    fn write_opening(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool;
+    /// Writes new tokens of one choice. Returns false if these tokens cause no event.
+    fn write_chunk(
+        &self,
+        context: &EventContext<'_>,
+        chunk: &ChoiceChunk<'_>,
+        out: &mut BytesMut,
+    ) -> bool;
+    /// Writes the closing event with the index `context.stage_index`. Returns false if there is no
+    /// such event.
+    fn write_closing(
+        &self,
+        context: &EventContext<'_>,
+        cached_tokens: u32,
+        out: &mut BytesMut,
+    ) -> bool;
     /// Writes the body of a response that is not a stream.
-    fn whole(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut);
+    fn write_body(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut);
 }
 
-/// The position of an event in its stream.
+/// The stream of an event, and the position of the event in the stream.
 pub(super) struct EventContext<'a> {
     pub(super) reply: &'a SimulatedResponse,
-    pub(super) head: &'a str,
-    /// Number of events written before it in this stage.
-    pub(super) number: usize,
-    /// Number of events written before it in the stream.
-    pub(super) sequence: u32,
+    /// The result of [`WireFormat::shared_text`].
+    pub(super) shared_text: &'a str,
+    /// Number of events written earlier in the same stage (opening, chunks or closing).
+    pub(super) stage_index: usize,
+    /// Number of events written earlier in the stream.
+    pub(super) sequence_number: u32,
 }
 
 /// New tokens of one choice.
 pub(super) struct ChoiceChunk<'a> {
     pub(super) choice: usize,
+    /// The text of the new tokens.
     pub(super) text: &'a str,
-    /// Number of tokens of this choice, including the new ones.
+    /// Number of tokens of this choice, including the new tokens.
     pub(super) tokens: u32,
+    /// The finish reason. `None`: the choice has not finished.
     pub(super) finish: Option<SimulatedFinishReason>,
 }

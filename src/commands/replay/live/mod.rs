@@ -9,7 +9,7 @@ use crate::app::process::signals;
 use crate::commands::progress::ProgressLine;
 use crate::commands::replay::args::ReplayArgs;
 use crate::commands::replay::requests;
-use crate::commands::{failed, resolve_optional_secret};
+use crate::commands::{report_error, resolve_optional_secret};
 use crate::config::Secret;
 use crate::server::descriptor_budget::raise_file_limit;
 use report::{LiveReplayCounters, LiveReplayReport, ReplayPlan};
@@ -32,27 +32,27 @@ use tokio::task::JoinSet;
 /// The due time of a request since the start of the replay, and its index in the trace.
 type ScheduledRequest = (Duration, usize);
 
-/// Seed of the random arrival delays; constant, so that arrivals are the same in each run.
+/// Seed of the random arrival delays. It is constant, so that arrivals are the same in each run.
 const ARRIVAL_SEED: u64 = 1;
 
 pub(super) async fn run(replay: &ReplayArgs, target: &BackendAddress) -> ExitCode {
     raise_file_limit();
     let jobs: Arc<[TraceRequest]> = match requests::read(replay) {
         Ok(jobs) => jobs.into(),
-        Err(error) => return failed(&error),
+        Err(error) => return report_error(&error),
     };
-    // OpenAI's clients read this variable, too.
+    // The client libraries of OpenAI read the same variable.
     let key = match resolve_optional_secret(&Secret::Env("OPENAI_API_KEY".to_owned())) {
         Ok(key) => key,
-        Err(error) => return failed(&error),
+        Err(error) => return report_error(&error),
     };
-    let asker =
+    let client =
         TargetClient::new(HttpClient::new(HttpClientTimeouts::default()), target.clone(), key);
     let model = match &replay.real.model {
         Some(model) => model.clone(),
-        None => match first_model(&asker).await {
+        None => match first_model(&client).await {
             Ok(model) => model,
-            Err(error) => return failed(&error),
+            Err(error) => return report_error(&error),
         },
     };
     let jitter = requests::arrival_jitter(replay, &jobs);
@@ -67,14 +67,21 @@ pub(super) async fn run(replay: &ReplayArgs, target: &BackendAddress) -> ExitCod
         objectives: LatencyObjectives::new(replay.ttft.as_secs_f64(), replay.tpot.as_secs_f64()),
     };
     let shape = RequestShape::Completions;
-    let sender = BenchRequestSender { asker, model, shape, timeout: units::duration::MAX_DURATION };
-    let requester = Arc::new(RequestSender { sender, jobs, synthesis });
+    let sender =
+        BenchRequestSender { asker: client, model, shape, timeout: units::duration::MAX_DURATION };
+    let request_sender = Arc::new(RequestSender { sender, jobs, synthesis });
     let progress = ProgressLine::new("requests", Some(schedule.len()));
     let max_in_flight = replay.real.concurrency as usize;
-    let tally =
-        run_schedule(&requester, &schedule, max_in_flight, signals::stop(), &progress).await;
+    let counters = run_schedule(
+        &request_sender,
+        &schedule,
+        max_in_flight,
+        signals::wait_for_shutdown(),
+        &progress,
+    )
+    .await;
     drop(progress);
-    report::show(&LiveReplayReport::from_counters(plan, tally), replay.json)
+    report::show(&LiveReplayReport::from_counters(plan, counters), replay.json)
 }
 
 /// Why the model of a server could not be determined.
@@ -86,12 +93,13 @@ enum ModelDiscoveryError {
     NoModel,
 }
 
-/// The first model that the server lists.
-async fn first_model(asker: &TargetClient) -> Result<String, ModelDiscoveryError> {
-    asker.models().await?.into_iter().next().ok_or(ModelDiscoveryError::NoModel)
+/// The name of the first model that the server lists.
+async fn first_model(client: &TargetClient) -> Result<String, ModelDiscoveryError> {
+    client.models().await?.into_iter().next().ok_or(ModelDiscoveryError::NoModel)
 }
 
-/// The due times of all requests up to `end`, in ascending order.
+/// The due times of the requests, in ascending order. Requests that are due after `end` are left
+/// out. Each arrival gets a random delay of up to `jitter`; then all times are divided by `speed`.
 fn build_schedule(
     jobs: &[TraceRequest],
     speed: f64,
@@ -109,7 +117,7 @@ fn build_schedule(
 /// Sends each request when it is due, with at most `max_in_flight` at the same time, until all have
 /// ended or `stop` completes.
 async fn run_schedule(
-    requester: &Arc<RequestSender>,
+    request_sender: &Arc<RequestSender>,
     schedule: &[ScheduledRequest],
     max_in_flight: usize,
     stop: impl Future<Output = ()>,
@@ -118,7 +126,7 @@ async fn run_schedule(
     let mut stop = std::pin::pin!(stop);
     let permits = Arc::new(Semaphore::new(max_in_flight));
     let mut requests: JoinSet<ReplayedRequest> = JoinSet::new();
-    let mut tally = LiveReplayCounters::default();
+    let mut counters = LiveReplayCounters::default();
     let begin = clock::now();
     let mut upcoming = schedule.iter().peekable();
     while upcoming.peek().is_some() || !requests.is_empty() {
@@ -129,18 +137,20 @@ async fn run_schedule(
             () = &mut stop => break,
             () = tokio::time::sleep_until(due.into()), if next.is_some() => {
                 upcoming.next();
-                requests.spawn(requester.clone().ended(number, due, permits.clone()));
+                let (sender, permits) = (request_sender.clone(), permits.clone());
+                requests.spawn(sender.send_when_permitted(number, due, permits));
             }
             Some(ended) = requests.join_next() => {
                 progress.step();
-                // A request whose task panicked, a defect of this program, counts as failed.
-                tally.add(ended.unwrap_or_else(|_| ReplayedRequest::failed("defect")));
+                // A request whose task has panicked counts as failed. A panic is a defect of this
+                // program.
+                counters.add(ended.unwrap_or_else(|_| ReplayedRequest::failed("defect")));
             }
         }
     }
-    tally.seconds = clock::now().saturating_duration_since(begin).as_secs_f64();
-    tally.unfinished = requests.len() + upcoming.count();
-    tally
+    counters.seconds = clock::now().saturating_duration_since(begin).as_secs_f64();
+    counters.unfinished = requests.len() + upcoming.count();
+    counters
 }
 
 #[cfg(test)]

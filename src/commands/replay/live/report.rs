@@ -2,7 +2,7 @@
 //! unfinished requests.
 
 use super::request::ReplayedRequest;
-use crate::commands::failed;
+use crate::commands::report_error;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,15 +24,20 @@ pub(super) struct ReplayPlan {
 /// Counters of the requests that have ended so far.
 #[derive(Debug, Default)]
 pub(super) struct LiveReplayCounters {
-    score: RunResults,
+    results: RunResults,
+    /// Served requests whose client disconnected before the end, as recorded in the trace.
     client_disconnects: usize,
+    /// Whether any response reported cached tokens.
     reports_cached_tokens: bool,
+    /// Number of requests that waited for a permit when they were due.
     delayed: usize,
+    /// Time from the due time to the sending of each request that did not wait for a permit.
     send_delays: Vec<Duration>,
+    /// Number of failed requests, by the kind of the failure.
     failures: BTreeMap<Cow<'static, str>, usize>,
     /// Requests that were not sent or had not ended when the replay was stopped.
     pub(super) unfinished: usize,
-    /// Duration of the replay.
+    /// Duration of the replay, in seconds.
     pub(super) seconds: f64,
 }
 
@@ -50,7 +55,7 @@ pub(super) struct LiveReplayReport {
     unfinished: usize,
     /// Requests that were sent late because `--concurrency` requests were in flight.
     delayed: usize,
-    /// The p99 of the time from due to sent of all other requests, in seconds.
+    /// The p99 of the time from due to sent, in seconds. Delayed requests are left out.
     send_delay_p99: f64,
     /// Share of the ended requests that met both objectives.
     goodput: f64,
@@ -63,45 +68,45 @@ pub(super) struct LiveReplayReport {
     cached: Option<f64>,
 }
 
-// === impl Tally ===
+// === impl LiveReplayCounters ===
 
 impl LiveReplayCounters {
     /// Counts a request that has ended.
     pub(super) fn add(&mut self, ended: ReplayedRequest) {
-        self.score.requests += 1;
+        self.results.requests += 1;
         self.delayed += usize::from(ended.has_waited);
         if !ended.has_waited {
-            self.send_delays.push(ended.late);
+            self.send_delays.push(ended.send_delay);
         }
         match ended.result {
-            Ok(answered) => {
-                self.score.served.push(answered.served);
-                self.client_disconnects += usize::from(answered.is_client_disconnect);
-                self.reports_cached_tokens |= answered.reports_cached_tokens;
+            Ok(response) => {
+                self.results.served.push(response.served);
+                self.client_disconnects += usize::from(response.is_client_disconnect);
+                self.reports_cached_tokens |= response.reports_cached_tokens;
             }
             Err(kind) => *self.failures.entry(kind).or_default() += 1,
         }
     }
 }
 
-// === impl Report ===
+// === impl LiveReplayReport ===
 
 impl LiveReplayReport {
     /// Computes the figures of all ended requests.
-    pub(super) fn from_counters(plan: ReplayPlan, mut tally: LiveReplayCounters) -> Self {
-        tally.score.seconds = tally.seconds;
-        tally.send_delays.sort_unstable();
-        let delays = &tally.send_delays;
+    pub(super) fn from_counters(plan: ReplayPlan, mut counters: LiveReplayCounters) -> Self {
+        counters.results.seconds = counters.seconds;
+        counters.send_delays.sort_unstable();
+        let delays = &counters.send_delays;
         let send_delay_p99 = delays.get(delays.len().saturating_sub(1) * 99 / 100);
-        let figures: RunMetrics = tally.score.figures(&plan.objectives);
+        let figures: RunMetrics = counters.results.figures(&plan.objectives);
         Self {
-            seconds: tally.seconds,
-            served: tally.score.served.len(),
-            client_disconnects: tally.client_disconnects,
-            failed: tally.failures.values().sum(),
-            failures: tally.failures,
-            unfinished: tally.unfinished,
-            delayed: tally.delayed,
+            seconds: counters.seconds,
+            served: counters.results.served.len(),
+            client_disconnects: counters.client_disconnects,
+            failed: counters.failures.values().sum(),
+            failures: counters.failures,
+            unfinished: counters.unfinished,
+            delayed: counters.delayed,
             send_delay_p99: send_delay_p99.copied().unwrap_or_default().as_secs_f64(),
             goodput: figures.goodput,
             ttft_p50: figures.ttft_p50,
@@ -109,7 +114,7 @@ impl LiveReplayReport {
             tpot_p50: figures.tpot_p50,
             tpot_p99: figures.tpot_p99,
             tokens_per_second: figures.tokens_per_second,
-            cached: Some(figures.cached).filter(|_| tally.reports_cached_tokens),
+            cached: Some(figures.cached).filter(|_| counters.reports_cached_tokens),
             plan,
         }
     }
@@ -118,11 +123,11 @@ impl LiveReplayReport {
 /// Prints the report to standard output, as text or as one JSON object. The exit code is a failure
 /// if no request was served.
 #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
-pub(super) fn show(report: &LiveReplayReport, as_json: bool) -> ExitCode {
-    if as_json {
+pub(super) fn show(report: &LiveReplayReport, is_json: bool) -> ExitCode {
+    if is_json {
         match serde_json::to_string_pretty(report) {
             Ok(json) => println!("{json}"),
-            Err(error) => return failed(&error),
+            Err(error) => return report_error(&error),
         }
     } else {
         println!("{}", render_text(report));
@@ -134,8 +139,8 @@ fn render_text(report: &LiveReplayReport) -> String {
     let ReplayPlan { target, model, requests, speed, objectives, .. } = &report.plan;
     let failures = report.failures.iter().map(|(kind, count)| format!("{count} {kind}"));
     let failures = match failures.collect::<Vec<_>>().join(", ") {
-        none if none.is_empty() => none,
-        some => format!(" ({some})"),
+        list if list.is_empty() => list,
+        list => format!(" ({list})"),
     };
     let cached =
         report.cached.map_or("not reported".into(), |cached| format!("{:.1} %", cached * 1e2));

@@ -1,14 +1,15 @@
 //! Tail sampling: decides when a request ends whether its trace is sampled. Traces of failed and
-//! slow requests are always sampled. Other traces are sampled if their head was sampled.
+//! slow requests are always sampled. Other traces are sampled if their head was sampled. A request
+//! counts as failed or slow for one of these reasons:
 //!
 //! ```text
 //! failure    client disconnect    shed    retry    stall
-//! longer than one of the `slow` limits
-//! longer than the rolling p99 of the model: time to first token, duration of streams and of others
+//! longer than one of the `slow` limits of the configuration
+//! longer than the rolling p99 of its model: TTFT, duration of a stream or of another response
 //! ```
 //!
 //! The rolling p99 adapts to the traffic, so that it selects at most about 1 % of the requests. The
-//! `slow` limits are absolute.
+//! `slow` limits are fixed.
 
 mod rolling_p99;
 
@@ -22,13 +23,14 @@ use tokenweir_core::rate_limiter::GcraLimiter;
 use tokenweir_core::record::{ModelLabel, Outcome, RequestRecord, SampleReason};
 use tokenweir_core::trace_context::Sampler;
 
-/// The tail sampler.
+/// The tail sampler. It keeps the recent latencies of each model.
 #[derive(Debug, Default)]
 pub(super) struct TailSampler {
     latencies_by_model: Mutex<HashMap<ModelLabel, ModelLatencies>>,
 }
 
-/// Head sampling of traces whose spans are all exported: selects those that are marked as sampled.
+/// Head sampling in the mode in which the spans of all traces are exported. It selects the traces
+/// that are marked as sampled.
 #[derive(Debug)]
 pub(super) struct ExportAllSampling {
     pub(super) sampler: Sampler,
@@ -39,19 +41,23 @@ pub(super) struct ExportAllSampling {
 /// Rolling p99 latencies of one model.
 #[derive(Debug, Default)]
 struct ModelLatencies {
+    /// TTFT of streams.
     first_token: RollingP99,
+    /// E2E of streams.
     stream_duration: RollingP99,
+    /// E2E of responses that are not streams.
     response_duration: RollingP99,
 }
 
-/// Most models with latencies of their own. Further models share one entry.
+/// Maximum number of entries in the table of latencies. Models beyond it share the last entry.
 const MAX_TRACKED_MODELS: usize = 64;
 
 // === impl TailSampler ===
 
 impl TailSampler {
-    /// Why the trace of this request is sampled, from the result of the request. Updates the
-    /// latencies of its model. `None`: nothing unusual.
+    /// Why the trace of a finished request is sampled, according to the result and the latencies of
+    /// the request. Also adds the latencies to those of the model. `None`: tail sampling does not
+    /// select the trace.
     pub(super) fn sample(&self, record: &RequestRecord) -> Option<SampleReason> {
         let slow_reason = self.update_latencies(record);
         let is_shed = record.refusal.is_some_and(|refusal| SHED_REASONS.contains(&refusal));
@@ -70,8 +76,8 @@ impl TailSampler {
         failure_reason.or_else(slow)
     }
 
-    /// Adds the latencies of a complete response. Returns the reason if they exceed the p99 of the
-    /// model. The lock is held only for a few additions.
+    /// Adds the latencies of a complete response to those of its model. Returns the sample reason
+    /// if a latency exceeds the p99 of the model. The lock is held only for a few additions.
     fn update_latencies(&self, record: &RequestRecord) -> Option<SampleReason> {
         let now = record.timings.ended?;
         if record.outcome != Outcome::Ok || record.api.is_none() {
@@ -100,8 +106,9 @@ impl TailSampler {
     }
 }
 
-/// The head sampling decision of the request. With `export_all` every head is sampled, and
-/// `export_all` selects the traces that are marked as sampled.
+/// The sample reason if head sampling selected the trace of the request. While the spans of all
+/// traces are exported, `export_all` is set: the head of every trace is sampled, unless the client
+/// decided against it, and `export_all` selects the traces that are marked as sampled.
 pub(super) fn sample_head(
     record: &RequestRecord,
     export_all: Option<&ExportAllSampling>,
@@ -109,14 +116,15 @@ pub(super) fn sample_head(
     let trace = record.trace.as_ref().filter(|trace| trace.is_sampled)?;
     let ended = record.timings.ended.unwrap_or(record.timings.accepted);
     export_all
-        .is_none_or(|sampling| sampling.admits(trace.trace_id, ended))
+        .is_none_or(|sampling| sampling.should_sample(trace.trace_id, ended))
         .then_some(SampleReason::Sampled)
 }
 
 // === impl ExportAllSampling ===
 
 impl ExportAllSampling {
-    fn admits(&self, trace_id: u128, now: Instant) -> bool {
+    /// Whether the trace is marked as sampled, according to the sampling ratio and the rate limit.
+    fn should_sample(&self, trace_id: u128, now: Instant) -> bool {
         self.sampler.should_sample(None, trace_id)
             && self.rate_limit.as_ref().is_none_or(|limit| limit.try_acquire(now))
     }
@@ -142,6 +150,7 @@ mod tests {
         record
     }
 
+    /// The sample reason of a typical record after `change`.
     fn sample_changed(change: impl FnOnce(&mut RequestRecord)) -> Option<SampleReason> {
         let mut record = typical_record();
         change(&mut record);
@@ -219,7 +228,7 @@ mod tests {
     #[test]
     fn export_all_samples_only_its_ratio() {
         let sampled = streamed();
-        let share = |ratio, per_second: Option<u32>| {
+        let sample_with = |ratio, per_second: Option<u32>| {
             let sampler = Sampler { is_parent_based: true, ratio };
             let rate_limit =
                 per_second.map(|rate| GcraLimiter::new(rate, sampled.timings.accepted));
@@ -227,13 +236,13 @@ mod tests {
                 sample_head(record, Some(&ExportAllSampling { sampler, rate_limit }))
             }
         };
-        assert_eq!(share(1.0, None)(&sampled), Some(SampleReason::Sampled));
-        assert_eq!(share(0.0, None)(&sampled), None);
-        assert_eq!(share(1.0, None)(&typical_record()), None, "the client has decided");
-        assert_eq!(share(1.0, Some(0))(&sampled), None, "over the rate limit");
+        assert_eq!(sample_with(1.0, None)(&sampled), Some(SampleReason::Sampled));
+        assert_eq!(sample_with(0.0, None)(&sampled), None);
+        assert_eq!(sample_with(1.0, None)(&typical_record()), None, "the client has decided");
+        assert_eq!(sample_with(1.0, Some(0))(&sampled), None, "over the rate limit");
     }
 
-    /// A stream with its first token and its end at these milliseconds.
+    /// The record of a stream whose first token and end are this many milliseconds after `begin`.
     fn record_with_timings(first: u64, end: u64, begin: Instant) -> RequestRecord {
         let record = typical_record();
         let timings = Timings {
@@ -257,9 +266,10 @@ mod tests {
         let late = record_with_timings(300, 500, begin);
         assert_eq!(tail.sample(&late), Some(SampleReason::SlowFirstToken));
         assert_eq!(tail.sample(&record_with_timings(100, 900, begin)), Some(SampleReason::Slow));
-        let other = ModelLabel::known("large".into());
-        let slow_elsewhere = RequestRecord { model: other, ..record_with_timings(300, 900, begin) };
-        assert_eq!(tail.sample(&slow_elsewhere), None);
+        let other_model = ModelLabel::known("large".into());
+        let other_record =
+            RequestRecord { model: other_model, ..record_with_timings(300, 900, begin) };
+        assert_eq!(tail.sample(&other_record), None);
     }
 
     #[test]
@@ -280,7 +290,7 @@ mod tests {
         let (tail, limits) = (TailSampler::default(), SlowLimits::default());
         let mut random = fastrand::Rng::with_seed(7);
         let mut begin = clock::now();
-        let (mut missed, mut sampled, mut rest) = (0, 0_u32, 0_u32);
+        let (mut missed, mut sampled, mut ordinary) = (0, 0_u32, 0_u32);
         for _ in 0..100_000 {
             begin += Duration::from_millis(random.u64(0..20));
             let percentile = random.u32(0..100);
@@ -299,7 +309,7 @@ mod tests {
                 (Some(SampleReason::SlowFirstToken | SampleReason::Slow), ..2) => {}
                 (_, ..2) => missed += 1,
                 (reason, _) => {
-                    rest += 1;
+                    ordinary += 1;
                     sampled += u32::from(reason.is_some());
                 }
             }
@@ -307,9 +317,9 @@ mod tests {
         assert_eq!(missed, 0);
         // Four standard deviations of the binomial distribution.
         let (mean, spread) = (
-            f64::from(rest) * SAMPLING_RATIO,
-            (f64::from(rest) * SAMPLING_RATIO * (1.0 - SAMPLING_RATIO)).sqrt(),
+            f64::from(ordinary) * SAMPLING_RATIO,
+            (f64::from(ordinary) * SAMPLING_RATIO * (1.0 - SAMPLING_RATIO)).sqrt(),
         );
-        assert!((f64::from(sampled) - mean).abs() < 4.0 * spread, "{sampled} of {rest}");
+        assert!((f64::from(sampled) - mean).abs() < 4.0 * spread, "{sampled} of {ordinary}");
     }
 }

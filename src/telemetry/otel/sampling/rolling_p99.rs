@@ -1,7 +1,7 @@
-//! A rolling p99 of durations of the last 2 to 4 minutes, in two alternating windows.
+//! A rolling p99 (99th percentile) of the durations of the last 2 to 4 minutes.
 //!
-//! A window is a histogram of limited size, so that memory does not depend on the number of
-//! requests.
+//! The durations are counted in two histograms of limited size, so that memory does not depend on
+//! the number of requests.
 
 use std::time::{Duration, Instant};
 use tokenweir_core::histogram::DurationHistogram;
@@ -9,45 +9,47 @@ use tokenweir_core::histogram::DurationHistogram;
 /// Histograms of recent durations, and their p99.
 #[derive(Debug, Default)]
 pub(super) struct RollingP99 {
+    /// The durations of the current window.
     current: WindowHistogram,
-    /// The durations of the current window and of the previous one.
+    /// The durations of the current window and of the previous window.
     recent: WindowHistogram,
-    /// Start of the current window.
+    /// Start of the current window. `None`: no value was recorded yet.
     window_start: Option<Instant>,
     /// Values recorded since the p99 was last computed.
     values_since_update: u32,
-    /// The bucket of the p99. `None`: too few values.
+    /// Index of the histogram bucket that contains the p99. `None`: there are too few values.
     p99: Option<usize>,
 }
 
-/// The buckets are 6 to 12.5 % wide.
+/// A histogram whose buckets are 6 to 12.5 % wide.
 type WindowHistogram = DurationHistogram<3>;
 
 /// Duration of a window. Values older than two windows are discarded.
 const WINDOW_DURATION: Duration = Duration::from_mins(2);
-/// Least number of values for a p99.
+/// Minimum number of recent values from which a p99 is computed.
 const MIN_VALUES_FOR_P99: u32 = 200;
-/// Values between two computations of the p99.
+/// Number of values that are recorded between two computations of the p99.
 const VALUES_PER_UPDATE: u32 = 32;
 
 // === impl RollingP99 ===
 
 impl RollingP99 {
-    /// Records a value measured at `now`. Returns whether it exceeds the p99 of the values before
-    /// it, at bucket precision. With a stable distribution at most 1 % of the values do.
+    /// Records a value measured at `now`. Returns whether the value exceeds the p99 of the earlier
+    /// values, at the precision of a bucket. In a stable distribution at most 1 % of the values
+    /// exceed the p99.
     pub(super) fn record_exceeds_p99(&mut self, value: Duration, now: Instant) -> bool {
         self.rotate_windows(now);
-        let is_over = self.p99.is_some_and(|p99| WindowHistogram::bucket_index(value) > p99);
+        let exceeds_p99 = self.p99.is_some_and(|p99| WindowHistogram::bucket_index(value) > p99);
         self.current.record(value);
         self.recent.record(value);
         self.values_since_update += 1;
         if self.values_since_update >= VALUES_PER_UPDATE {
             self.update_p99();
         }
-        is_over
+        exceeds_p99
     }
 
-    /// Starts the next window if the current one has expired.
+    /// Starts a new window if the current window has expired.
     fn rotate_windows(&mut self, now: Instant) {
         let window_start = *self.window_start.get_or_insert(now);
         let age = now.saturating_duration_since(window_start);

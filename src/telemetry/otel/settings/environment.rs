@@ -1,5 +1,5 @@
-//! The standard `OTEL_*` variables that spans and metrics share: endpoint, transport, TLS, headers
-//! and service name.
+//! The standard `OTEL_*` environment variables that apply to both spans and metrics: endpoint,
+//! transport, TLS, headers and service name.
 
 use http::Uri;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -11,25 +11,27 @@ use std::time::Duration;
 use tokenweir_core::units;
 use tokenweir_net::tls::TlsClientSettings;
 
-/// Access to environment variables.
+/// Reads environment variables with a function that returns the value of a variable.
 pub(in crate::telemetry) struct OtelEnvironment<'a>(
     pub(in crate::telemetry) &'a dyn Fn(&str) -> Option<String>,
 );
 
-/// The variables of one signal. They override the variables for all signals.
+/// The names of the environment variables for one signal (traces or metrics). These variables
+/// override the variables for all signals.
 #[derive(Debug)]
 pub(in crate::telemetry) struct OtlpSignalVariables {
-    /// The endpoint URL, used unchanged.
+    /// Variable with the endpoint URL, to which no path is appended.
     pub(in crate::telemetry) endpoint: &'static str,
-    /// The OTLP transport.
+    /// Variable with the OTLP transport.
     pub(in crate::telemetry) protocol: &'static str,
-    /// Longest duration of one export.
+    /// Variable with the longest duration of one export, in milliseconds.
     pub(in crate::telemetry) timeout: &'static str,
-    /// The compression of requests.
+    /// Variable with the compression of requests.
     pub(in crate::telemetry) compression: &'static str,
-    /// The files with the CA certificates, the client certificate and the client key.
+    /// Variables with the paths of the CA certificates, the client certificate and the client key.
     pub(in crate::telemetry) files: [&'static str; 3],
-    /// The path of the signal below the base URL of an OTLP/HTTP collector. Not a variable.
+    /// URL path that is appended to the base URL of an OTLP/HTTP collector. This field is not the
+    /// name of a variable.
     pub(in crate::telemetry) path: &'static str,
 }
 
@@ -45,15 +47,15 @@ pub enum OtlpProtocol {
     HttpProtobuf,
 }
 
-/// An invalid value of a variable or configuration key.
+/// An environment variable or a configuration key has an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: `{value}` is invalid; allowed: {allowed}")]
 pub struct OtelSettingsError {
-    /// The variable or the configuration key.
+    /// Name of the environment variable or of the configuration key.
     pub name: &'static str,
-    /// Its value.
+    /// The invalid value. `…` for a value that may be a secret.
     pub value: String,
-    /// The allowed values.
+    /// Description of the allowed values.
     pub allowed: &'static str,
 }
 
@@ -68,13 +70,14 @@ pub(super) const TLS_FILE_VARIABLES: [&str; 3] = [
 ];
 pub(super) const SERVICE_NAME_VARIABLE: &str = "OTEL_SERVICE_NAME";
 pub(super) const RESOURCE_ATTRIBUTES_VARIABLE: &str = "OTEL_RESOURCE_ATTRIBUTES";
-/// Default of `service.name`.
+/// Default of the resource attribute `service.name`.
 pub(super) const DEFAULT_SERVICE_NAME: &str = env!("CARGO_PKG_NAME");
 
-// === impl Environment ===
+// === impl OtelEnvironment ===
 
 impl OtelEnvironment<'_> {
-    /// The value of a variable. An empty variable counts as not set.
+    /// The value of the environment variable `name`. `None`: the variable is not set or its value
+    /// is empty.
     pub(in crate::telemetry) fn get(&self, name: &str) -> Option<String> {
         self.0(name).filter(|value| !value.is_empty())
     }
@@ -84,7 +87,7 @@ impl OtelEnvironment<'_> {
         self.get(SDK_DISABLED_VARIABLE).is_some_and(|value| value.eq_ignore_ascii_case("true"))
     }
 
-    /// The OTLP transport. The default is gRPC.
+    /// The OTLP transport of a signal. The default is gRPC.
     pub(in crate::telemetry) fn protocol(
         &self,
         signal: &OtlpSignalVariables,
@@ -98,7 +101,8 @@ impl OtelEnvironment<'_> {
         Ok(OtlpProtocol::default())
     }
 
-    /// The endpoint URL. `None`: not configured.
+    /// The endpoint URL of a signal: `configured`, or else the value of an environment variable.
+    /// `None`: neither is set.
     pub(in crate::telemetry) fn endpoint(
         &self,
         signal: &OtlpSignalVariables,
@@ -125,7 +129,7 @@ impl OtelEnvironment<'_> {
         }
     }
 
-    /// Whether requests are compressed with gzip.
+    /// Whether the requests of a signal are compressed with gzip. The default is no compression.
     pub(in crate::telemetry) fn is_gzip(
         &self,
         signal: &OtlpSignalVariables,
@@ -140,7 +144,7 @@ impl OtelEnvironment<'_> {
         }
     }
 
-    /// The TLS files.
+    /// The TLS files of a signal. A file whose variables are not set is `None`.
     pub(in crate::telemetry) fn security(&self, signal: &OtlpSignalVariables) -> TlsClientSettings {
         let file = |index: usize| {
             let names = [signal.files[index], TLS_FILE_VARIABLES[index]];
@@ -150,22 +154,23 @@ impl OtelEnvironment<'_> {
         TlsClientSettings { ca, client_cert, client_key, server_name: None }
     }
 
-    /// The shorter of the exporter timeout and the timeout in `export_variable` for a complete
-    /// export.
+    /// The timeout of one export: the shorter of the OTLP exporter timeout and the timeout in
+    /// `export_variable`. `None`: no variable is set.
     pub(in crate::telemetry) fn timeout(
         &self,
         signal: &OtlpSignalVariables,
         export_variable: &'static str,
     ) -> Result<Option<Duration>, OtelSettingsError> {
-        let exporter = match self.millis(signal.timeout)? {
+        let exporter_timeout = match self.millis(signal.timeout)? {
             None => self.millis("OTEL_EXPORTER_OTLP_TIMEOUT")?,
             timeout => timeout,
         };
-        Ok(exporter.into_iter().chain(self.millis(export_variable)?).min())
+        Ok(exporter_timeout.into_iter().chain(self.millis(export_variable)?).min())
     }
 
-    /// The headers of requests to the collector: `name=value` pairs, separated by commas, with
-    /// percent-encoded values. Error messages do not contain the values.
+    /// Parses the additional headers of requests to the collector: `name=value` pairs, separated by
+    /// commas, with percent-encoded values. The values may be secrets, so error messages do not
+    /// contain them.
     pub(in crate::telemetry) fn headers(
         &self,
         signal_variable: &'static str,
@@ -183,7 +188,8 @@ impl OtelEnvironment<'_> {
         Ok(headers)
     }
 
-    /// `service.name` of the gateway.
+    /// The resource attribute `service.name`, from `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`
+    /// or the default.
     pub(in crate::telemetry) fn service_name(&self) -> String {
         let attributes = self.get(RESOURCE_ATTRIBUTES_VARIABLE).unwrap_or_default();
         let mut pairs = attributes.split(',').filter_map(|pair| pair.split_once('='));
@@ -193,7 +199,8 @@ impl OtelEnvironment<'_> {
         name.unwrap_or_else(|| DEFAULT_SERVICE_NAME.to_owned())
     }
 
-    /// A duration in milliseconds, limited to the longest configurable duration.
+    /// The value of a variable in milliseconds, limited to the longest configurable duration.
+    /// `None`: the variable is not set.
     pub(in crate::telemetry) fn millis(
         &self,
         name: &'static str,
@@ -202,7 +209,8 @@ impl OtelEnvironment<'_> {
         Ok(millis.map(|duration| duration.min(units::duration::MAX_DURATION)))
     }
 
-    /// A number above 0. With 0 the SDK would drop all spans or run a busy loop.
+    /// The value of a variable as a number above 0. `None`: the variable is not set. 0 is an error,
+    /// because the SDK would drop all spans or run a busy loop.
     pub(in crate::telemetry) fn positive(
         &self,
         name: &'static str,
@@ -215,6 +223,7 @@ impl OtelEnvironment<'_> {
     }
 }
 
+/// Parses one `name=value` pair. The value is marked as sensitive, so that it is never printed.
 fn parse_header(pair: &str) -> Option<(HeaderName, HeaderValue)> {
     let (name, value) = pair.split_once('=')?;
     let value: Vec<u8> = percent_decode_str(value.trim()).collect();
@@ -223,12 +232,13 @@ fn parse_header(pair: &str) -> Option<(HeaderName, HeaderValue)> {
     Some((name.trim().parse().ok()?, value))
 }
 
+/// Appends `path` to a base URL that does not end with `path` already.
 fn append_path(base: &str, path: &str) -> String {
     let base = base.trim_end_matches('/');
     if base.ends_with(path) { base.to_owned() } else { format!("{base}{path}") }
 }
 
-/// The error for an invalid value.
+/// Builds the error for an invalid value of a variable or a configuration key.
 pub(in crate::telemetry) fn invalid_value(
     name: &'static str,
     value: String,
@@ -237,7 +247,7 @@ pub(in crate::telemetry) fn invalid_value(
     OtelSettingsError { name, value, allowed }
 }
 
-// === impl Protocol ===
+// === impl OtlpProtocol ===
 
 impl FromStr for OtlpProtocol {
     type Err = ();

@@ -1,8 +1,8 @@
-//! Settings of tracing: from the configuration, and from the standard `OTEL_*` variables for values
-//! that are not configured.
+//! Settings of tracing. They come from the configuration. The standard `OTEL_*` environment
+//! variables provide the values that are not configured.
 //!
-//! An invalid value prevents the start of the gateway. If it were ignored, the missing traces would
-//! be noticed only when they are needed.
+//! An invalid value prevents the start of the gateway. If an invalid value were ignored, the
+//! missing traces would be noticed only when they are needed.
 
 pub(in crate::telemetry) mod environment;
 mod propagators;
@@ -25,45 +25,49 @@ use tokenweir_net::tls::TlsClientSettings;
 /// The resolved settings of tracing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TracingSettings {
-    /// The URL of the collector, including its path. `None`: tracing is disabled.
+    /// The URL of the collector. With OTLP over HTTP it includes the path. `None`: tracing is
+    /// disabled.
     pub endpoint: Option<String>,
     /// The OTLP transport.
     pub protocol: OtlpProtocol,
     /// How trace context is read and forwarded, and which traces are sampled at their head.
     pub propagation: Propagation,
-    /// The head sampler.
+    /// The configured head sampler. With `export_all` it selects the traces that are marked as
+    /// sampled, and the sampler in `propagation` samples all traces.
     pub sampler: Sampler,
     /// Most head-sampled traces per second. `None`: no limit.
     pub max_sampled_per_second: Option<u32>,
     /// Whether traces of failed and slow requests are sampled when the requests end.
     pub tail_sampling: bool,
-    /// Whether all spans are exported, to a collector that samples by the attribute
+    /// Whether the spans of all traces are exported, for a collector that samples by the attribute
     /// `tokenweir.sample_reason`.
     pub export_all: bool,
-    /// `service.name` of the gateway.
+    /// Resource attribute `service.name` of the spans.
     pub service_name: String,
-    /// The attribute names of spans.
+    /// The semantic conventions that determine the attribute names of spans.
     pub style: SpanConventions,
-    /// The limits of spans.
+    /// The limits on the attributes, events and links of one span.
     pub limits: SpanLimits,
-    /// The queue of the exporter.
+    /// The sizes of the export queue and of the exported batches.
     pub batch: SpanBatchSettings,
     /// Longest duration of one export.
     pub timeout: Duration,
-    /// Whether requests are compressed with gzip.
+    /// Whether requests to the collector are compressed with gzip.
     pub is_gzip: bool,
-    /// TLS files, for an `https` endpoint.
+    /// The TLS certificate and key files that are used if the endpoint is an `https` URL.
     pub security: TlsClientSettings,
 }
 
-/// The queue of the exporter. All values are at least 1.
+/// Settings of the queue of spans that wait for export, and of the batches in which the queued
+/// spans are exported. The numbers of spans are at least 1, and the delay is at least 1 ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanBatchSettings {
-    /// Most queued spans. If the queue is full, new spans are dropped.
+    /// Capacity of the queue, in spans. If the queue is full, new spans are dropped.
     pub queue: usize,
-    /// Most spans per export.
+    /// Maximum number of spans in one batch.
     pub size: usize,
-    /// Longest wait of a queued span for an export. Resolution: 1 ms.
+    /// Longest time that a span waits in the queue before its batch is exported, in whole
+    /// milliseconds.
     pub delay: Duration,
 }
 
@@ -112,7 +116,7 @@ const LATEST_SEMCONV_OPT_IN: &str = "gen_ai_latest_experimental";
 const DEFAULT_SAMPLING_RATIO: f64 = 0.05;
 /// Default limit of head-sampled traces per second.
 const DEFAULT_MAX_SAMPLED_PER_SECOND: u32 = 100;
-/// The variables of the traces signal.
+/// The environment variables that apply to traces only.
 const TRACES_SIGNAL: OtlpSignalVariables = OtlpSignalVariables {
     endpoint: "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     protocol: "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
@@ -127,8 +131,8 @@ const TRACES_SIGNAL: OtlpSignalVariables = OtlpSignalVariables {
 };
 
 impl TracingSettings {
-    /// Resolves the settings. `lookup` reads an environment variable. An empty variable counts as
-    /// not set.
+    /// Resolves the settings from the configuration and the environment variables. `lookup` returns
+    /// the value of an environment variable. A variable with an empty value counts as not set.
     pub fn read(
         configured: TracingConfig,
         lookup: impl Fn(&str) -> Option<String>,
@@ -162,7 +166,7 @@ impl TracingSettings {
                 baggage: configured.baggage.iter().map(|name| name.as_str().into()).collect(),
             },
             sampler,
-            // With a ratio of 1 all traces are wanted.
+            // A sampling ratio of 1 means that all traces are sampled, without a rate limit.
             max_sampled_per_second: configured
                 .max_sampled_per_second
                 .filter(|_| sampler.ratio < 1.0),
@@ -183,22 +187,25 @@ impl TracingSettings {
         })
     }
 
-    /// The handling of trace context, with rate limits counted from `epoch`. `None`: tracing is
-    /// disabled and the trace context of clients is forwarded unchanged. Untrusted trace context is
-    /// never forwarded.
+    /// How the gateway reads, samples and forwards the trace context of requests. The rate limit of
+    /// sampled traces counts time from `epoch`. `None`: tracing is disabled and the trace context
+    /// of clients is forwarded unchanged. If the trace context of clients is not trusted, the
+    /// result is never `None`, so that untrusted trace context is never forwarded.
     pub fn propagation(&self, epoch: Instant) -> Option<Propagation> {
         let propagation = self.propagation.clone();
         if self.endpoint.is_some() {
-            // If all spans are exported, the rate limit is applied when requests end.
+            // If all spans are exported, [`ExportAllSampling`] applies the rate limit when a
+            // request ends.
             let rate_limit = self.rate_limit(epoch).filter(|_| !self.export_all).map(Arc::new);
             return Some(Propagation { rate_limit, ..propagation });
         }
-        let never = Sampler { is_parent_based: false, ratio: 0.0 };
+        let never_sampler = Sampler { is_parent_based: false, ratio: 0.0 };
         let is_trusted = propagation.parent_mode == TraceParentMode::Continue;
-        (!is_trusted).then_some(Propagation { sampler: never, ..propagation })
+        (!is_trusted).then_some(Propagation { sampler: never_sampler, ..propagation })
     }
 
-    /// The sampler that marks traces as sampled if all spans are exported.
+    /// The sampler that selects the traces that are marked as sampled while all spans are exported.
+    /// Its rate limit counts time from `epoch`.
     pub(super) fn export_all_sampling(&self, epoch: Instant) -> ExportAllSampling {
         ExportAllSampling { sampler: self.sampler, rate_limit: self.rate_limit(epoch) }
     }
@@ -237,7 +244,9 @@ impl Default for TracingSettings {
 }
 
 impl Default for TracingConfig {
-    /// Tail sampling is enabled. The variables decide about all other values.
+    /// Tail sampling is enabled, at most 100 head-sampled traces per second are sampled, and
+    /// `export_all` is disabled. The environment variables determine the endpoint, the protocol,
+    /// the sampling ratio and the semantic conventions.
     fn default() -> Self {
         Self {
             endpoint: None,
@@ -265,6 +274,7 @@ impl Default for SpanBatchSettings {
 }
 
 impl OtelEnvironment<'_> {
+    /// Whether `OTEL_SDK_DISABLED` or `OTEL_TRACES_EXPORTER` disables tracing.
     fn is_tracing_off(&self) -> Result<bool, OtelSettingsError> {
         let is_disabled = self.is_disabled();
         match self.get(EXPORTER_VARIABLE) {
@@ -276,20 +286,21 @@ impl OtelEnvironment<'_> {
         }
     }
 
+    /// The head sampler in `OTEL_TRACES_SAMPLER`, or the default sampler.
     fn sampler(&self) -> Result<Sampler, OtelSettingsError> {
         const ALLOWED_SAMPLERS: &str = "always_on, always_off, traceidratio, parentbased_always_on, \
              parentbased_always_off, parentbased_traceidratio";
         let Some(value) = self.get(SAMPLER_VARIABLE) else {
             return Ok(TracingSettings::default().propagation.sampler);
         };
-        let root = value.strip_prefix("parentbased_");
-        let ratio = match root.unwrap_or(&value) {
+        let root_sampler = value.strip_prefix("parentbased_");
+        let ratio = match root_sampler.unwrap_or(&value) {
             "always_on" => 1.0,
             "always_off" => 0.0,
             "traceidratio" => self.sampler_ratio()?,
             _ => return Err(invalid_value(SAMPLER_VARIABLE, value, ALLOWED_SAMPLERS)),
         };
-        Ok(Sampler { is_parent_based: root.is_some(), ratio })
+        Ok(Sampler { is_parent_based: root_sampler.is_some(), ratio })
     }
 
     fn sampler_ratio(&self) -> Result<f64, OtelSettingsError> {
@@ -308,14 +319,16 @@ impl OtelEnvironment<'_> {
         })
     }
 
-    /// The variable contains opt-ins for conventions of all kinds.
+    /// The version of the GenAI conventions in `OTEL_SEMCONV_STABILITY_OPT_IN`. The variable is a
+    /// list that may also contain opt-ins for other conventions.
     fn semconv(&self) -> Semconv {
         let opt_ins = self.get(SEMCONV_OPT_IN_VARIABLE).unwrap_or_default();
         let is_latest = opt_ins.split(',').any(|name| name.trim() == LATEST_SEMCONV_OPT_IN);
         if is_latest { Semconv::Latest } else { Semconv::default() }
     }
 
-    /// Limits of span attributes override limits of all attributes.
+    /// The limits of spans. The variables for span attributes override the variables for the
+    /// attributes of all signals.
     fn span_limits(&self) -> Result<SpanLimits, OtelSettingsError> {
         let limit = |names: &[&'static str], default| {
             let set = names.iter().find_map(|name| Some((*name, self.get(name)?)));

@@ -1,11 +1,13 @@
-//! Parses `OTEL_PROPAGATORS`, which the SDK does not read.
+//! Parses `OTEL_PROPAGATORS`, the list of formats in which trace context is read and forwarded. The
+//! SDK does not read this variable.
 
 use tokenweir_core::trace_context::PropagationFormats;
 
-/// The supported propagators.
+/// The supported propagators, for error messages.
 pub(super) const ALLOWED_PROPAGATORS: &str = "tracecontext, baggage, b3, b3multi, none";
 
-/// Parses a list of propagators. Fails if one of them is not supported.
+/// Parses a comma-separated list of propagators. Fails if the list contains a propagator that is
+/// not supported.
 pub(super) fn parse(list: &str) -> Result<PropagationFormats, ()> {
     let mut formats = PropagationFormats::NONE;
     for name in list.split(',').map(str::trim) {

@@ -21,7 +21,7 @@ fn resolve_with(
 
 fn sampler(name: &str, arg: &str) -> Result<(bool, f64), String> {
     let sampler = read(&[(SAMPLER_VARIABLE, name), (SAMPLER_ARG_VARIABLE, arg)])
-        .map(|read| read.propagation.sampler);
+        .map(|settings| settings.propagation.sampler);
     sampler
         .map(|sampler| (sampler.is_parent_based, sampler.ratio))
         .map_err(|error| error.to_string())
@@ -74,13 +74,13 @@ fn errors_name_the_variable_its_value_and_allowed_values() {
 fn tracing_is_off_without_an_endpoint_or_when_disabled() {
     let endpoint = (ENDPOINT_VARIABLE, "http://collector:4317");
     assert!(read(&[endpoint]).unwrap().endpoint.is_some());
-    for off in [
+    for variables in [
         &[][..],
         &[(ENDPOINT_VARIABLE, "")],
         &[endpoint, (SDK_DISABLED_VARIABLE, "TRUE")],
         &[endpoint, (EXPORTER_VARIABLE, "none"), (SAMPLER_VARIABLE, "unknown")],
     ] {
-        assert_eq!(read(off).unwrap().endpoint, None, "{off:?}");
+        assert_eq!(read(variables).unwrap().endpoint, None, "{variables:?}");
     }
 }
 
@@ -184,9 +184,9 @@ fn untrusted_trace_context_is_not_passed_even_without_tracing() {
     let propagation = propagation_with(TraceParentMode::Continue, &[endpoint])
         .map(|propagation| Propagation { rate_limit: None, ..propagation });
     assert_eq!(propagation, Some(default), "equal except for the rate limit");
-    for off in [&[][..], &[endpoint, (SDK_DISABLED_VARIABLE, "true")]] {
-        let propagation = propagation_with(TraceParentMode::Ignore, off).unwrap();
-        assert!(!propagation.sampler.should_sample(Some(true), u128::MAX), "{off:?}");
+    for variables in [&[][..], &[endpoint, (SDK_DISABLED_VARIABLE, "true")]] {
+        let propagation = propagation_with(TraceParentMode::Ignore, variables).unwrap();
+        assert!(!propagation.sampler.should_sample(Some(true), u128::MAX), "{variables:?}");
         assert_eq!(propagation.parent_mode, TraceParentMode::Ignore);
     }
 }

@@ -1,11 +1,11 @@
-//! A builder for span attributes. Absent values are omitted, and text from outside is limited in
-//! length.
+//! A builder for span attributes. Absent values are omitted. Texts from clients and backends are
+//! limited in length.
 
 use opentelemetry::{Array, KeyValue, Value};
 use std::time::Duration;
 
-/// Longest text, in bytes. The limit of the SDK is applied only by its own tracer, which is not
-/// used here.
+/// Maximum length of a text value, in bytes. The SDK has such a limit too, but applies it only in
+/// its own tracer, which the gateway does not use.
 const MAX_TEXT_BYTES: usize = 1_024;
 
 /// A list of attributes, in the order in which they were added.
@@ -33,7 +33,7 @@ impl SpanAttributes {
     }
 }
 
-/// A text value from outside, truncated to [`MAX_TEXT_BYTES`].
+/// A text from a client or a backend as an attribute value, truncated to [`MAX_TEXT_BYTES`].
 pub(super) fn text(raw: &str) -> Value {
     raw[..raw.floor_char_boundary(MAX_TEXT_BYTES)].to_owned().into()
 }
@@ -43,29 +43,31 @@ pub(super) fn host(host: &str) -> Value {
     text(host.trim_matches(['[', ']']))
 }
 
-/// A list of static texts. `None` if it is empty.
+/// A list of static texts as an attribute value. `None`: the list is empty.
 pub(super) fn words(words: impl Iterator<Item = &'static str>) -> Option<Value> {
     let words: Vec<_> = words.map(Into::into).collect();
     (!words.is_empty()).then_some(Value::Array(Array::String(words)))
 }
 
-/// A list of texts from outside, each truncated to [`MAX_TEXT_BYTES`].
+/// A list of texts from clients or backends as an attribute value, each truncated to
+/// [`MAX_TEXT_BYTES`].
 pub(super) fn texts<'a>(raw: impl Iterator<Item = &'a str>) -> Value {
     let truncate = |raw: &str| raw[..raw.floor_char_boundary(MAX_TEXT_BYTES)].to_owned().into();
     Value::Array(Array::String(raw.map(truncate).collect()))
 }
 
-/// A list of floating-point numbers.
+/// A list of floating-point numbers as an attribute value.
 pub(super) fn reals(numbers: impl Iterator<Item = f64>) -> Value {
     Value::Array(Array::F64(numbers.collect()))
 }
 
-/// A count. OTLP has signed integers only.
+/// A count as an attribute value. OTLP has signed integers only, so a larger count becomes the
+/// largest signed integer.
 pub(super) fn count(count: u64) -> Value {
     i64::try_from(count).unwrap_or(i64::MAX).into()
 }
 
-/// A duration in seconds.
+/// A duration in seconds as an attribute value.
 pub(super) fn seconds(duration: Duration) -> Value {
     duration.as_secs_f64().into()
 }

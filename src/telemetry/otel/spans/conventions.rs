@@ -1,5 +1,5 @@
-//! The semantic conventions of spans: two versions of the GenAI conventions, and the additional
-//! attributes of some viewers.
+//! The semantic conventions of spans, which define the attribute names: two versions of the GenAI
+//! conventions, and the additional attributes of some trace viewers.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub enum ViewerProfile {
     OpenInference,
 }
 
-/// The attribute names of spans.
+/// The semantic conventions that determine the attribute names of spans.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpanConventions {
     /// The version of the GenAI conventions.
@@ -38,7 +38,7 @@ pub struct SpanConventions {
 // === impl Semconv ===
 
 impl Semconv {
-    /// The schema URL of this version.
+    /// The OpenTelemetry schema URL of this version of the conventions.
     pub(super) const fn schema_url(self) -> &'static str {
         match self {
             Self::V1_41 => "https://opentelemetry.io/schemas/1.41.0",
@@ -46,7 +46,8 @@ impl Semconv {
         }
     }
 
-    /// The attribute for prompt tokens that were written to the cache.
+    /// The name of the attribute for the number of prompt tokens that were written to the prefix
+    /// cache.
     pub(super) const fn cache_write_attribute(self) -> &'static str {
         match self {
             Self::V1_41 => "gen_ai.usage.cache_creation.input_tokens",

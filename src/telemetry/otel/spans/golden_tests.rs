@@ -1,6 +1,6 @@
-//! Golden tests of every way in which a request can end, for every API, in
-//! `golden/{api}/{ending}.txt`, with the decision of tail sampling; and of one stream in other
-//! conventions.
+//! Golden tests of the spans for each way in which a request can end and for each API, with the
+//! decision of tail sampling. The golden files are `golden/{api}/{termination}.txt`. Further tests
+//! have one stream in other conventions.
 
 use super::conventions::{Semconv, SpanConventions, ViewerProfile};
 use super::tests::{assert_matches_golden, before_output};
@@ -35,8 +35,9 @@ fn record_for_api(api: Api) -> RequestRecord {
     record
 }
 
-/// Compares the spans of one way in which a request can end. The head was not sampled.
-fn assert_golden_for_all_apis(ending: &str, change: impl Fn(&mut RequestRecord)) {
+/// Compares the spans of a request after `change` with the golden files named `termination`, for
+/// each API. The head of the trace is not sampled.
+fn assert_golden_for_all_apis(termination: &str, change: impl Fn(&mut RequestRecord)) {
     for api in [Api::Chat, Api::Completions, Api::Responses, Api::Messages] {
         let mut record = record_for_api(api);
         change(&mut record);
@@ -46,7 +47,7 @@ fn assert_golden_for_all_apis(ending: &str, change: impl Fn(&mut RequestRecord))
         }
         record.sample_reason = TailSampler::default().sample(&record);
         assert_matches_golden(
-            &format!("{}/{ending}", api.as_str()),
+            &format!("{}/{termination}", api.as_str()),
             &record,
             &SpanConventions::default(),
         );
@@ -165,15 +166,15 @@ fn stall_is_two_events_with_the_backend_load_at_that_time() {
 fn latest_conventions_use_their_own_names() {
     let mut record = record_for_api(Api::Responses);
     record.options.parameters.previous_response = Some("resp_0".into());
-    let style = SpanConventions { semconv: Semconv::Latest, profiles: Vec::new() };
-    assert_matches_golden("latest", &record, &style);
+    let conventions = SpanConventions { semconv: Semconv::Latest, profiles: Vec::new() };
+    assert_matches_golden("latest", &record, &conventions);
 }
 
 #[test]
 fn viewer_profiles_add_their_attributes() {
     let profiles = vec![ViewerProfile::Langfuse, ViewerProfile::OpenInference];
-    let style = SpanConventions { profiles, ..SpanConventions::default() };
-    assert_matches_golden("profiles", &record_for_api(Api::Chat), &style);
+    let conventions = SpanConventions { profiles, ..SpanConventions::default() };
+    assert_matches_golden("profiles", &record_for_api(Api::Chat), &conventions);
 }
 
 #[test]

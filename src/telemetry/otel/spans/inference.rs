@@ -1,8 +1,9 @@
-//! The inference span: one per request, over all attempts and the whole stream.
+//! The inference span. Each request has at most one, which covers all attempts and the complete
+//! response.
 //!
-//! Only this span has GenAI attributes, so that tokens are counted once per trace. Attribute names
-//! are those of the GenAI conventions, and `tokenweir.*` for other values. Durations are in
-//! seconds.
+//! Only the inference span has GenAI attributes, so that tokens are counted once per trace.
+//! Attribute names are those of the GenAI conventions, and `tokenweir.*` for other values.
+//! Durations are in seconds, unless the name ends with `_ms`.
 
 use super::attributes::{SpanAttributes, count, host, reals, seconds, text, texts, words};
 use super::conventions::{Semconv, SpanConventions};
@@ -16,10 +17,11 @@ use tokenweir_core::record::{
     Outcome, RequestPhase, RequestPhases, RequestRecord, SlowCause, UninspectedReason,
 };
 
-/// The provider of a request without an attempt.
+/// Value of `gen_ai.provider.name` for a request without an attempt.
 const DEFAULT_PROVIDER: &str = "vllm";
-/// Most backends whose predictions are recorded in a span.
-const MAX_SCORED_BACKENDS: usize = 5;
+/// Maximum number of candidates whose predictions are recorded in the event of the routing
+/// decision.
+const MAX_RECORDED_CANDIDATES: usize = 5;
 
 /// Whether the request has an inference span: it is an API request with an attempt or with a known
 /// model.
@@ -34,9 +36,12 @@ pub(super) fn span_name(record: &RequestRecord) -> String {
 }
 
 /// The attributes of the inference span.
-pub(super) fn span_attributes(record: &RequestRecord, style: &SpanConventions) -> SpanAttributes {
-    let attributes = add_request(SpanAttributes::default(), record, style.semconv);
-    let attributes = add_response(attributes, record, style.semconv);
+pub(super) fn span_attributes(
+    record: &RequestRecord,
+    conventions: &SpanConventions,
+) -> SpanAttributes {
+    let attributes = add_request(SpanAttributes::default(), record, conventions.semconv);
+    let attributes = add_response(attributes, record, conventions.semconv);
     let attributes = add_phases(add_routing(attributes, record), record);
     let attributes = add_latency(attributes, record)
         .put_some("error.type", error_type(record).map(text))
@@ -53,12 +58,14 @@ pub(super) fn span_attributes(record: &RequestRecord, style: &SpanConventions) -
             Some(record.tier.as_str()).filter(|tier| !tier.is_empty()).map(text),
         )
         .put_some("tokenweir.phase", is_cancelled(record).then(|| record.phase()));
-    let profiles = style.profiles.iter();
-    profiles.fold(attributes, |put, profile| viewer_profiles::attributes(*profile, put, record))
+    let profiles = conventions.profiles.iter();
+    profiles.fold(attributes, |attributes, profile| {
+        viewer_profiles::attributes(*profile, attributes, record)
+    })
 }
 
 /// The events of the inference span, ordered by time.
-pub(super) fn span_events(record: &RequestRecord, style: &SpanConventions) -> Vec<Event> {
+pub(super) fn span_events(record: &RequestRecord, conventions: &SpanConventions) -> Vec<Event> {
     let timings = &record.timings;
     let moments = [
         ("tokenweir.queued", timings.queued),
@@ -67,11 +74,11 @@ pub(super) fn span_events(record: &RequestRecord, style: &SpanConventions) -> Ve
         ("gen_ai.first_chunk", timings.first_output),
         ("tokenweir.client_disconnect", timings.ended.filter(|_| is_cancelled(record))),
     ];
-    let recorded = moments.into_iter().filter_map(|(name, at)| Some((name, at?)));
+    let reached = moments.into_iter().filter_map(|(name, at)| Some((name, at?)));
     let timing_events =
-        recorded.map(|(name, at)| new_event(record, name, at, SpanAttributes::default()));
+        reached.map(|(name, at)| new_event(record, name, at, SpanAttributes::default()));
     let profile_events =
-        style.profiles.iter().filter_map(|profile| viewer_profiles::event(*profile, record));
+        conventions.profiles.iter().filter_map(|profile| viewer_profiles::event(*profile, record));
     let gateway_events = decision_events(record)
         .chain(retry_events(record))
         .chain(timing_events)
@@ -195,7 +202,7 @@ fn add_latency(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
         )
 }
 
-/// Adds the known phases of the request.
+/// Adds the durations of the known phases of the request.
 fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
     let phases = RequestPhases::from_record(record);
     for span in phases.iter() {
@@ -213,13 +220,13 @@ fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAtt
     attributes.put_some("tokenweir.phase.estimated", queue.map(|queue| queue.is_estimated))
 }
 
-/// The event of the routing decision, with the predictions of the candidates with the lowest cost,
-/// lowest first.
+/// The event of the routing decision. It lists the backend and the predicted TTFT of the candidates
+/// with the lowest cost, lowest cost first.
 fn decision_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     let decision = record.decision.as_ref().zip(record.timings.routed);
     decision.into_iter().map(|(decision, at)| {
         let mut candidates = decision.ranked_candidates();
-        candidates.truncate(MAX_SCORED_BACKENDS);
+        candidates.truncate(MAX_RECORDED_CANDIDATES);
         let backends = texts(candidates.iter().map(|candidate| candidate.backend.as_str()));
         let ttfts = reals(candidates.iter().map(|candidate| candidate.ttft));
         let attributes = SpanAttributes::default()
@@ -229,13 +236,13 @@ fn decision_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     })
 }
 
-/// Two events per stall: its detection and its end.
+/// Up to two events per stall: the detection of the stall, and its end if the stall ended.
 fn stall_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     record.observed.stalls.iter().flat_map(|stall| {
         let condition = &stall.condition;
-        let silence = stall.detected_at.saturating_duration_since(stall.last_output_at);
+        let last_output_age = stall.detected_at.saturating_duration_since(stall.last_output_at);
         let detected = SpanAttributes::default()
-            .put("tokenweir.stall.last_output_age", seconds(silence))
+            .put("tokenweir.stall.last_output_age", seconds(last_output_age))
             .put_some("tokenweir.backend.kv_usage", condition.kv_usage)
             .put_some("tokenweir.backend.running", condition.running.map(i64::from))
             .put_some("tokenweir.backend.waiting", condition.waiting.map(i64::from))
@@ -250,10 +257,10 @@ fn stall_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     })
 }
 
-/// One event per attempt that was followed by another.
+/// One event for each attempt that was followed by a retry.
 fn retry_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
-    let failed = record.attempts.split_last().map_or(&[][..], |(_, failed)| failed);
-    failed.iter().map(|attempt| {
+    let retried = record.attempts.split_last().map_or(&[][..], |(_, earlier)| earlier);
+    retried.iter().map(|attempt| {
         let attributes = SpanAttributes::default()
             .put("tokenweir.backend.id", text(attempt.backend.as_str()))
             .put_some("error.type", attempt_failure(attempt));

@@ -1,7 +1,8 @@
-//! The limits of `OTEL_SPAN_*` and `OTEL_ATTRIBUTE_*`. The SDK applies them only in its own tracer,
-//! which is not used here.
+//! The limits of spans in the `OTEL_SPAN_*` and `OTEL_ATTRIBUTE_*` environment variables. The SDK
+//! applies the limits only in its own tracer, which the gateway does not use.
 //!
-//! Items over a limit are dropped, and counted where OTLP has a field for the count.
+//! Attributes, events and links over a limit are dropped and counted in the span. Texts over the
+//! limit are truncated and not counted.
 
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::SpanData;
@@ -9,18 +10,18 @@ use opentelemetry_sdk::trace::SpanData;
 /// Limits of one span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanLimits {
-    /// Most attributes.
+    /// Maximum number of attributes of the span.
     pub attributes: usize,
-    /// Most events.
+    /// Maximum number of events.
     pub events: usize,
-    /// Most links.
+    /// Maximum number of links.
     pub links: usize,
-    /// Longest text value, in characters.
+    /// Maximum length of a text value, in characters.
     pub text: usize,
 }
 
 impl SpanLimits {
-    /// Drops the items over the limits.
+    /// Drops the attributes, events and links over the limits, and truncates the texts.
     pub(in crate::telemetry::otel) fn apply(&self, span: &mut SpanData) {
         span.dropped_attributes_count += truncate_list(&mut span.attributes, self.attributes);
         span.events.dropped_count += truncate_list(&mut span.events.events, self.events);
@@ -47,21 +48,21 @@ impl SpanLimits {
     fn truncate_text(&self, text: &mut StringValue) {
         // A text has at most as many characters as bytes.
         if text.as_str().len() > self.text {
-            let short: String = text.as_str().chars().take(self.text).collect();
-            *text = short.into();
+            let truncated: String = text.as_str().chars().take(self.text).collect();
+            *text = truncated.into();
         }
     }
 }
 
 impl Default for SpanLimits {
-    /// 128 of each, and texts of any length, because text from outside is truncated when its
-    /// attribute is built.
+    /// 128 attributes, events and links. Texts have no limit here, because texts from clients and
+    /// backends are truncated when their attributes are built.
     fn default() -> Self {
         Self { attributes: 128, events: 128, links: 128, text: usize::MAX }
     }
 }
 
-/// Truncates a list. Returns the number of dropped elements.
+/// Truncates a list to `max_length` elements. Returns the number of dropped elements.
 fn truncate_list<T>(list: &mut Vec<T>, max_length: usize) -> u32 {
     let dropped = list.len().saturating_sub(max_length);
     list.truncate(max_length);

@@ -1,8 +1,9 @@
-//! The spans of one request: the server span, the inference span below it, and one client span per
-//! attempt.
+//! The spans of one request: the server span, the inference span as its child, and one client span
+//! per attempt. The parent of the client spans is the inference span, or the server span if the
+//! request has no inference span.
 //!
-//! A client that disconnects is not an error. A status of 4xx is an error of the client spans, but
-//! not of the server span.
+//! A disconnect of the client does not make a span an error. A status of 4xx makes the inference
+//! span and the span of the attempt an error, but not the server span.
 
 mod attributes;
 pub(super) mod conventions;
@@ -28,20 +29,22 @@ use std::time::SystemTime;
 use tokenweir_core::record::{Attempt, Outcome, RequestRecord, SampleReason};
 use tokenweir_core::trace_context::TraceContext;
 
-/// Builds all spans of a request, parents first.
+/// Builds all spans of a finished request. A parent precedes its children.
 pub(super) fn build_spans(
     record: &RequestRecord,
     trace: &TraceContext,
-    style: &SpanConventions,
+    conventions: &SpanConventions,
 ) -> Vec<SpanData> {
-    let builder = SpanTreeBuilder::new(record, trace, style);
+    let builder = SpanTreeBuilder::new(record, trace, conventions);
     let mut spans = Vec::with_capacity(2 + record.attempts.len());
     spans.push(builder.server_span());
     if inference::has_inference(record) {
         spans.push(builder.inference_span());
     }
     let attempts = (0..).zip(&record.attempts);
-    spans.extend(attempts.map(|(resend, attempt)| builder.attempt_span(resend, attempt)));
+    spans.extend(
+        attempts.map(|(resend_count, attempt)| builder.attempt_span(resend_count, attempt)),
+    );
     spans
 }
 
@@ -50,7 +53,7 @@ pub(super) fn span_count(record: &RequestRecord) -> u64 {
     1 + u64::from(inference::has_inference(record)) + record.attempts.len() as u64
 }
 
-/// Whether the server span or the inference span of [`build_spans`] has the status error.
+/// Whether the server span or the inference span of the request has the status error.
 pub(super) fn has_error(record: &RequestRecord) -> bool {
     is_server_error(record) || (inference::has_inference(record) && error_type(record).is_some())
 }
@@ -59,15 +62,17 @@ pub(super) fn has_error(record: &RequestRecord) -> bool {
 struct SpanTreeBuilder<'a> {
     record: &'a RequestRecord,
     trace: &'a TraceContext,
-    style: &'a SpanConventions,
+    conventions: &'a SpanConventions,
     trace_state: TraceState,
     scope: InstrumentationScope,
     end_time: SystemTime,
 }
 
-/// The fields in which the spans of a request differ.
+/// The fields that differ between the spans of one request. All other fields of a span, such as the
+/// trace ID, are the same for all spans of the request.
 struct SpanFields {
     span_id: u64,
+    /// `None`: the span has no parent.
     parent_span_id: Option<u64>,
     kind: SpanKind,
     name: Cow<'static, str>,
@@ -81,21 +86,26 @@ struct SpanFields {
 // === impl SpanTreeBuilder ===
 
 impl<'a> SpanTreeBuilder<'a> {
-    fn new(record: &'a RequestRecord, trace: &'a TraceContext, style: &'a SpanConventions) -> Self {
+    fn new(
+        record: &'a RequestRecord,
+        trace: &'a TraceContext,
+        conventions: &'a SpanConventions,
+    ) -> Self {
         let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"))
             .with_version(env!("CARGO_PKG_VERSION"))
-            .with_schema_url(style.semconv.schema_url())
+            .with_schema_url(conventions.semconv.schema_url())
             .build();
-        // An invalid trace state is omitted here, although the client's header is forwarded
-        // unchanged.
+        // An invalid trace state is omitted from the spans. The header of the client is still
+        // forwarded unchanged.
         let trace_state = trace.trace_state.as_deref().and_then(|header| header.parse().ok());
         let ended = record.timings.ended.unwrap_or(record.timings.accepted);
         let end_time = to_wall_clock(record, ended);
         let trace_state = trace_state.unwrap_or_default();
-        Self { record, trace, style, trace_state, scope, end_time }
+        Self { record, trace, conventions, trace_state, scope, end_time }
     }
 
-    /// The server span: the request as the client sees it.
+    /// The server span: from the request head to the end of the response, as the client sees the
+    /// request.
     fn server_span(&self) -> SpanData {
         let Self { record, trace, .. } = self;
         let has_head = record.timings.headers.is_some();
@@ -146,7 +156,7 @@ impl<'a> SpanTreeBuilder<'a> {
         })
     }
 
-    /// The inference span: one generation over all attempts.
+    /// The inference span: the generation of one response, over all attempts.
     fn inference_span(&self) -> SpanData {
         let record = self.record;
         let start = record.timings.received.unwrap_or(record.timings.accepted);
@@ -157,14 +167,14 @@ impl<'a> SpanTreeBuilder<'a> {
             name: inference::span_name(record).into(),
             start: to_wall_clock(record, start),
             end: self.end_time,
-            attributes: inference::span_attributes(record, self.style),
-            events: inference::span_events(record, self.style),
+            attributes: inference::span_attributes(record, self.conventions),
+            events: inference::span_events(record, self.conventions),
             is_error: error_type(record).is_some(),
         })
     }
 
-    /// The client span of an attempt. `resend` is the number of attempts before it.
-    fn attempt_span(&self, resend: i64, attempt: &Attempt) -> SpanData {
+    /// The client span of an attempt. `resend_count` is the number of attempts before this attempt.
+    fn attempt_span(&self, resend_count: i64, attempt: &Attempt) -> SpanData {
         let record = self.record;
         let (name, port) = &attempt.address;
         let route = record.route.unwrap_or_default();
@@ -176,7 +186,7 @@ impl<'a> SpanTreeBuilder<'a> {
             .put("server.address", host_name(name))
             .put("server.port", i64::from(*port))
             .put("network.protocol.version", "1.1")
-            .put_some("http.request.resend_count", (resend > 0).then_some(resend))
+            .put_some("http.request.resend_count", (resend_count > 0).then_some(resend_count))
             .put_some("http.response.status_code", attempt.status.map(i64::from))
             .put_some("error.type", error)
             .put("tokenweir.backend.id", text(attempt.backend.as_str()));
@@ -194,8 +204,8 @@ impl<'a> SpanTreeBuilder<'a> {
         })
     }
 
-    /// `error.type` of an attempt: its own failure, or for the last attempt that the response was
-    /// incomplete.
+    /// The attribute `error.type` of an attempt: the failure of the attempt, or the error type of
+    /// the request if this is the last attempt and the response is incomplete. `None`: no error.
     fn attempt_error_type(&self, attempt: &Attempt) -> Option<Value> {
         let record = self.record;
         let is_last = record.attempts.last().is_some_and(|last| last.span_id == attempt.span_id);
@@ -205,7 +215,8 @@ impl<'a> SpanTreeBuilder<'a> {
         attempt_failure(attempt).or_else(incomplete)
     }
 
-    /// The server span links to the trace of the client if it does not continue that trace.
+    /// The links of a span. If the gateway starts a new trace although the client sent a trace
+    /// context, the server span links to the span of the client. Other spans have no links.
     fn span_links(&self, kind: &SpanKind) -> SpanLinks {
         let mut links = SpanLinks::default();
         if let Some(client) = self.trace.linked_parent.filter(|_| *kind == SpanKind::Server) {
@@ -244,13 +255,15 @@ impl<'a> SpanTreeBuilder<'a> {
     }
 }
 
-/// Whether the server span has the status error: the status is 5xx or the response is incomplete,
+/// Whether the server span has the status error: the response status is 5xx or the backend failed,
 /// and the client did not cancel the request.
 fn is_server_error(record: &RequestRecord) -> bool {
     let is_5xx = record.status.is_some_and(|status| status >= 500);
     record.outcome != Outcome::Cancelled && (is_5xx || record.outcome.is_backend_failure())
 }
 
+/// The attribute `error.type` of the server span: the error type of the request, or else its
+/// status.
 fn server_error_type(record: &RequestRecord) -> Value {
     match (error_type(record), record.status) {
         (Some(error), _) => text(error),
@@ -259,7 +272,7 @@ fn server_error_type(record: &RequestRecord) -> Value {
     }
 }
 
-/// The method in the name of a span.
+/// The HTTP method as it appears in the name of a span: `HTTP` for an unknown method.
 fn method_name(method: &'static str) -> &'static str {
     if method == "_OTHER" { "HTTP" } else { method }
 }

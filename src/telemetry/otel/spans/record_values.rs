@@ -1,27 +1,28 @@
-//! Values of a record that several spans have.
+//! Values that several spans of a request read from its record.
 
 use opentelemetry::Value;
 use std::time::{Instant, SystemTime};
 use tokenweir_core::record::{Attempt, Outcome, RequestRecord};
 
-/// `error.type` of the request. For an error inside a response with status 200, it is the code or
-/// type that the backend reported.
+/// The attribute `error.type` of the request. For an error event inside a stream it is the code or
+/// the type that the backend reported. `None`: no error.
 pub(super) fn error_type(record: &RequestRecord) -> Option<&str> {
     let is_in_band = record.outcome == Outcome::StreamError;
     let reported = record.observed.error.as_ref().filter(|_| is_in_band);
-    let named = reported.and_then(|error| error.code.as_deref().or(error.kind.as_deref()));
-    named.or_else(|| record.error_type())
+    let reported_type = reported.and_then(|error| error.code.as_deref().or(error.kind.as_deref()));
+    reported_type.or_else(|| record.error_type())
 }
 
-/// Why an attempt had no response, or the error status of its response.
+/// The attribute `error.type` of an attempt: why the attempt failed, or the error status of its
+/// response. `None`: the attempt succeeded.
 pub(super) fn attempt_failure(attempt: &Attempt) -> Option<Value> {
     let error_status = attempt.status.filter(|status| *status >= 400);
     let status = || error_status.map(|status| status.to_string().into());
     attempt.failure.map(Value::from).or_else(status)
 }
 
-/// Converts an instant of a request to wall-clock time. An instant before the request counts as its
-/// start.
+/// Converts an instant during a request to wall-clock time. An instant before the start of the
+/// request counts as the start.
 pub(super) fn to_wall_clock(record: &RequestRecord, instant: Instant) -> SystemTime {
     let elapsed = instant.saturating_duration_since(record.timings.accepted);
     record.started.checked_add(elapsed).unwrap_or(record.started)

@@ -1,4 +1,5 @@
-//! Golden tests of spans: the spans of each way in which a request can end, as text.
+//! Tests of spans. Most of them compare the spans of a request, rendered as text, with a golden
+//! file.
 
 use super::conventions::SpanConventions;
 use super::{build_spans, span_count};
@@ -123,7 +124,7 @@ fn valid_trace_state_of_the_client_is_preserved() {
     }
 }
 
-/// The record of a short response without output.
+/// Changes a record to the record of a short response without output.
 pub(super) fn before_output(record: RequestRecord) -> RequestRecord {
     let accepted = record.timings.accepted;
     let timings = Timings {
@@ -139,21 +140,26 @@ pub(super) fn before_output(record: RequestRecord) -> RequestRecord {
 
 // === Rendering ===
 
-/// Compares the spans with a golden file. `UPDATE_GOLDEN=1` writes the file instead.
-pub(super) fn assert_matches_golden(name: &str, record: &RequestRecord, style: &SpanConventions) {
+/// Compares the spans of a record with the golden file `name`. With `UPDATE_GOLDEN=1` the file is
+/// written first.
+pub(super) fn assert_matches_golden(
+    name: &str,
+    record: &RequestRecord,
+    conventions: &SpanConventions,
+) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/telemetry/otel/golden");
     let file = folder.join(format!("{name}.txt"));
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        fs::write(&file, render_tree(record, style)).unwrap();
+        fs::write(&file, render_tree(record, conventions)).unwrap();
     }
-    assert_eq!(render_tree(record, style), fs::read_to_string(&file).unwrap(), "{name}");
+    assert_eq!(render_tree(record, conventions), fs::read_to_string(&file).unwrap(), "{name}");
 }
 
-/// Renders spans as text: children below their parents, attributes sorted, times relative to the
-/// start.
-fn render_tree(record: &RequestRecord, style: &SpanConventions) -> String {
+/// Renders the spans of a record as text: children below their parents, attributes sorted, times in
+/// milliseconds since the start of the request.
+fn render_tree(record: &RequestRecord, conventions: &SpanConventions) -> String {
     let trace = record.trace.clone().unwrap();
-    let spans = build_spans(record, &trace, style);
+    let spans = build_spans(record, &trace, conventions);
     assert_eq!(spans.len() as u64, span_count(record));
     let mut text = String::new();
     let parent = trace.parent_span_id.map_or(SpanId::INVALID, SpanId::from);
@@ -161,22 +167,30 @@ fn render_tree(record: &RequestRecord, style: &SpanConventions) -> String {
     text
 }
 
-fn render(spans: &[SpanData], parent: SpanId, depth: usize, zero: SystemTime, text: &mut String) {
-    let since = |at: SystemTime| at.duration_since(zero).unwrap().as_millis();
+/// Appends the spans with this parent and their descendants to `text`.
+fn render(
+    spans: &[SpanData],
+    parent: SpanId,
+    depth: usize,
+    request_start: SystemTime,
+    text: &mut String,
+) {
+    let since_start = |at: SystemTime| at.duration_since(request_start).unwrap().as_millis();
     let indent = "  ".repeat(depth);
     for span in spans.iter().filter(|span| span.parent_span_id == parent) {
         let id = span.span_context.span_id();
         let remote = if span.parent_span_is_remote { " of a caller" } else { "" };
         let SpanData { span_kind: kind, name, status, .. } = span;
-        let (start, end) = (since(span.start_time), since(span.end_time));
+        let (start, end) = (since_start(span.start_time), since_start(span.end_time));
         let status = if *status == Status::Unset { "unset" } else { "error" };
         writeln!(text, "{indent}{kind:?} `{name}` {id} {start}..{end} ms {status}{remote}")
             .unwrap();
-        for line in lines(&span.attributes) {
+        for line in render_attributes(&span.attributes) {
             writeln!(text, "{indent}    {line}").unwrap();
         }
         for event in span.events.iter() {
-            let (at, attributes) = (since(event.timestamp), lines(&event.attributes).join(" "));
+            let (at, attributes) =
+                (since_start(event.timestamp), render_attributes(&event.attributes).join(" "));
             let line = format!("{indent}  @ {at} ms {} {attributes}", event.name);
             writeln!(text, "{}", line.trim_end()).unwrap();
         }
@@ -185,11 +199,12 @@ fn render(spans: &[SpanData], parent: SpanId, depth: usize, zero: SystemTime, te
             let (trace, span) = (context.trace_id(), context.span_id());
             writeln!(text, "{indent}  > {trace} {span}").unwrap();
         }
-        render(spans, id, depth + 1, zero, text);
+        render(spans, id, depth + 1, request_start, text);
     }
 }
 
-fn lines(attributes: &[KeyValue]) -> Vec<String> {
+/// The attributes as sorted `key=value` texts.
+fn render_attributes(attributes: &[KeyValue]) -> Vec<String> {
     let mut lines: Vec<_> =
         attributes.iter().map(|kv| format!("{}={}", kv.key, kv.value)).collect();
     lines.sort();

@@ -1,5 +1,5 @@
-//! Additional span attributes and events for some viewers, which fill their columns for time to
-//! first token and tokens from them.
+//! Additional span attributes and events for some trace viewers. The viewers take the time to first
+//! token and the numbers of tokens from them.
 
 use super::attributes::{SpanAttributes, count, text};
 use super::conventions::ViewerProfile;
@@ -22,20 +22,22 @@ pub(super) fn attributes(
     }
 }
 
-/// The additional event of a viewer on the inference span.
+/// The additional event of the inference span for a viewer. `None`: the viewer has no such event,
+/// or the response had no output.
 pub(super) fn event(profile: ViewerProfile, record: &RequestRecord) -> Option<Event> {
-    let first = record.timings.first_output.filter(|_| profile == ViewerProfile::OpenInference)?;
-    Some(Event::new(FIRST_TOKEN_EVENT_NAME, to_wall_clock(record, first), Vec::new(), 0))
+    let is_open_inference = profile == ViewerProfile::OpenInference;
+    let first_output = record.timings.first_output.filter(|_| is_open_inference)?;
+    Some(Event::new(FIRST_TOKEN_EVENT_NAME, to_wall_clock(record, first_output), Vec::new(), 0))
 }
 
 fn add_langfuse(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
-    // The value is quoted, because older versions of Langfuse parse it as JSON. Newer versions
+    // The start time is quoted, because older versions of Langfuse parse it as JSON. Newer versions
     // accept both forms.
-    let first = record.timings.first_output.map(|first| to_wall_clock(record, first));
-    let first = first.map(|at| format!("\"{}\"", humantime::format_rfc3339_micros(at)));
+    let start_time = record.timings.first_output.map(|first| to_wall_clock(record, first));
+    let start_time = start_time.map(|at| format!("\"{}\"", humantime::format_rfc3339_micros(at)));
     attributes
         .put("langfuse.observation.type", "generation")
-        .put_some("langfuse.observation.completion_start_time", first)
+        .put_some("langfuse.observation.completion_start_time", start_time)
 }
 
 fn add_open_inference(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {

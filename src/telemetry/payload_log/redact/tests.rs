@@ -1,13 +1,14 @@
-//! Tests of the data that must be redacted and the text that must stay.
+//! Tests of the private data that must be redacted and of the text that must not change.
 
 use super::*;
 
-fn clean(text: &str) -> String {
+/// Redacts all kinds of private data in `text`.
+fn redact_all(text: &str) -> String {
     redact(text, &RedactionKind::ALL).0
 }
 
-/// Each secret in plain text, between quotes, after escapes of one and two levels, and at the start
-/// and the end.
+/// Asserts that each secret is replaced completely: in plain text, between quotes, after escapes of
+/// one and two levels, and at the start and the end of the text.
 fn assert_redacted(kind: RedactionKind, secrets: &[&str]) {
     for secret in secrets {
         for (before, after) in [
@@ -23,7 +24,7 @@ fn assert_redacted(kind: RedactionKind, secrets: &[&str]) {
         ] {
             let text = format!("{before}{secret}{after}");
             let expected = format!("{before}{}{after}", kind.placeholder());
-            assert_eq!(clean(&text), expected, "{text}");
+            assert_eq!(redact_all(&text), expected, "{text}");
         }
     }
 }
@@ -34,7 +35,7 @@ fn email_addresses_are_redacted() {
         RedactionKind::Email,
         &["bob@example.com", "a.b+c_d@mail.example.co.uk", "müller@exämple.de", "X%y@A1.IO"],
     );
-    assert_eq!(clean("a bob\\u0040example.com b"), "a [email] b");
+    assert_eq!(redact_all("a bob\\u0040example.com b"), "a [email] b");
 }
 
 #[test]
@@ -59,7 +60,7 @@ fn phone_numbers_are_redacted() {
             "98765 43210",
         ],
     );
-    assert_eq!(clean("+1 415 555 9123 20261121 7"), "[phone] 20261121 7", "two numbers");
+    assert_eq!(redact_all("+1 415 555 9123 20261121 7"), "[phone] 20261121 7", "two numbers");
 }
 
 #[test]
@@ -75,12 +76,12 @@ fn card_numbers_are_redacted() {
             "6011000990139424",
         ],
     );
-    assert_eq!(clean("5 4111 1111 1111 1111 999"), "5 [card] 999", "among other digits");
+    assert_eq!(redact_all("5 4111 1111 1111 1111 999"), "5 [card] 999", "among other digits");
 }
 
 #[test]
 fn keys_are_redacted() {
-    // In two parts, so that secret scanners do not report this file.
+    // Each key is written in two parts, so that secret scanners do not report this file.
     let keys = [
         ("sk-", "proj-abcdefghijklmnop1234"),
         ("sk-ant-", "api03-Abc_def-0123456789"),
@@ -102,8 +103,8 @@ fn private_key_blocks_are_redacted_with_any_newline_and_when_truncated() {
     let (begin, end) = ("-----BEGIN RSA PRIVATE", "-----END RSA PRIVATE");
     for newline in ["\n", "\\n", "\\\\n", "\\r\\n"] {
         let block = format!("{begin} KEY-----{newline}MIIEpA{newline}abc={newline}");
-        assert_eq!(clean(&format!("a {block}{end} KEY----- b")), "a [key] b");
-        assert_eq!(clean(&format!("a {block}")), "a [key]", "truncated block");
+        assert_eq!(redact_all(&format!("a {block}{end} KEY----- b")), "a [key] b");
+        assert_eq!(redact_all(&format!("a {block}")), "a [key]", "truncated block");
     }
 }
 
@@ -120,7 +121,7 @@ fn secret_values_are_redacted_and_their_names_stay() {
         ),
         ("token: dGhpcyBpcyBhIHNlY3JldA==", "token: [key]"),
     ] {
-        assert_eq!(clean(text), expected);
+        assert_eq!(redact_all(text), expected);
     }
 }
 
@@ -147,15 +148,15 @@ fn non_private_text_is_unchanged() {
         "PRIVATE KEY",
         "",
     ] {
-        assert_eq!(clean(text), text);
+        assert_eq!(redact_all(text), text);
     }
 }
 
 #[test]
 fn only_selected_kinds_are_redacted_and_counted() {
     let text = "bob@example.com and +1 415 555 0123 and eve@example.com";
-    let (clean, count) = redact(text, &[RedactionKind::Email]);
-    assert_eq!((clean.as_str(), count), ("[email] and +1 415 555 0123 and [email]", 2));
+    let (redacted, count) = redact(text, &[RedactionKind::Email]);
+    assert_eq!((redacted.as_str(), count), ("[email] and +1 415 555 0123 and [email]", 2));
     assert_eq!(redact(text, &[]), (text.to_owned(), 0));
 }
 

@@ -1,5 +1,5 @@
-//! The metrics of the llama.cpp server with `--metrics`. Builds since the unified KV cache do not
-//! report its usage.
+//! The metrics of the llama.cpp server with `--metrics`. Since llama.cpp has a unified KV cache, it
+//! does not report KV usage.
 
 use crate::dialect::EngineKind;
 use crate::dialect::table::{MetricRow, MetricsDialect};

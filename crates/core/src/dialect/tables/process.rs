@@ -1,5 +1,5 @@
 //! The `process_*` metrics that Prometheus client libraries export for any process. Only the start
-//! time is read: it shows a restart even if the backend had not counted anything before.
+//! time is read: it shows a restart even if all counters of the backend were 0 before.
 
 use crate::dialect::table::{MetricRow, MetricsDialect};
 

@@ -1,4 +1,4 @@
-//! The metrics of TensorRT-LLM's `trtllm-serve`. Their path is `/prometheus/metrics`.
+//! The metrics of TensorRT-LLM's `trtllm-serve`. The path of the page is `/prometheus/metrics`.
 
 use crate::dialect::EngineKind;
 use crate::dialect::table::{MetricRow, MetricsDialect};

@@ -1,5 +1,5 @@
-//! The metrics of Hugging Face's text-generation-inference. It does not report KV cache usage, and
-//! its gauges appear with the first request.
+//! The metrics of Hugging Face's text-generation-inference (TGI). TGI does not report KV cache
+//! usage, and exports its gauges only after the first request.
 
 use crate::dialect::EngineKind;
 use crate::dialect::table::{MetricRow, MetricsDialect};

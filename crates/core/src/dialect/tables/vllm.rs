@@ -1,5 +1,5 @@
-//! The metrics of vLLM from 0.6 to 0.33, with its Python or Rust front end. Counters of both end in
-//! `_total`.
+//! The metrics of vLLM from 0.6 to 0.33, with its Python or Rust front end. The counters of both
+//! front ends end in `_total`.
 
 use crate::dialect::EngineKind;
 use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
@@ -7,15 +7,15 @@ use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource}
 pub(super) static DIALECT: MetricsDialect =
     MetricsDialect::new(Some(EngineKind::Vllm), "vllm", ROWS);
 
-/// The second name was exported until vLLM 0.10.
+/// vLLM until 0.10 exported the second name.
 const KV_USAGE: &[&str] = &["kv_cache_usage_perc", "gpu_cache_usage_perc"];
 const RUNNING: &[&str] = &["num_requests_running"];
-/// The second name is that of older versions.
+/// Older versions export the second name.
 const INTER_TOKEN_SECONDS: &[&str] =
     &["inter_token_latency_seconds_sum", "time_per_output_token_seconds_sum"];
 const INTER_TOKEN_SECONDS_COUNT: &[&str] =
     &["inter_token_latency_seconds_count", "time_per_output_token_seconds_count"];
-/// The labels are the cache settings.
+/// The labels of this metric are the settings of the KV cache.
 const CACHE_CONFIG: &[&str] = &["cache_config_info"];
 
 const ROWS: &[MetricRow] = &[

@@ -34,8 +34,9 @@ fn read_recorded_body(name: &str) -> String {
     }
 }
 
-/// The stream that the client should get, computed by another method: it parses each event.
-fn reference(body: &str) -> String {
+/// The stream that the client should receive. It is computed by another method, which parses each
+/// event as JSON.
+fn expected_stream(body: &str) -> String {
     let mut expected = String::new();
     for block in body.split_inclusive("\n\n") {
         let data = block.trim_end().strip_prefix("data: ").unwrap_or_default();
@@ -54,7 +55,7 @@ fn reference(body: &str) -> String {
     expected
 }
 
-/// The bytes that the client gets of these chunks, and what the observer recorded.
+/// The bytes that the client receives of a stream in these pieces, and the observations.
 fn filter_stream<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, ObservedResponse) {
     let now = crate::clock::now();
     let (mut observer, mut timings) = (ResponseObserver::new(Api::Chat), Timings::begin(now));
@@ -69,7 +70,8 @@ fn filter_stream<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, Obs
     (String::from_utf8(filtered).unwrap(), observer.into_observed())
 }
 
-/// The observations of a body that comes in one chunk: its usage is then parsed separately.
+/// The observations of a body that arrives in one chunk. The usage of its events is then parsed
+/// separately.
 fn observed_in_one_chunk(body: &str) -> ObservedResponse {
     filter_stream([body.as_bytes()]).1
 }
@@ -78,7 +80,7 @@ fn observed_in_one_chunk(body: &str) -> ObservedResponse {
 fn usage_is_removed_from_recorded_streams_however_their_bytes_are_cut() {
     for name in RECORDED_STREAMS {
         let body = read_recorded_body(name);
-        let expected = reference(&body);
+        let expected = expected_stream(&body);
         assert!(!expected.contains("\"usage\"") && expected.len() < body.len() * 3 / 4);
         for ending in ["\n", "\r\n", "\r"] {
             let (body, expected) = (body.replace('\n', ending), expected.replace('\n', ending));
@@ -98,7 +100,7 @@ fn usage_is_removed_from_recorded_streams_however_their_bytes_are_cut() {
 fn usage_is_removed_wherever_a_frame_ends() {
     let body = read_recorded_body(RECORDED_STREAMS[0]);
     let first: String = body.split_inclusive("\n\n").take(3).collect();
-    let expected = reference(&first);
+    let expected = expected_stream(&first);
     for ending in ["\n", "\r\n", "\r"] {
         let (first, expected) = (first.replace('\n', ending), expected.replace('\n', ending));
         for cut in 0..=first.len() {
@@ -121,7 +123,7 @@ fn an_event_of_an_unknown_layout_passes_as_it_came_and_is_reported() {
     ] {
         let body =
             format!("data: {ONE_TOKEN_EVENT}\n\ndata: {event}\n\ndata: {ONE_TOKEN_EVENT}\n\n");
-        let filtered_event = reference(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
+        let filtered_event = expected_stream(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
         let (filtered, observed) = filter_stream([body.as_bytes()]);
         assert_eq!(filtered, format!("{filtered_event}data: {event}\n\n{filtered_event}"));
         assert_eq!(observed.usage_event, Some(UsageEventOutcome::NotRemoved), "{event}");
@@ -134,7 +136,7 @@ fn an_event_that_is_too_long_to_hold_passes_in_parts_and_is_reported() {
     let long = ONE_TOKEN_EVENT.replace("\"a\"", &long_text);
     let body = format!("data: {long}\n\ndata: {ONE_TOKEN_EVENT}\n\n");
     let (filtered, observed) = filter_stream(body.as_bytes().chunks(1 << 10));
-    let expected = reference(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
+    let expected = expected_stream(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
     assert_eq!(filtered, format!("data: {long}\n\n{expected}"));
     assert_eq!(observed.usage_event, Some(UsageEventOutcome::NotRemoved));
 }
@@ -142,7 +144,7 @@ fn an_event_that_is_too_long_to_hold_passes_in_parts_and_is_reported() {
 #[test]
 fn the_bytes_of_an_event_that_does_not_end_are_not_lost() {
     let body = format!("data: {ONE_TOKEN_EVENT}\n\ndata: {}", &ONE_TOKEN_EVENT[..70]);
-    let complete = reference(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
+    let complete = expected_stream(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
     let expected = format!("{complete}data: {}", &ONE_TOKEN_EVENT[..70]);
     assert_eq!(filter_stream(body.as_bytes().chunks(9)).0, expected);
 }
@@ -162,13 +164,18 @@ fn block() -> impl Strategy<Value = (String, String)> {
         Just(r#","usage":{}"#),
     ];
     let nested = prop_oneof![Just(""), Just(r#","usage":{"completion_tokens":7}"#)];
-    let behind = prop_oneof![Just(""), Just(r#","prompt_text":"}\n\"{","a":{"b":[1]}"#)];
-    let event = (text, usage, nested, behind).prop_map(|(text, usage, nested, behind)| {
-        let text = json!(text);
-        let front =
-            format!(r#"data: {{"choices":[{{"index":0,"delta":{{"content":{text}}}{nested}}}]"#);
-        (format!("{front}{behind}}}\n\n"), format!("{front}{usage}{behind}}}\n\n"))
-    });
+    let later_members = prop_oneof![Just(""), Just(r#","prompt_text":"}\n\"{","a":{"b":[1]}"#)];
+    let event =
+        (text, usage, nested, later_members).prop_map(|(text, usage, nested, later_members)| {
+            let text = json!(text);
+            let event_start = format!(
+                r#"data: {{"choices":[{{"index":0,"delta":{{"content":{text}}}{nested}}}]"#
+            );
+            (
+                format!("{event_start}{later_members}}}\n\n"),
+                format!("{event_start}{usage}{later_members}}}\n\n"),
+            )
+        });
     let other = prop_oneof![
         Just(": keep-alive\n\n"),
         Just("\n"),

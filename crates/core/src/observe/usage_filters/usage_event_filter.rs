@@ -1,22 +1,25 @@
 //! Removes the usage event from a stream if the gateway requested it and the client did not.
 //!
-//! All other bytes pass, in order. Complete blocks (events, comments) pass at once. An incomplete
-//! block is held back, because it can be the usage event.
+//! The filter forwards all other bytes in order. It forwards a complete block (event or comment) at
+//! once. It holds back an incomplete block, because the block can be the usage event.
 
 use bytes::{Bytes, BytesMut};
 use std::ops::Range;
 
-/// The filter of one stream. Report the blocks of a frame first, then forward the frame.
+/// The filter of one stream. The caller reports the blocks of a frame with [`Self::on_block`], then
+/// passes the frame to [`Self::forward`].
 #[derive(Debug, Default)]
 pub(in crate::observe) struct UsageEventFilter {
     state: FilterState,
-    /// The beginning of a block that is not complete.
+    /// The bytes that are held back: the beginning of a block that is not complete.
     held: BytesMut,
-    /// Where the last complete block ends in the current frame; 0 if none does.
-    boundary: usize,
-    /// The usage event in the current frame. One that starts at 0 begins with the held bytes.
-    event: Option<Range<usize>>,
-    /// The last frame ended with the CR that ends a block: an LF that comes next belongs to it.
+    /// Offset in the current frame at which its last complete block ends. 0: no block ends in it.
+    complete_until: usize,
+    /// Byte range of the usage event in the current frame. An event whose range starts at 0 also
+    /// includes the bytes held back from earlier frames.
+    event_range: Option<Range<usize>>,
+    /// The action on the block whose final CR ended the last frame. An LF at the start of the next
+    /// frame belongs to that block. `None`: the last frame did not end with such a CR.
     after_cr: Option<BlockAction>,
 }
 
@@ -28,26 +31,26 @@ enum BlockAction {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum FilterState {
-    /// The usage event can still come.
+    /// The usage event can still arrive.
     #[default]
     Searching,
-    /// The current block is too long to be the usage event.
+    /// The current block is too long to be the usage event. Its bytes are forwarded as they arrive.
     PassingLongBlock,
-    /// The usage event has come, or will not come.
+    /// The usage event was removed, or the search was stopped. All bytes are forwarded.
     Done,
 }
 
-/// Longest block that is held back, in bytes: usage events are shorter.
+/// Longest block that is held back, in bytes. Usage events are shorter.
 const MAX_HELD_BYTES: usize = 64 << 10;
 
 impl UsageEventFilter {
-    /// Records that a block ends at offset `end` of the current frame. Returns whether it is
-    /// removed.
+    /// Records that a block ends at offset `end` of the current frame. Returns whether the filter
+    /// removes the block.
     pub(in crate::observe) fn on_block(&mut self, end: usize, is_usage_event: bool) -> bool {
-        let start = std::mem::replace(&mut self.boundary, end);
+        let start = std::mem::replace(&mut self.complete_until, end);
         match self.state {
             FilterState::Searching if is_usage_event => {
-                self.event = Some(start..end);
+                self.event_range = Some(start..end);
                 self.state = FilterState::Done;
                 return true;
             }
@@ -62,18 +65,18 @@ impl UsageEventFilter {
         self.state == FilterState::Searching
     }
 
-    /// Stops searching: the usage event will not come, or the client receives usage anyway.
+    /// Stops the search for the usage event, because the client receives usage anyway.
     pub(in crate::observe) fn stop_searching(&mut self) {
         self.state = FilterState::Done;
     }
 
-    /// The bytes to forward once all blocks of `frame` have been reported. They can be empty.
+    /// The bytes to forward, after all blocks of `frame` have been reported. They can be empty.
     pub(in crate::observe) fn forward(&mut self, frame: Bytes) -> Bytes {
         if frame.is_empty() {
             return frame;
         }
-        let mut complete = std::mem::take(&mut self.boundary);
-        let mut event = self.event.take();
+        let mut complete = std::mem::take(&mut self.complete_until);
+        let mut event = self.event_range.take();
         match self.after_cr.take().filter(|_| frame.starts_with(b"\n")) {
             Some(BlockAction::Removed) => return frame.slice(1..),
             Some(BlockAction::Forwarded) => {
@@ -94,28 +97,30 @@ impl UsageEventFilter {
         if self.state == FilterState::Searching && incomplete > MAX_HELD_BYTES {
             self.state = FilterState::PassingLongBlock;
         }
-        let passes = if self.state == FilterState::Searching { complete } else { frame.len() };
-        if passes == frame.len() && self.held.is_empty() {
+        let forwarded_len =
+            if self.state == FilterState::Searching { complete } else { frame.len() };
+        if forwarded_len == frame.len() && self.held.is_empty() {
             return frame;
         }
-        let out = match (passes, self.held.is_empty()) {
+        let out = match (forwarded_len, self.held.is_empty()) {
             (0, _) => Bytes::new(),
-            (_, true) => frame.slice(..passes),
+            (_, true) => frame.slice(..forwarded_len),
             (_, false) => {
                 let mut out = std::mem::take(&mut self.held);
-                out.extend_from_slice(&frame[..passes]);
+                out.extend_from_slice(&frame[..forwarded_len]);
                 out.freeze()
             }
         };
-        self.held.extend_from_slice(&frame[passes..]);
+        self.held.extend_from_slice(&frame[forwarded_len..]);
         out
     }
 
-    /// The bytes that are held back when the stream ends.
+    /// Returns the bytes that are held back. Called when the stream has ended.
     pub(in crate::observe) fn flush(&mut self) -> Bytes {
         std::mem::take(&mut self.held).freeze()
     }
 
+    /// Forwards the held bytes and `frame` without the range of the usage event.
     fn remove_range(&mut self, frame: &Bytes, event: Range<usize>) -> Bytes {
         let mut out = std::mem::take(&mut self.held);
         if event.start == 0 {
@@ -133,7 +138,8 @@ mod tests {
     use crate::sse::{SseDecoder, SsePiece};
     use proptest::prelude::*;
 
-    /// Filters `chunks`: removes the first event with the data `U`.
+    /// The output of the filter for each piece of a stream, and for its end. An event with the data
+    /// `U` is the usage event.
     fn filter_chunks(pieces: &[&[u8]]) -> Vec<Vec<u8>> {
         let (mut filter, mut decoder, mut data) =
             (UsageEventFilter::default(), SseDecoder::new(), Vec::new());
@@ -201,8 +207,8 @@ mod tests {
             let before = before.replace('E', ending);
             let event = format!("{name}data: UEE").replace('E', ending);
             let after = after.replace('E', ending);
-            let whole = format!("{before}{event}{after}");
-            let bytes = whole.as_bytes();
+            let stream = format!("{before}{event}{after}");
+            let bytes = stream.as_bytes();
             let mut cuts: Vec<_> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
             cuts.extend([0, bytes.len()]);
             cuts.sort_unstable();

@@ -50,12 +50,12 @@ pub struct Permissions(u16);
 /// How the gateway handles a field or header if the client does not have the permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlAction {
-    /// It rejects the request with 400.
+    /// The gateway rejects the request with 400.
     Refuse,
-    /// It removes a header. In a body it replaces a string with this JSON value, which the engine
-    /// reads as "not set"; it rejects a value of another type with 400.
+    /// The gateway removes a header. In a body it replaces a string with this JSON value, which the
+    /// engine reads as "not set", and rejects a value of another type with 400.
     Strip(&'static str),
-    /// It forwards the field or header unchanged.
+    /// The gateway forwards the field or header unchanged.
     Pass,
 }
 
@@ -68,7 +68,7 @@ pub struct EngineControl {
     pub permission: Permission,
     /// The action without the permission.
     pub action: ControlAction,
-    /// The only API with an effect of the field. `None`: any API.
+    /// The only API in which the field has an effect. `None`: the field has an effect in every API.
     pub api: Option<Api>,
     /// The effect on the engine, for the documentation.
     pub effect: &'static str,
@@ -80,7 +80,8 @@ pub struct EngineControl {
 pub struct UsedControl {
     /// The row of the field.
     pub control: &'static EngineControl,
-    /// Byte range of the value in the body, with its quotes. `None`: the value is no string.
+    /// Byte range of a string value in the body, with its quotes. `None`: the value is not a
+    /// string, or the body is a form.
     pub text: Option<Range<usize>>,
 }
 
@@ -140,12 +141,12 @@ pub static FIELDS: [EngineControl; 24] = [
     ),
     control("vllm_xargs.session_id", P::SessionId, Strip("\"\""), "names the session in KV events"),
     control("session_id", P::SessionId, Strip("null"), "names the session in KV events"),
-    control("priority", P::Priority, Refuse, "goes before or after others in the engine's queue"),
+    control("priority", P::Priority, Refuse, "changes the position in the engine's queue"),
     control(
         "cache_salt",
         P::CacheSalt,
         Pass,
-        "chooses who shares a prefix cache; `access.cache_salt` binds it to the tenant",
+        "requests with equal salts share cached prefixes; `access.cache_salt` binds it to a tenant",
     ),
     EngineControl {
         api: Some(Api::Responses),
@@ -153,21 +154,21 @@ pub static FIELDS: [EngineControl; 24] = [
             "request_id",
             P::RequestId,
             Refuse,
-            "names the stored answer, and replaces one of that name",
+            "is the id of the stored response; replaces a stored response with the same id",
         )
     },
     control(
         "chat_template",
         P::ChatTemplate,
         Refuse,
-        "a program that writes the prompt, if vLLM trusts it",
+        "a program that builds the prompt, if vLLM trusts request templates",
     ),
-    control("chat_template_kwargs.chat_template", P::ChatTemplate, Refuse, "the same"),
+    control("chat_template_kwargs.chat_template", P::ChatTemplate, Refuse, "like `chat_template`"),
     control(
         "prompt_embeds",
         P::PromptEmbeds,
         Refuse,
-        "a prompt that nobody can read, and that can crash the engine",
+        "a prompt as embeddings, which the gateway cannot read and which can crash the engine",
     ),
     control("prompt_token_ids", P::KvTransfer, Refuse, "TensorRT-LLM: replaces the prompt"),
     control(
@@ -177,7 +178,12 @@ pub static FIELDS: [EngineControl; 24] = [
         "TensorRT-LLM: makes the engine fetch a KV cache",
     ),
     control("bootstrap_host", P::KvTransfer, Refuse, "SGLang: makes the engine connect there"),
-    control("bootstrap_room", P::KvTransfer, Refuse, "SGLang: takes the KV cache of a transfer"),
+    control(
+        "bootstrap_room",
+        P::KvTransfer,
+        Refuse,
+        "SGLang: selects the transfer whose KV cache the engine uses",
+    ),
     control("custom_logit_processor", P::Xargs, Refuse, "SGLang: code that the engine runs"),
     control("data_parallel_rank", P::DataParallelRank, Refuse, "SGLang: picks the engine"),
     control("routed_dp_rank", P::DataParallelRank, Refuse, "SGLang: picks the engine"),
@@ -190,7 +196,12 @@ pub static FIELDS: [EngineControl; 24] = [
 pub static HEADERS: [EngineControl; 3] = [
     control("x-session-id", P::SessionId, Strip(""), "names the session in KV events"),
     control("x-data-parallel-rank", P::DataParallelRank, Strip(""), "picks the engine"),
-    control("x-vllm-priority", P::Priority, Strip(""), "as `priority`, and wins over it"),
+    control(
+        "x-vllm-priority",
+        P::Priority,
+        Strip(""),
+        "like `priority`, and takes precedence over it",
+    ),
 ];
 
 /// The rows of the table in the security guide, in Markdown.
@@ -221,13 +232,13 @@ pub fn supports_cache_salt(api: Option<Api>, path: &str) -> bool {
     }
 }
 
-/// The row of a form field.
+/// The row of a form field. `None`: the field is not in the table.
 pub(super) fn find_form_field(name: &str) -> Option<&'static EngineControl> {
     FIELDS.iter().find(|control| control.name == name)
 }
 
 /// The row of a body field, by its index in [`FIELDS`].
-pub(super) fn at(index: u8) -> &'static EngineControl {
+pub(super) fn field_row(index: u8) -> &'static EngineControl {
     &FIELDS[usize::from(index)]
 }
 
@@ -264,8 +275,8 @@ impl Permissions {
         self.0 & 1 << permission as u16 != 0
     }
 
-    /// The edits that a body with these fields needs. Fails with the first field that must be
-    /// rejected.
+    /// Returns the edits that remove the fields of `used` that the client may not send. Fails with
+    /// the row of the first field for which the request must be rejected.
     pub fn check(
         self,
         used: &[UsedControl],

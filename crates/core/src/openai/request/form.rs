@@ -21,16 +21,18 @@ const MAX_BOUNDARY_BYTES: usize = 70;
 const ASCII_CHARSETS: [&str; 3] = ["utf-8", "us-ascii", "iso-8859-1"];
 const UTF_8: &str = "utf-8";
 
-/// One part of a form.
+/// One part of a form: the value of one field.
 struct FormPart<'a> {
     name: &'a [u8],
+    /// The part has a file name.
     is_file: bool,
     /// The value of the `Content-Type` of the part.
     media_type: Option<&'a [u8]>,
     value: &'a [u8],
 }
 
-/// Reads the fields of a complete form. Fails on other syntax, or if `model` or `stream` is twice.
+/// Reads the fields of a complete form. Fails if the syntax is not the accepted one, or if `model`
+/// or `stream` occurs twice.
 pub fn peek(content_type: &[u8], body: &[u8]) -> Result<RequestFields, RequestBodyError> {
     let (mut fields, mut has_stream) = (RequestFields::default(), false);
     let delimiter = [b"--", parse_boundary(content_type)?].concat();
@@ -87,10 +89,12 @@ fn parse_boundary(content_type: &[u8]) -> Result<&[u8], RequestBodyError> {
 }
 
 /// The byte ranges of the parts of a form, each with its head. The delimiter may not occur
-/// elsewhere. Before the first and behind the last delimiter only a line break is allowed.
+/// elsewhere. Before the first and after the last delimiter only a line break is allowed.
 fn split_parts(body: &[u8], delimiter: &[u8]) -> Result<Vec<Range<usize>>, RequestBodyError> {
-    const STRAY: RequestBodyError = RequestBodyError::Form("a boundary is not alone on its line");
-    const MISSING: RequestBodyError = RequestBodyError::Form("the last boundary is missing");
+    const STRAY_BOUNDARY: RequestBodyError =
+        RequestBodyError::Form("a boundary is not alone on its line");
+    const MISSING_BOUNDARY: RequestBodyError =
+        RequestBodyError::Form("the last boundary is missing");
     let finder = memmem::Finder::new(delimiter);
     let mut position = if body.starts_with(b"\r\n") { 2 } else { 0 };
     if !body[position..].starts_with(delimiter) {
@@ -102,11 +106,11 @@ fn split_parts(body: &[u8], delimiter: &[u8]) -> Result<Vec<Range<usize>>, Reque
         match &body[position..] {
             b"--" | b"--\r\n" => return Ok(parts),
             [b'\r', b'\n', ..] => position += 2,
-            [] | [b'-'] => return Err(MISSING),
-            _ => return Err(STRAY),
+            [] | [b'-'] => return Err(MISSING_BOUNDARY),
+            _ => return Err(STRAY_BOUNDARY),
         }
-        let next = position + finder.find(&body[position..]).ok_or(MISSING)?;
-        let part = body[position..next].strip_suffix(b"\r\n").ok_or(STRAY)?;
+        let next = position + finder.find(&body[position..]).ok_or(MISSING_BOUNDARY)?;
+        let part = body[position..next].strip_suffix(b"\r\n").ok_or(STRAY_BOUNDARY)?;
         parts.push(position..position + part.len());
         position = next;
     }
@@ -144,23 +148,25 @@ impl<'a> FormPart<'a> {
         Ok(Self { name, is_file, media_type, value: &part[head + BLANK_LINE.len()..] })
     }
 
-    /// The value, if all servers decode it to the same text: no file, UTF-8, no byte order mark.
+    /// The value as text. `None`: servers may decode the value differently, because the part is a
+    /// file, is not UTF-8, declares another charset, or begins with a byte order mark.
     fn text(&self) -> Option<&'a str> {
         let text = std::str::from_utf8(self.value).ok()?;
         let media_type = self.media_type.unwrap_or_default().to_ascii_lowercase();
         let charset = memmem::find(&media_type, b"charset").map(|at| &media_type[at..]);
         let is_unambiguous = charset.is_none_or(|charset| {
-            ASCII_CHARSETS.iter().any(|known| {
-                let spellings = [format!("charset={known}"), format!("charset=\"{known}\"")];
+            ASCII_CHARSETS.iter().any(|name| {
+                let spellings = [format!("charset={name}"), format!("charset=\"{name}\"")];
                 let is_declared = spellings.iter().any(|spelling| charset == spelling.as_bytes());
-                is_declared && (*known == UTF_8 || text.is_ascii())
+                is_declared && (*name == UTF_8 || text.is_ascii())
             })
         });
         (is_unambiguous && !self.is_file && !text.starts_with('\u{feff}')).then_some(text)
     }
 }
 
-/// The name and the value of a header line. `None`: not a header line, or with control characters.
+/// The name and the value of a header line. `None`: the line has no valid name, or its value has
+/// control characters.
 fn parse_header(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = memchr::memchr(b':', line)?;
     let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
@@ -171,11 +177,14 @@ fn parse_header(line: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Whether a `Content-Transfer-Encoding` leaves the value unchanged.
 fn is_identity_encoding(encoding: &[u8]) -> bool {
-    [&b"7bit"[..], b"8bit", b"binary"].iter().any(|known| encoding.eq_ignore_ascii_case(known))
+    [&b"7bit"[..], b"8bit", b"binary"]
+        .iter()
+        .any(|identity| encoding.eq_ignore_ascii_case(identity))
 }
 
-/// The field name in a `Content-Disposition`, and whether the part is a file. The name must come
-/// first, because multer would otherwise find one inside a preceding file name.
+/// The field name in a `Content-Disposition`, and whether the part is a file. The name must be the
+/// first parameter, because multer would otherwise read a `name=` inside a preceding file name.
+/// `None`: the value is invalid or ambiguous.
 fn parse_disposition(value: &[u8]) -> Option<(&[u8], bool)> {
     let mut parameters = HeaderParameters(value.strip_prefix(b"form-data")?);
     let (b"name", name) = parameters.next()?? else { return None };
@@ -191,22 +200,23 @@ fn parse_disposition(value: &[u8]) -> Option<(&[u8], bool)> {
     Some((name, is_file))
 }
 
-/// The parameters of a header value, each a name and a value without quotes. `None`: the parameter
-/// is invalid, or servers parse it in different ways.
+/// Iterates over the parameters of a header value. An item is the name of a parameter and its value
+/// without quotes. An item is `None` if the parameter is invalid, or servers parse it in different
+/// ways.
 struct HeaderParameters<'a>(&'a [u8]);
 
 impl<'a> Iterator for HeaderParameters<'a> {
     type Item = Option<(&'a [u8], &'a [u8])>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let rest = std::mem::take(&mut self.0);
-        (!rest.is_empty()).then(|| self.parse_next(rest))
+        let text = std::mem::take(&mut self.0);
+        (!text.is_empty()).then(|| self.parse_next(text))
     }
 }
 
 impl<'a> HeaderParameters<'a> {
-    fn parse_next(&mut self, rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
-        let rest = rest.strip_prefix(b";")?.trim_ascii_start();
+    fn parse_next(&mut self, text: &'a [u8]) -> Option<(&'a [u8], &'a [u8])> {
+        let rest = text.strip_prefix(b";")?.trim_ascii_start();
         let (name, rest) = rest.split_at(token_length(rest));
         let rest = rest.strip_prefix(b"=")?;
         let (value, rest) = match rest.strip_prefix(b"\"") {
@@ -239,21 +249,21 @@ mod tests {
 
     const CONTENT_TYPE: &str = "multipart/form-data; boundary=B";
 
-    fn parsed(body: &[u8]) -> Result<RequestFields, RequestBodyError> {
+    fn parse_form(body: &[u8]) -> Result<RequestFields, RequestBodyError> {
         peek(CONTENT_TYPE.as_bytes(), body)
     }
 
-    fn part(head: &str, value: &[u8]) -> Vec<u8> {
+    fn encode_part(head: &str, value: &[u8]) -> Vec<u8> {
         let head = format!("--B\r\nContent-Disposition: form-data; {head}\r\n\r\n");
         [head.as_bytes(), value, b"\r\n"].concat()
     }
 
-    fn model(value: &[u8]) -> Vec<u8> {
-        part("name=\"model\"", value)
+    fn model_part(value: &[u8]) -> Vec<u8> {
+        encode_part("name=\"model\"", value)
     }
 
     fn is_rejected(body: &[u8]) -> bool {
-        matches!(parsed(body), Err(RequestBodyError::Form(_)))
+        matches!(parse_form(body), Err(RequestBodyError::Form(_)))
     }
 
     /// A form with one part that has this head.
@@ -263,10 +273,11 @@ mod tests {
 
     #[test]
     fn model_and_stream_are_found_after_the_file() {
-        let file = part("name=\"file\"; filename=\"a.wav\"", b"name=\"model\"\r\n\r\nno\r\n--A");
-        let stream = part("name=\"stream\"", b"true");
-        let body = [&file[..], &model(b"whisper"), &stream, b"--B--\r\n"].concat();
-        let fields = parsed(&body).unwrap();
+        let file =
+            encode_part("name=\"file\"; filename=\"a.wav\"", b"name=\"model\"\r\n\r\nno\r\n--A");
+        let stream = encode_part("name=\"stream\"", b"true");
+        let body = [&file[..], &model_part(b"whisper"), &stream, b"--B--\r\n"].concat();
+        let fields = parse_form(&body).unwrap();
         assert_eq!((fields.model.as_deref(), fields.stream), (Some("whisper"), true));
         let Some(ModelSpan::Form(range)) = fields.model_slot else { panic!("{fields:?}") };
         assert_eq!(&body[range], b"whisper");
@@ -284,16 +295,16 @@ mod tests {
              charset=ISO-8859-1\r\nContent-Transfer-Encoding: 8bit",
             "Content-Disposition: form-data; name=\"model\"\r\nContent-Length: 1",
         ] {
-            let model = parsed(&form_with(head)).map(|fields| fields.model);
+            let model = parse_form(&form_with(head)).map(|fields| fields.model);
             assert_eq!(model, Ok(Some("a".into())), "{head}");
         }
         for name in ["a b;c.wav\"", "\"", "\u{e9}.wav\"; filename*=utf-8''%C3%A9.wav"] {
             let file =
                 form_with(&format!("Content-Disposition: form-data; name=file; filename=\"{name}"));
-            assert_eq!(parsed(&file), Ok(RequestFields::default()), "{name}");
+            assert_eq!(parse_form(&file), Ok(RequestFields::default()), "{name}");
         }
         for body in ["--B--", "--B--\r\n", "\r\n--B--\r\n"] {
-            assert_eq!(parsed(body.as_bytes()), Ok(RequestFields::default()), "{body:?}");
+            assert_eq!(parse_form(body.as_bytes()), Ok(RequestFields::default()), "{body:?}");
         }
     }
 
@@ -326,9 +337,9 @@ mod tests {
 
     #[test]
     fn an_incomplete_or_malformed_form_is_rejected() {
-        let whole = [&model(b"a")[..], b"--B--\r\n"].concat();
-        for cut in 0..whole.len() - "--\r\n".len() {
-            assert!(is_rejected(&whole[..cut]), "{cut}");
+        let form = [&model_part(b"a")[..], b"--B--\r\n"].concat();
+        for cut in 0..form.len() - "--\r\n".len() {
+            assert!(is_rejected(&form[..cut]), "{cut}");
         }
         for body in [
             &b"no form"[..],
@@ -337,9 +348,9 @@ mod tests {
             b"--B \r\n--B--",
             b"--B\n--B--",
             b"--B--epilogue",
-            &[&model(b"a\n--B\r\n")[..], b"--B--"].concat(),
-            &[&model(b"a\r\n--BC")[..], b"--B--"].concat(),
-            &[&whole[..], &whole].concat(),
+            &[&model_part(b"a\n--B\r\n")[..], b"--B--"].concat(),
+            &[&model_part(b"a\r\n--BC")[..], b"--B--"].concat(),
+            &[&form[..], &form].concat(),
         ] {
             assert!(is_rejected(body), "{}", body.escape_ascii());
         }
@@ -347,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_content_type_without_exactly_one_boundary_is_rejected() {
-        let body = [&model(b"a")[..], b"--B--\r\n"].concat();
+        let body = [&model_part(b"a")[..], b"--B--\r\n"].concat();
         for valid in [CONTENT_TYPE, "multipart/form-data;boundary=\"B\"; charset=UTF-8"] {
             assert!(peek(valid.as_bytes(), &body).is_ok(), "{valid}");
         }
@@ -374,10 +385,10 @@ mod tests {
     #[test]
     fn an_invalid_or_duplicate_model_is_rejected() {
         for value in [&b"\xff\xfe"[..], "\u{feff}a".as_bytes()] {
-            assert!(is_rejected(&[&model(value)[..], b"--B--\r\n"].concat()));
+            assert!(is_rejected(&[&model_part(value)[..], b"--B--\r\n"].concat()));
         }
-        let body = [&model(b"a")[..], &model(b"a"), b"--B--\r\n"].concat();
-        assert_eq!(parsed(&body), Err(RequestBodyError::DuplicateField("model")));
+        let body = [&model_part(b"a")[..], &model_part(b"a"), b"--B--\r\n"].concat();
+        assert_eq!(parse_form(&body), Err(RequestBodyError::DuplicateField("model")));
     }
 
     proptest! {
@@ -387,17 +398,17 @@ mod tests {
             old in "[!-~]{0,12}",
             after in proptest::collection::vec(any::<u8>(), 0..60),
         ) {
-            let file = |bytes: &[u8]| part("name=\"file\"; filename=\"model\"", bytes);
-            let whole = |name: &[u8]| {
-                let model = part("name=\"model\"\r\nX-Note: -B", name);
+            let file = |bytes: &[u8]| encode_part("name=\"file\"; filename=\"model\"", bytes);
+            let form_with_model = |name: &[u8]| {
+                let model = encode_part("name=\"model\"\r\nX-Note: -B", name);
                 [&file(&before)[..], &model, &file(&after), b"--B--\r\n"].concat()
             };
-            let body = whole(old.as_bytes());
+            let body = form_with_model(old.as_bytes());
             prop_assume!(memmem::find_iter(&body, b"--B").count() == 4);
-            let fields = parsed(&body).unwrap();
+            let fields = parse_form(&body).unwrap();
             prop_assert_eq!(fields.model.as_deref(), Some(&*old));
             let renamed = Splice::apply([&fields.model_slot.unwrap().renamed("new/name")], &body);
-            prop_assert_eq!(renamed, whole(b"new/name"));
+            prop_assert_eq!(renamed, form_with_model(b"new/name"));
         }
     }
 }

@@ -5,7 +5,8 @@
 
 use crate::json::JsonValue;
 
-/// The sampling and output parameters of a request. `None`: absent or invalid.
+/// The sampling and output parameters of a request. A parameter is `None` if the request does not
+/// have it or its value is invalid.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationParameters {
     /// `temperature`
@@ -20,9 +21,9 @@ pub struct GenerationParameters {
     pub presence_penalty: Option<f64>,
     /// `seed`
     pub seed: Option<i64>,
-    /// The requested output format: `text` or `json`.
+    /// The requested output format: `text`, or `json` with or without a schema.
     pub output: Option<&'static str>,
-    /// The requested reasoning effort, if it is one of the known values.
+    /// The requested reasoning effort. `None` also for a value that the gateway does not know.
     pub reasoning: Option<&'static str>,
     /// `previous_response_id`: the stored response that a Responses request continues.
     pub previous_response: Option<Box<str>>,
@@ -65,7 +66,7 @@ impl GenerationParameters {
             GenerationParameter::Reasoning => {
                 let effort = value.as_text();
                 self.reasoning =
-                    REASONING_EFFORTS.into_iter().find(|known| Some(*known) == effort.as_deref());
+                    REASONING_EFFORTS.into_iter().find(|name| Some(*name) == effort.as_deref());
             }
             GenerationParameter::PreviousResponseId => {
                 self.previous_response = value.as_text().map(Into::into);

@@ -7,7 +7,9 @@ use std::ops::Range;
 /// The byte ranges of the prompt parts in a body, and the cache salt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PromptSpans {
-    spans: [Range<usize>; PART_COUNT],
+    /// Byte range of each part, indexed by [`PromptPart`]. An empty range: the body does not have
+    /// the part.
+    spans: [Range<usize>; PROMPT_PART_COUNT],
     /// `cache_salt`: prompts share a prefix cache only if their salts are equal.
     pub salt: Option<Box<str>>,
 }
@@ -23,10 +25,10 @@ pub(super) enum PromptPart {
     Input,
 }
 
-const PART_COUNT: usize = 6;
+const PROMPT_PART_COUNT: usize = 6;
 
 impl PromptSpans {
-    /// Records a value of the prompt. `end` is the offset behind a string, or behind the opening or
+    /// Records a value of the prompt. `end` is the offset after a string, or after the opening or
     /// closing bracket of an object or array.
     pub(super) fn read(&mut self, part: PromptPart, value: JsonValue<'_>, end: usize) {
         let span = &mut self.spans[part as usize];

@@ -6,35 +6,37 @@ use serde::de::IgnoredAny;
 /// Why the fields of a body cannot be read. The client is at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RequestBodyError {
-    /// There is no body.
+    /// The body is empty or has only whitespace.
     #[error("the request body is empty; send a JSON object")]
     Empty,
-    /// JSON in an encoding that some servers accept and others do not.
+    /// The body begins with a byte order mark, or is UTF-16 or UTF-32. Some servers accept such
+    /// JSON, others do not.
     #[error("the request body is not UTF-8 JSON: it {0}")]
     UnsupportedEncoding(&'static str),
-    /// Not JSON.
+    /// The body is not JSON.
     #[error("the request body is not JSON: line {line}, column {column}")]
     NotJson {
-        /// Counted from 1.
+        /// Line of the error, counted from 1.
         line: usize,
-        /// Counted from 1, in bytes.
+        /// Column of the error in bytes, counted from 1.
         column: usize,
     },
-    /// A number that Python's JSON parser accepts although JSON does not define it.
+    /// The body has `NaN` or `Infinity`, which Python's JSON parser accepts although JSON does not
+    /// define them.
     #[error(
         "the request body is not JSON: line {line}, column {column}: `NaN` and `Infinity` are not \
          JSON numbers"
     )]
     NotFinite {
-        /// Counted from 1.
+        /// Line of the error, counted from 1.
         line: usize,
-        /// Counted from 1, in bytes.
+        /// Column of the error in bytes, counted from 1.
         column: usize,
     },
-    /// JSON, but not an object.
+    /// The body is JSON, but not an object.
     #[error("the request body is not a JSON object")]
     NotObject,
-    /// Not a form, or a form that servers parse in different ways.
+    /// The body is not a form, or it is a form that servers may parse in different ways.
     #[error("the request body is not a form that all servers parse alike: {0}")]
     Form(&'static str),
     /// A field occurs twice. Servers differ in which of the two they use.
@@ -43,7 +45,7 @@ pub enum RequestBodyError {
     /// The value of a field has a wrong type.
     #[error("the field `{0}` of the request body has a wrong type")]
     WrongType(&'static str),
-    /// A string that is not Unicode, such as one half of a surrogate pair.
+    /// A string is not valid Unicode, for example because it has one half of a surrogate pair.
     #[error("the field `{0}` of the request body is not valid Unicode text")]
     InvalidUnicode(&'static str),
 }
@@ -67,8 +69,9 @@ impl RequestBodyError {
         let Err(error) = serde_json::from_slice::<IgnoredAny>(body) else { return Self::NotObject };
         let (line, column) = (error.line(), error.column());
         let text = body.split(|byte| *byte == b'\n').nth(line.saturating_sub(1));
-        let rest = text.and_then(|text| text.get(column.saturating_sub(1)..)).unwrap_or_default();
-        let is_constant = rest.starts_with(b"NaN") || rest.starts_with(b"Infinity");
+        let at_error = text.and_then(|text| text.get(column.saturating_sub(1)..));
+        let at_error = at_error.unwrap_or_default();
+        let is_constant = at_error.starts_with(b"NaN") || at_error.starts_with(b"Infinity");
         if is_constant { Self::NotFinite { line, column } } else { Self::NotJson { line, column } }
     }
 }

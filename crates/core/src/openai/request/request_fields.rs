@@ -25,10 +25,10 @@ pub struct RequestFields {
     /// The edit that requests usage at the end of the stream. `None`: the client requests usage
     /// itself, or requests no stream, or sends `stream_options` that the backend will reject.
     pub usage_splice: Option<Splice>,
-    /// Limit of generated tokens: `max_completion_tokens`, else `max_tokens`, else
+    /// The client's limit of generated tokens: `max_completion_tokens`, else `max_tokens`, else
     /// `max_output_tokens`.
     pub max_tokens: Option<u64>,
-    /// Number of choices that the client requests.
+    /// `n`: the number of choices that the client requests.
     pub n: Option<u64>,
     /// Positions of the prompt in the body.
     pub prompt: PromptSpans,
@@ -120,7 +120,7 @@ const SERVER_SIDE_TOOLS: [&[u8]; 2] = [b"\"mcp\"", b"\"code_interpreter\""];
 const TOKEN_COUNTING_FIELDS: [&[u8]; 3] =
     [b"continuous_usage_stats", b"logprobs", b"return_token_ids"];
 
-/// Bytes of the two quotes of a JSON string.
+/// Length of the two quotes of a JSON string, in bytes.
 const QUOTE_BYTES: usize = 2;
 
 /// The paths of all fields. The common fields come first, because the table is searched in order.
@@ -128,7 +128,7 @@ static FIELD_PATHS: LazyLock<PathTable<RequestField>> = LazyLock::new(|| {
     let rows = (0..)
         .zip(&engine_control::FIELDS)
         .map(|(row, control)| (control.name, RequestField::Control(row)));
-    let is_request_field = |name| REQUEST_FIELDS.iter().any(|(known, _)| *known == name);
+    let is_request_field = |name| REQUEST_FIELDS.iter().any(|(path, _)| *path == name);
     let controls: Vec<_> = rows.filter(|(name, _)| !is_request_field(*name)).collect();
     PathTable::new(&[REQUEST_FIELDS, &controls])
 });
@@ -181,15 +181,17 @@ impl RequestFields {
     }
 }
 
+/// The state that the parser of a body keeps between two fields.
 struct FieldParser {
-    /// A bit for each of [`REQUEST_FIELDS`].
+    /// Bit `i` is set once the field in row `i` of [`REQUEST_FIELDS`] has been read, so that
+    /// duplicates are detected.
     seen_fields: u32,
-    /// A bit for each row of the control table.
+    /// Bit `i` is set once the field in row `i` of [`engine_control::FIELDS`] has been read.
     seen_controls: u32,
-    /// `max_completion_tokens`, `max_tokens` and `max_output_tokens`.
+    /// Values of `max_completion_tokens`, `max_tokens` and `max_output_tokens`.
     token_limits: [Option<u64>; 3],
     stream_options: StreamOptions,
-    /// The first error.
+    /// The first error in the body.
     error: Option<RequestBodyError>,
 }
 
@@ -266,7 +268,7 @@ impl FieldParser {
         }
     }
 
-    /// Reads a field of the control table.
+    /// Reads a field of [`engine_control::FIELDS`].
     fn read_control(
         &mut self,
         row: u8,
@@ -274,7 +276,7 @@ impl FieldParser {
         end: usize,
         fields: &mut RequestFields,
     ) {
-        let control = engine_control::at(row);
+        let control = engine_control::field_row(row);
         let bit = 1 << row;
         if self.seen_controls & bit != 0 {
             self.error.get_or_insert(RequestBodyError::DuplicateField(control.name));
@@ -302,7 +304,7 @@ fn text_range(text: JsonText<'_>, end: usize) -> Range<usize> {
 }
 
 impl StreamOptions {
-    /// The state after one more value of `stream_options`.
+    /// The state after the value of `stream_options` or of one of its members.
     fn updated_with(self, field: RequestField, value: JsonValue<'_>, end: usize) -> Self {
         match (self, field, value) {
             (Self::Absent, RequestField::StreamOptions, JsonValue::Null) => Self::Null(end),

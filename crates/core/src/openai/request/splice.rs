@@ -11,7 +11,8 @@ use std::ops::Range;
 /// One edit of a request body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Splice {
-    /// The bytes that are replaced. An empty range inserts.
+    /// Byte range of the body that the replacement replaces. At an empty range, the replacement is
+    /// inserted.
     range: Range<usize>,
     replacement: Cow<'static, str>,
 }
@@ -31,13 +32,15 @@ pub enum ModelSpan {
 pub(super) enum StreamOptions {
     /// The body has no `stream_options`.
     Absent,
-    /// A `null` that ends at this offset.
+    /// The value is a `null` that ends at this offset.
     Null(usize),
-    /// An object without `include_usage`. A member can be inserted at this offset.
+    /// The value is an object without `include_usage`. A first member can be inserted at this
+    /// offset.
     Object(usize),
-    /// An object whose `include_usage` is a `false` or `null` of `len` bytes that ends at `end`.
+    /// The value is an object whose `include_usage` is a `false` or `null`. That literal has `len`
+    /// bytes and ends at `end`.
     Excluded { end: usize, len: usize },
-    /// The body is not edited: it requests usage already, or the backend will reject its value.
+    /// The body is not edited: it requests usage already, or the backend will reject the value.
     Unchanged,
 }
 
@@ -67,8 +70,8 @@ impl Splice {
         Self { range, replacement: replacement.into() }
     }
 
-    /// The edit that inserts a member at the beginning of a JSON object, which must not have it
-    /// yet. `member` is a quoted name, a colon and a value. `None`: the body has no `{`.
+    /// The edit that inserts a member at the beginning of a JSON object. The object must not have
+    /// the member yet. `member` is a quoted name, a colon and a value. `None`: the body has no `{`.
     pub fn insert(body: &[u8], member: &str) -> Option<Self> {
         let at = body.iter().position(|byte| *byte == b'{')? + 1;
         let is_empty = body[at..].trim_ascii_start().starts_with(b"}");
@@ -76,7 +79,7 @@ impl Splice {
         Some(Self { range: at..at, replacement: format!("{member}{comma}").into() })
     }
 
-    /// The usage edit, extended to request the token counts with every event.
+    /// This edit, which requests usage, extended so that it also requests continuous usage.
     pub fn with_continuous_usage(&self) -> Self {
         const INCLUDED: &str = "true";
         const CONTINUOUS: &str = r#","continuous_usage_stats":true"#;

@@ -39,14 +39,15 @@ struct ChoiceDelta {
     output: Option<OutputKind>,
     has_empty_text: bool,
     has_role: bool,
-    /// The event has this choice. `false`: no field of a choice has been read.
+    /// The event has this choice. `false`: the fields read so far belong to no choice.
     is_present: bool,
     finish_reason: Option<FinishReason>,
     /// Length of the array of token ids or logprobs.
     tokens: Option<u32>,
 }
 
-/// The `status` of a Responses response. The incomplete reason may be before or after it.
+/// The `status` of a Responses response. The reason of an incomplete response can come before or
+/// after `status`.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum ResponseStatus {
     #[default]
@@ -100,7 +101,7 @@ impl DeltaBuilder {
             ResponseField::Text => summary.capture(value),
             ResponseField::ContentPart => {
                 let is_reasoning = std::mem::take(&mut self.is_reasoning);
-                summary.settle(!(is_reasoning && value == JsonValue::End));
+                summary.commit_or_discard_text(!(is_reasoning && value == JsonValue::End));
             }
             ResponseField::ContentPartType => {
                 self.is_reasoning =
@@ -166,7 +167,7 @@ impl DeltaBuilder {
         input_leaves_out_cache: bool,
     ) -> Delta {
         self.finish_choice(summary);
-        summary.accept();
+        summary.commit_choices();
         summary.is_refusal |= self.is_refusal;
         self.finish_status(summary);
         self.derive_tokens_from_usage(summary);
@@ -186,7 +187,7 @@ impl DeltaBuilder {
         }
     }
 
-    /// Records answer text, or an object that represents it.
+    /// Records answer text, or an object that is part of the answer, such as a tool call.
     fn record_answer(&mut self, value: JsonValue<'_>, summary: &mut ResponseSummary) {
         self.current_choice.record_output(OutputKind::Answer, value);
         summary.search(self.current_choice.index, value);
@@ -197,7 +198,8 @@ impl DeltaBuilder {
         self.engine_times.get_or_insert_default()
     }
 
-    /// Records a token count. A value of another type makes the event malformed; `null` is absent.
+    /// Records a token count. `null` counts as absent. Any other value that is not a count makes
+    /// the event malformed.
     fn record_count(&mut self, value: JsonValue<'_>, field: fn(&mut Usage) -> &mut Option<u64>) {
         match value.as_count() {
             Some(count) => *field(self.usage.get_or_insert_default()) = Some(count),
@@ -213,13 +215,13 @@ impl DeltaBuilder {
         if let Some(input) = usage.input.as_mut().filter(|_| input_leaves_out_cache) {
             *input = input.saturating_add(cached);
         }
-        let input = |total: u64| total.checked_sub(usage.output.unwrap_or(0));
+        let subtract_output = |total: u64| total.checked_sub(usage.output.unwrap_or(0));
         let total = self.total_tokens.filter(|_| !self.is_malformed);
-        usage.input = usage.input.or_else(|| total.and_then(input));
+        usage.input = usage.input.or_else(|| total.and_then(subtract_output));
     }
 
-    /// Finishes the current choice. Also called at the end of the event, because APIs without
-    /// choices have one implicit choice.
+    /// Finishes the current choice. The end of the event calls it too, because APIs without choices
+    /// have one implicit choice.
     fn finish_choice(&mut self, summary: &mut ResponseSummary) {
         let choice = std::mem::take(&mut self.current_choice);
         let output = choice.output.or_else(|| choice.unspecified_output());
@@ -227,7 +229,7 @@ impl DeltaBuilder {
         if !choice.is_present {
             return;
         }
-        summary.settle(choice.index == 0);
+        summary.commit_or_discard_text(choice.index == 0);
         self.finish_reason = choice.finish_reason.or(self.finish_reason);
         self.tokens = match (self.choice_count, self.tokens, choice.tokens) {
             (0, _, tokens) => tokens,
@@ -236,7 +238,7 @@ impl DeltaBuilder {
         };
         self.choice_count += 1;
         self.last_index = choice.index;
-        summary.expect(choice.index, choice.finish_reason);
+        summary.stage_choice(choice.index, choice.finish_reason);
     }
 
     fn finish_status(&mut self, summary: &mut ResponseSummary) {
@@ -258,9 +260,9 @@ impl DeltaBuilder {
     fn derive_tokens_from_usage(&mut self, summary: &mut ResponseSummary) {
         let (1, Some(usage)) = (self.choice_count, &mut self.usage) else { return };
         let Some(output) = &mut usage.output else { return };
-        let Some(increase) = summary.count(self.last_index, *output) else { return };
+        let Some(increase) = summary.record_output_tokens(self.last_index, *output) else { return };
         self.tokens = self.tokens.or(u32::try_from(increase).ok());
-        *output = summary.tokens();
+        *output = summary.total_output_tokens();
     }
 }
 
@@ -275,8 +277,9 @@ impl ChoiceDelta {
         }
     }
 
-    /// Output without text: token ids or logprobs show tokens, or the text is empty in an event
-    /// that is neither the first nor the last of its choice, so the engine holds text back.
+    /// [`OutputKind::Unspecified`] if the choice has output without text. Token ids or logprobs
+    /// show tokens, or the text is empty in an event that is neither the first nor the last of its
+    /// choice, so the engine holds text back.
     fn unspecified_output(&self) -> Option<OutputKind> {
         let has_tokens = self.tokens.is_some_and(|tokens| tokens > 0);
         let is_held_back = self.has_empty_text && !self.has_role && self.finish_reason.is_none();
@@ -298,7 +301,7 @@ impl ResponseStatus {
     }
 }
 
-/// Stores a string of 1 to [`MAX_ID_BYTES`] bytes, unless one is stored already.
+/// Stores a string of 1 to [`MAX_ID_BYTES`] bytes, unless a string is stored already.
 fn set_if_absent(stored: &mut Option<Box<str>>, value: JsonValue<'_>) {
     if stored.is_none() {
         let is_storable =

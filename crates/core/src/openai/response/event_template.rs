@@ -1,28 +1,31 @@
 //! Recognizes events that differ from an earlier event only in their text, so that they need no
 //! parsing.
 //!
-//! Most events of a stream equal the one before except for one string. Such an event has the same
+//! Most events of a stream equal the event before except for one string. Such an event has the same
 //! [`Delta`], and two byte comparisons detect it.
 
 use crate::json::is_string_content;
 use crate::openai::Delta;
 use std::ops::Range;
 
-/// The event with which later events are compared: the last one that was parsed, if it contains
-/// output and nothing else.
+/// The event with which later events are compared: the last parsed event, if it contains output and
+/// nothing else.
 #[derive(Debug, Default)]
 pub(super) struct EventTemplate {
-    /// The data of the event, if it arrived in one piece.
+    /// The data of the event. Empty if the data is longer than [`MAX_TEMPLATE_BYTES`] or did not
+    /// arrive in one piece.
     data: Vec<u8>,
     /// Number of output texts in the data.
     text_count: usize,
     /// Byte range of the last output text in the data, without its quotes.
     text: Range<usize>,
-    /// The content of the event. `None`: the event is no template.
+    /// The content of the event. `None`: the event cannot be a template, or its end has not been
+    /// read.
     recorded: Option<RecordedDelta>,
 }
 
 #[derive(Debug)]
+/// The type and the content of the template event.
 struct RecordedDelta {
     event_type: Box<str>,
     delta: Delta,
@@ -33,24 +36,25 @@ const MAX_TEMPLATE_BYTES: usize = 1_024;
 
 impl EventTemplate {
     /// Whether the data equals that of the template except for the text, which must not be empty.
-    pub(super) fn is_like(&self, data: &[u8]) -> bool {
+    pub(super) fn is_match(&self, data: &[u8]) -> bool {
         if self.recorded.is_none() {
             return false;
         }
         let (before, after) = (&self.data[..self.text.start], &self.data[self.text.end..]);
-        let rest = data.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
-        rest.is_some_and(|text| !text.is_empty() && is_string_content(text))
+        let text = data.strip_prefix(before).and_then(|suffix| suffix.strip_suffix(after));
+        text.is_some_and(|text| !text.is_empty() && is_string_content(text))
     }
 
-    /// The content of an event whose data [matches](Self::is_like) the template. `None`: it has
-    /// another event type.
+    /// The content of an event whose data [matches](Self::is_match) the template. `None`: the event
+    /// has another type than the template.
     pub(super) fn delta_for(&self, event_type: &str) -> Option<Delta> {
         let recorded =
             self.recorded.as_ref().filter(|recorded| *recorded.event_type == *event_type);
         recorded.map(|recorded| recorded.delta.clone())
     }
 
-    /// Starts an event that does not match. It may become the next template.
+    /// Starts an event that does not match the template. `piece` is the first piece of its data.
+    /// The event may become the next template.
     pub(super) fn begin(&mut self, piece: &[u8]) {
         (self.recorded, self.text_count) = (None, 0);
         self.data.clear();
@@ -63,8 +67,8 @@ impl EventTemplate {
         }
     }
 
-    /// Drops the template, because the current event does not arrive in one piece. Returns the
-    /// stored data: that of the current event, or of the template if the event matched it so far.
+    /// Discards the template and returns the stored data. That is the data of the template if the
+    /// current event matched it so far, else the first piece of the current event.
     pub(super) fn discard(&mut self) -> Vec<u8> {
         self.recorded = None;
         std::mem::take(&mut self.data)
@@ -76,8 +80,8 @@ impl EventTemplate {
         self.text = (end - 1).saturating_sub(length)..end - 1;
     }
 
-    /// Finishes an event that was parsed: it becomes the template if it contains one output text
-    /// and nothing else.
+    /// Finishes an event that was parsed. The event becomes the template if it contains one output
+    /// text and nothing else.
     pub(super) fn end(&mut self, event_type: &str, delta: &Delta) {
         let output_only = Delta {
             output: delta.output,
@@ -100,8 +104,8 @@ mod tests {
 
     const CHAT: &str = r#"{"id":"a","choices":[{"index":0,"delta":{"content":"one"}}]}"#;
 
-    /// The deltas of the events and the summary, with data in pieces of `piece_bytes`. Only data in
-    /// one piece is compared with the template.
+    /// The deltas of the events, and the summary as text. The data of each event arrives in pieces
+    /// of `piece_bytes` bytes. Only data in one piece is compared with the template.
     fn read_events(
         api: Api,
         events: &[(String, String)],
@@ -119,7 +123,7 @@ mod tests {
         (String::new(), data.into())
     }
 
-    /// Whether the last of these events matches the template.
+    /// Whether the last one of these events matches the template that the others leave.
     fn is_repetition(events: &[String]) -> bool {
         let mut reader = ResponseReader::new(Api::Chat);
         let [before @ .., last] = events else { return false };
@@ -188,8 +192,9 @@ mod tests {
             );
             (kind.to_owned(), data)
         });
-        let odd = prop_oneof![Just("[DONE]"), Just("{"), Just("{}"), Just(CHAT)].prop_map(untyped);
-        prop_oneof![5 => chat, 3 => messages, 1 => odd]
+        let other_event =
+            prop_oneof![Just("[DONE]"), Just("{"), Just("{}"), Just(CHAT)].prop_map(untyped);
+        prop_oneof![5 => chat, 3 => messages, 1 => other_event]
     }
 
     proptest! {

@@ -1,9 +1,9 @@
 //! Searches the text of responses for phrases, such as those of model refusals, while it is
 //! streamed.
 //!
-//! No text is stored: the state is one automaton state per choice. The matcher reads the escaped
-//! bytes of JSON strings, so phrases are escaped as in JSON. Of a string of more than 256 bytes
-//! only the first 256 are searched, because a refusal is at the beginning of a response.
+//! The matcher stores no text, only one automaton state per choice. The matcher reads the escaped
+//! bytes of JSON strings, so phrases are escaped as in JSON. Only the first 256 bytes of a longer
+//! string are searched, because a refusal is at the beginning of a response.
 
 use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
@@ -15,23 +15,23 @@ pub struct PhraseMatcher {
     automaton: NFA,
 }
 
-/// The automaton state after the part of a text that was searched.
+/// The automaton state after the part of a text that was searched. `None`: nothing was searched.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MatchState(Option<StateID>);
 
 impl PhraseMatcher {
     /// Builds the automaton. Fails if it would be too large.
     pub fn new(phrases: &[String]) -> Result<Self, BuildError> {
-        let as_json = |phrase: &String| {
+        let escape_as_json = |phrase: &String| {
             let quoted = serde_json::Value::from(phrase.as_str()).to_string();
             quoted.trim_matches('"').to_owned()
         };
         let mut builder = NFA::builder();
         builder.ascii_case_insensitive(true);
-        Ok(Self { automaton: builder.build(phrases.iter().map(as_json))? })
+        Ok(Self { automaton: builder.build(phrases.iter().map(escape_as_json))? })
     }
 
-    /// Searches the next piece of a text. Whether a phrase ends in this piece.
+    /// Searches the next piece of a text. Returns whether a phrase ends in this piece.
     pub fn read(&self, text: &[u8], match_state: &mut MatchState) -> bool {
         let start = || self.automaton.start_state(Anchored::No).ok();
         let Some(mut state) = match_state.0.or_else(start) else { return false };

@@ -17,20 +17,21 @@ pub struct ResponseReader {
     scanner: JsonScanner,
     event_state: EventState,
     delta_builder: DeltaBuilder,
-    /// The event with which the next one is compared. `None`: there was no event yet, or text is
-    /// needed.
+    /// The template with which the data of the next event is compared. `None`: no event has been
+    /// parsed yet, or every event must be parsed because its text is searched or captured.
     template: Option<EventTemplate>,
     summary: ResponseSummary,
-    /// The usage of the current event, if it was removed from the data.
+    /// The usage of the current event, if it was removed from the data before parsing.
     extracted_usage: Option<Usage>,
 }
 
 /// How the data of the current event is processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EventState {
-    /// The data may be `[DONE]` instead of JSON. This many bytes of it have matched.
+    /// The data may be `[DONE]` instead of JSON. The value is the number of bytes of `[DONE]` that
+    /// have arrived. 0: no data has arrived.
     MatchingDone(usize),
-    /// The data matches the template.
+    /// The data, which arrived in one piece, matches the template.
     MatchingTemplate,
     /// The data is being parsed.
     Parsing,
@@ -59,15 +60,17 @@ impl ResponseReader {
         self.summary.phrases = phrases;
     }
 
-    /// Captures the text of the first choice, without reasoning and tool calls.
+    /// Captures the text of the first choice in `excerpt` from now on, without reasoning and tool
+    /// calls.
     pub fn capture_text(&mut self, excerpt: TextExcerpt) {
         self.scanner.set_text_capacity(excerpt.capacity());
         self.summary.text = Some(excerpt);
     }
 
-    /// Takes the captured text, without that of an incomplete event.
+    /// Takes the captured text, without the text of an incomplete event. `None`: no text was
+    /// captured.
     pub fn take_captured_text(&mut self) -> Option<TextExcerpt> {
-        self.summary.settle(false);
+        self.summary.commit_or_discard_text(false);
         self.summary.text.take()
     }
 
@@ -75,7 +78,7 @@ impl ResponseReader {
     pub fn data(&mut self, piece: &[u8]) {
         match self.event_state {
             EventState::MatchingDone(0)
-                if self.template.as_ref().is_some_and(|template| template.is_like(piece)) =>
+                if self.template.as_ref().is_some_and(|template| template.is_match(piece)) =>
             {
                 self.event_state = EventState::MatchingTemplate;
                 return;
@@ -152,10 +155,10 @@ impl ResponseReader {
         let usage = self.extracted_usage.take().filter(|_| !delta.malformed);
         let Some(mut usage) = usage else { return };
         if let Some(output) = &mut usage.output
-            && let Some(increase) = self.summary.count(delta.choice, *output)
+            && let Some(increase) = self.summary.record_output_tokens(delta.choice, *output)
         {
             delta.tokens = delta.tokens.or(u32::try_from(increase).ok());
-            *output = self.summary.tokens();
+            *output = self.summary.total_output_tokens();
         }
         delta.usage = Some(usage);
     }
@@ -168,10 +171,10 @@ impl ResponseReader {
             if event_type.is_empty() { type_in_data.as_deref().unwrap_or("") } else { event_type };
         if let Some(output_type) = self.schema.output_type {
             delta.output = output_type(event_type).filter(|_| is_valid);
-            self.summary.settle(TEXT_EVENT_TYPES.contains(&event_type));
+            self.summary.commit_or_discard_text(TEXT_EVENT_TYPES.contains(&event_type));
             self.summary.is_refusal |= is_valid && event_type == REFUSAL_EVENT_TYPE;
         }
-        self.summary.settle(true);
+        self.summary.commit_or_discard_text(true);
         delta.terminal = self.schema.terminal_types.contains(&event_type);
         if delta.terminal {
             // Terminal events repeat the text of earlier events, if they have any.
@@ -183,19 +186,21 @@ impl ResponseReader {
         delta
     }
 
-    /// Parses an event after all that matched the template at first, from the stored data of the
-    /// template. The texts differ, but the text itself is not needed here.
+    /// Parses an event whose data matched the template but which the template cannot represent. The
+    /// stored data of the template is parsed in its place. Only the text differs, and the text is
+    /// not needed while templates are used.
     fn parse_template_data(&mut self) {
         self.event_state = EventState::Parsing;
         let data = self.template.as_mut().map(EventTemplate::discard).unwrap_or_default();
         self.scan(&data);
     }
 
-    /// Ends a complete response, all of whose data was passed to [`Self::data`].
+    /// Ends a response that is not a stream and returns its content. All of its data must have been
+    /// passed to [`Self::data`].
     pub fn end_whole(&mut self) -> Delta {
         let terminal = self.scanner.is_complete();
         let delta = self.finish_delta(terminal);
-        self.summary.settle(true);
+        self.summary.commit_or_discard_text(true);
         Delta { terminal, ..delta }
     }
 
@@ -227,7 +232,7 @@ impl ResponseReader {
         self.scanner.reset();
         if !is_valid {
             self.delta_builder = DeltaBuilder::default();
-            self.summary.reject();
+            self.summary.discard_event();
             return Delta { malformed: true, ..Delta::default() };
         }
         self.delta_builder.end(&mut self.summary, self.schema.input_leaves_out_cache)

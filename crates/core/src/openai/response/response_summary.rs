@@ -10,14 +10,14 @@ use std::sync::Arc;
 pub struct ResponseSummary {
     /// The first `id` in the response.
     pub id: Option<Box<str>>,
-    /// The first `model` in the response: the name that the backend reports, which can differ from
-    /// the requested one.
+    /// The first `model` in the response. The backend can report another name than the requested
+    /// one.
     pub model: Option<Box<str>>,
-    /// Whether the response contains one of the phrases.
+    /// Whether the text of the response contains one of the phrases.
     pub has_phrase: bool,
     /// Whether the response is a model refusal by the refusal fields or events of its API.
     pub is_refusal: bool,
-    /// The phrases to search for.
+    /// The phrases to search for. `None`: the text is not searched.
     pub(super) phrases: Option<Arc<PhraseMatcher>>,
     /// The captured text of the first choice. `None`: no text is captured.
     pub(super) text: Option<TextExcerpt>,
@@ -39,7 +39,8 @@ pub(super) struct ChoiceState {
     match_state: MatchState,
 }
 
-/// Most choices of which a state is stored. Further choices have none.
+/// Most choices whose state is stored. The gateway stores nothing about choices with a higher
+/// index.
 const MAX_CHOICES: usize = 128;
 
 // === impl ResponseSummary ===
@@ -64,31 +65,31 @@ impl ResponseSummary {
         }
     }
 
-    /// Appends text to the excerpt, if text is captured. [`Self::settle`] then commits or discards
-    /// it.
+    /// Appends text to the excerpt, if text is captured. [`Self::commit_or_discard_text`] then
+    /// commits or discards it.
     pub(super) fn capture(&mut self, value: JsonValue<'_>) {
         if let (Some(excerpt), JsonValue::Text(text)) = (&mut self.text, value) {
             excerpt.push(text.raw());
         }
     }
 
-    /// Commits the text since the last call, or discards it if it does not belong to the first
-    /// choice.
-    pub(super) fn settle(&mut self, belongs: bool) {
+    /// Commits the text that was captured since the last call, or discards that text. The caller
+    /// discards text that does not belong to the first choice.
+    pub(super) fn commit_or_discard_text(&mut self, should_commit: bool) {
         if let Some(excerpt) = &mut self.text {
-            excerpt.settle(belongs);
+            excerpt.commit_or_discard(should_commit);
         }
     }
 
     /// Stages a choice of the current event, with its finish reason if the event has one.
-    pub(super) fn expect(&mut self, index: usize, finish: Option<FinishReason>) {
+    pub(super) fn stage_choice(&mut self, index: usize, finish: Option<FinishReason>) {
         if self.staged_choices.len() < MAX_CHOICES {
             self.staged_choices.push((index, finish));
         }
     }
 
-    /// Commits the staged choices: the event is complete.
-    pub(super) fn accept(&mut self) {
+    /// Commits the staged choices when the event is complete.
+    pub(super) fn commit_choices(&mut self) {
         let mut staged = std::mem::take(&mut self.staged_choices);
         for (index, finish) in staged.drain(..) {
             if let Some(choice) = self.choice(index) {
@@ -98,21 +99,21 @@ impl ResponseSummary {
         self.staged_choices = staged;
     }
 
-    /// Discards the staged choices and text: the event is malformed.
-    pub(super) fn reject(&mut self) {
+    /// Discards the staged choices and the uncommitted text of a malformed event.
+    pub(super) fn discard_event(&mut self) {
         self.staged_choices.clear();
-        self.settle(false);
+        self.commit_or_discard_text(false);
     }
 
     /// Records the output tokens of a choice so far, and returns the increase. `None`: the choice
     /// has no state.
-    pub(super) fn count(&mut self, index: usize, tokens: u64) -> Option<u64> {
+    pub(super) fn record_output_tokens(&mut self, index: usize, tokens: u64) -> Option<u64> {
         let choice = self.choice(index)?;
         Some(tokens.saturating_sub(std::mem::replace(&mut choice.output_tokens, tokens)))
     }
 
     /// Output tokens of all choices so far. 0 unless the backend reports usage with every event.
-    pub(super) fn tokens(&self) -> u64 {
+    pub(super) fn total_output_tokens(&self) -> u64 {
         self.choices.iter().fold(0, |sum, choice| sum.saturating_add(choice.output_tokens))
     }
 

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
     terminal_types: &["transcript.text.done"],
-    ..ResponseSchema::new(&[FIELDS, common_response::TABLE])
+    ..ResponseSchema::new(&[FIELDS, common_response::COMMON_FIELDS])
 });
 
 const FIELDS: &[(&str, ResponseField)] = &[

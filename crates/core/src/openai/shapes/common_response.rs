@@ -5,10 +5,12 @@
 use super::schema::{ResponseField, ResponseSchema};
 use std::sync::LazyLock;
 
-pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema::new(&[TABLE]));
+pub(super) static SHAPE: LazyLock<ResponseSchema> =
+    LazyLock::new(|| ResponseSchema::new(&[COMMON_FIELDS]));
 
-/// The fields that chat and completions have besides their choices, and that audio has too.
-pub(super) const TABLE: &[(&str, ResponseField)] = &[
+/// The fields that the responses of chat completions, completions and audio have besides their
+/// output.
+pub(super) const COMMON_FIELDS: &[(&str, ResponseField)] = &[
     ("id", ResponseField::Id),
     ("model", ResponseField::Model),
     ("usage", ResponseField::Usage),

@@ -8,7 +8,7 @@ use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> =
-    LazyLock::new(|| ResponseSchema::new(&[CHOICE_FIELDS, common_response::TABLE]));
+    LazyLock::new(|| ResponseSchema::new(&[CHOICE_FIELDS, common_response::COMMON_FIELDS]));
 
 const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
     ("choices", ResponseField::Choices),

@@ -13,7 +13,8 @@ pub(in crate::openai) struct ResponseSchema {
     /// The types of the events that end a stream. Streams of APIs without event types end with
     /// `[DONE]`.
     pub(in crate::openai) terminal_types: &'static [&'static str],
-    /// The reported input tokens exclude cached tokens. Only Anthropic's API counts in this way.
+    /// The input token count that the API reports excludes cached tokens. Only Anthropic's API
+    /// counts in this way.
     pub(in crate::openai) input_leaves_out_cache: bool,
 }
 
@@ -35,7 +36,7 @@ pub(in crate::openai) enum ResponseField {
     Refusal,
     /// Arguments of a tool call.
     Arguments,
-    /// Text of an event whose type determines the kind of output.
+    /// Text in an event whose type, not whose field, determines the kind of output.
     Text,
     /// A content part of a complete Responses response.
     ContentPart,

@@ -1,22 +1,22 @@
-//! Where the time from sending a request to its first output went: the engine's queue, the prefill,
-//! or a backend that did not respond.
+//! Splits the time from sending a request to its first output: the engine's queue, the prefill, or
+//! a backend that did not respond.
 //!
-//! This is determined when the request has ended, because the queue of a burst does not exist yet
-//! when its requests are routed.
+//! The split is determined when the request has ended, because the queue of a burst does not exist
+//! yet when the requests of the burst are routed.
 
 use super::phases::{RequestPhase, RequestPhases};
 use crate::record::{RequestRecord, Timings, UsageSource};
 use std::time::Duration;
 
-/// The parts of the wait for the first output.
+/// The parts of the time from sending a request to its first output, or to its end without output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FirstOutputWait {
     /// Time in the engine's queue.
     pub(super) queue: Duration,
     /// Time of the prefill.
     pub(super) prefill: Duration,
-    /// Time that neither explains: a frozen engine or host, the network, or a cause that the
-    /// backend does not report.
+    /// Time that neither the queue nor the prefill explains: an engine or host without progress,
+    /// the network, or a cause that the backend does not report.
     pub(super) unexplained: Duration,
 }
 
@@ -30,11 +30,10 @@ impl FirstOutputWait {
     /// Determines the parts for a request that has ended.
     pub(super) fn from_record(record: &RequestRecord, phases: &RequestPhases) -> Self {
         let timings = &record.timings;
-        let (Some(sent), Some(until)) = (timings.sent, timings.first_output.or(timings.ended))
-        else {
+        let (Some(sent), Some(end)) = (timings.sent, timings.first_output.or(timings.ended)) else {
             return Self::default();
         };
-        let wait = until.saturating_duration_since(sent);
+        let wait = end.saturating_duration_since(sent);
         let [queue, prefill] =
             [RequestPhase::EngineQueue, RequestPhase::Prefill].map(|phase| phases.get(phase));
         let is_measured = prefill.is_some_and(|span| !span.is_estimated);
@@ -47,12 +46,13 @@ impl FirstOutputWait {
         let PredictedPrefill { prompt, backlog } = PredictedPrefill::from_record(record);
         // Mean prefill times of other requests do not show that a short prompt took as long.
         let prefill = prompt.mul_f64(PREFILL_TOLERANCE_FACTOR).min(wait);
-        let rest = wait.saturating_sub(prefill);
-        let queue = if was_queued(record) { rest } else { queue.max(backlog).min(rest) };
-        Self { queue, prefill, unexplained: rest.saturating_sub(queue) }
+        let after_prefill = wait.saturating_sub(prefill);
+        let queue =
+            if was_queued(record) { after_prefill } else { queue.max(backlog).min(after_prefill) };
+        Self { queue, prefill, unexplained: after_prefill.saturating_sub(queue) }
     }
 
-    /// The longest part, as the phase of a request that had no output.
+    /// Name of the longest part, as the phase of a request that ended without output.
     pub(super) fn phase(self) -> &'static str {
         let Self { queue, prefill, unexplained } = self;
         if unexplained > MIN_UNRESPONSIVE_WAIT && unexplained > queue.max(prefill) {
@@ -79,7 +79,8 @@ impl RequestRecord {
     ];
 
     /// The phase in which the request ended. A backend sends the head of a stream before it
-    /// computes anything, so after the head the phase is what the request waited for.
+    /// computes anything. So between head and first output, the phase is the longest part of the
+    /// wait.
     pub fn phase(&self) -> &'static str {
         let timings = &self.timings;
         match timings {
@@ -101,7 +102,7 @@ impl RequestRecord {
 struct PredictedPrefill {
     /// Prefill time of the prompt.
     prompt: Duration,
-    /// Prefill time of the prompts that were sent before it.
+    /// Prefill time of the prompts that were sent to the backend before this prompt.
     backlog: Duration,
 }
 
@@ -111,29 +112,29 @@ impl PredictedPrefill {
         let candidate = predicted.candidate;
         let usage = &record.observed.usage;
         let is_exact = record.observed.usage_source == UsageSource::Exact;
-        let counted = usage.input.filter(|_| is_exact);
-        let counted = counted.map(|input| input.saturating_sub(usage.cached.unwrap_or(0)) as f64);
+        let input = usage.input.filter(|_| is_exact);
+        let counted = input.map(|input| input.saturating_sub(usage.cached.unwrap_or(0)) as f64);
         let tokens = counted.unwrap_or(candidate.prompt - candidate.cached);
-        let seconds = |tokens: f64| {
+        let prefill_time = |tokens: f64| {
             let seconds = (tokens * candidate.prefill.per_token).max(0.0);
             Duration::try_from_secs_f64(seconds).unwrap_or_default()
         };
-        Self { prompt: seconds(tokens), backlog: seconds(candidate.backlog) }
+        Self { prompt: prefill_time(tokens), backlog: prefill_time(candidate.backlog) }
     }
 }
 
-/// Whether requests waited in the engine while this one was open, as far as the backend reported
-/// it. Reports of a backend that has gone down since are ignored.
+/// Whether requests waited in the engine while this request was open, according to the reports of
+/// the backend. The reports are ignored if the backend has gone down since.
 fn was_queued(record: &RequestRecord) -> bool {
     let at_routing =
         record.decision.as_ref().and_then(|decision| decision.backend_condition.waiting);
     let had_no_slot =
         record.selected_candidate().is_some_and(|chosen| chosen.candidate.slot_wait > 0.0);
-    let saw_queue = record.condition.last_queued_at >= record.timings.sent;
+    let has_reported_queue = record.condition.last_queued_at >= record.timings.sent;
     !record.condition.is_down
         && (at_routing.is_some_and(|waiting| waiting > 0)
             || had_no_slot
-            || (saw_queue && record.condition.last_queued_at.is_some()))
+            || (has_reported_queue && record.condition.last_queued_at.is_some()))
 }
 
 #[cfg(test)]

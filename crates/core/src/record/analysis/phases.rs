@@ -1,5 +1,6 @@
-//! The phases of a request's time. The gateway measures some of them. For the others the engine
-//! reports its times in the response, or they are estimated from those of its recent requests.
+//! The phases of a request's time. The gateway measures some of them. For the other phases, the
+//! engine reports its times in the response, or the gateway estimates them from the mean times of
+//! recent requests.
 
 use crate::record::{RecentEngineTimes, RequestRecord};
 use std::time::Duration;
@@ -27,9 +28,9 @@ pub enum RequestPhase {
 pub struct PhaseDuration {
     /// The phase.
     pub phase: RequestPhase,
-    /// Its duration.
+    /// Duration of the phase.
     pub took: Duration,
-    /// The duration is an estimate from other requests.
+    /// The duration is an estimate from the times of other requests.
     pub is_estimated: bool,
 }
 
@@ -40,7 +41,8 @@ pub struct RequestPhases([Option<PhaseDuration>; RequestPhase::ALL.len()]);
 // === impl RequestPhase ===
 
 impl RequestPhase {
-    /// All phases in order of time. The network phase is both before and after the engine's.
+    /// All phases in order of time. The time of the network phase is both before and after the
+    /// phases of the engine.
     pub const ALL: [Self; 6] = [
         Self::GatewayQueue,
         Self::Gateway,
@@ -75,7 +77,7 @@ impl RequestPhases {
         phases.set(RequestPhase::Decode, engine.decode.or_else(|| record.decode()), false);
         let ttft = record.upstream_ttft();
         let (times, is_estimated) = match (engine.queue, engine.prefill, ttft) {
-            // llama.cpp reports no queue time, so the remainder counts as network.
+            // llama.cpp reports no queue time, so the queue time counts as network.
             (queue, Some(prefill), _) => (Some((queue.unwrap_or_default(), prefill)), false),
             (_, None, Some(ttft)) => (estimate_queue_and_prefill(&record.recent, ttft), true),
             _ => (None, true),
@@ -103,8 +105,8 @@ impl RequestPhases {
     }
 }
 
-/// Estimates queue and prefill time from the backend's recent requests. If their sum exceeds
-/// `ttft`, both are scaled down to it.
+/// Estimates queue and prefill time from the backend's recent requests. If the sum of the two
+/// exceeds `ttft`, both are scaled down so that the sum equals `ttft`.
 fn estimate_queue_and_prefill(
     recent: &RecentEngineTimes,
     ttft: Duration,

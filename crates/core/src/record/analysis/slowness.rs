@@ -1,4 +1,4 @@
-//! Determines the cause of a slow request: the one that took the most time.
+//! Determines the cause of a slow request: the cause that took the most time.
 
 use super::first_output_wait::FirstOutputWait;
 use super::phases::{RequestPhase, RequestPhases};
@@ -12,20 +12,21 @@ impl SlowCause {
             return None;
         }
         let times = time_by_cause(record, limits);
-        // The last one of equal times: the list is in the order of a request's life.
+        // If times are equal, `max_by_key` returns the last cause in the order of the list.
         let longest = times.into_iter().max_by_key(|(_, took)| *took);
         longest.filter(|(_, took)| !took.is_zero()).map(|(cause, _)| cause)
     }
 }
 
+/// Whether the request exceeded a limit or its stream stalled.
 fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
     let observed = &record.observed;
-    // Rejected by the gateway, or at fault: its duration does not count as slowness.
+    // A request that the gateway rejected or that was invalid does not count as slow.
     if record.attempts.is_empty() || record.outcome == Outcome::ClientError {
         return false;
     }
     let exceeds = |took: Option<Duration>, limit| took.is_some_and(|took| took > limit);
-    // A stream that never had a first token waited for it until its end.
+    // A stream without output waited for its first token until the end of the request.
     let waited = record.ttft().or_else(|| record.options.stream.then(|| record.duration()));
     exceeds(waited, limits.ttft)
         || exceeds(record.tpot(), limits.tpot)
@@ -34,7 +35,7 @@ fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
         || !observed.stalls.is_empty()
 }
 
-/// The time that each cause took.
+/// The time of the request that each cause took.
 fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration); 10] {
     let timings = &record.timings;
     let phases = RequestPhases::from_record(record);
@@ -63,6 +64,7 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
     ]
 }
 
+/// Sum of the stalls. A stall that did not end lasts until the end of the request.
 fn total_stall_time(timings: &Timings, record: &RequestRecord) -> Duration {
     let stalls = record.observed.stalls.iter();
     stalls
@@ -133,13 +135,13 @@ mod tests {
 
     #[test]
     fn a_request_without_a_backend_or_with_a_client_error_is_not_slow() {
-        let late = |record: &mut RequestRecord| delay_output(record, 60_000);
+        let delay_by_a_minute = |record: &mut RequestRecord| delay_output(record, 60_000);
         let without_backend = slow_cause_after(|record, _| {
-            late(record);
+            delay_by_a_minute(record);
             record.attempts.clear();
         });
         let client_error = slow_cause_after(|record, _| {
-            late(record);
+            delay_by_a_minute(record);
             record.outcome = Outcome::ClientError;
         });
         assert_eq!((without_backend, client_error), (None, None));
@@ -229,13 +231,13 @@ mod tests {
 
     #[test]
     fn slow_tokens_are_a_slow_decode_unless_they_were_one_silence() {
-        let slow = |record: &mut RequestRecord, at: &dyn Fn(u64) -> Instant| {
+        let slow_down_decode = |record: &mut RequestRecord, at: &dyn Fn(u64) -> Instant| {
             record.timings.last_output = Some(at(100 + 15 * 300));
             record.timings.ended = Some(at(5_000));
         };
-        assert_eq!(slow_cause_after(slow), Some(SlowCause::SlowDecode));
+        assert_eq!(slow_cause_after(slow_down_decode), Some(SlowCause::SlowDecode));
         let stalled = slow_cause_after(|record, at| {
-            slow(record, at);
+            slow_down_decode(record, at);
             add_stall(record);
         });
         assert_eq!(stalled, Some(SlowCause::Stalled));

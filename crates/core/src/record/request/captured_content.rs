@@ -5,27 +5,28 @@
 pub struct CapturedPrompt {
     /// Length of the prompt in bytes, as it is encoded in the request.
     pub prompt_bytes: u64,
-    /// One hash per complete block, over the block and everything before it. It must not leave the
-    /// process unchanged: the hash of a block seeds the next one, so guesses could be verified.
+    /// One hash per complete block, over the block and everything before it. The hashes must not
+    /// leave the process unchanged: the hash of a block seeds the hash of the next block, so a
+    /// reader could verify guesses of the prompt.
     pub block_hashes: Box<[u64]>,
     /// Block length in bytes.
     pub block_bytes: u32,
-    /// Hash of the session. `None`: the request has no session. It must not leave the process
-    /// unchanged either.
+    /// Hash of the session. `None`: the request has no session. This hash must not leave the
+    /// process unchanged either.
     pub session_hash: Option<u64>,
 }
 
 /// The consumers that the text of a request is retained for. Each of them samples independently.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PayloadConsumers {
-    /// The payload log.
+    /// Whether the text is retained for the payload log.
     pub log: bool,
-    /// The quality monitors.
+    /// Whether the text is retained for the quality monitors.
     pub quality: bool,
 }
 
 impl PayloadConsumers {
-    /// Whether any consumer wants the text.
+    /// Whether the text is retained for any consumer.
     pub const fn has_any(self) -> bool {
         self.log || self.quality
     }

@@ -3,7 +3,7 @@
 use crate::record::ModelLabel;
 use std::sync::Arc;
 
-/// A tenant and the key that was used, by their names.
+/// The tenant of a request and the API key that the request used, by their names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientIdentity {
     /// Name of the tenant.

@@ -16,7 +16,7 @@ pub struct RequestHeadAttributes {
     pub user_agent: Option<Box<str>>,
 }
 
-/// Longest attribute, in bytes; longer ones are truncated.
+/// Longest attribute, in bytes. Longer attributes are truncated.
 const MAX_ATTRIBUTE_BYTES: usize = 256;
 static FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 

@@ -7,14 +7,14 @@ use crate::openai::GenerationParameters;
 pub struct RequestOptions {
     /// The request has `"stream": true`.
     pub stream: bool,
-    /// The client's limit of generated tokens.
+    /// The client's limit of generated tokens. `None`: the request has no limit.
     pub max_tokens: Option<u64>,
-    /// Number of choices.
+    /// Number of choices that the client requests. `None`: the request does not state it.
     pub n: Option<u64>,
     /// Sampling and other generation parameters.
     pub parameters: GenerationParameters,
-    /// The gateway requested usage, the client did not.
+    /// The gateway added a request for usage to the body, because the client did not request usage.
     pub usage_injected: bool,
-    /// The gateway also requested usage in every event.
+    /// The gateway also requested continuous usage.
     pub continuous_usage_injected: bool,
 }

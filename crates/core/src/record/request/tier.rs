@@ -1,5 +1,5 @@
 //! The tier of a request: one of the configured names, from a header or from the client's API key.
-//! It is a label value, so its values are bounded.
+//! The tier is a label value, so the set of its values is closed.
 
 use crate::record::ModelLabel;
 use http::header::AUTHORIZATION;
@@ -22,9 +22,9 @@ pub enum Tier {
 /// Maps requests to tiers.
 #[derive(Debug, Clone, Default)]
 pub struct TierResolver {
-    /// The header with the tier's name.
+    /// The header whose value is the name of the tier. `None`: no header selects the tier.
     pub header: Option<HeaderName>,
-    /// The configured names.
+    /// The configured names of tiers.
     pub names: Vec<Arc<str>>,
     /// `Authorization` values and their tiers. They take precedence over the header.
     pub keys: Vec<(HeaderValue, Arc<str>)>,
@@ -43,14 +43,15 @@ impl Tier {
     }
 }
 
-// === impl Tiers ===
+// === impl TierResolver ===
 
 impl TierResolver {
     /// The tier of a request with these headers.
     pub fn resolve(&self, headers: &HeaderMap) -> Tier {
         let key = headers.get(AUTHORIZATION);
         let is_key = |configured: &HeaderValue| {
-            // Constant time: the duration must not reveal where the values differ.
+            // The comparison takes constant time, because its duration must not reveal where the
+            // values differ.
             key.is_some_and(|key| configured.as_bytes().ct_eq(key.as_bytes()).into())
         };
         let tier_of_key =

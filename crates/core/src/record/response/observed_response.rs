@@ -13,24 +13,25 @@ use std::time::Duration;
 pub struct ObservedResponse {
     /// The response is an event stream.
     pub is_stream: bool,
-    /// Number of events, including the last one.
+    /// Number of events of the stream, including the terminal event.
     pub events: u64,
     /// Number of comment lines, such as keep-alives.
     pub comments: u64,
     /// Number of events with generated output.
     pub output_events: u64,
-    /// Tokens in output events that report their exact count.
+    /// Sum of the tokens in output events that report their exact count.
     pub counted_event_tokens: u64,
-    /// Output events that do not report a count.
+    /// Number of output events that do not report a token count.
     pub uncounted_events: u64,
     /// Output tokens: counted where events report counts, else estimated from the number of events.
     /// While the response is open, an event counts as one token; see
     /// [`ObservedResponse::scale_estimated_tokens`].
     pub estimated_tokens: u64,
-    /// Inter-chunk latency: times between output events of a choice as they arrived, without those
-    /// in which the client stalled the stream.
+    /// Inter-chunk latency: times between output events of the same choice, as the events arrived.
+    /// Gaps in which the client stalled the stream are left out.
     pub inter_chunk_latency: OutputGapHistogram,
-    /// Inter-token latency: each gap divided by the tokens that it brought, where they are known.
+    /// Inter-token latency: each gap divided by the number of tokens that arrived at its end, with
+    /// one value per token. Gaps with an unknown number of tokens are left out.
     pub inter_token_latency: OutputGapHistogram,
     /// Tokens per output event, where the event reports its count.
     pub chunk_tokens: ChunkTokensHistogram,
@@ -38,37 +39,39 @@ pub struct ObservedResponse {
     pub has_answer: bool,
     /// The response contains a configured refusal phrase.
     pub has_refusal_phrase: bool,
-    /// The model refused in the field that the API has for refusals.
+    /// The response is a model refusal by the refusal fields or events of its API.
     pub is_refusal: bool,
-    /// Time in which the client did not read what had come.
+    /// Time in which the client did not read data that was ready for it.
     pub write_stall: Duration,
-    /// The part of `write_stall` directly before the last output.
+    /// The part of `write_stall` between the last two outputs.
     pub last_output_write_stall: Duration,
-    /// Stalls of the backend.
+    /// The first stalls of the stream, in which the backend sent no output.
     pub stalls: Vec<Stall>,
     /// Times that the engine reported in the response.
     pub engine_times: Option<EngineTimes>,
-    /// The gateway requested usage in every event.
+    /// The gateway requested continuous usage, and the client did not.
     pub has_continuous_usage: bool,
-    /// The fate of the usage event that the gateway requested. `None`: it requested none.
+    /// How the gateway handled the usage event that it requested. `None`: the gateway requested no
+    /// usage event.
     pub usage_event: Option<UsageEventOutcome>,
     /// Token counts that the engine reported.
     pub usage: Usage,
-    /// Accuracy of the output token count.
+    /// Accuracy of the output token count, set when the response has ended.
     pub usage_source: UsageSource,
     /// Finish reasons by choice index; `None` for a choice that did not finish.
     pub finish_reasons: Vec<Option<FinishReason>>,
     /// An error that the backend reported inside the response.
     pub error: Option<InBandError>,
-    /// The terminal event was seen, or the body was complete.
+    /// The stream had its terminal event, or the body of a response that is not a stream was
+    /// complete.
     pub is_complete: bool,
-    /// Why the response could not be inspected in full. `None`: it could.
+    /// Why the response could not be inspected in full. `None`: the whole response was inspected.
     pub uninspected_reason: Option<UninspectedReason>,
     /// The `id` of the response.
     pub response_id: Option<Box<str>>,
     /// The `model` of the response.
     pub response_model: Option<Box<str>>,
-    /// Beginning of the text, if the text of this request is retained.
+    /// Beginning of the text of the response. `None`: the text of this request is not retained.
     pub text_excerpt: Option<TextExcerpt>,
 }
 
@@ -96,7 +99,7 @@ impl ObservedResponse {
     /// The accuracy of the output token count.
     pub fn token_count_source(&self) -> UsageSource {
         let Usage { input, output, .. } = self.usage;
-        // A count before a failure is not the final one.
+        // A count before a failure is not the final count.
         let is_final = self.is_complete && self.error.is_none();
         match self.output_events {
             _ if output.is_some() && is_final => UsageSource::Exact,
@@ -119,8 +122,9 @@ impl ObservedResponse {
         }
     }
 
-    /// Tokens and output events of a stream whose tokens the engine counted exactly, without a
-    /// final token that had no text. `None` for any other response.
+    /// Number of output tokens and number of output events of a stream. Tokens are the exact count
+    /// of the engine, without a final token that had no text. `None`: the response is not a stream,
+    /// has no output event, or lacks an exact count.
     pub fn exact_tokens_and_output_events(&self) -> Option<(u64, u64)> {
         let is_exact = self.is_stream && self.usage_source == UsageSource::Exact;
         let output = self.usage.output.filter(|_| is_exact && self.output_events > 0)?;

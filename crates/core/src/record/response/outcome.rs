@@ -1,14 +1,14 @@
 //! Classifications of how a request ended and how accurate its record is. Each is a closed set with
 //! one name per value in metrics, logs and spans.
 
-/// The outcome of a request. An exchange that is dropped was cancelled by its client.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The response was complete.
     Ok,
     /// The client disconnected before the response was complete.
     Cancelled,
-    /// The request was at fault: a 4xx status from the backend or the gateway.
+    /// The client caused the error: a 4xx status from the backend or the gateway.
     ClientError,
     /// The gateway rejected the request, for example because no backend had capacity.
     Rejected,
@@ -20,7 +20,8 @@ pub enum Outcome {
     Truncated,
     /// The engine aborted the request although the client was connected.
     Aborted,
-    /// The backend sent nothing before a timeout.
+    /// The backend did not send the response head, the first output or the next output before its
+    /// timeout.
     Timeout,
     /// The gateway shut down before the response was complete.
     Shutdown,
@@ -29,23 +30,24 @@ pub enum Outcome {
 /// How the response of an exchange ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Termination {
-    /// The backend's response ended in the way that HTTP framing demands.
+    /// The backend sent the regular end of the body, as HTTP framing defines it. The stream in the
+    /// body can still lack its terminal event.
     Complete,
     /// The connection to the backend broke.
     UpstreamReset,
     /// The client disconnected first.
     ClientDisconnected,
-    /// The gateway closed the connection of a client that did not read for too long.
+    /// The gateway aborted the response because the client did not read it for too long.
     WriteTimeout,
     /// The gateway answered the request itself.
     LocalReply,
-    /// The gateway aborted a stream whose backend was silent for too long.
+    /// The gateway aborted a stream because the backend sent no output for too long.
     IdleTimeout,
     /// The gateway shut down.
     Shutdown,
 }
 
-/// The party that closed first.
+/// The side that ended the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TerminationInitiator {
     /// The client.
@@ -65,19 +67,19 @@ pub enum UsageSource {
     /// every token.
     Continuous,
     /// Estimated from the number of output events and the tokens that an event of this backend
-    /// usually has. An end without text counts as one token.
+    /// usually has. An end token without text counts as one token.
     Estimated,
     /// There was nothing to count.
     #[default]
     Missing,
 }
 
-/// The fate of the usage event that the gateway requested and the client did not.
+/// How the gateway handled the usage event that it requested and the client did not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageEventOutcome {
-    /// It was removed from the response.
+    /// The gateway removed the usage event from the response.
     Stripped,
-    /// It did not come.
+    /// The backend sent no usage event.
     Missing,
     /// The backend sends usage with every event regardless, so nothing was removed.
     AlwaysSent,
@@ -142,7 +144,7 @@ impl Outcome {
 }
 
 impl Termination {
-    /// The party that closed first.
+    /// The side that ended the response.
     pub const fn initiator(self) -> TerminationInitiator {
         match self {
             Self::ClientDisconnected => TerminationInitiator::Client,

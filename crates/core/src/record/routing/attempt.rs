@@ -11,15 +11,17 @@ pub struct Attempt {
     pub backend: BackendId,
     /// Host and port of the backend.
     pub address: (Arc<str>, u16),
-    /// The kind of its engine, as `gen_ai.provider.name` of the OpenTelemetry GenAI conventions.
+    /// The kind of the backend's engine, as `gen_ai.provider.name` of the OpenTelemetry GenAI
+    /// conventions.
     pub provider: &'static str,
-    /// The gateway's span of the attempt: the parent of the engine's span.
+    /// Id of the gateway's span of the attempt. The engine's span has this span as its parent.
     pub span_id: u64,
     /// When the request was sent.
     pub started: Instant,
-    /// When the attempt failed, or the response ended.
+    /// When the attempt failed, or the response ended. `None`: the attempt has not ended.
     pub ended: Option<Instant>,
-    /// The response status. `None`: there was no response.
+    /// HTTP status of the backend's response to this attempt. `None`: the gateway received no
+    /// response head.
     pub status: Option<u16>,
     /// Why the attempt failed, from a closed set. `None`: it did not fail.
     pub failure: Option<&'static str>,

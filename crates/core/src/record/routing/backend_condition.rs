@@ -2,33 +2,34 @@
 
 use std::time::{Duration, Instant};
 
-/// The load and state that a backend last reported, and their age.
+/// The load and state that a backend last reported, and the age of the report. `None`: the backend
+/// did not report the value.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct BackendCondition {
-    /// Share of its KV cache that requests hold, from 0 to 1.
+    /// Share of the engine's KV cache that requests occupy, from 0 to 1.
     pub kv_usage: Option<f64>,
-    /// Number of requests that run in its engine: the batch.
+    /// Number of requests that run in the engine.
     pub running: Option<u32>,
-    /// Number of requests that wait in its engine.
+    /// Number of requests that wait in the engine.
     pub waiting: Option<u32>,
-    /// Number of preemptions since its start.
+    /// Number of preemptions since the start of the engine.
     pub preemptions: Option<u64>,
-    /// When it last reported requests that wait in its engine.
+    /// When the backend last reported requests that wait in the engine. `None`: it never did.
     pub last_queued_at: Option<Instant>,
-    /// The backend is down.
+    /// The backend is down, so its last report may no longer hold.
     pub is_down: bool,
-    /// Age of the reported load.
+    /// Age of the reported load. `None`: the backend has not been scraped.
     pub age: Option<Duration>,
 }
 
-/// A silence of a stream that exceeded the stall threshold.
+/// A stall: a time without output of a stream that exceeded the stall threshold of the backend.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stall {
-    /// The last output before the silence.
+    /// When the last output before the stall arrived.
     pub last_output_at: Instant,
     /// When the gateway detected the stall.
     pub detected_at: Instant,
-    /// The next output, or the end of the exchange.
+    /// When the next output arrived, or the stream ended. `None`: the stall has not ended.
     pub ended_at: Option<Instant>,
     /// Condition of the backend when the stall was detected.
     pub condition: BackendCondition,
@@ -37,8 +38,8 @@ pub struct Stall {
 /// Mean engine times of the requests that a backend finished recently.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RecentEngineTimes {
-    /// Time from arrival in the engine to being scheduled.
+    /// Mean time from the arrival of a request in the engine to its scheduling. `None`: unknown.
     pub queue: Option<Duration>,
-    /// Time from being scheduled to the first token.
+    /// Mean time from the scheduling of a request to its first token. `None`: unknown.
     pub prefill: Option<Duration>,
 }

@@ -1,8 +1,9 @@
 //! Routing decisions: the loads and predictions of every candidate, the selected candidate, and the
 //! choices of shadow policies.
 //!
-//! A decision is made for every request, so it must be cheap. It stores the input of the policy;
-//! readers compute the predictions from it again. It is shared, never copied.
+//! The gateway makes a decision for every request, so a decision must be cheap. It stores the input
+//! of the policy, and readers compute the predictions from that input again. A decision is shared,
+//! never copied.
 
 use super::backend_condition::BackendCondition;
 use crate::record::BackendId;
@@ -14,9 +15,10 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoutingDecision {
     /// The input of the policy. If there were more than
-    /// [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates, it holds the selected one and those
-    /// of the lowest cost.
+    /// [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates, the context contains the selected
+    /// candidate and the other candidates of the lowest cost.
     routing_context: RoutingContext,
+    /// The choice of the policy. Its index is an index into the recorded candidates.
     selection: PolicyChoice,
     /// The condition of the selected backend at the decision.
     pub backend_condition: BackendCondition,
@@ -28,34 +30,35 @@ pub struct RoutingDecision {
     pub shadow_decisions: Box<[ShadowDecision]>,
 }
 
-/// A backend that could have been selected.
+/// A recorded candidate of a decision, with its predictions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PredictedCandidate<'a> {
     /// Name of the backend.
     pub backend: &'a BackendId,
-    /// Its load and state at the decision, for this prompt.
+    /// The load and state of the backend at the decision, and its values for this prompt.
     pub candidate: &'a Candidate,
     /// Predicted time from sending the request to the first output, in seconds.
     pub ttft: f64,
-    /// The value that `kv_aware` compares: the sum of the terms per unit of weight.
+    /// The value by which `kv_aware` compares candidates: the sum of `terms`, per unit of weight.
     pub cost: f64,
     /// The terms of the cost in seconds.
     pub terms: CostTerms,
 }
 
-/// The choice of a shadow policy: one that is evaluated but does not route.
+/// The choice of a shadow policy. A shadow policy is evaluated, but the request does not follow its
+/// choice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShadowDecision {
-    /// Name of the policy.
+    /// Name of the shadow policy.
     pub policy: &'static str,
-    /// Reason of its choice, from a closed set.
+    /// Reason of the choice, from a closed set.
     pub reason: &'static str,
-    /// The backend that it would have selected.
+    /// The backend that the shadow policy chose.
     pub backend: BackendId,
-    /// Whether that is the selected backend.
+    /// Whether the shadow policy chose the backend that was selected.
     pub is_same: bool,
-    /// Predicted TTFT there minus the predicted TTFT at the selected backend, in seconds. Positive
-    /// if the shadow policy's choice would have been slower.
+    /// Predicted TTFT of the shadow policy's choice minus the predicted TTFT of the selected
+    /// backend, in seconds. Positive if the choice of the shadow policy would have been slower.
     pub regret: f64,
 }
 
@@ -90,7 +93,7 @@ impl RoutingDecision {
         }
     }
 
-    /// The name of the policy.
+    /// The name of the policy that selected the backend.
     pub const fn policy(&self) -> &'static str {
         self.routing_context.policy().name()
     }
@@ -141,7 +144,7 @@ impl RoutingDecision {
 // === impl PredictedCandidate, ShadowDecision ===
 
 impl PredictedCandidate<'_> {
-    /// Whether both are the same backend.
+    /// Whether both candidates are the same backend.
     pub const fn is_same_backend(&self, other: &Self) -> bool {
         self.candidate.position == other.candidate.position
     }

@@ -18,35 +18,44 @@ fn differences_between_backends_are_reported() {
         other("c", &adapter, "0.32.0"),
     ]));
     let fleet_findings = findings_of(&findings, "fleet");
-    let seen: Vec<&str> =
+    let observations: Vec<&str> =
         fleet_findings.iter().map(|finding| finding.observation.as_str()).collect();
-    assert_eq!(seen.len(), 3, "{findings:#?}");
-    assert!(seen.contains(&"max_model_len of tiny differs: 2048 (a, c), 4096 (b)"), "{seen:?}");
-    assert!(seen.iter().any(|seen| seen.contains("0.32.0 (a, c), 0.33.0 (b)")), "{seen:?}");
-    assert!(seen.iter().any(|seen| seen.contains("sql is on 1 of 3")), "{seen:?}");
+    assert_eq!(observations.len(), 3, "{findings:#?}");
+    assert!(
+        observations.contains(&"max_model_len of tiny differs: 2048 (a, c), 4096 (b)"),
+        "{observations:?}"
+    );
+    assert!(
+        observations.iter().any(|text| text.contains("0.32.0 (a, c), 0.33.0 (b)")),
+        "{observations:?}"
+    );
+    assert!(observations.iter().any(|text| text.contains("sql is on 1 of 3")), "{observations:?}");
     let same = examine(&facts(vec![backend("a"), backend("b")]));
     assert!(findings_of(&same, "fleet").is_empty());
-    assert_eq!(one(&same, "queue_limit").backends, ["a", "b"], "one finding for both");
-    assert_eq!(one(&examine(&facts(Vec::new())), "fleet").severity, FindingSeverity::Error);
+    assert_eq!(only_finding(&same, "queue_limit").backends, ["a", "b"], "one finding for both");
+    assert_eq!(
+        only_finding(&examine(&facts(Vec::new())), "fleet").severity,
+        FindingSeverity::Error
+    );
 }
 
 #[test]
 fn conflicts_of_the_configuration_with_itself_and_with_backends_are_reported() {
     let models = vec![model("gpt", "large", None), model("small", "tiny", None)];
     let named = GatewaySettings { models, ..GatewaySettings::default() };
-    let findings = configured(named, vec![backend("a")]);
+    let findings = findings_with_config(named, vec![backend("a")]);
     assert!(
-        one(&findings, "named_models").observation.contains("gpt leads to large"),
+        only_finding(&findings, "named_models").observation.contains("gpt leads to large"),
         "{findings:#?}"
     );
     let models = vec![model("gpt", "tiny", Some(&["b"]))];
     let elsewhere = GatewaySettings { models, ..GatewaySettings::default() };
     assert!(
-        one(&configured(elsewhere, vec![backend("a")]), "named_models")
+        only_finding(&findings_with_config(elsewhere, vec![backend("a")]), "named_models")
             .observation
             .contains("none of b")
     );
-    let open = configured(
+    let open = findings_with_config(
         GatewaySettings {
             listen: "0.0.0.0:8080".parse().unwrap(),
             admin: "0.0.0.0:9090".parse().unwrap(),
@@ -55,7 +64,7 @@ fn conflicts_of_the_configuration_with_itself_and_with_backends_are_reported() {
         vec![backend("a")],
     );
     assert_eq!(findings_of(&open, "open_ports").len(), 2, "{open:#?}");
-    let closed = configured(
+    let closed = findings_with_config(
         GatewaySettings {
             backends: vec![ConfiguredBackend {
                 id: "h:1".to_owned(),
@@ -66,7 +75,7 @@ fn conflicts_of_the_configuration_with_itself_and_with_backends_are_reported() {
         },
         Vec::new(),
     );
-    assert_eq!(one(&closed, "open_ports").severity, FindingSeverity::Note);
+    assert_eq!(only_finding(&closed, "open_ports").severity, FindingSeverity::Note);
 }
 
 #[test]
@@ -94,7 +103,7 @@ fn the_states_of_a_gateway_and_a_collector_are_reported() {
     let findings = examine(&facts);
     assert_eq!(findings_of(&findings, "gateway").len(), 5, "{findings:#?}");
     assert_eq!(
-        one(&findings, "reachable").severity,
+        only_finding(&findings, "reachable").severity,
         FindingSeverity::Note,
         "the gateway reaches it"
     );
@@ -103,7 +112,13 @@ fn the_states_of_a_gateway_and_a_collector_are_reported() {
         ..DoctorFacts::default()
     };
     let findings = examine(&refused);
-    assert!(one(&findings, "gateway").remedy.as_ref().unwrap().contains("TOKENWEIR_ADMIN_TOKEN"));
+    assert!(
+        only_finding(&findings, "gateway")
+            .remedy
+            .as_ref()
+            .unwrap()
+            .contains("TOKENWEIR_ADMIN_TOKEN")
+    );
     let collector = |problem: Option<&str>| DoctorFacts {
         collector: Some(CollectorFacts {
             endpoint: "http://c:4317".into(),
@@ -114,8 +129,8 @@ fn the_states_of_a_gateway_and_a_collector_are_reported() {
         ..DoctorFacts::default()
     };
     assert_eq!(
-        one(&examine(&collector(Some("refused"))), "traces").severity,
+        only_finding(&examine(&collector(Some("refused"))), "traces").severity,
         FindingSeverity::Error
     );
-    assert_eq!(one(&examine(&collector(None)), "traces").severity, FindingSeverity::Note);
+    assert_eq!(only_finding(&examine(&collector(None)), "traces").severity, FindingSeverity::Note);
 }

@@ -1,4 +1,5 @@
-//! Tests of all checks with recorded responses of a real vLLM, unchanged and with one change each.
+//! Tests of all checks with recorded responses of a real vLLM server. Each test changes a response
+//! of a healthy backend.
 
 mod backends;
 mod fleet;
@@ -27,10 +28,10 @@ const NO_STATS: &str =
 const BEFORE_0_9: &str = include_str!("../../../../../tests/pages/vllm_before_0_9.txt");
 const MODELS: &str =
     r#"{"data":[{"id":"tiny","owned_by":"vllm","max_model_len":2048,"parent":null}]}"#;
-/// The `Date` header that vLLM 0.32 sent.
+/// The `Date` header in the responses.
 const DATE: &str = "Fri, 20 Nov 2026 16:19:34 GMT";
 
-fn noon() -> SystemTime {
+fn date_header_time() -> SystemTime {
     httpdate::parse_http_date(DATE).unwrap()
 }
 
@@ -43,7 +44,7 @@ fn answer(status: u16, body: &str) -> GatheredResponse {
         status: StatusCode::from_u16(status).unwrap(),
         headers,
         body: Bytes::copy_from_slice(body.as_bytes()),
-        clock: [noon(); 2],
+        clock: [date_header_time(); 2],
         took: Duration::from_millis(2),
     }
 }
@@ -82,7 +83,7 @@ fn backend(id: &str) -> BackendFacts {
 const STREAM: &str =
     include_str!("../../../../../tests/wire/python/per-request-metrics-stream.http");
 
-/// The probe of a recorded stream whose events arrive `gap` after one another.
+/// The probe of a recorded stream, with a time of `gap` between two events.
 fn probe(recording: &str, gap: Duration) -> StreamProbe {
     let mut observer = ResponseObserver::new(Api::Chat);
     observer.on_head("text/event-stream", false);
@@ -110,8 +111,8 @@ fn facts(backends: Vec<BackendFacts>) -> DoctorFacts {
     DoctorFacts { backends, ..DoctorFacts::default() }
 }
 
-/// The findings about one backend that differs from a healthy one by `change`.
-fn found(change: impl FnOnce(&mut BackendFacts)) -> Vec<Finding> {
+/// The findings about a healthy backend that `change` has modified.
+fn findings_after(change: impl FnOnce(&mut BackendFacts)) -> Vec<Finding> {
     let mut backend = backend("a");
     change(&mut backend);
     examine(&facts(vec![backend]))
@@ -122,14 +123,14 @@ fn findings_of<'a>(findings: &'a [Finding], check: &str) -> Vec<&'a Finding> {
     findings.iter().filter(|finding| finding.check == check).collect()
 }
 
-/// The only finding of one check.
-fn one<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
+/// The finding of a check that has exactly one finding.
+fn only_finding<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
     let selected = findings_of(findings, check);
     assert_eq!(selected.len(), 1, "{check}: {findings:#?}");
     selected[0]
 }
 
-fn worst(findings: &[Finding]) -> Option<FindingSeverity> {
+fn highest_severity(findings: &[Finding]) -> Option<FindingSeverity> {
     findings.iter().map(|finding| finding.severity).max()
 }
 
@@ -142,6 +143,6 @@ fn model(name: &str, served_as: &str, backends: Option<&[&str]>) -> ConfiguredMo
     }
 }
 
-fn configured(config: GatewaySettings, backends: Vec<BackendFacts>) -> Vec<Finding> {
+fn findings_with_config(config: GatewaySettings, backends: Vec<BackendFacts>) -> Vec<Finding> {
     examine(&DoctorFacts { config, is_configured: true, backends, ..DoctorFacts::default() })
 }

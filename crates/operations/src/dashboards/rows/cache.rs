@@ -1,4 +1,4 @@
-//! The row of cache efficiency: KV usage, preemptions and prefix hits.
+//! The dashboard row about the KV cache: KV usage, preemptions and prefix cache hits.
 
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
@@ -15,14 +15,17 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Share of each backend's KV cache that requests occupy. High usage without \
                  preemptions and without a queue is efficient.",
             )
-            .asks(gauge_by(metrics, "backend", "tokenweir_backend_kv_usage_ratio"), "{{backend}}")
-            .bad(Thresholds::Above(0.9, 0.97)),
+            .with_query(
+                gauge_by(metrics, "backend", "tokenweir_backend_kv_usage_ratio"),
+                "{{backend}}",
+            )
+            .with_thresholds(Thresholds::Above(0.9, 0.97)),
             Panel::lines(
                 "Preemptions",
                 "short",
                 "Requests per second that lost their KV blocks and are computed again. Good: 0.",
             )
-            .asks(
+            .with_query(
                 rate_by(metrics, "backend", "tokenweir_backend_preemptions_total", ""),
                 "{{backend}}",
             ),
@@ -32,7 +35,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Share of prompt tokens that each engine found in its cache. Chats with long \
                  histories reach 60 % and more; single questions are near 0.",
             )
-            .asks(
+            .with_query(
                 format!(
                     "{}\n/ {}",
                     rate_by(metrics, "backend", "vllm:prefix_cache_hits_total", ""),
@@ -47,11 +50,11 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                  engine reported. Equal lines are good. Only for responses that report cached \
                  tokens (vLLM's --enable-prompt-tokens-details).",
             )
-            .asks(
+            .with_query(
                 rate_by(metrics, "backend", "tokenweir_cached_tokens_predicted_total", ""),
                 "{{backend}} predicted",
             )
-            .asks(
+            .with_query(
                 rate_by(metrics, "backend", "tokenweir_cached_tokens_reported_total", ""),
                 "{{backend}} reported",
             ),
@@ -61,7 +64,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Learned share of each cache in which prefixes are retained. It falls when running \
                  requests need the blocks.",
             )
-            .asks(
+            .with_query(
                 gauge_by(metrics, "backend", "tokenweir_backend_prefix_retention_ratio"),
                 "{{backend}}",
             ),
@@ -71,7 +74,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Prompt tokens per second that each backend computes, learned from its first \
                  outputs. A backend that is slower than equal ones has a problem.",
             )
-            .asks(
+            .with_query(
                 gauge_by(metrics, "backend", "tokenweir_backend_prefill_tokens_per_second"),
                 "{{backend}}",
             ),

@@ -1,4 +1,4 @@
-//! The row of the diagnosis: verdicts and undetermined rules over time.
+//! The dashboard rows about the diagnosis: verdicts, and rules that cannot be evaluated, over time.
 
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
@@ -17,8 +17,8 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "A bar for each verdict, from its begin to its end. Good: an empty panel, if no \
                  rule is undetermined. `tokenweir diagnose` shows the evidence and the remedy.",
             )
-            .asks(format!("{verdicts} == 1"), "{{backend}} {{verdict}}")
-            .wide(16),
+            .with_query(format!("{verdicts} == 1"), "{{backend}} {{verdict}}")
+            .with_width(16),
             Panel::lines(
                 "Undetermined rules",
                 "none",
@@ -26,7 +26,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                  where a backend does not report all metrics; many do in the first minutes of a \
                  gateway.",
             )
-            .asks(
+            .with_query(
                 format!(
                     "count by (backend) (\n  \
                            {verdicts}\n  \
@@ -39,7 +39,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     }
 }
 
-/// The row of the diagnosis for one backend: all rules with their states.
+/// The row for the dashboard of one backend: the state of each diagnosis rule over time.
 pub(in crate::dashboards) fn build_backend_row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
         title: "Diagnosis",
@@ -49,9 +49,9 @@ pub(in crate::dashboards) fn build_backend_row(metrics: &MetricCatalogue) -> Das
                 "All rules for this backend. Good: no bar shows `found`; rules without data are \
                  `undetermined`. `tokenweir diagnose` shows the evidence and the remedy.",
             )
-            .asks(gauge_by(metrics, "verdict", DIAGNOSIS_METRIC), "{{verdict}}")
-            .wide(24)
-            .tall(12),
+            .with_query(gauge_by(metrics, "verdict", DIAGNOSIS_METRIC), "{{verdict}}")
+            .with_width(24)
+            .with_height(12),
         ],
     }
 }

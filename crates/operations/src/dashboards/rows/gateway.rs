@@ -1,4 +1,5 @@
-//! The row about the gateway itself: its overhead, its resources, and what it rejects or drops.
+//! The dashboard row about the gateway itself: its overhead, its resources, rejected requests and
+//! dropped records.
 
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
@@ -15,15 +16,15 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Time of the gateway itself, from the end of the request body to handing the \
                  request to a connection. Good: far below 1 ms.",
             )
-            .asks(quantile(metrics, 0.5, "tokenweir_gateway_overhead_seconds", ""), "p50")
-            .asks(quantile(metrics, 0.99, "tokenweir_gateway_overhead_seconds", ""), "p99")
-            .bad(Thresholds::Above(0.005, 0.01)),
-            Panel::lines("CPU", "none", "CPU cores in use.").asks(
+            .with_query(quantile(metrics, 0.5, "tokenweir_gateway_overhead_seconds", ""), "p50")
+            .with_query(quantile(metrics, 0.99, "tokenweir_gateway_overhead_seconds", ""), "p99")
+            .with_thresholds(Thresholds::Above(0.005, 0.01)),
+            Panel::lines("CPU", "none", "CPU cores in use.").with_query(
                 rate_by(metrics, "instance", "process_cpu_seconds_total", "job=\"tokenweir\""),
                 "{{instance}}",
             ),
             Panel::lines("Memory", "bytes", "Resident memory. It follows the requests in flight.")
-                .asks(
+                .with_query(
                     "sum by (instance) (process_resident_memory_bytes{job=\"tokenweir\"})",
                     "{{instance}}",
                 ),
@@ -32,14 +33,14 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "short",
                 "Requests between their first and their last byte.",
             )
-            .asks("sum by (instance) (tokenweir_requests_in_flight)", "{{instance}}"),
+            .with_query("sum by (instance) (tokenweir_requests_in_flight)", "{{instance}}"),
             Panel::stacked(
                 "Rejected requests",
                 "reqps",
                 "Requests per second that the gateway answered itself with an error \
                  (`x-gateway-error`), by reason.",
             )
-            .asks(
+            .with_query(
                 rate_by(metrics, "reason", "tokenweir_requests_rejected_total", ""),
                 "{{reason}}",
             ),
@@ -49,7 +50,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Failed attempts per second to serve a request on a backend. After a successful \
                  failover, the client is not affected.",
             )
-            .asks(
+            .with_query(
                 rate_by(metrics, "backend, result", "tokenweir_attempts_total", "result!=\"ok\""),
                 "{{backend}} {{result}}",
             ),
@@ -58,7 +59,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "short",
                 "Metrics pages per second that could not be used. Good: 0.",
             )
-            .asks(
+            .with_query(
                 rate_by(metrics, "backend, kind", "tokenweir_scrape_errors_total", ""),
                 "{{backend}} {{kind}}",
             ),
@@ -67,7 +68,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "s",
                 "Time to fetch the metrics page of a backend.",
             )
-            .asks(
+            .with_query(
                 quantile_by(metrics, 0.95, "le, backend", "tokenweir_scrape_duration_seconds", ""),
                 "{{backend}}",
             ),
@@ -77,14 +78,14 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Spans per second, by result. `exported` follows `queued`; the difference is \
                  dropped.",
             )
-            .asks(rate_by(metrics, "result", "tokenweir_otel_spans_total", ""), "{{result}}"),
+            .with_query(rate_by(metrics, "result", "tokenweir_otel_spans_total", ""), "{{result}}"),
             Panel::lines(
                 "Uninspected responses",
                 "reqps",
                 "Responses per second that were forwarded without inspection. They are missing in \
                  the other panels. Good: 0.",
             )
-            .asks(
+            .with_query(
                 rate_by(metrics, "reason", "tokenweir_uninspected_responses_total", ""),
                 "{{reason}}",
             ),
@@ -94,13 +95,16 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Time in which data was ready and the client did not read it. It is never part of \
                  the latencies above.",
             )
-            .asks(quantile(metrics, 0.95, "tokenweir_client_write_stall_seconds", ""), "p95"),
+            .with_query(quantile(metrics, 0.95, "tokenweir_client_write_stall_seconds", ""), "p95"),
             Panel::lines(
                 "Trace capture records",
                 "short",
                 "Records per second, by result. Records are dropped if the disk is too slow.",
             )
-            .asks(rate_by(metrics, "result", "tokenweir_capture_records_total", ""), "{{result}}"),
+            .with_query(
+                rate_by(metrics, "result", "tokenweir_capture_records_total", ""),
+                "{{result}}",
+            ),
         ],
     }
 }

@@ -1,11 +1,11 @@
-//! The row of golden signals: whether clients are served well.
+//! The dashboard row of the golden signals, which show whether clients are served well.
 
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
 use crate::dashboards::panel::{Panel, Thresholds};
 use crate::dashboards::query::{filtered_metric, gauge_by, quantile, rate, share, total_rate};
 
-/// Outcomes that are failures of backends.
+/// The label matcher of the outcomes that are failures of backends.
 pub(super) const FAILED_OUTCOMES: &str =
     "outcome=~\"upstream_error|stream_error|truncated|aborted|timeout\"";
 
@@ -19,29 +19,32 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "95 of 100 streams have their first output within this time. Below 1 s a chat \
                  feels quick.",
             )
-            .asks(quantile(metrics, 0.95, "gen_ai_server_time_to_first_token_seconds", ""), "p95")
-            .bad(Thresholds::Above(1.0, 2.0)),
+            .with_query(
+                quantile(metrics, 0.95, "gen_ai_server_time_to_first_token_seconds", ""),
+                "p95",
+            )
+            .with_thresholds(Thresholds::Above(1.0, 2.0)),
             Panel::stat(
                 "KV usage, maximum",
                 "percentunit",
                 "KV usage of the fullest backend. High usage is efficient until requests wait or \
                  are preempted: then see Cache efficiency.",
             )
-            .asks(
+            .with_query(
                 format!(
                     "max({})",
                     gauge_by(metrics, "backend", "tokenweir_backend_kv_usage_ratio")
                 ),
                 "fullest",
             )
-            .bad(Thresholds::Above(0.9, 0.97)),
+            .with_thresholds(Thresholds::Above(0.9, 0.97)),
             Panel::stat(
                 "Queue depth",
                 "short",
                 "Requests that wait in the gateway and in all engines. Good: near zero; a few that \
                  come and go are harmless.",
             )
-            .asks(
+            .with_query(
                 format!(
                     "sum({})\n+ sum({})",
                     filtered_metric(metrics, "tokenweir_queue_requests", ""),
@@ -49,33 +52,33 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 ),
                 "waiting",
             )
-            .bad(Thresholds::Above(10.0, 50.0)),
+            .with_thresholds(Thresholds::Above(10.0, 50.0)),
             Panel::stat(
                 "Time between outputs p95",
                 "s",
                 "Gaps between two outputs of a stream. Below 50 ms text flows; above 200 ms it is \
                  slower than people read.",
             )
-            .asks(quantile(metrics, 0.95, "tokenweir_inter_chunk_latency_seconds", ""), "p95")
-            .bad(Thresholds::Above(0.1, 0.2)),
+            .with_query(quantile(metrics, 0.95, "tokenweir_inter_chunk_latency_seconds", ""), "p95")
+            .with_thresholds(Thresholds::Above(0.1, 0.2)),
             Panel::stat("Requests", "reqps", "Ended requests per second, with any outcome.")
-                .asks(total_rate(metrics, "tokenweir_requests_total", ""), "requests"),
+                .with_query(total_rate(metrics, "tokenweir_requests_total", ""), "requests"),
             Panel::stat(
                 "Failed requests",
                 "percentunit",
                 "Share of requests that a backend failed: errors, incomplete streams, no response. \
                  Good: 0.",
             )
-            .asks(
+            .with_query(
                 share(
                     &total_rate(metrics, "tokenweir_requests_total", FAILED_OUTCOMES),
                     &total_rate(metrics, "tokenweir_requests_total", ""),
                 ),
                 "failed",
             )
-            .bad(Thresholds::Above(0.01, 0.05)),
+            .with_thresholds(Thresholds::Above(0.01, 0.05)),
             Panel::stat("Output tokens", "short", "Output tokens per second of all backends.")
-                .asks(
+                .with_query(
                     format!(
                         "{}\n+ sum({})",
                         total_rate(metrics, "tokenweir_tokens_total", "type=\"output\""),
@@ -84,11 +87,11 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                     "tokens/s",
                 ),
             Panel::stat("Backends up", "percentunit", "Share of the backends that are available.")
-                .asks(
+                .with_query(
                     format!("avg({})", gauge_by(metrics, "backend", "tokenweir_backend_up")),
                     "up",
                 )
-                .bad(Thresholds::Below(1.0, 0.5)),
+                .with_thresholds(Thresholds::Below(1.0, 0.5)),
         ],
     }
 }

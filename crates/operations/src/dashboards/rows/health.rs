@@ -1,4 +1,4 @@
-//! The row of system health: requests, their outcomes and their tokens.
+//! The dashboard row of system health: requests, their outcomes and their tokens.
 
 use super::golden_signals::FAILED_OUTCOMES;
 use crate::catalogue::MetricCatalogue;
@@ -15,13 +15,13 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "reqps",
                 "Ended requests per second. Good: almost all are `ok`.",
             )
-            .asks(rate_by(metrics, "outcome", "tokenweir_requests_total", ""), "{{outcome}}"),
+            .with_query(rate_by(metrics, "outcome", "tokenweir_requests_total", ""), "{{outcome}}"),
             Panel::lines(
                 "Requests failed by a backend",
                 "reqps",
                 "Failed requests per second, by outcome. Good: an empty panel.",
             )
-            .asks(
+            .with_query(
                 rate_by(metrics, "outcome", "tokenweir_requests_total", FAILED_OUTCOMES),
                 "{{outcome}}",
             ),
@@ -32,14 +32,17 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                  `prefill` the response was too slow; in `decode` the user stopped it, or a client \
                  timeout ended it.",
             )
-            .asks(rate_by(metrics, "phase", "tokenweir_client_disconnects_total", ""), "{{phase}}"),
+            .with_query(
+                rate_by(metrics, "phase", "tokenweir_client_disconnects_total", ""),
+                "{{phase}}",
+            ),
             Panel::stacked(
                 "Tokens",
                 "short",
                 "Tokens per second. Cached tokens are part of the input, reasoning is part of the \
                  output.",
             )
-            .asks(
+            .with_query(
                 rate_by(metrics, "type", "tokenweir_tokens_total", "type=~\"input|output\""),
                 "{{type}}",
             ),
@@ -49,22 +52,28 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Choices per second, by finish reason. `stop` and `tool_calls` are complete \
                  outputs. A high rate of `length` means that limits cut outputs.",
             )
-            .asks(rate_by(metrics, "reason", "tokenweir_finish_reasons_total", ""), "{{reason}}"),
+            .with_query(
+                rate_by(metrics, "reason", "tokenweir_finish_reasons_total", ""),
+                "{{reason}}",
+            ),
             Panel::lines(
                 "Wasted tokens",
                 "short",
                 "Output tokens per second of responses that no client received completely.",
             )
-            .asks(rate_by(metrics, "reason", "tokenweir_wasted_tokens_total", ""), "{{reason}}"),
+            .with_query(
+                rate_by(metrics, "reason", "tokenweir_wasted_tokens_total", ""),
+                "{{reason}}",
+            ),
             Panel::lines("Backends up", "none", "1 while the backend is available.")
-                .asks(gauge_by(metrics, "backend", "tokenweir_backend_up"), "{{backend}}")
-                .bad(Thresholds::Below(1.0, 1.0)),
+                .with_query(gauge_by(metrics, "backend", "tokenweir_backend_up"), "{{backend}}")
+                .with_thresholds(Thresholds::Below(1.0, 1.0)),
             Panel::lines(
                 "Stalled streams",
                 "short",
                 "Streams without output for much longer than usual, now. Good: 0.",
             )
-            .asks(
+            .with_query(
                 format!(
                     "sum by (backend) ({})",
                     filtered_metric(metrics, "tokenweir_streams_stalled", "")
@@ -77,7 +86,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Terminations per second. They are more exact than outcomes: `truncated_cut` is a \
                  backend that died, `upstream_abort` an engine that aborted the request.",
             )
-            .asks(
+            .with_query(
                 rate_by(
                     metrics,
                     "termination",

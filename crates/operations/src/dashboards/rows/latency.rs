@@ -1,4 +1,5 @@
-//! The row of latency: distributions, and the phases of the time.
+//! The dashboard row of latency: distributions of latencies, and the phases of the time of
+//! requests.
 
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
@@ -19,7 +20,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                  The dots are exemplars, which open traces.",
             )
             .quantiles(metrics, TTFT_METRIC)
-            .bad(Thresholds::Above(1.0, 2.0)),
+            .with_thresholds(Thresholds::Above(1.0, 2.0)),
             Panel::lines(
                 "Time between outputs",
                 "s",
@@ -27,7 +28,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                  the p95 means preemptions or long prompts in the batch.",
             )
             .quantiles(metrics, "tokenweir_inter_chunk_latency_seconds")
-            .bad(Thresholds::Above(0.1, 0.2)),
+            .with_thresholds(Thresholds::Above(0.1, 0.2)),
             Panel::lines(
                 "Time per output token (TPOT)",
                 "s",
@@ -35,7 +36,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                  tokens per second of one stream.",
             )
             .quantiles(metrics, "gen_ai_server_time_per_output_token_seconds")
-            .bad(Thresholds::Above(0.1, 0.2)),
+            .with_thresholds(Thresholds::Above(0.1, 0.2)),
             Panel::heatmap(
                 metrics,
                 "Time to first token, distribution",
@@ -44,7 +45,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                  is an exemplar, which opens its trace.",
                 TTFT_METRIC,
             )
-            .wide(12),
+            .with_width(12),
             Panel::heatmap(
                 metrics,
                 "Request duration, distribution",
@@ -53,7 +54,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                  most of it.",
                 DURATION_METRIC,
             )
-            .wide(12),
+            .with_width(12),
             Panel::lines(
                 "Request duration (E2E)",
                 "s",
@@ -61,23 +62,25 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                  text. Compare it with the length of responses.",
             )
             .quantiles(metrics, DURATION_METRIC),
-            Panel::lines("TTFT p95 by model", "s", "Shows which model is slow.").asks(
+            Panel::lines("TTFT p95 by model", "s", "Shows which model is slow.").with_query(
                 quantile_by(metrics, 0.95, "le, gen_ai_request_model", TTFT_METRIC, ""),
                 "{{gen_ai_request_model}}",
             ),
-            Panel::lines("TTFT p95 by backend", "s", "Shows which backend is slow.")
-                .asks(quantile_by(metrics, 0.95, "le, backend", TTFT_METRIC, ""), "{{backend}}"),
+            Panel::lines("TTFT p95 by backend", "s", "Shows which backend is slow.").with_query(
+                quantile_by(metrics, 0.95, "le, backend", TTFT_METRIC, ""),
+                "{{backend}}",
+            ),
             Panel::stacked(
                 "Phases of the time to first token",
                 "s",
                 "Mean time of the phases before the first output. Queues: too little capacity. \
                  Prefill: long or uncached prompts. Network: between gateway and engine.",
             )
-            .asks(
+            .with_query(
                 mean_by(metrics, "phase", "tokenweir_phase_seconds", "phase!=\"decode\""),
                 "{{phase}}",
             )
-            .wide(12),
+            .with_width(12),
             Panel::lines(
                 "Milestones of a stream, p95",
                 "s",
@@ -85,21 +88,21 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                  not reasoning. Reasoning models have an early first event and a late first \
                  answer.",
             )
-            .asks(
+            .with_query(
                 quantile(metrics, 0.95, "tokenweir_time_to_response_headers_seconds", ""),
                 "headers",
             )
-            .asks(
+            .with_query(
                 quantile(metrics, 0.95, "tokenweir_time_to_first_event_seconds", ""),
                 "first \
                                                                                          event",
             )
-            .asks(
+            .with_query(
                 quantile(metrics, 0.95, "tokenweir_time_to_first_answer_seconds", ""),
                 "first \
                                                                                           answer",
             )
-            .wide(12),
+            .with_width(12),
         ],
     }
 }

@@ -1,4 +1,4 @@
-//! The rows of dashboards, one file each.
+//! The rows of the dashboards. Each file defines one row.
 
 mod cache;
 mod diagnosis;
@@ -15,7 +15,8 @@ use super::grid::DashboardRow;
 use crate::catalogue::MetricCatalogue;
 pub(super) use diagnosis::build_backend_row;
 
-/// The rows of the main dashboard: the golden signals, followed by rows for the causes.
+/// The rows of the main dashboard. The golden signals show whether clients are served well, and the
+/// other rows show the causes if they are not.
 pub(super) fn overview_rows(metrics: &MetricCatalogue) -> Vec<DashboardRow> {
     vec![
         golden_signals::row(metrics),

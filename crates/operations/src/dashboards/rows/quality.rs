@@ -1,4 +1,5 @@
-//! The row of quality: changes of responses. Empty without `quality.enabled`.
+//! The dashboard row of quality: changes of the content of responses. Its panels are empty without
+//! `quality.enabled`.
 
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
@@ -18,28 +19,34 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Mean output tokens of complete responses, recent window ÷ baseline window. Good: \
                  near 1. A step is a change of the model, of prompts or of limits.",
             )
-            .asks(mean("tokenweir_quality_output_drift_ratio", ""), "{{gen_ai_request_model}}")
-            .bad(Thresholds::Outside(0.67, 1.5))
-            .wide(6),
+            .with_query(
+                mean("tokenweir_quality_output_drift_ratio", ""),
+                "{{gen_ai_request_model}}",
+            )
+            .with_thresholds(Thresholds::Outside(0.67, 1.5))
+            .with_width(6),
             Panel::lines(
                 "Model refusals",
                 "percentunit",
                 "Share of responses that refuse, recent and baseline.",
             )
-            .asks(mean(refusals, recent), "{{gen_ai_request_model}}")
-            .asks(mean(refusals, baseline), "{{gen_ai_request_model}} baseline")
-            .wide(6),
+            .with_query(mean(refusals, recent), "{{gen_ai_request_model}}")
+            .with_query(mean(refusals, baseline), "{{gen_ai_request_model}} baseline")
+            .with_width(6),
             Panel::lines("Score of the judge", "percentunit", "Mean score, recent and baseline.")
-                .asks(mean(scores, recent), "{{gen_ai_request_model}}")
-                .asks(mean(scores, baseline), "{{gen_ai_request_model}} baseline")
-                .wide(6),
+                .with_query(mean(scores, recent), "{{gen_ai_request_model}}")
+                .with_query(mean(scores, baseline), "{{gen_ai_request_model}} baseline")
+                .with_width(6),
             Panel::stacked(
                 "Sampled responses",
                 "short",
                 "Sampled responses per second for the file and the judge, by result. Good: `done`.",
             )
-            .asks(rate_by(metrics, "result", "tokenweir_quality_samples_total", ""), "{{result}}")
-            .wide(6),
+            .with_query(
+                rate_by(metrics, "result", "tokenweir_quality_samples_total", ""),
+                "{{result}}",
+            )
+            .with_width(6),
         ],
     }
 }

@@ -1,4 +1,4 @@
-//! The row of queues and scheduling: waiting requests and waiting times.
+//! The dashboard row of queues and scheduling: waiting requests and waiting times.
 
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
@@ -15,14 +15,17 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Requests in the queue of each engine. Good: near 0, because these requests can no \
                  longer go to another backend.",
             )
-            .asks(gauge_by(metrics, "backend", "tokenweir_backend_waiting_requests"), "{{backend}}")
-            .bad(Thresholds::Above(8.0, 16.0)),
+            .with_query(
+                gauge_by(metrics, "backend", "tokenweir_backend_waiting_requests"),
+                "{{backend}}",
+            )
+            .with_thresholds(Thresholds::Above(8.0, 16.0)),
             Panel::stacked(
                 "Running in engines",
                 "short",
                 "Requests in the batch of each engine. Equal backends should have equal values.",
             )
-            .asks(
+            .with_query(
                 gauge_by(metrics, "backend", "tokenweir_backend_running_requests"),
                 "{{backend}}",
             ),
@@ -32,7 +35,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Requests in the admission queue, by class. They wait because every backend is \
                  full; the first backend with capacity takes the next one.",
             )
-            .asks(
+            .with_query(
                 format!(
                     "sum by (class) ({})",
                     filtered_metric(metrics, "tokenweir_queue_requests", "")
@@ -40,19 +43,19 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "{{class}}",
             ),
             Panel::lines("Waiting time in the gateway", "s", "For requests that had to wait.")
-                .asks(quantile(metrics, 0.5, "tokenweir_queue_wait_seconds", ""), "p50")
-                .asks(quantile(metrics, 0.95, "tokenweir_queue_wait_seconds", ""), "p95")
-                .bad(Thresholds::Above(5.0, 15.0)),
+                .with_query(quantile(metrics, 0.5, "tokenweir_queue_wait_seconds", ""), "p50")
+                .with_query(quantile(metrics, 0.95, "tokenweir_queue_wait_seconds", ""), "p95")
+                .with_thresholds(Thresholds::Above(5.0, 15.0)),
             Panel::lines(
                 "Waiting time in engines, mean",
                 "s",
                 "For streams, as reported by the engine or estimated from its histograms.",
             )
-            .asks(
+            .with_query(
                 mean_by(metrics, "backend", "tokenweir_phase_seconds", "phase=\"queue\""),
                 "{{backend}}",
             )
-            .bad(Thresholds::Above(0.5, 1.0)),
+            .with_thresholds(Thresholds::Above(0.5, 1.0)),
             Panel::stacked(
                 "Shed requests",
                 "reqps",
@@ -60,7 +63,10 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                  class or a smaller tenant took the place in the queue. `queue_timeout`: the \
                  request waited too long.",
             )
-            .asks(rate_by(metrics, "reason", "tokenweir_requests_shed_total", ""), "{{reason}}"),
+            .with_query(
+                rate_by(metrics, "reason", "tokenweir_requests_shed_total", ""),
+                "{{reason}}",
+            ),
         ],
     }
 }

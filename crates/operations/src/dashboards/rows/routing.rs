@@ -1,4 +1,4 @@
-//! The row of routing: decisions, and the accuracy of predictions.
+//! The dashboard row of routing: decisions of the policy, and the accuracy of its predictions.
 
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
@@ -15,7 +15,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Routing decisions per second. Equal backends get equal shares, unless prefixes or \
                  sessions bind requests to a backend.",
             )
-            .asks(
+            .with_query(
                 rate_by(metrics, "backend", "tokenweir_routing_decisions_total", ""),
                 "{{backend}}",
             ),
@@ -24,7 +24,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "reqps",
                 "Routing decisions per second, by the reason for the choice.",
             )
-            .asks(
+            .with_query(
                 rate_by(metrics, "reason", "tokenweir_routing_decisions_total", ""),
                 "{{reason}}",
             ),
@@ -33,7 +33,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "short",
                 "Requests of the gateways at each backend.",
             )
-            .asks(
+            .with_query(
                 format!(
                     "sum by (backend) ({})",
                     filtered_metric(metrics, "tokenweir_backend_requests_in_flight", "")
@@ -46,35 +46,41 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Absolute difference of the predicted and the actual time to first output. Compare \
                  it with TTFT.",
             )
-            .asks(quantile(metrics, 0.5, "tokenweir_routing_prediction_error_seconds", ""), "p50")
-            .asks(quantile(metrics, 0.95, "tokenweir_routing_prediction_error_seconds", ""), "p95"),
+            .with_query(
+                quantile(metrics, 0.5, "tokenweir_routing_prediction_error_seconds", ""),
+                "p50",
+            )
+            .with_query(
+                quantile(metrics, 0.95, "tokenweir_routing_prediction_error_seconds", ""),
+                "p95",
+            ),
             Panel::lines(
                 "Actual ÷ predicted, median",
                 "none",
                 "1 is exact. A backend that stays above 1 is slower than its load suggests.",
             )
-            .asks(
+            .with_query(
                 quantile_by(metrics, 0.5, "le, backend", "tokenweir_routing_prediction_ratio", ""),
                 "{{backend}}",
             )
-            .bad(Thresholds::Above(1.5, 2.0)),
+            .with_thresholds(Thresholds::Above(1.5, 2.0)),
             Panel::lines(
                 "Scrape age",
                 "s",
                 "Below 1 s under load, up to 5 s when idle (`scrape`).",
             )
-            .asks(
+            .with_query(
                 gauge_by(metrics, "backend", "tokenweir_backend_scrape_age_seconds"),
                 "{{backend}}",
             )
-            .bad(Thresholds::Above(6.0, 20.0)),
+            .with_thresholds(Thresholds::Above(6.0, 20.0)),
             Panel::lines(
                 "Shadow policies: agreement",
                 "percentunit",
                 "Share of decisions in which each policy of `routing.shadow` would have chosen the \
                  same backend.",
             )
-            .asks(
+            .with_query(
                 format!(
                     "{}\n/ {}",
                     rate_by(
@@ -87,14 +93,14 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 ),
                 "{{policy}}",
             )
-            .wide(12),
+            .with_width(12),
             Panel::lines(
                 "Shadow policies: cost",
                 "s",
                 "Predicted seconds of waiting per second that the other choices of each shadow \
                  policy would have cost, minus those that they would have saved.",
             )
-            .asks(
+            .with_query(
                 format!(
                     "{}\n- {}",
                     rate_by(metrics, "policy", "tokenweir_shadow_regret_seconds_total", ""),
@@ -102,7 +108,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 ),
                 "{{policy}}",
             )
-            .wide(12),
+            .with_width(12),
         ],
     }
 }

@@ -5,7 +5,7 @@ use bytes::BytesMut;
 
 use crate::text::SimulatedFinishReason;
 use crate::wire::simulated_response::SimulatedResponse;
-use crate::wire::template::{fill, quoted, typed};
+use crate::wire::template::{fill, quoted, write_typed_event};
 use crate::wire::wire_format::{ChoiceChunk, EventContext, WireFormat};
 
 const MESSAGE_START: &str = r#"{"type":"message_start","message":{"id":$id,"type":"message","role":"assistant","content":[],"model":$model,"stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":$input,"output_tokens":0}}}"#;
@@ -21,44 +21,59 @@ const BODY: &str = r#"{"id":$id,"type":"message","role":"assistant","content":[{
 pub(super) struct MessagesFormat;
 
 impl WireFormat for MessagesFormat {
-    fn opening(&self, place: &EventContext<'_>, out: &mut BytesMut) -> bool {
-        let reply = place.reply;
-        match place.number {
+    fn write_opening(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool {
+        let reply = context.reply;
+        match context.stage_index {
             0 => {
                 let (id, model) = (quoted(&reply.id), quoted(&reply.model));
                 let input = reply.prompt_tokens.to_string();
                 let values = [("id", &*id), ("model", &*model), ("input", &*input)];
-                typed(out, "message_start", MESSAGE_START, &values);
+                write_typed_event(out, "message_start", MESSAGE_START, &values);
             }
-            1 => typed(out, "content_block_start", BLOCK_START, &[]),
+            1 => write_typed_event(out, "content_block_start", BLOCK_START, &[]),
             _ => return false,
         }
         true
     }
 
-    fn part(&self, _place: &EventContext<'_>, part: &ChoiceChunk<'_>, out: &mut BytesMut) -> bool {
-        if !part.text.is_empty() {
-            typed(out, "content_block_delta", DELTA, &[("text", part.text)]);
+    fn write_chunk(
+        &self,
+        _context: &EventContext<'_>,
+        chunk: &ChoiceChunk<'_>,
+        out: &mut BytesMut,
+    ) -> bool {
+        if !chunk.text.is_empty() {
+            write_typed_event(out, "content_block_delta", DELTA, &[("text", chunk.text)]);
         }
-        !part.text.is_empty()
+        !chunk.text.is_empty()
     }
 
-    fn closing(&self, place: &EventContext<'_>, cached_tokens: u32, out: &mut BytesMut) -> bool {
-        match place.number {
-            0 => typed(out, "content_block_stop", BLOCK_STOP, &[]),
+    fn write_closing(
+        &self,
+        context: &EventContext<'_>,
+        cached_tokens: u32,
+        out: &mut BytesMut,
+    ) -> bool {
+        match context.stage_index {
+            0 => write_typed_event(out, "content_block_stop", BLOCK_STOP, &[]),
             1 => {
-                let counts = usage_counts(place.reply, cached_tokens);
-                typed(out, "message_delta", MESSAGE_DELTA, &values(place.reply, &counts));
+                let counts = usage_counts(context.reply, cached_tokens);
+                write_typed_event(
+                    out,
+                    "message_delta",
+                    MESSAGE_DELTA,
+                    &values(context.reply, &counts),
+                );
             }
-            2 => typed(out, "message_stop", MESSAGE_STOP, &[]),
+            2 => write_typed_event(out, "message_stop", MESSAGE_STOP, &[]),
             _ => return false,
         }
         true
     }
 
-    fn whole(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut) {
+    fn write_body(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut) {
         let (id, model) = (quoted(&reply.id), quoted(&reply.model));
-        let text = quoted(&reply.answer().text());
+        let text = quoted(&reply.first_output().text());
         let counts = usage_counts(reply, cached_tokens);
         let [stop, input, output, cached] = values(reply, &counts);
         let (id, model, text) = (("id", &*id), ("model", &*model), ("text", &*text));
@@ -73,7 +88,7 @@ fn usage_counts(reply: &SimulatedResponse, cached: u32) -> [String; 3] {
 
 fn values<'a>(reply: &SimulatedResponse, counts: &'a [String; 3]) -> [(&'static str, &'a str); 4] {
     let [input, output, cached] = counts;
-    let stop = match reply.answer().finish {
+    let stop = match reply.first_output().finish {
         SimulatedFinishReason::Stop => "end_turn",
         SimulatedFinishReason::Length => "max_tokens",
     };

@@ -23,9 +23,9 @@ pub(super) fn wire_format(api: GenerationApi) -> &'static dyn WireFormat {
 
 impl SimulatedResponse {
     /// Renders the body of a response that is not a stream.
-    pub fn whole(&self, cached_tokens: u32) -> BytesMut {
+    pub fn render_body(&self, cached_tokens: u32) -> BytesMut {
         let mut out = BytesMut::new();
-        wire_format(self.api).whole(self, cached_tokens, &mut out);
+        wire_format(self.api).write_body(self, cached_tokens, &mut out);
         out
     }
 }

@@ -3,21 +3,26 @@
 use bytes::BytesMut;
 
 use crate::wire::simulated_response::SimulatedResponse;
-use crate::wire::template::{data, fill, filled, quoted};
+use crate::wire::template::{fill, filled, quoted, write_data_event};
 use crate::wire::wire_format::EventContext;
 
 /// The `system_fingerprint` of vLLM 0.32.0.
 const SYSTEM_FINGERPRINT: &str = "vllm-0.32.0-f0a48782";
 
-/// The common prefix of every chunk.
-pub(super) fn head(template: &str, reply: &SimulatedResponse) -> String {
+/// The common prefix of all chunks of a stream.
+pub(super) fn render_prefix(template: &str, reply: &SimulatedResponse) -> String {
     let (id, model) = (quoted(&reply.id), quoted(&reply.model));
     let created = reply.created.to_string();
     filled(template, &[("id", &id), ("created", &created), ("model", &model)])
 }
 
-/// The usage in a chunk of one choice. Empty unless `continuous_usage_stats` was requested.
-pub(super) fn continuous(template: &str, reply: &SimulatedResponse, completion: u32) -> String {
+/// The usage member of a chunk of one choice that has `completion` output tokens so far. Empty
+/// unless `continuous_usage_stats` was requested.
+pub(super) fn continuous_usage(
+    template: &str,
+    reply: &SimulatedResponse,
+    completion: u32,
+) -> String {
     if !reply.continuous_usage {
         return String::new();
     }
@@ -25,49 +30,56 @@ pub(super) fn continuous(template: &str, reply: &SimulatedResponse, completion: 
     filled(template, &counts.values())
 }
 
-/// The fingerprint of a finish chunk. If there is a usage chunk, the fingerprint is there instead.
+/// The placeholder value for the fingerprint in a finish chunk. If a usage chunk follows, the value
+/// is empty, because the usage chunk contains the fingerprint.
 pub(super) fn finish_fingerprint(reply: &SimulatedResponse) -> (&'static str, &'static str) {
     const MEMBER: &str = r#","system_fingerprint":"vllm-0.32.0-f0a48782""#;
     ("fingerprint", if reply.include_usage { "" } else { MEMBER })
 }
 
-/// Writes the usage chunk, if requested, and `[DONE]`.
-pub(super) fn closing(
-    usage: &str,
-    place: &EventContext<'_>,
+/// Writes the next closing event: first the usage chunk, if it was requested, then `[DONE]`.
+/// Returns false if both were written.
+pub(super) fn write_closing(
+    usage_template: &str,
+    context: &EventContext<'_>,
     cached_tokens: u32,
     out: &mut BytesMut,
 ) -> bool {
-    let reply = place.reply;
-    let usages = usize::from(reply.include_usage);
-    if place.number < usages {
+    let reply = context.reply;
+    let usage_chunks = usize::from(reply.include_usage);
+    if context.stage_index < usage_chunks {
         let counts =
             UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached_tokens);
         let [prompt, total, completion, cached] = counts.values();
-        let (head, fingerprint) = (("head", place.head), ("fingerprint", SYSTEM_FINGERPRINT));
-        data(out, usage, &[head, prompt, total, completion, cached, fingerprint]);
-    } else if place.number == usages {
-        data(out, "[DONE]", &[]);
+        let (prefix, fingerprint) =
+            (("prefix", context.shared_text), ("fingerprint", SYSTEM_FINGERPRINT));
+        write_data_event(
+            out,
+            usage_template,
+            &[prefix, prompt, total, completion, cached, fingerprint],
+        );
+    } else if context.stage_index == usage_chunks {
+        write_data_event(out, "[DONE]", &[]);
     }
-    place.number <= usages
+    context.stage_index <= usage_chunks
 }
 
 /// Writes the body of a response that is not a stream.
-pub(super) fn document(
-    whole: &str,
-    choice: &str,
+pub(super) fn write_body(
+    body_template: &str,
+    choice_template: &str,
     reply: &SimulatedResponse,
     cached_tokens: u32,
     out: &mut BytesMut,
 ) {
     let mut choices = BytesMut::new();
-    for (index, answer) in reply.answers.iter().enumerate() {
+    for (index, output) in reply.outputs.iter().enumerate() {
         if index > 0 {
             choices.extend_from_slice(b",");
         }
-        let (index, content) = (index.to_string(), quoted(&answer.text()));
-        let finish = ("finish", answer.finish.reason());
-        fill(&mut choices, choice, &[("index", &index), ("content", &content), finish]);
+        let (index, content) = (index.to_string(), quoted(&output.text()));
+        let finish = ("finish", output.finish.reason());
+        fill(&mut choices, choice_template, &[("index", &index), ("content", &content), finish]);
     }
     let choices = String::from_utf8_lossy(&choices);
     let (id, model) = (quoted(&reply.id), quoted(&reply.model));
@@ -78,11 +90,12 @@ pub(super) fn document(
     let (choices, fingerprint) = (("choices", &*choices), ("fingerprint", SYSTEM_FINGERPRINT));
     fill(
         out,
-        whole,
+        body_template,
         &[id, created, model, choices, fingerprint, prompt, total, completion, cached],
     );
 }
 
+/// Token counts as text: prompt, total, completion and cached.
 struct UsageCounts([String; 4]);
 
 impl UsageCounts {
