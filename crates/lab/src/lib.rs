@@ -10,6 +10,7 @@ pub mod results;
 pub mod routers;
 pub mod simulation;
 pub mod simulation_setup;
+pub mod standings;
 pub mod tournament;
 pub mod trace;
 pub mod workload;

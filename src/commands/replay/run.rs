@@ -77,7 +77,6 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
 fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> SimulationSetup {
     let mut policy = policy;
     policy.kv_aware.ttft_objective_seconds = replay.ttft.as_secs_f64();
-    policy.kv_aware.tpot_objective_seconds = replay.tpot.as_secs_f64();
     SimulationSetup {
         speed: replay.speed,
         spread: requests::arrival_jitter(replay, jobs),

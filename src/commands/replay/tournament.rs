@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use tokenweir_core::clock;
 use tokenweir_core::routing::PolicyKind;
 use tokenweir_lab::routers::RouterKind;
-use tokenweir_lab::tournament::{self, Cell, CellResult, Standing};
+use tokenweir_lab::standings::{self, Standing};
+use tokenweir_lab::tournament::{self, Cell, CellResult};
 
 /// The document of `--json`.
 #[derive(Debug, Serialize)]
@@ -40,7 +41,7 @@ pub(super) fn run(replay: &ReplayArgs, cells: u64) -> ExitCode {
     let results =
         tournament::run(&cells, &kinds, &policy, clock::now(), replay.seeds, &|_| progress.step());
     drop(progress);
-    let standings = tournament::standings(&results, &kinds);
+    let standings = standings::standings(&results, &kinds);
     if replay.json {
         let report = TournamentReport {
             seed: replay.tournament_seed,

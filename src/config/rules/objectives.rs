@@ -33,13 +33,11 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
         let names = || tiers.names.iter().chain(tiers.keys.iter().map(|key| &key.tier));
         if let Some(tier) = slo.tier.as_ref().filter(|tier| names().all(|name| name != *tier)) {
             let tier_names: Vec<&String> = names().collect();
-            let problem = match tier_names.len() {
-                0 => format!("unknown tier `{tier}`: `tiers` has no tiers"),
-                _ => {
-                    let listed_names = listed(tier_names.into_iter());
-                    format!("unknown tier `{tier}`: `tiers` has {listed_names}")
-                }
+            let known = match tier_names.as_slice() {
+                [] => "no tiers".to_owned(),
+                _ => listed(tier_names.into_iter()),
             };
+            let problem = format!("unknown tier `{tier}`: `tiers` has {known}");
             return Err(violation_at(&path("tier"), problem));
         }
     }

@@ -244,21 +244,14 @@ pub struct TraceCaptureConfig {
 }
 
 impl RoutingConfig {
-    /// The policy with its settings. `kv_aware` also gets the strictest TTFT and TPOT objectives of
-    /// `slos`.
+    /// The policy with its settings. `kv_aware` also gets the strictest TTFT objective of `slos`.
     pub fn policy(&self, slos: &[Objective]) -> Policy {
-        let strictest_limit = |searched: LatencyMeasure| {
-            let limits = slos.iter().flat_map(|slo| slo.definition.limits());
-            let seconds = limits
-                .filter(|(measure, _)| *measure == searched)
-                .map(|(_, limit)| limit.as_secs_f64());
-            seconds.min_by(f64::total_cmp)
-        };
+        let limits = slos.iter().flat_map(|slo| slo.definition.limits());
+        let ttft_limits = limits.filter(|(measure, _)| *measure == LatencyMeasure::Ttft);
         let mut kv_aware = self.kv_aware;
-        if let Some(ttft) = strictest_limit(LatencyMeasure::Ttft) {
-            kv_aware.ttft_objective_seconds = ttft;
+        if let Some(strictest) = ttft_limits.map(|(_, limit)| limit).min() {
+            kv_aware.ttft_objective_seconds = strictest.as_secs_f64();
         }
-        kv_aware.tpot_objective_seconds = strictest_limit(LatencyMeasure::Tpot).unwrap_or(0.0);
         Policy { kind: self.policy, kv_aware }
     }
 }

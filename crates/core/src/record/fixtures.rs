@@ -15,7 +15,7 @@ use crate::headers::{RequestId, X_REQUEST_ID};
 use crate::histogram::OutputGapHistogram;
 use crate::openai::{Api, FinishReason, Usage};
 use crate::routing::{
-    Candidate, DecodeCost, Policy, PrefillCost, ReportedLoad, RoutingContext, RoutingRequest,
+    Candidate, Policy, PrefillCost, ReportedLoad, RoutingContext, RoutingRequest,
 };
 use crate::trace_context::TraceContext;
 use http::{HeaderMap, HeaderValue};
@@ -186,7 +186,6 @@ pub fn believed() -> Candidate {
         backlog: 400.0,
         prefill: PrefillCost::default(),
         evidence: 50.0,
-        decode: DecodeCost::default(),
         tokens_in_flight: 1_300.0,
         is_calibrated: true,
         has_usage: true,

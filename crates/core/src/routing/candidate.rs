@@ -1,6 +1,6 @@
 //! A backend as a policy sees it: the estimate of its state for one prompt.
 
-use super::estimation::{DecodeCost, PrefillCost, ReportedLoad};
+use super::estimation::{PrefillCost, ReportedLoad};
 use serde::Serialize;
 
 /// A backend that a policy may pick, with its estimated state for one prompt.
@@ -35,8 +35,6 @@ pub struct Candidate {
     pub prefill: PrefillCost,
     /// Number of observations on which `prefill` rests, at most about 50.
     pub evidence: f32,
-    /// Cost of decode.
-    pub decode: DecodeCost,
     /// Whether `prefill` was learned from a first output of this backend.
     pub is_calibrated: bool,
     /// Whether `prompt` and `output` rest on token usage that this backend reported.

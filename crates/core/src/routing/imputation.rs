@@ -1,6 +1,6 @@
 //! Fills in the estimates of candidates with few observations from those of the other candidates.
 
-use super::{Candidate, DecodeCost, PrefillCost};
+use super::{Candidate, PrefillCost};
 
 /// Moves estimates with little evidence to those of the other candidates.
 ///
@@ -9,11 +9,10 @@ use super::{Candidate, DecodeCost, PrefillCost};
 ///   engine compiles or loads something.
 /// - A candidate without any observation gets the prefill cost of the fastest candidate. With the
 ///   default cost, a new backend could get no request, or all requests until its first output.
-/// - Token counts and decode costs without an observation become the mean of the others.
+/// - Token counts without an observation become the mean of the others.
 pub fn impute_missing_estimates(candidates: &mut [Candidate]) {
     shrink_prefill_costs(candidates);
     impute_token_counts(candidates);
-    impute_decode_costs(candidates);
 }
 
 fn shrink_prefill_costs(candidates: &mut [Candidate]) {
@@ -50,23 +49,6 @@ fn shrink_prefill_costs(candidates: &mut [Candidate]) {
 const REFERENCE_PROMPT_TOKENS: f64 = 1_000.0;
 /// Number of observations at which the own cost and the mean of the fleet count equally.
 const HALF_EVIDENCE: f64 = 4.0;
-
-/// Gives candidates without a decode cost the mean of those with one.
-fn impute_decode_costs(candidates: &mut [Candidate]) {
-    let known =
-        || candidates.iter().map(|candidate| candidate.decode).filter(|cost| cost.base > 0.0);
-    let count = known().count() as f32;
-    if count == 0.0 {
-        return;
-    }
-    let mean = DecodeCost {
-        base: known().map(|cost| cost.base).sum::<f32>() / count,
-        per_request: known().map(|cost| cost.per_request).sum::<f32>() / count,
-    };
-    for candidate in candidates.iter_mut().filter(|candidate| candidate.decode.base <= 0.0) {
-        candidate.decode = mean;
-    }
-}
 
 /// Gives candidates without reported usage the mean token counts of those with it: all candidates
 /// serve the same model, so the same prompt has about as many tokens at each. `cached` is scaled.

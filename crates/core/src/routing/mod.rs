@@ -21,8 +21,8 @@ pub mod saturation;
 
 pub use candidate::Candidate;
 pub use estimation::{
-    DecodeCost, LearnedEstimates, LoadEstimator, LoadReport, LocalLoad, PrefillCost, ReportedLoad,
-    Reservation, TokenCounts,
+    LearnedEstimates, LoadEstimator, LoadReport, LocalLoad, PrefillCost, ReportedLoad, Reservation,
+    TokenCounts,
 };
 pub use hash::{mix, unit};
 pub use imputation::impute_missing_estimates;

@@ -21,7 +21,6 @@ pub(super) fn idle_candidate() -> Candidate {
         backlog: 0.0,
         prefill: PrefillCost::default(),
         evidence: 0.0,
-        decode: DecodeCost::default(),
         is_calibrated: true,
         has_usage: true,
         idle_seconds: 1.0,

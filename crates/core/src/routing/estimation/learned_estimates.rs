@@ -2,7 +2,7 @@
 //! output length, response time, and how long its prefix cache retains what was sent.
 
 use super::atomic_f64::AtomicF64;
-use super::linear_cost::{DecodeCost, LinearFit, PrefillCost};
+use super::linear_cost::{LinearFit, PrefillCost};
 use super::reservation::TokenCounts;
 use std::sync::{Mutex, PoisonError};
 
@@ -14,8 +14,6 @@ pub struct LearnedEstimates {
     prefill_base: AtomicF64,
     prefill_per_token: AtomicF64,
     prefill_evidence: AtomicF64,
-    decode_base: AtomicF64,
-    decode_per_request: AtomicF64,
     ttft: AtomicF64,
     tokens_per_byte: AtomicF64,
     uncached_prompt_tokens: AtomicF64,
@@ -23,7 +21,6 @@ pub struct LearnedEstimates {
     cache_retention: AtomicF64,
     response_seconds: AtomicF64,
     prefill_fit: Mutex<LinearFit>,
-    decode_fit: Mutex<LinearFit>,
 }
 
 /// Weight of one observation in a moving average.
@@ -52,8 +49,6 @@ impl Default for LearnedEstimates {
             prefill_base: AtomicF64::new(prefill.base),
             prefill_per_token: AtomicF64::new(prefill.per_token),
             prefill_evidence: AtomicF64::new(0.0),
-            decode_base: AtomicF64::new(0.0),
-            decode_per_request: AtomicF64::new(0.0),
             ttft: AtomicF64::new(f64::NAN),
             tokens_per_byte: AtomicF64::new(f64::NAN),
             uncached_prompt_tokens: AtomicF64::new(f64::NAN),
@@ -61,7 +56,6 @@ impl Default for LearnedEstimates {
             cache_retention: AtomicF64::new(1.0),
             response_seconds: AtomicF64::new(f64::NAN),
             prefill_fit: Mutex::new(LinearFit::prefill()),
-            decode_fit: Mutex::new(LinearFit::decode()),
         }
     }
 }
@@ -75,14 +69,6 @@ impl LearnedEstimates {
     /// Number of observations on which the prefill cost rests, at most about 50.
     pub fn prefill_evidence(&self) -> f64 {
         self.prefill_evidence.get()
-    }
-
-    /// Cost of decode. Zero before the first response with a known number of output tokens.
-    pub fn decode(&self) -> DecodeCost {
-        DecodeCost {
-            base: self.decode_base.get() as f32,
-            per_request: self.decode_per_request.get() as f32,
-        }
     }
 
     /// Moving average of the time to first output in seconds. `None`: no output yet.
@@ -137,15 +123,6 @@ impl LearnedEstimates {
         self.prefill_base.set(line.base);
         self.prefill_per_token.set(line.slope);
         self.prefill_evidence.set(prefill_fit.weight());
-    }
-
-    /// The output of a stream took `seconds_per_token` per token after the first, while about
-    /// `running` requests ran.
-    pub(super) fn on_decode(&self, running: f64, seconds_per_token: f64) {
-        let mut decode_fit = self.decode_fit.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = decode_fit.observe(running, seconds_per_token);
-        self.decode_base.set(line.base);
-        self.decode_per_request.set(line.slope);
     }
 
     /// A response has reported its usage. `prompt_bytes`: length of the prompt. `predicted_cached`:

@@ -1,8 +1,8 @@
-//! Costs of an engine as linear functions, learned by least squares with exponential forgetting.
+//! The prefill cost of an engine as a linear function, learned by least squares with exponential
+//! forgetting.
 //!
 //! ```text
-//! seconds to first output  = base + tokens to compute × seconds per token
-//! seconds per output token = base + running requests × seconds per running request
+//! seconds to first output = base + tokens to compute × seconds per token
 //! ```
 //!
 //! The tokens are the uncached prompt tokens of the request plus the backlog before it. Everything
@@ -19,15 +19,6 @@ pub struct PrefillCost {
     pub base: f64,
     /// Seconds per token to compute.
     pub per_token: f64,
-}
-
-/// Cost of decode: a line over the number of running requests.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct DecodeCost {
-    /// Seconds per output token of a request that runs alone.
-    pub base: f32,
-    /// Seconds per output token that each running request adds.
-    pub per_request: f32,
 }
 
 /// Weighted sums of a least-squares fit, and the line that was last fitted.
@@ -67,20 +58,6 @@ impl PrefillCost {
     }
 }
 
-impl Default for DecodeCost {
-    /// No cost: before the first observation, output counts for nothing.
-    fn default() -> Self {
-        Self { base: 0.0, per_request: 0.0 }
-    }
-}
-
-impl DecodeCost {
-    /// Predicted seconds per output token if `running` requests run.
-    pub fn seconds(&self, running: f64) -> f64 {
-        f64::from(self.base) + running * f64::from(self.per_request)
-    }
-}
-
 impl Line {
     fn at(&self, x: f64) -> f64 {
         self.base + x * self.slope
@@ -103,11 +80,6 @@ const MAX_OUTLIER_FACTOR: f64 = 4.0;
 /// Anchor of the prefill cost in tokens, and bounds of the seconds per token.
 const PREFILL_ANCHOR_TOKENS: f64 = 20_000.0;
 const SECONDS_PER_TOKEN_RANGE: (f64, f64) = (1e-8, 1.0);
-/// Anchor of the decode cost in running requests, and bounds of the seconds per request.
-const DECODE_ANCHOR_REQUESTS: f64 = 64.0;
-const SECONDS_PER_REQUEST_RANGE: (f64, f64) = (1e-7, 0.1);
-/// Decode cost on which the first observation is scaled: 10 ms per token, 1 % more per request.
-const INITIAL_DECODE_LINE: Line = Line { base: 0.01, slope: 1e-4 };
 
 // === impl LinearFit ===
 
@@ -116,11 +88,6 @@ impl LinearFit {
     pub(super) fn prefill() -> Self {
         let PrefillCost { base, per_token } = PrefillCost::default();
         Self::new(Line { base, slope: per_token }, PREFILL_ANCHOR_TOKENS, SECONDS_PER_TOKEN_RANGE)
-    }
-
-    /// A fit of a [`DecodeCost`] without observations.
-    pub(super) fn decode() -> Self {
-        Self::new(INITIAL_DECODE_LINE, DECODE_ANCHOR_REQUESTS, SECONDS_PER_REQUEST_RANGE)
     }
 
     fn new(line: Line, anchor: f64, slopes: (f64, f64)) -> Self {

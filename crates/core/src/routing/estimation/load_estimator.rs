@@ -156,7 +156,6 @@ impl LoadEstimator {
             backlog,
             prefill,
             evidence: self.learned_estimates.prefill_evidence() as f32,
-            decode: self.learned_estimates.decode(),
             is_calibrated: self.learned_estimates.ttft().is_some(),
             has_usage: self.learned_estimates.has_usage(),
             idle_seconds: (now - self.last_sent_at.get()).max(0.0),
@@ -192,8 +191,6 @@ impl LoadEstimator {
             bytes: prompt.bytes,
             block_tokens: f64::from(prompt.block_bytes) * candidate.prompt
                 / prompt.bytes.max(1) as f64,
-            running: candidate.running,
-            output: 0,
             sent: now,
             began: None,
             ticket: self.expect_output(candidate, is_stream, since_epoch),
@@ -239,11 +236,8 @@ impl LoadEstimator {
                 self.pending_outputs.on_output(id);
             }
         }
-        if let Some(output) = counts.output {
-            reservation.output = output;
-            if let Some(prefix_table) = self.prefix_table.get() {
-                prefix_table.advance((output as f64 / reservation.block_tokens.max(1.0)) as u32);
-            }
+        if let (Some(output), Some(prefix_table)) = (counts.output, self.prefix_table.get()) {
+            prefix_table.advance((output as f64 / reservation.block_tokens.max(1.0)) as u32);
         }
         self.learned_estimates.on_usage(reservation.bytes, reservation.cached, counts);
     }
@@ -257,13 +251,6 @@ impl LoadEstimator {
         if let Some(began) = reservation.began {
             let seconds = now.saturating_duration_since(began).as_secs_f64();
             self.learned_estimates.on_end(seconds);
-            if reservation.is_stream && reservation.output > 1 {
-                let now_running = f64::from(self.in_flight.load(Ordering::Relaxed))
-                    + self.last_report.external_requests(1.0);
-                let running = f64::midpoint(reservation.running, now_running);
-                let seconds_per_token = seconds / (reservation.output - 1) as f64;
-                self.learned_estimates.on_decode(running, seconds_per_token);
-            }
         }
         self.ended_requests.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_sub(1, Ordering::Relaxed);

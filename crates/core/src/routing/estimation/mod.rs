@@ -11,7 +11,7 @@ mod reservation;
 mod slot_estimator;
 
 pub use learned_estimates::LearnedEstimates;
-pub use linear_cost::{DecodeCost, PrefillCost};
+pub use linear_cost::PrefillCost;
 pub use load_estimator::LoadEstimator;
 pub use load_report::{LoadReport, ReportedLoad};
 pub use reservation::{LocalLoad, Reservation, TokenCounts};

@@ -33,10 +33,6 @@ pub struct Reservation {
     pub(super) bytes: u64,
     /// Estimated tokens in a block of the prompt.
     pub(super) block_tokens: f64,
-    /// Estimated requests that ran at the backend when the request was sent.
-    pub(super) running: f64,
-    /// Generated tokens that the response reported. 0: not reported.
-    pub(super) output: u64,
     pub(super) sent: Instant,
     /// Start of the output. For a non-streaming request, whose first output is not observed: the
     /// time at which it was sent.

@@ -33,14 +33,20 @@
 //!   prediction. The cause also delays the requests behind it. No other term detects a frozen
 //!   engine.
 //!
-//! # Objectives
+//! # Objective
 //!
-//! A candidate is late if its `ttft` exceeds the objective, or if its time per output token exceeds
-//! the objective by a margin. Candidates in time come before late candidates. If the `ttft` of all
-//! candidates is late, the fleet is overloaded: whichever policy makes all requests equally late
-//! meets no objective at all. Then the candidate with the greatest lateness wins. The request is late
-//! anyway, and there it delays only requests that are late as well; the other backends recover. No
-//! backend gets later than [`MAX_LATENESS`] in this way.
+//! A candidate is late if its `ttft` exceeds the objective. Candidates in time come before late
+//! candidates. If all candidates are late, the fleet is overloaded: a policy that makes all requests
+//! equally late meets no objective at all. Then the candidate with the greatest lateness wins. The
+//! request is late anyway, and there it delays only requests that are late as well; the other
+//! backends recover. No backend gets later than [`MAX_LATENESS`] in this way.
+//!
+//! # Terms that were measured and left out
+//!
+//! In the tournament of `tokenweir replay`, three terms did not raise the goodput: the decode time
+//! that the request sees and causes, an objective of the time per output token (avoiding backends
+//! above it breaks up shared prefixes), and the preemption rate (the pressure acts before the engine
+//! preempts).
 
 use super::selection::lowest;
 use super::session;
@@ -74,9 +80,6 @@ pub struct KvAwareSettings {
     /// Predicted TTFT in seconds above which a backend counts as late, if `slos` has no objective of
     /// `ttft`. Requests prefer backends that are not late. 0: no backend is late.
     pub ttft_objective_seconds: f64,
-    /// Objective of the time per output token in seconds, from `slos`. 0: none.
-    #[serde(skip)]
-    pub tpot_objective_seconds: f64,
 }
 
 impl Default for KvAwareSettings {
@@ -91,7 +94,6 @@ impl Default for KvAwareSettings {
             adapter_seconds: 1.0,
             horizon_seconds: 5.0,
             ttft_objective_seconds: 0.0,
-            tpot_objective_seconds: 0.0,
         }
     }
 }
@@ -107,9 +109,6 @@ const TIE_TOLERANCE: (f64, f64) = (0.05, 0.005);
 /// Multiple of the TTFT without a queue up to which no request is late. A long prompt on a slow
 /// engine would otherwise always be late, and all its kind would be sent to one backend.
 const MIN_SLOWDOWN: f64 = 4.0;
-/// The time per output token varies while a request runs, therefore the prediction must be below the
-/// objective by this factor.
-const TPOT_MARGIN: f64 = 1.15;
 /// Greatest lateness of a backend that gets further late requests.
 pub const MAX_LATENESS: f64 = 30.0;
 /// Cost added to a late candidate: more seconds than any other cost.
@@ -128,9 +127,7 @@ struct Evaluation {
     /// See [`cost`].
     cost: f64,
     /// Predicted TTFT ÷ objective.
-    ttft_lateness: f64,
-    /// Predicted time per output token with margin ÷ objective.
-    tpot_lateness: f64,
+    lateness: f64,
 }
 
 pub(in crate::routing) fn pick(
@@ -146,20 +143,17 @@ pub(in crate::routing) fn pick(
         .enumerate()
         .map(|(index, candidate)| {
             let is_session_candidate = session_index == Some(index);
-            let tpot = TPOT_MARGIN * candidate.decode.seconds(candidate.running + 1.0);
             Evaluation {
                 cost: cost(settings, candidate, is_session_candidate, &fleet),
-                ttft_lateness: ttft(settings, candidate, is_session_candidate) / ttft_limit,
-                tpot_lateness: tpot / limit(settings.tpot_objective_seconds),
+                lateness: ttft(settings, candidate, is_session_candidate) / ttft_limit,
             }
         })
         .collect();
-    if evaluations.iter().all(|evaluation| evaluation.ttft_lateness > 1.0) {
+    if evaluations.iter().all(Evaluation::is_late) {
         return pick_latest(&evaluations);
     }
-    let late = late_penalty(&evaluations);
     let costs = evaluations.iter().map(|evaluation| {
-        if evaluation.is_late() { evaluation.cost + late } else { evaluation.cost }
+        evaluation.cost + if evaluation.is_late() { LATE_PENALTY_SECONDS } else { 0.0 }
     });
     let least = costs.clone().fold(f64::INFINITY, f64::min);
     let slack = TIE_TOLERANCE.0 * least + TIE_TOLERANCE.1;
@@ -175,19 +169,12 @@ pub(in crate::routing) fn pick(
 /// All candidates are late: picks the latest up to [`MAX_LATENESS`], else the one that is least late.
 fn pick_latest(evaluations: &[Evaluation]) -> PolicyChoice {
     let rank = |evaluation: &Evaluation| {
-        let lateness = evaluation.ttft_lateness;
+        let lateness = evaluation.lateness;
         if lateness <= MAX_LATENESS { -lateness } else { lateness }
     };
     let ranks = evaluations.iter().map(rank).enumerate();
     let first = ranks.min_by(|a, b| a.1.total_cmp(&b.1));
     PolicyChoice { index: first.map_or(0, |(index, _)| index), reason: "all_late" }
-}
-
-/// Cost added to late candidates: 0 if none or all are late.
-fn late_penalty(evaluations: &[Evaluation]) -> f64 {
-    let is_mixed =
-        evaluations.iter().any(Evaluation::is_late) && !evaluations.iter().all(Evaluation::is_late);
-    if is_mixed { LATE_PENALTY_SECONDS } else { 0.0 }
 }
 
 /// Predicted TTFT above which a candidate is late for this request.
@@ -229,7 +216,7 @@ impl FleetLoad {
 
 impl Evaluation {
     fn is_late(&self) -> bool {
-        self.ttft_lateness > 1.0 || self.tpot_lateness > 1.0
+        self.lateness > 1.0
     }
 }
 

@@ -161,9 +161,8 @@ fn public_kv_event_sources_and_a_port_without_a_key_are_reported() {
     for sources_without_events in
         ["{}", r#"{"0":{"enable_kv_cache_events":false,"endpoint":"tcp://*:1"}}"#, "[]", ""]
     {
-        let none = findings_after(|backend| {
-            backend.event_sources = Ok(answer(200, sources_without_events))
-        });
+        let event_sources = || Ok(answer(200, sources_without_events));
+        let none = findings_after(|backend| backend.event_sources = event_sources());
         assert!(findings_of(&none, "exposed").is_empty(), "{sources_without_events}");
     }
     let finding = only_finding(&findings_after(|_| {}), "key").clone();
@@ -241,7 +240,7 @@ fn clock_skew_is_reported_beyond_the_resolution_of_the_date_header() {
 fn connections_closed_before_the_idle_timeout_of_the_gateway_are_reported() {
     let closed = |millis: u64| {
         findings_after(|backend| {
-            backend.idle = Some(IdleConnection::Closed(Duration::from_millis(millis)))
+            backend.idle = Some(IdleConnection::Closed(Duration::from_millis(millis)));
         })
     };
     assert_eq!(only_finding(&closed(2_000), "keep_alive").severity, FindingSeverity::Warning);
@@ -267,7 +266,7 @@ fn connections_closed_before_the_idle_timeout_of_the_gateway_are_reported() {
 #[test]
 fn tokens_that_arrive_together_are_reported_as_buffered() {
     let steady = findings_after(|backend| {
-        backend.probe = Some(Ok(probe(STREAM, Duration::from_micros(900))))
+        backend.probe = Some(Ok(probe(STREAM, Duration::from_micros(900))));
     });
     assert!(findings_of(&steady, "stream").is_empty(), "{steady:#?}");
     let burst =
@@ -318,7 +317,7 @@ fn each_failure_of_a_probe_is_reported() {
 fn flags_for_missing_response_fields_are_suggested() {
     let flag = |recording: &str, check: &str| {
         let findings = findings_after(|backend| {
-            backend.probe = Some(Ok(probe(recording, Duration::from_millis(3))))
+            backend.probe = Some(Ok(probe(recording, Duration::from_millis(3))));
         });
         findings_of(&findings, check).first().and_then(|finding| finding.remedy.clone())
     };
@@ -336,7 +335,7 @@ fn flags_for_missing_response_fields_are_suggested() {
     assert_ne!(without, base);
     assert!(flag(&without, "cached_tokens").unwrap().contains("--enable-prompt-tokens-details"));
     let no_id = findings_after(|backend| {
-        drop(backend.version.as_mut().unwrap().headers.remove("x-request-id"))
+        drop(backend.version.as_mut().unwrap().headers.remove("x-request-id"));
     });
     assert!(
         only_finding(&no_id, "request_id").remedy.as_ref().unwrap().contains("request-id-headers")

@@ -6,6 +6,7 @@ use crate::dashboards::panel::{Panel, Thresholds};
 use crate::dashboards::query::{filtered_metric, gauge_by, quantile, quantile_by, rate_by};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
+    let decisions = |label| rate_by(metrics, label, "tokenweir_routing_decisions_total", "");
     DashboardRow {
         title: "Routing",
         panels: vec![
@@ -15,19 +16,13 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Routing decisions per second. Equal backends get equal shares, unless prefixes or \
                  sessions bind requests to a backend.",
             )
-            .with_query(
-                rate_by(metrics, "backend", "tokenweir_routing_decisions_total", ""),
-                "{{backend}}",
-            ),
+            .with_query(decisions("backend"), "{{backend}}"),
             Panel::stacked(
                 "Requests by reason",
                 "reqps",
                 "Routing decisions per second, by the reason for the choice.",
             )
-            .with_query(
-                rate_by(metrics, "reason", "tokenweir_routing_decisions_total", ""),
-                "{{reason}}",
-            ),
+            .with_query(decisions("reason"), "{{reason}}"),
             Panel::stacked(
                 "Requests in flight by backend",
                 "short",
