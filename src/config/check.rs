@@ -5,6 +5,7 @@ use super::files;
 use super::overrides::Overrides;
 use super::root::Config;
 use super::rules::tls;
+use super::sections::secret::Secret;
 use super::text::error::{ConfigError, ConfigLocation};
 use serde_json::{Value, json};
 use std::fmt;
@@ -88,18 +89,10 @@ impl CheckSummary {
         if config.backends.is_empty() && config.discovery.is_empty() {
             notes.push("no backend is configured: `serve` needs --backend".to_owned());
         }
-        for backend in &config.backends {
-            if let Some(Err(error)) = backend.api_key.as_ref().map(|key| key.resolve(&env)) {
-                notes.push(format!("the api_key of {}: {error}", backend.id()));
+        for (purpose, secret) in secrets(config) {
+            if let Err(error) = secret.resolve(&env) {
+                notes.push(format!("{purpose}: {error}"));
             }
-        }
-        if let Some(Err(error)) = config.access.admin_token.as_ref().map(|key| key.resolve(&env)) {
-            notes.push(format!("access.admin_token: {error}"));
-        }
-        if let Some(Err(error)) =
-            config.access.cache_salt.secret.as_ref().map(|key| key.resolve(&env))
-        {
-            notes.push(format!("access.cache_salt.secret: {error}"));
         }
         match &config.access.keys_file {
             Some(file) if file.exists() => drop(files::load_keys(file, &config.tiers)?),
@@ -109,4 +102,21 @@ impl CheckSummary {
         notes.extend(tls::notes(config));
         Ok(Self { backends: config.backends.len(), notes })
     }
+}
+/// The secrets of a configuration, each with its purpose in words.
+fn secrets(config: &Config) -> impl Iterator<Item = (String, &Secret)> {
+    let backends = config.backends.iter().filter_map(|backend| {
+        Some((format!("the api_key of {}", backend.id()), backend.api_key.as_ref()?))
+    });
+    let discovery = config.discovery.iter().enumerate().filter_map(|(index, source)| {
+        Some((format!("discovery[{index}].api_key"), source.api_key.as_ref()?))
+    });
+    let tiers = config.tiers.keys.iter().enumerate();
+    let admin_token = config.access.admin_token.as_ref();
+    let salt = config.access.cache_salt.secret.as_ref();
+    backends
+        .chain(discovery)
+        .chain(admin_token.map(|secret| ("access.admin_token".to_owned(), secret)))
+        .chain(salt.map(|secret| ("access.cache_salt.secret".to_owned(), secret)))
+        .chain(tiers.map(|(index, entry)| (format!("tiers.keys[{index}].key"), &entry.key)))
 }

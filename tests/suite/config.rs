@@ -81,6 +81,14 @@ fn a_check_reports_the_same_as_text_and_as_json() {
         "ok, 1 backend\nnote: the api_key of a:1: the environment variable KEY is not set"
     );
     assert_eq!(good.to_json()["backends"], 1);
+    let tiers = folder.join("tiers.yaml");
+    let text = "tiers: { names: [paid], keys: [{ key: { env: PAID }, tier: paid }] }\n\
+                discovery: [{ dns: a.example, port: 1, api_key: { env: FLEET } }]";
+    std::fs::write(&tiers, text).unwrap();
+    let tiers = check(&tiers, env).to_string();
+    for note in ["tiers.keys[0].key: the environment variable PAID", "discovery[0].api_key: "] {
+        assert!(tiers.contains(note), "{tiers}");
+    }
     let bad = folder.join("bad.yaml");
     std::fs::write(&bad, "routing:\n  polcy: kv_aware\n").unwrap();
     let bad = check(&bad, env);

@@ -37,7 +37,7 @@ fn line<'a>(report: &'a TuneReport, name: &str) -> &'a TuneReportLine {
     report.lines.iter().find(|line| line.name == name).unwrap()
 }
 
-/// The value of the line with this name, rounded to a rounded_value number.
+/// The value of the line with this name, rounded to an integer.
 fn rounded_value(report: &TuneReport, name: &str) -> i64 {
     line(report, name).value.round() as i64
 }

@@ -82,7 +82,7 @@ fn build_overrides(demo: &DemoArgs, backends: &[SocketAddr]) -> Overrides {
     let urls =
         backends.iter().filter_map(|addr| BackendAddress::parse(&format!("http://{addr}")).ok());
     Overrides {
-        backends: Some(OverrideValue { value: urls.collect(), source: flag("demo") }),
+        backends: Some(OverrideValue { value: urls.collect(), source: flag("--backends") }),
         listen: Some(OverrideValue { value: demo.listen, source: flag("--listen") }),
         admin: Some(OverrideValue { value: demo.admin, source: flag("--admin") }),
         ..Overrides::default()

@@ -68,8 +68,13 @@ async fn fetch_diagnosis(
     match response.status {
         StatusCode::OK => serde_json::from_slice(&response.body)
             .map_err(|error| format!("is no diagnosis of a gateway of this version: {error}")),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+        StatusCode::UNAUTHORIZED => {
             Err(format!("requires the admin token: set {ADMIN_TOKEN_VARIABLE}"))
+        }
+        StatusCode::FORBIDDEN => {
+            Err("rejects this host name: use its IP address, add the name to \
+                                      access.admin_hosts, or set access.admin_token"
+                .to_owned())
         }
         StatusCode::NOT_FOUND => {
             Err("was not found: is this the admin port of a gateway of this version?".to_owned())

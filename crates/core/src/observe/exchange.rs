@@ -42,6 +42,7 @@ struct ExchangeState {
 /// client and gateway do not close an idle connection.
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const TRUNCATION_MESSAGE: &str = "the backend ended the stream before the response was complete";
+const STALL_MESSAGE: &str = "the gateway ended the stream: the backend sent no output for too long";
 
 impl Exchange {
     /// Starts an exchange with the record of a request and registers it in `registry`. The outcome
@@ -182,11 +183,15 @@ impl Exchange {
 
     /// The error event that reports a truncated stream to the client. `None`:
     /// [`OnTruncation::ErrorEvent`] is not configured, or the stream is inside an event.
-    pub(super) fn truncation_event(&self) -> Option<Bytes> {
+    pub(super) fn truncation_event(&self, termination: Termination) -> Option<Bytes> {
+        let message = match termination {
+            Termination::IdleTimeout => STALL_MESSAGE,
+            _ => TRUNCATION_MESSAGE,
+        };
         let sends_error_event = self.inner.policy.rules.on_truncation == OnTruncation::ErrorEvent;
         let api = self.inner.record.api.unwrap_or(Api::Other);
         (sends_error_event && self.inner.response.is_between_events())
-            .then(|| api.error_event(TRUNCATION_MESSAGE))
+            .then(|| api.error_event(message))
     }
 
     /// Whether forwarded frames can be shorter than received ones, because usage is removed.

@@ -116,7 +116,7 @@ impl<B: Body, T> ObservedBody<B, T> {
     ) -> FramePoll<B::Error> {
         let last_data = self.exchange.take().map(|mut exchange| {
             let held = exchange.flush();
-            let error_event = exchange.truncation_event().filter(|_| result.is_err());
+            let error_event = exchange.truncation_event(termination).filter(|_| result.is_err());
             exchange.end(termination);
             if held.is_empty() { error_event.unwrap_or_default() } else { held }
         });

@@ -86,7 +86,7 @@ struct BreakerInner {
     ejections: u32,
     /// Number of all ejections.
     total_ejections: u64,
-    /// When a success last closed the half-open breaker. `None`: never.
+    /// When a success or a health check last ended an ejection. `None`: never.
     closed_at: Option<Instant>,
     /// Numbers of outcomes in the current and the previous window, in this order.
     windows: [OutcomeWindow; 2],
@@ -267,6 +267,9 @@ impl CircuitBreaker {
         let mut inner = self.lock_inner();
         inner.consecutive_failures = 0;
         inner.windows = [OutcomeWindow::default(); 2];
+        if matches!(inner.state, BreakerState::Open | BreakerState::HalfOpen) {
+            inner.closed_at = Some(now);
+        }
         if inner.state != BreakerState::Closed {
             self.close(&mut inner);
         }

@@ -32,7 +32,7 @@ pub enum FailureKind {
     InBandError,
     /// The backend ended the request without output because it is shutting down.
     Draining,
-    /// The stream ended correctly but had no output.
+    /// The stream ended without output and without the marker of its end.
     Empty,
 }
 

@@ -35,7 +35,7 @@ pub struct StreamActivity {
     waker: AtomicWaker,
 }
 
-/// Silence of a stream whose client does not read, after which its phase is [`Phase::Held`].
+/// Silence of a stream whose client does not read, after which its phase is [`StreamPhase::WriteStalled`](super::stream_snapshot::StreamPhase::WriteStalled).
 const WRITE_BLOCKED_AFTER: Duration = Duration::from_secs(1);
 
 impl StreamActivity {
