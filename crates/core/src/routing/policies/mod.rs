@@ -5,6 +5,8 @@ pub(super) mod least_requests;
 pub(super) mod p2c;
 pub(super) mod prefix_affinity;
 pub(super) mod random;
+#[cfg(test)]
+mod reason_tests;
 pub(super) mod round_robin;
 mod selection;
 pub(super) mod session;
