@@ -21,7 +21,8 @@ use tokio::time::MissedTickBehavior;
 pub(crate) struct DiagnosisTask {
     pool: Arc<BackendPool>,
     admission: Arc<AdmissionController>,
-    /// Counters of requests per backend since the last sample.
+    /// Counters of first outputs and ended requests, for each backend. The diagnosis task reads
+    /// and resets them each time it takes a sample.
     request_counters: Arc<BackendRequestCounters>,
     /// The latest diagnosis, which the task replaces at each sample.
     latest_diagnosis: Arc<LatestDiagnosis>,

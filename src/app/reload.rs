@@ -68,8 +68,10 @@ const NEW_BACKEND_TIMEOUT: Duration = Duration::from_secs(1);
 // === impl ReloadTriggers ===
 
 impl ReloadTriggers {
-    /// A change of the file or a SIGHUP after this call triggers a reload. Must be called inside a
-    /// Tokio runtime.
+    /// Creates the triggers. From this call on, these events trigger a reload: a change of `file`
+    /// (while `reload.watch` is set), a SIGHUP, and a request of the admin listener in `requests`.
+    /// `file` is the configuration file. `None`: the gateway was started without a file, so a
+    /// triggered reload fails. Must be called inside a Tokio runtime.
     pub(super) fn new(file: Option<PathBuf>, requests: ReloadRequests) -> Self {
         let sighups = SighupListener::new();
         let mut file_watcher = FileWatcher::new(file);

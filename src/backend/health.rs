@@ -170,8 +170,9 @@ impl BackendHealth {
         self.is_model_list_stale.load(Ordering::Relaxed)
     }
 
-    /// Whether `models`, a list that the backend sent, differs from the stored model list. Clears
-    /// the mark of [`Self::mark_models_stale`].
+    /// Whether `models`, a list that the backend sent, differs from the stored model list: a model
+    /// was added, removed, changed or moved. Also true if no list is stored. Every call clears the
+    /// mark of [`Self::mark_models_stale`], which does not influence the result.
     pub(super) fn has_new_models(&self, models: &[ServedModel]) -> bool {
         self.is_model_list_stale.store(false, Ordering::Relaxed);
         let stored_models = self.state.load().models.clone();

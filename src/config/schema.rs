@@ -20,7 +20,9 @@ pub fn schema() -> Schema {
     schema
 }
 
-/// Adapts a schema derived from Rust types for authors of configuration files.
+/// Makes a JSON Schema readable for the authors of configuration files. Schemars generated the
+/// schema from Rust types. Replaces Rust notation in descriptions, removes defaults of whole
+/// sections, and shortens defaults of type `f32`.
 fn adapt_schema(schema: &mut Schema) {
     if let Some(Value::String(text)) = schema.get_mut("description") {
         *text = text.replace("`None`", "`null`").replace("[`", "`").replace("`]", "`");

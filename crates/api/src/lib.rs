@@ -40,7 +40,8 @@ pub struct GatewaySnapshot {
     pub streams: StreamsSummary,
     /// Totals since the start of the gateway. They include the tokens of open streams.
     pub totals: RequestTotals,
-    /// Counts and latencies of the requests that ended in the last minute.
+    /// Counts and latencies of the requests that ended in the last 60 to 65 seconds, or since the
+    /// start of the gateway if that is shorter.
     pub last_minute: LastMinute,
     /// The last requests that ended and the last slow requests, newest first.
     pub ended: Vec<EndedRequest>,
@@ -179,7 +180,8 @@ pub struct EndedRequest {
     pub trace_id: Option<String>,
 }
 
-/// Counts and latencies of the requests that ended in the last minute.
+/// Counts and latencies of the requests that ended in the last 60 to 65 seconds, or since the start
+/// of the gateway if that is shorter.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LastMinute {

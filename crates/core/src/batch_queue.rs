@@ -60,8 +60,9 @@ impl<T> BatchQueue<T> {
         Ok(())
     }
 
-    /// Waits until a batch is ready. Returns whether the queue is open, so that further items can
-    /// follow the batch.
+    /// Waits until a batch is ready or the queue is closed. Returns whether the queue is open.
+    /// `true`: a batch is ready, and further items can follow it. `false`: the queue is closed, and
+    /// the items that it still contains, possibly none, are the last batch.
     pub fn wait_for_batch(&self) -> bool {
         let should_wait_for_item =
             |pending: &mut PendingBatch<T>| pending.items.is_empty() && pending.closed_at.is_none();

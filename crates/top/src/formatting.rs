@@ -19,7 +19,8 @@ pub(super) fn count(value: impl Into<Option<f64>>) -> String {
     value.into().map_or_else(|| MISSING.to_owned(), |value| format!("{value:.0}"))
 }
 
-/// A time that is given in seconds, with a unit by its size.
+/// Formats a duration that is given in seconds. The magnitude of the duration determines the unit,
+/// from microseconds to days. `None` or a value that is not finite: a dash.
 pub(super) fn seconds(value: Option<f64>) -> String {
     match value.filter(|value| value.is_finite()) {
         None => MISSING.to_owned(),

@@ -24,7 +24,9 @@ pub(super) struct ModelListRefresh {
     /// Time of the last successful request for the model list. `None`: the next refresh is due at
     /// once.
     fetched_at: Option<Instant>,
-    /// The problem that was logged last, so that the same problem is not logged again.
+    /// The problem at the last report to the log, so that a problem that persists is logged once.
+    /// All false at first, and again after a model list without a problem: if the problem then
+    /// returns, it is logged again.
     logged_problem: ModelListProblem,
 }
 

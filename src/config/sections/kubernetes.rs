@@ -39,8 +39,10 @@ const MAX_LABEL_BYTES: usize = 63;
 // === impl KubernetesConfig ===
 
 impl KubernetesConfig {
-    /// The first invalid key, as a suffix of the path such as `.port`, and its problem. The suffix
-    /// is empty if this program was built without Kubernetes support.
+    /// The first invalid key of this section, and its problem. `None`: all keys are valid. The key
+    /// is a suffix of the path of the section, such as `.port`. If this program was built without
+    /// Kubernetes support, every such section is invalid: the suffix is empty, and the problem is
+    /// the missing support.
     pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         const NAME: &str = "a name has 1 to 63 characters: lowercase letters, digits and `-`";
         if !cfg!(feature = "kubernetes") {

@@ -26,7 +26,8 @@ pub(super) struct Http1Connection {
     head_scan: HeadScanner,
     /// Decodes the body of the current request.
     body_decoder: http1::BodyDecoder,
-    /// Whether the client waits for `100 Continue` before it sends the request body.
+    /// Whether the gateway still has to send `100 Continue` for the current request. True if the
+    /// request has `Expect: 100-continue`, until `100 Continue` is put into `write_buffer`.
     is_continue_expected: bool,
     pub(super) write_buffer: WriteBuffer,
 }

@@ -1,4 +1,5 @@
-//! Metrics of the latency and the tokens of responses.
+//! Metrics of the latency and the tokens of responses. The latency metrics describe streams. The
+//! token counters and the write stall metric also cover responses that are not streams.
 
 use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
 use super::requests::DURATION_BOUNDS;

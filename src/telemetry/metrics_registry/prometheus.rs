@@ -24,13 +24,15 @@ pub struct Prometheus {
     /// All metrics, each with the `le` labels of its buckets, sorted by the name of the metric.
     families: Vec<(MetricFamily, BucketLabels)>,
     objectives: Vec<Objective>,
-    /// The label values that have series, as of the last read of the metrics.
+    /// The models, tenants and backends that have series. Updated whenever the metrics of this
+    /// gateway are read, for the metrics page or for a push.
     label_state: Mutex<KnownLabelState>,
     #[cfg(target_os = "linux")]
     process_collector: prometheus::process_collector::ProcessCollector,
 }
 
-/// The models, tenants and backends that have series, as of the last read of the metrics.
+/// The models, tenants and backends that have series, as of the last time at which the metrics of
+/// this gateway were read.
 struct KnownLabelState {
     /// Label values that have series before their first request.
     known: KnownLabelValues,

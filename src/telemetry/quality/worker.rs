@@ -1,5 +1,6 @@
-//! The worker thread of quality monitoring: redacts samples, requests their scores from the judge
-//! and writes the samples to a file.
+//! The worker thread of quality monitoring. First it redacts the samples. Then it requests a score
+//! for each redacted sample from the judge, if a judge is configured. Last it writes the redacted
+//! samples and their scores to a file, if a file is configured.
 
 use super::judge::QualityJudge;
 use super::model_trends::QualityTrends;

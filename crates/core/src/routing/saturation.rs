@@ -22,14 +22,15 @@
 
 use super::{Candidate, ReportedLoad};
 
-/// Thresholds of saturation. `None`: no such threshold.
+/// The thresholds from which a backend counts as saturated, one for each measure of load. `None`:
+/// this measure does not make a backend saturated.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SaturationThresholds {
-    /// Requests that wait in the engine.
+    /// Threshold for the number of requests that wait in the engine.
     pub waiting: Option<u32>,
-    /// KV cache usage, from 0 to 1.
+    /// Threshold for the KV cache usage, from 0 to 1.
     pub kv_usage: Option<f64>,
-    /// Requests of this gateway in flight at the backend.
+    /// Threshold for the number of requests that this gateway has in flight at the backend.
     pub in_flight: Option<u32>,
 }
 

@@ -131,7 +131,9 @@ impl FromStr for ObjectiveDefinition {
     }
 }
 
-/// Parses `99.9 %` as 0.999, the nearest floating-point number.
+/// Parses a percentage such as `99.9 %` and returns it as a share, such as 0.999. The `%` is
+/// required, and the space before it is optional. The share must be above 0 and below 1. The result
+/// is the floating-point number that is nearest to the exact share.
 fn parse_target(text: &str) -> Result<f64, ObjectiveParseError> {
     let invalid = || ObjectiveParseError::InvalidTarget(text.to_owned());
     let number = text.strip_suffix('%').ok_or_else(invalid)?.trim_end();

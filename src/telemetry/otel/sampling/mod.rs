@@ -106,9 +106,13 @@ impl TailSampler {
     }
 }
 
-/// The sample reason if head sampling selected the trace of the request. While the spans of all
-/// traces are exported, `export_all` is set: the head of every trace is sampled, unless the client
-/// decided against it, and `export_all` selects the traces that are marked as sampled.
+/// Returns [`SampleReason::Sampled`] if head sampling selects the trace of the request. `None`: it
+/// does not select the trace, or the request has no trace.
+///
+/// If `export_all` is `None`, the trace is selected if its `is_sampled` is true. If `export_all` is
+/// `Some`, the gateway exports the spans of all traces, so `is_sampled` is true for every trace
+/// unless the client decided against sampling. Of the traces whose `is_sampled` is true, the
+/// sampling ratio and the rate limit in `export_all` then select some.
 pub(super) fn sample_head(
     record: &RequestRecord,
     export_all: Option<&ExportAllSampling>,

@@ -14,7 +14,8 @@ pub enum Outcome {
     Rejected,
     /// The backend answered with a 5xx status or could not be reached.
     UpstreamError,
-    /// The backend reported an error inside a response with status 200.
+    /// The backend reported an error inside a stream that began with a status below 400. An error
+    /// in the body of a response that is not a stream does not lead to this outcome.
     StreamError,
     /// The response ended early: the connection broke, or the terminal event was missing.
     Truncated,

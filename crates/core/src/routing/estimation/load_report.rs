@@ -38,7 +38,8 @@ pub struct ReportedLoad {
 /// The last report.
 #[derive(Debug)]
 pub(super) struct LastReport {
-    /// Time of the scrape in seconds since the epoch of the estimator. NaN: no report yet.
+    /// Time at which the gateway began to scrape the metrics of the backend, in seconds since the
+    /// epoch of the estimator. NaN: no report yet.
     reported_at: AtomicF64,
     kv_usage: AtomicF64,
     waiting: AtomicF64,
@@ -49,11 +50,11 @@ pub(super) struct LastReport {
     engine_tokens: AtomicF64,
     /// KV cache usage of one token: 1 ÷ capacity. 0: the capacity is not known.
     usage_per_token: AtomicF64,
-    /// [`LocalLoad::in_flight`] at the time of the scrape.
+    /// [`LocalLoad::in_flight`] at `reported_at`.
     local_in_flight: AtomicU32,
-    /// [`LocalLoad::pending`] at the time of the scrape.
+    /// [`LocalLoad::pending`] at `reported_at`.
     local_pending_output_count: AtomicU32,
-    /// [`LocalLoad::tokens`] at the time of the scrape.
+    /// [`LocalLoad::tokens`] at `reported_at`.
     local_kv_tokens: AtomicU64,
     /// Moving average of the requests at the backend that this gateway did not send.
     external_requests_mean: AtomicF64,
@@ -82,8 +83,9 @@ impl LastReport {
         }
     }
 
-    /// Stores a report. `local_load` is the local load at the time of the scrape. Returns whether
-    /// the engine has computed or generated tokens since the previous report.
+    /// Stores a report. `at` is the time at which the gateway began to scrape the metrics of the
+    /// backend, in seconds since the epoch of the estimator. `local_load` is the local load at that
+    /// time. Returns whether the engine has computed or generated tokens since the previous report.
     pub(super) fn set(&self, report: &LoadReport, local_load: &LocalLoad, at: f64) -> bool {
         let external = (report.waiting + report.running - f64::from(local_load.in_flight)).max(0.0);
         let mean = self.external_requests_mean.get();
