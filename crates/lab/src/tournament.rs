@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use tokenweir_core::routing::{self, Policy, PolicyKind};
+use tokenweir_core::routing::{self, Policy};
 use tokenweir_sim::engine::EngineSpec;
 
 /// The fleet of a cell.
@@ -268,7 +268,7 @@ fn slowed(spec: EngineSpec, factor: f64) -> EngineSpec {
 /// the backend with the fewest requests.
 fn capacity(setup: &SimulationSetup, requests: &[TraceRequest]) -> f64 {
     let setup = SimulationSetup { speed: SATURATION_SPEED, joins: None, ..setup.clone() };
-    let kind = RouterKind::Shipped(PolicyKind::LeastRequests);
+    let kind = RouterKind::FewestRequests;
     let results = Simulation::new(&setup, requests, kind, 1).run(|_| {});
     let mut ends: Vec<f64> = results
         .served
@@ -370,6 +370,7 @@ impl CellResult {
 mod tests {
     use super::*;
     use tokenweir_core::clock;
+    use tokenweir_core::routing::PolicyKind;
 
     #[test]
     fn equal_seeds_give_equal_cells_and_results() {

@@ -6,6 +6,7 @@ use super::llm_d::LlmDRouter;
 use super::radix_tree::{RadixTreeRouter, RadixTreeVariant};
 use super::routing_input::RoutingInput;
 use super::token_load::{TokenLoadRouter, TokenLoadRule};
+use std::cmp::Ordering;
 use std::str::FromStr;
 use std::time::Duration;
 use tokenweir_core::routing::{Candidate, Policy, PolicyKind, kv_aware};
@@ -23,6 +24,8 @@ pub enum Router {
     Dynamo(DynamoRouter),
     /// A router that counts the prompt tokens in flight.
     TokenLoad(TokenLoadRouter),
+    /// See [`RouterKind::FewestRequests`].
+    FewestRequests,
 }
 
 /// Kind of a router.
@@ -48,6 +51,9 @@ pub enum RouterKind {
     LMetric,
     /// `backlog_and_share`
     BacklogAndShare,
+    /// `fewest_requests`: the backend with the fewest requests in flight. It calibrates experiments,
+    /// so that a change of a policy of the gateway does not change the load of an experiment.
+    FewestRequests,
 }
 
 impl RouterKind {
@@ -82,6 +88,7 @@ impl RouterKind {
             Self::LlmDOptimized => "llm_d_optimized",
             Self::LMetric => "lmetric",
             Self::BacklogAndShare => "backlog_and_share",
+            Self::FewestRequests => "fewest_requests",
         }
     }
 
@@ -113,6 +120,7 @@ impl RouterKind {
             Self::LlmDOptimized => token_load(TokenLoadRule::LlmDOptimized),
             Self::LMetric => token_load(TokenLoadRule::LMetric),
             Self::BacklogAndShare => token_load(TokenLoadRule::BacklogAndShare),
+            Self::FewestRequests => Router::FewestRequests,
         }
     }
 }
@@ -160,6 +168,7 @@ impl Router {
             Self::RadixTree(tree) => tree.route(view),
             Self::Dynamo(router) => router.route(view),
             Self::TokenLoad(router) => router.route(view),
+            Self::FewestRequests => fewest_requests(view.candidates),
         }
     }
 
@@ -180,4 +189,13 @@ impl Router {
             _ => {}
         }
     }
+}
+
+/// Index of the candidate with the fewest requests in flight. Of several, the one that has been
+/// without a new request for longest.
+fn fewest_requests(candidates: &[Candidate]) -> usize {
+    let rank = |candidate: &Candidate| (f64::from(candidate.in_flight), -candidate.idle_seconds);
+    let ranks = candidates.iter().map(rank).enumerate();
+    let first = ranks.min_by(|a, b| a.1.partial_cmp(&b.1).unwrap_or(Ordering::Equal));
+    first.map_or(0, |(index, _)| index)
 }

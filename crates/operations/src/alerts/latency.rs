@@ -79,7 +79,7 @@ fn itl() -> Alert {
         confirm: "Dashboard, row Latency: has the median risen too (batches), or only the tail \
                   (prompts, preemptions)? Row Queue and scheduling: running requests.",
         action: "Batches: lower `--max-num-seqs`, or add backends. Tail: lower \
-                 `--max-num-batched-tokens`, or raise `routing.kv_aware.charge_base` so that long \
+                 `--max-num-batched-tokens`, or raise `routing.kv_aware.charge_per_waiting` so that long \
                  prompts go to backends with few running requests.",
         silences: Vec::new(),
     }

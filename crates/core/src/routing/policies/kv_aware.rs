@@ -5,12 +5,12 @@
 //! ttft   = base + queue + uncached × per_token + adapter_seconds + overdue
 //! queue  = max(backlog × per_token, slot_wait)
 //!
-//! cost   = base + queue + work × per_token × (1 + charge) × crowding
+//! cost   = base + queue + work × per_token × (1 + charge)
 //!          + pressure × k ÷ (1 − k) + adapter_seconds + overdue
 //! work   = prompt − cached × reuse              prompt tokens to compute
 //! reuse  = (1 − k) ÷ (1 − cache_reuse_threshold), from 0 to 1
 //! k      = kv_usage + (prompt − cached + output) ÷ capacity
-//! charge = min(charge_base + charge_per_waiting × waiting requests per backend, charge_max)
+//! charge = charge_base + min(charge_per_waiting × waiting requests per backend, charge_max) × crowding
 //! crowding = (1 + running) ÷ (1 + mean of running over the candidates)
 //! ```
 //!
@@ -20,9 +20,9 @@
 //! - `charge`: the request waits for its own prefill, and so do the requests behind it. In an M/M/1
 //!   queue, their number is the number of requests in the queue. A prompt that is computed at a
 //!   second backend also evicts blocks there, therefore the charge of an idle fleet is not 0.
-//! - `crowding`: the streams that run at a backend stand still for a part of each prefill. It is
-//!   relative to the fleet, so prefill does not outweigh the queue where all backends run many
-//!   requests.
+//! - `crowding`: a backend that runs more requests delays more of them by a prefill. It is relative
+//!   to the fleet, so prefill does not outweigh the queue where all backends run many requests. Where
+//!   no request waits it has no effect: long prompts would avoid the backend with the least TTFT.
 //! - `k` is the KV cache usage with this request. In a full cache the engine makes requests wait
 //!   or preempts them, and it computes a preempted request twice. The pressure therefore grows
 //!   without bound, and a prefix in an almost full cache counts for nothing: it may be evicted.
@@ -61,11 +61,12 @@ pub struct KvAwareSettings {
     /// Seconds added to the cost of a backend whose KV cache is half full. At a usage of k,
     /// `pressure` × k ÷ (1 − k) seconds are added.
     pub pressure: f64,
-    /// Charge for prefill in an idle fleet: 1 counts each second of it twice.
+    /// Charge for prefill in an idle fleet: 1 counts each second of prefill twice.
     pub charge_base: f64,
-    /// Increase of the charge for each waiting request per backend.
+    /// Increase of the charge for each waiting request per backend. It counts more at a backend that
+    /// runs more requests than the mean of the fleet.
     pub charge_per_waiting: f64,
-    /// Upper limit of the charge.
+    /// Upper limit of that increase.
     pub charge_max: f64,
     /// KV cache usage, from 0 to 1, above which a cached prefix counts less. The part that counts
     /// falls linearly and is 0 at a usage of 1.
@@ -86,8 +87,8 @@ impl Default for KvAwareSettings {
     fn default() -> Self {
         Self {
             pressure: 0.2,
-            charge_base: 1.0,
-            charge_per_waiting: 1.5,
+            charge_base: 0.7,
+            charge_per_waiting: 1.0,
             charge_max: 8.0,
             cache_reuse_threshold: 0.9,
             session: 0.5,
@@ -203,12 +204,11 @@ impl FleetLoad {
         Self { waiting: sums[0] / count, running: sums[1] / count }
     }
 
-    /// Factor by which each second of prefill at a candidate counts, except the first: the delay of
-    /// other requests.
-    fn work_factor(&self, settings: &KvAwareSettings, candidate: &Candidate) -> f64 {
-        let charge = settings.charge_base + settings.charge_per_waiting * self.waiting;
+    /// Delay of other requests in seconds for each second of prefill at a candidate.
+    fn charge(&self, settings: &KvAwareSettings, candidate: &Candidate) -> f64 {
+        let waiting = (settings.charge_per_waiting * self.waiting).min(settings.charge_max);
         let crowding = (1.0 + candidate.running) / (1.0 + self.running);
-        (1.0 + charge.min(settings.charge_max)) * crowding - 1.0
+        settings.charge_base + waiting * crowding
     }
 }
 
@@ -237,8 +237,7 @@ pub struct CostTerms {
     pub queue: f64,
     /// The prompt tokens of this request that are not cached.
     pub prefill: f64,
-    /// Delay of other requests by `prefill`. Negative at a backend that runs far fewer requests than
-    /// the others.
+    /// Delay of other requests by `prefill`.
     pub charge: f64,
     /// Use of the KV cache.
     pub pressure: f64,
@@ -268,7 +267,7 @@ pub fn terms(
         base: candidate.prefill.base,
         queue: queue(candidate),
         prefill,
-        charge: prefill * fleet.work_factor(settings, candidate),
+        charge: prefill * fleet.charge(settings, candidate),
         pressure: settings.pressure * pressure(k),
         adapter: adapter(settings, candidate),
         overdue: candidate.overdue,
