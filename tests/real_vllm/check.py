@@ -15,6 +15,7 @@ import aiperf
 import answers
 import bench
 import faults
+import frozen
 import merged
 import pathologies
 import spans
@@ -71,6 +72,7 @@ async def main() -> int:
     if args.kill:
         steps.append(("kill", faults.check_kill(fleet, report, rig)))
     if args.faults:
+        steps.append(("frozen", frozen.check(rig, report)))
         steps.append(("pathologies", pathologies.check(rig, report)))
         steps.append(("merged", merged.check(rig, report)))
     report.note("machine", "load average before", load_average())

@@ -127,6 +127,8 @@ pub struct FleetLoad {
 struct Evaluation {
     /// See [`cost`].
     cost: f64,
+    /// The cost, plus [`LATE_PENALTY_SECONDS`] for a late candidate.
+    rank: f64,
     /// Predicted TTFT ÷ objective.
     lateness: f64,
 }
@@ -144,26 +146,28 @@ pub(in crate::routing) fn pick(
         .enumerate()
         .map(|(index, candidate)| {
             let is_session_candidate = session_index == Some(index);
-            Evaluation {
-                cost: cost(settings, candidate, is_session_candidate, &fleet),
-                lateness: ttft(settings, candidate, is_session_candidate) / ttft_limit,
-            }
+            let cost = cost(settings, candidate, is_session_candidate, &fleet);
+            // Without an objective no candidate is late.
+            let lateness = if ttft_limit.is_finite() {
+                ttft(settings, candidate, is_session_candidate) / ttft_limit
+            } else {
+                0.0
+            };
+            let rank = cost + if lateness > 1.0 { LATE_PENALTY_SECONDS } else { 0.0 };
+            Evaluation { cost, rank, lateness }
         })
         .collect();
     if evaluations.iter().all(Evaluation::is_late) {
         return pick_latest(&evaluations);
     }
-    let costs = evaluations.iter().map(|evaluation| {
-        evaluation.cost + if evaluation.is_late() { LATE_PENALTY_SECONDS } else { 0.0 }
-    });
-    let least = costs.clone().fold(f64::INFINITY, f64::min);
+    let ranks = evaluations.iter().map(|evaluation| evaluation.rank);
+    let least = ranks.clone().fold(f64::INFINITY, f64::min);
     let slack = TIE_TOLERANCE.0 * least + TIE_TOLERANCE.1;
     // Ties take turns, except that a session stays at its backend.
-    let is_tie =
-        |index: &usize| costs.clone().nth(*index).is_some_and(|cost| cost <= least + slack);
+    let is_tie = |index: &usize| evaluations[*index].rank <= least + slack;
     let index = session_index
         .filter(is_tie)
-        .unwrap_or_else(|| lowest(candidates, &costs, slack, request.sequence));
+        .unwrap_or_else(|| lowest(candidates, &ranks, slack, request.sequence));
     PolicyChoice { index, reason: reason(candidates, &evaluations, index, session_index) }
 }
 
@@ -179,17 +183,16 @@ fn pick_latest(evaluations: &[Evaluation]) -> PolicyChoice {
 }
 
 /// Predicted TTFT above which a candidate is late for this request.
+/// Infinity without an objective.
 fn ttft_limit(settings: &KvAwareSettings, candidates: &[Candidate]) -> f64 {
+    if settings.ttft_objective_seconds <= 0.0 {
+        return f64::INFINITY;
+    }
     let without_queue = |candidate: &Candidate| {
         candidate.prefill.seconds((candidate.prompt - candidate.cached).max(0.0))
     };
     let least = candidates.iter().map(without_queue).fold(f64::INFINITY, f64::min);
-    limit(settings.ttft_objective_seconds).max(MIN_SLOWDOWN * least)
-}
-
-/// An objective as a limit: infinity for 0.
-fn limit(objective: f64) -> f64 {
-    if objective > 0.0 { objective } else { f64::INFINITY }
+    settings.ttft_objective_seconds.max(MIN_SLOWDOWN * least)
 }
 
 // === impl FleetLoad ===
