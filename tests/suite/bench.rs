@@ -280,6 +280,7 @@ async fn a_run_that_is_slower_than_the_baseline_fails_and_an_equal_one_passes() 
         {
             sample["ttft"] = (ttft + number as f64 / 1e4).into();
         }
+        saved["latencies"]["ttft"]["p50"] = (ttft + 0.002).into();
         fs::write(file, saved.to_string()).unwrap();
     }
     let line =
@@ -291,6 +292,53 @@ async fn a_run_that_is_slower_than_the_baseline_fails_and_an_equal_one_passes() 
     fs::write(&after, "{}").unwrap();
     let message = error(&line).await;
     assert!(message.contains("is no report of this version of bench"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_baseline_of_another_load_ends_before_the_run_and_a_comparison_has_no_regressions() {
+    let fleet = Fleet::start(1).await;
+    let (before, after) = (file("load-a.json"), file("load-b.json"));
+    let url = format!("http://{}", fleet.gateway.addr);
+    for (saved, rate) in [(&before, 100), (&after, 200)] {
+        report(&format!(
+            "{url} --rate {rate} --requests 5 --output-tokens 2 --save {}",
+            saved.display()
+        ))
+        .await;
+    }
+    let output = bench(&format!("--compare {} {}", before.display(), after.display())).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("NOT COMPARABLE") && !text.contains("regressions"), "{text}");
+    assert!(text.lines().all(|line| line.len() <= 80 || line.starts_with("differs")), "{text}");
+    let output = bench(&format!("{url} --duration 1h --baseline {}", before.display())).await;
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("the baseline has another load: "), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_file_that_cannot_be_written_ends_the_command_before_the_run() {
+    for flag in ["--save", "--html"] {
+        let line = format!("http://127.0.0.1:9 --duration 1h {flag} /nonexistent/report");
+        let message = error(&line).await;
+        assert!(message.contains("/nonexistent/report cannot be written"), "{message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_text_report_fits_80_columns_and_names_a_changed_preset() {
+    let fleet = Fleet::start(1).await;
+    let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
+    let arguments = format!(
+        "http://{gateway} --admin http://{admin} --rate 100 --requests 5 --output-tokens 2 \
+         {IGNORE_LAG}"
+    );
+    let text = String::from_utf8(bench(&arguments).await.stdout).unwrap();
+    assert!(text.starts_with("custom load against"), "{text}");
+    assert!(text.contains("until the last request was sent"), "{text}");
+    let mut table = text.lines().filter(|line| line.contains("   "));
+    assert!(table.all(|line| line.chars().count() <= 80), "{text}");
 }
 
 #[tokio::test]

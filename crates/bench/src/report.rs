@@ -91,8 +91,12 @@ pub struct GeneratorReport {
 /// Rates per second over the benchmark run, and the shares `goodput` and `cached`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RunRates {
-    /// Served requests per second.
+    /// Served requests per second of the whole run, which includes the wait for the last responses.
     pub requests: f64,
+    /// Served requests per second until the last request was sent. `None`: the report is of a
+    /// version that did not measure it, or one request was sent.
+    #[serde(default)]
+    pub requests_while_sending: Option<f64>,
     /// Requests per second that met the latency objectives.
     pub good_requests: f64,
     /// Prompt tokens per second.
@@ -180,7 +184,7 @@ impl BenchReport {
         Self {
             tokenweir: env!("CARGO_PKG_VERSION").to_owned(),
             generator: GeneratorReport::from_statistics(&statistics, &run),
-            rates: RunRates::from_counts(&statistics.counts, end.seconds),
+            rates: RunRates::new(&statistics, end.seconds),
             seconds: end.seconds,
             termination: end.ending,
             counts: statistics.counts,
@@ -239,12 +243,15 @@ impl GeneratorReport {
 }
 
 impl RunRates {
-    fn from_counts(counts: &RequestCounts, seconds: f64) -> Self {
+    fn new(statistics: &RunStatistics, seconds: f64) -> Self {
+        let RunStatistics { counts, sending, .. } = statistics;
         let per_second = |count: u64| count as f64 / seconds.max(1e-9);
         let ended = (counts.served + counts.failed).max(1) as f64;
         let cached = counts.cached_tokens as f64 / counts.input_tokens.max(1) as f64;
         Self {
             requests: per_second(counts.served),
+            requests_while_sending: (sending.seconds > 0.0)
+                .then(|| sending.served as f64 / sending.seconds),
             good_requests: per_second(counts.good),
             input_tokens: per_second(counts.input_tokens),
             output_tokens: per_second(counts.output_tokens),

@@ -1,15 +1,17 @@
-//! Sampled requests of a run, for comparisons and plots: each request of a short run, and each n-th
-//! request of a long run.
+//! Sampled requests of a run, for plots and for the random variation within a run: each request of a
+//! short run, and a random selection of a long run. A hash of the position in the plan selects, because
+//! each n-th request would miss backends that a router picks in turn.
 
 use super::measurement::RequestMeasurement;
 use serde::{Deserialize, Serialize};
+use tokenweir_core::routing::mix;
 use tokenweir_lab::results::LatencyObjectives;
 
 /// Sampled requests of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RequestSamples {
-    /// Sampling interval: the requests whose position in the plan is a multiple of this number are
-    /// sampled. A power of two; 1 samples all requests.
+    /// One of this number of requests is sampled, by a hash of its position in the plan. A power of
+    /// two; 1 samples all requests.
     pub every: u64,
     /// The sampled requests, in the order of the plan after [`sorted`](Self::sorted).
     pub requests: Vec<RequestSample>,
@@ -33,7 +35,7 @@ pub struct RequestSample {
     pub is_good: bool,
 }
 
-/// Maximum number of samples. Above it, the sampling interval doubles.
+/// Maximum number of samples. Above it, each second sample is removed at random.
 const MAX_SAMPLES: usize = 4_096;
 
 impl Default for RequestSamples {
@@ -45,7 +47,7 @@ impl Default for RequestSamples {
 impl RequestSamples {
     /// Adds a request that has ended, if it is sampled.
     pub fn add(&mut self, measured: &RequestMeasurement, objectives: &LatencyObjectives) {
-        if !measured.number.is_multiple_of(self.every) {
+        if !is_sampled(measured.number, self.every) {
             return;
         }
         let response = measured.result.as_ref().ok();
@@ -61,7 +63,7 @@ impl RequestSamples {
         if self.requests.len() > MAX_SAMPLES {
             self.every *= 2;
             let every = self.every;
-            self.requests.retain(|sample| sample.number.is_multiple_of(every));
+            self.requests.retain(|sample| is_sampled(sample.number, every));
         }
     }
 
@@ -71,4 +73,9 @@ impl RequestSamples {
         self.requests.sort_unstable_by_key(|sample| sample.number);
         self
     }
+}
+
+/// Whether request `number` is among the sampled ones, of which there is one in `every`.
+const fn is_sampled(number: u64, every: u64) -> bool {
+    mix(number).is_multiple_of(every)
 }

@@ -120,6 +120,24 @@ impl FromStr for ScenarioPreset {
     }
 }
 
+impl LoadScenario {
+    /// Whether two scenarios send the same load. Their names may differ.
+    pub fn is_same_load(&self, other: &Self) -> bool {
+        let load = |scenario: &Self| (scenario.arrivals, scenario.prompt, scenario.output);
+        load(self) == load(other)
+    }
+}
+
+impl fmt::Display for LoadScenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tokens = |range: Option<TokenRange>| {
+            range.map_or("the trace's".to_owned(), |range| range.to_string())
+        };
+        let (prompt, output) = (tokens(self.prompt), tokens(self.output));
+        write!(f, "{}, {prompt} prompt tokens, {output} output tokens", self.arrivals)
+    }
+}
+
 impl ArrivalProcess {
     /// Whether the process is an open loop: the send times do not depend on earlier requests.
     pub const fn is_open(self) -> bool {

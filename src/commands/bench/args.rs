@@ -164,7 +164,7 @@ Examples:
     --baseline before.json --regression-threshold 5%
 
 Exit code: 0 the results are valid, 1 the results are not valid, no request was served, or a figure
-got worse by more than --regression-threshold, 2 invalid arguments.";
+got worse by more than --regression-threshold, 2 invalid arguments, or reports of different loads.";
 
 fn parse_positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|number: &f64| (0.001..=100_000.0).contains(number));

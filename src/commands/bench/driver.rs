@@ -174,6 +174,7 @@ impl DriverState {
         // In a closed loop, a request is due when the user's previous response has ended.
         let due = planned.at.map_or(now, |at| begin + at);
         let has_waited = planned.at.is_some() && due < self.saturated_until;
+        self.statistics.on_sent(now.saturating_duration_since(begin).as_secs_f64());
         self.requests.spawn(async move {
             let id = RunDescription::request_id(salt, planned.number);
             let sent = clock::now();

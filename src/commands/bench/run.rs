@@ -32,6 +32,9 @@ enum ReportFileError {
     Json(#[from] serde_json::Error),
 }
 
+/// Exit code for reports of different loads: that of other invalid arguments.
+const EXIT_NOT_COMPARABLE: u8 = 2;
+
 /// How long the command waits until the metrics of the gateway include the last requests.
 const FINAL_METRICS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval between two scrapes of the gateway during this wait.
@@ -58,9 +61,18 @@ async fn run_benchmark(bench: &BenchArgs, target: BackendAddress) -> ExitCode {
         Ok(before) => before,
         Err(error) => return report_error(&error),
     };
-    let report = match build_report(bench, target).await {
+    for file in [&bench.shown.save, &bench.shown.html].into_iter().flatten() {
+        if let Err(error) = check_writable(file) {
+            return report_error(&error);
+        }
+    }
+    let report = match build_report(bench, target, before.as_ref()).await {
         Ok(report) => report,
-        Err(error) => return report_error(&error),
+        Err(error) => {
+            let is_other_load = matches!(error, BenchError::OtherLoad { .. });
+            let exit_code = report_error(&error);
+            return if is_other_load { ExitCode::from(EXIT_NOT_COMPARABLE) } else { exit_code };
+        }
     };
     if let Err(error) = print_report(bench, &report) {
         return report_error(&error);
@@ -75,8 +87,15 @@ async fn run_benchmark(bench: &BenchArgs, target: BackendAddress) -> ExitCode {
 async fn build_report(
     bench: &BenchArgs,
     target: BackendAddress,
+    baseline: Option<&BenchReport>,
 ) -> Result<BenchReport, BenchError> {
     let setup = BenchSetup::prepare(bench, target).await?;
+    let load = &setup.run.scenario;
+    if let Some(other) = baseline.map(|report| &report.run.scenario)
+        && !other.is_same_load(load)
+    {
+        return Err(BenchError::OtherLoad { baseline: other.to_string(), run: load.to_string() });
+    }
     let admin = setup.admin.clone();
     let (run, model) = (setup.run, setup.sender.model.clone());
     let before = match &admin {
@@ -154,7 +173,8 @@ fn print_report(bench: &BenchArgs, report: &BenchReport) -> Result<(), ReportFil
 }
 
 /// Prints a comparison. After a run with `--json` it is printed to standard error, because standard
-/// output is one JSON object. The exit code is a failure if a figure got worse.
+/// output is one JSON object. The exit code is a failure if a figure got worse, and
+/// [`EXIT_NOT_COMPARABLE`] if the runs had different loads.
 #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
 fn print_comparison(bench: &BenchArgs, before: &BenchReport, after: &BenchReport) -> ExitCode {
     let comparison = Comparison::new(before, after, bench.shown.regression_threshold);
@@ -168,7 +188,22 @@ fn print_comparison(bench: &BenchArgs, before: &BenchReport, after: &BenchReport
     } else {
         print!("\n{}", comparison.text());
     }
+    if !comparison.is_comparable {
+        return ExitCode::from(EXIT_NOT_COMPARABLE);
+    }
     if comparison.regressions.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Fails if a report cannot be written to the file. A file that does not exist is not left behind.
+fn check_writable(file: &Path) -> Result<(), ReportFileError> {
+    let is_new = !file.exists();
+    let opened = fs::OpenOptions::new().append(true).create(true).open(file);
+    opened.map_err(|error| ReportFileError::Write(file.to_owned(), error))?;
+    if is_new {
+        // A file that stays is written later.
+        let _ = fs::remove_file(file);
+    }
+    Ok(())
 }
 
 fn write_report(file: &Path, text: &str) -> Result<(), ReportFileError> {

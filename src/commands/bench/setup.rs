@@ -52,6 +52,8 @@ pub(crate) enum BenchError {
     SeveralModels(String, String),
     #[error("{0} does not serve {1}; it lists {2}")]
     UnknownModel(String, String, String),
+    #[error("the baseline has another load: {baseline}; this run: {run}")]
+    OtherLoad { baseline: String, run: String },
     #[error("a request before the run failed with {0}{1}")]
     Warmup(String, String),
     #[error("{0}/metrics is not a page of tokenweir; --admin is the admin port of the gateway")]
@@ -138,6 +140,7 @@ fn build_scenario(bench: &BenchArgs) -> LoadScenario {
         },
         None => preset,
     };
+    let unchanged = scenario.clone();
     scenario.arrivals = match (load.rate, load.concurrency, scenario.arrivals) {
         (Some(rate), _, _) if load.constant_rate => ArrivalProcess::Constant { rate },
         (Some(rate), _, ArrivalProcess::Bursts { size, .. }) => {
@@ -149,6 +152,11 @@ fn build_scenario(bench: &BenchArgs) -> LoadScenario {
     };
     scenario.prompt = load.prompt_tokens.or(scenario.prompt);
     scenario.output = load.output_tokens.or(scenario.output);
+    if !scenario.is_same_load(&unchanged) {
+        let is_named = load.scenario.is_some() || load.trace.is_some();
+        scenario.name =
+            if is_named { format!("{} with changes", scenario.name) } else { "custom load".into() };
+    }
     scenario
 }
 

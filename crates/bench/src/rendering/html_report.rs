@@ -16,9 +16,6 @@ svg text.name{text-anchor:end}.grid{stroke:#e4e4e4}.line{fill:none;stroke-width:
 @media(prefers-color-scheme:dark){body{background:#16181b;color:#ddd}td,th{border-color:#333}\
 .bad{background:#52231d}.grid{stroke:#333}svg text{fill:#aaa}svg text.title{fill:#ddd}}";
 
-/// Maximum number of points in the plot of the TTFT of sampled requests.
-const MAX_PLOT_POINTS: usize = 1_000;
-
 pub(super) fn render_html(report: &BenchReport) -> String {
     let run = &report.run;
     let title = escape_html(&format!("{} against {}", run.scenario.name, run.target));
@@ -130,9 +127,7 @@ fn render_plots(report: &BenchReport) -> [String; 5] {
         line("sent", curve(&curves.service_ttft, requests)),
     ];
     let samples = &report.samples.requests;
-    let step = samples.len().div_ceil(MAX_PLOT_POINTS).max(1);
-    let dots = samples.iter().step_by(step);
-    let dots = dots.filter_map(|sample| Some((sample.at, sample.ttft? * 1e3))).collect();
+    let dots = samples.iter().filter_map(|sample| Some((sample.at, sample.ttft? * 1e3))).collect();
     let timeline = &report.timeline;
     let rate_over_time = |count: fn(&TimelineSlot) -> f64| -> Vec<(f64, f64)> {
         let slots = timeline.slots.iter().zip(0_u32..);
@@ -143,7 +138,8 @@ fn render_plots(report: &BenchReport) -> [String; 5] {
         line("served", rate_over_time(|slot| slot.served)),
         line("failed", rate_over_time(|slot| slot.failed)),
     ];
-    let ttft_points = PlotSeries { name: "each request", points: dots, is_scattered: true };
+    let dots_name = if report.samples.every == 1 { "each request" } else { "random requests" };
+    let ttft_points = PlotSeries { name: dots_name, points: dots, is_scattered: true };
     [
         plot("TTFT by share of requests", "ms", HorizontalAxis::Shares, &ttft),
         plot(

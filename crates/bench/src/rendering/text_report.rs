@@ -18,6 +18,12 @@ pub(super) fn latencies(report: &BenchReport) -> [(&'static str, &'static str, L
     ]
 }
 
+/// Explains the rows of the latency table in a terminal of 80 columns.
+const LATENCY_LEGEND: &str = "\
+TTFT and E2E count from the intended send time, their service times from the actual one.
+TBT: output to next output. TPOT: per token after the first.
+";
+
 /// The line of the report that states why the run ended early. `None`: the run completed.
 pub(super) fn early_end_note(report: &BenchReport) -> Option<String> {
     match report.termination {
@@ -74,10 +80,14 @@ pub(super) fn rates(report: &BenchReport) -> [(&'static str, String); 4] {
         0 => String::new(),
         count => format!(" ({count} responses without usage: each event counts as one token)"),
     };
+    let while_sending = rates
+        .requests_while_sending
+        .map(|rate| format!(" of the whole run, {rate:.2} until the last request was sent"));
+    let while_sending = while_sending.unwrap_or_default();
     let cached =
         rates.cached.map_or("not reported".to_owned(), |share| format!("{:.1} %", share * 1e2));
     [
-        ("requests/s", format!("{:.2}", rates.requests)),
+        ("requests/s", format!("{:.2}{while_sending}", rates.requests)),
         (
             "tokens/s",
             format!(
@@ -122,22 +132,23 @@ fn write_report(report: &BenchReport, out: &mut String) -> std::fmt::Result {
     }
     writeln!(
         out,
-        "\n{:<11}{:<26}{:>8}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}",
-        "ms", "", "count", "mean", "p50", "p90", "p95", "p99", "max"
+        "\n{:<11}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
+        "ms", "count", "mean", "p50", "p90", "p95", "p99", "max"
     )?;
-    for (name, description, LatencySummary { count, mean, p50, p90, p95, p99, max }) in
-        latencies(report)
-    {
-        write!(out, "{name:<11}{description:<26}{count:>8}")?;
+    let rows = latencies(report);
+    for (name, _, LatencySummary { count, mean, p50, p90, p95, p99, max }) in rows {
+        write!(out, "{name:<11}{count:>8}")?;
         for value in [mean, p50, p90, p95, p99, max] {
-            write!(out, "{:>10}", if count > 0 { millis(value) } else { "-".to_owned() })?;
+            write!(out, "{:>9}", if count > 0 { millis(value) } else { "-".to_owned() })?;
         }
         writeln!(out)?;
     }
+    out.push_str(LATENCY_LEGEND);
     if !report.run.scenario.arrivals.is_open() {
         writeln!(
             out,
-            "A closed loop sends fewer requests to a slow server: its latencies are lower than those of independent clients."
+            "A closed loop sends fewer requests to a slow server:\n\
+             its latencies are lower than those of independent clients."
         )?;
     }
     let generator = &report.generator;
@@ -171,16 +182,17 @@ fn write_report(report: &BenchReport, out: &mut String) -> std::fmt::Result {
 fn write_gateway(comparison: &GatewayComparison, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
-        "\n{:<10}{:>16}{:>22}{:>22}{:>22}   client / gateway in ms, both in the gateway's buckets",
+        "\nclient / gateway in ms, both in the gateway's buckets\n\
+         {:<10}{:>14}{:>18}{:>18}{:>18}",
         "from sent", "count", "mean", "p50", "p99"
     )?;
     for row in &comparison.rows {
         let BucketedSummary { count, mean, p50, p99 } = row.client;
         let gateway = row.gateway;
-        write!(out, "{:<10}{:>16}", row.quantity, format!("{count} / {}", gateway.count))?;
+        write!(out, "{:<10}{:>14}", row.quantity, format!("{count} / {}", gateway.count))?;
         let pairs = [(Some(mean), Some(gateway.mean)), (p50, gateway.p50), (p99, gateway.p99)];
         for (client, gateway) in pairs {
-            write!(out, "{:>22}", format_client_and_gateway(client, gateway))?;
+            write!(out, "{:>18}", format_client_and_gateway(client, gateway))?;
         }
         writeln!(out)?;
     }
