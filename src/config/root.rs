@@ -16,6 +16,7 @@ use crate::telemetry::otel;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::net::{Ipv4Addr, SocketAddr};
+use tokenweir_core::address::parse_listen_address;
 use tokenweir_core::observe::{StallLimits, StreamRules};
 use tokenweir_core::record::SlowLimits;
 use tokenweir_core::resilience;
@@ -27,15 +28,15 @@ use tokenweir_net::tls::{TlsClientSettings, TlsServerSettings};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Address of the client listener: an IP address and a port. `0.0.0.0:8080` accepts clients
-    /// from other machines.
+    /// Address of the client listener: an IP address and a port, or `localhost:8080`. `:8080`
+    /// accepts clients from other machines, on all interfaces.
     #[serde(deserialize_with = "read_socket")]
     #[schemars(with = "String")]
     pub listen: SocketAddr,
     /// Whether other processes of the same user may listen on the same address (`SO_REUSEPORT`).
     pub listen_reuse_port: bool,
-    /// Address of the admin listener, which serves metrics, health and this configuration: an IP
-    /// address and a port. Clients must not be able to reach it.
+    /// Address of the admin listener, which serves metrics, health and this configuration, in the
+    /// format of `listen`. Clients must not be able to reach it.
     #[serde(deserialize_with = "read_socket")]
     #[schemars(with = "String")]
     pub admin: SocketAddr,
@@ -136,10 +137,7 @@ impl Default for Config {
     }
 }
 
-/// Reads an IP address and a port.
+/// Reads the address of a listener.
 fn read_socket<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
-    let text = String::deserialize(from)?;
-    let problem =
-        || format!("`{text}` is not an IP address and a port; write 127.0.0.1:8080 or [::1]:8080");
-    text.parse().map_err(|_| D::Error::custom(problem()))
+    parse_listen_address(&String::deserialize(from)?).map_err(D::Error::custom)
 }

@@ -75,12 +75,12 @@ const INVALID_CONFIGS: &[(&str, &str)] = &[
   |         ^^^",
     ),
     (
-        "listen: localhost:8080\n",
-        "gateway.yaml:1:9: `localhost:8080` is not an IP address and a port; write \
-         127.0.0.1:8080 or [::1]:8080
+        "listen: gateway:8080\n",
+        "gateway.yaml:1:9: `gateway:8080` is not an IP address and a port; write 127.0.0.1:8080, \
+         [::1]:8080, localhost:8080, or :8080 for all interfaces
   |
-1 | listen: localhost:8080
-  |         ^^^^^^^^^^^^^^",
+1 | listen: gateway:8080
+  |         ^^^^^^^^^^^^",
     ),
     (
         "backends:\n  - url: http://vllm-0:8000/v1\n",

@@ -3,7 +3,7 @@
 use super::connection::limiter::ConnectionLimiter;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokenweir_core::clock;
 use tokio::net::{TcpListener, TcpStream};
@@ -59,8 +59,12 @@ pub fn bind_socket(
     purpose: &'static str,
     is_shared: bool,
 ) -> Result<BoundSocket, BindError> {
-    let bind = || {
+    let bind = |address: SocketAddr| {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        if is_all_interfaces(address) {
+            // The system may accept only IPv6 on `[::]` (`net.ipv6.bindv6only`).
+            socket.set_only_v6(false)?;
+        }
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(is_shared)?;
         socket.set_nonblocking(true)?;
@@ -70,10 +74,34 @@ pub fn bind_socket(
         socket.bind(&address.into())?;
         Ok(socket)
     };
-    match bind() {
+    let bound = match bind(address) {
+        // The machine has no IPv6.
+        Err(error) if is_all_interfaces(address) && is_unsupported(&error) => {
+            bind((Ipv4Addr::UNSPECIFIED, address.port()).into())
+        }
+        bound => bound,
+    };
+    match bound {
         Ok(socket) => Ok(BoundSocket { socket, address, purpose }),
         Err(cause) => Err(BindError { address, purpose, cause }),
     }
+}
+
+/// Whether an address is `[::]`, on which the gateway accepts IPv6 and IPv4.
+fn is_all_interfaces(address: SocketAddr) -> bool {
+    address.is_ipv6() && address.ip().is_unspecified()
+}
+
+/// The address of a client. An IPv4 client of `[::]` has an IPv6 address that contains its IPv4
+/// address.
+fn canonical(peer: SocketAddr) -> SocketAddr {
+    SocketAddr::new(peer.ip().to_canonical(), peer.port())
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    // "Address family not supported by protocol" on Linux. The standard library has no kind for it.
+    const EAFNOSUPPORT: i32 = 97;
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
 }
 
 impl BoundSocket {
@@ -150,7 +178,7 @@ pub(super) async fn accept(
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "cannot set TCP_NODELAY on a connection");
                 }
-                return (stream, peer);
+                return (stream, canonical(peer));
             }
             Err(error) if is_connection_error(&error) => {}
             Err(error) => {
@@ -211,6 +239,26 @@ mod tests {
             error.contains(&address.to_string()) && error.contains("another process"),
             "{error}"
         );
+    }
+
+    #[tokio::test]
+    async fn all_interfaces_accept_ipv4_clients_under_their_ipv4_address() {
+        let all = SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, 0));
+        let listener = bind_listener(all, "clients").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let connect = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+        let (connected, accepted) = tokio::join!(connect, listener.accept());
+        let (client, (_, peer)) = (connected.unwrap(), accepted.unwrap());
+        assert_eq!(canonical(peer), client.local_addr().unwrap());
+    }
+
+    #[test]
+    fn a_machine_without_ipv6_is_recognized() {
+        for error in [io::Error::from_raw_os_error(97), io::ErrorKind::AddrNotAvailable.into()] {
+            assert!(is_unsupported(&error), "{error}");
+        }
+        assert!(!is_unsupported(&io::ErrorKind::AddrInUse.into()));
+        assert!(!is_all_interfaces("0.0.0.0:1".parse().unwrap()));
     }
 
     #[cfg(target_os = "linux")]

@@ -5,7 +5,23 @@ use crate::record::BackendId;
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderValue, Uri};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+
+/// Parses the address of a listener: an IP address and a port, `localhost:PORT` (127.0.0.1), or
+/// `:PORT` (all interfaces). All interfaces are the IPv6 address `[::]`, which also accepts IPv4.
+pub fn parse_listen_address(text: &str) -> Result<SocketAddr, String> {
+    let port_after = |host: &str| text.strip_prefix(host)?.strip_prefix(':')?.parse::<u16>().ok();
+    let on_all = port_after("").map(|port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+    let on_localhost =
+        port_after("localhost").map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    on_all.or(on_localhost).or_else(|| text.parse().ok()).ok_or_else(|| {
+        format!(
+            "`{text}` is not an IP address and a port; write 127.0.0.1:8080, [::1]:8080, \
+             localhost:8080, or :8080 for all interfaces"
+        )
+    })
+}
 
 /// The address of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,6 +132,21 @@ impl std::fmt::Display for BackendAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listener_has_an_address_or_a_port_on_all_interfaces_or_on_localhost() {
+        for (text, address) in [
+            (":8080", "[::]:8080"),
+            ("localhost:8080", "127.0.0.1:8080"),
+            ("0.0.0.0:1", "0.0.0.0:1"),
+            ("[::1]:8080", "[::1]:8080"),
+        ] {
+            assert_eq!(parse_listen_address(text), Ok(address.parse().unwrap()), "{text}");
+        }
+        for text in ["", ":", "8080", "host:8080", ":99999", "localhost", "127.0.0.1", ":-1"] {
+            assert!(parse_listen_address(text).unwrap_err().contains("localhost:8080"), "{text}");
+        }
+    }
 
     #[test]
     fn a_host_and_port_are_enough_and_a_path_is_rejected() {

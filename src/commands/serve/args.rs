@@ -8,7 +8,7 @@ use clap::{ArgAction, ArgMatches, Args, FromArgMatches};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
+use tokenweir_core::address::{BackendAddress, parse_listen_address};
 use tokenweir_core::routing::PolicyKind;
 use tokenweir_core::units;
 
@@ -29,10 +29,12 @@ struct ServeFlags {
     #[arg(env = "TOKENWEIR_BACKEND", value_parser = BackendAddress::parse)]
     backend: Option<Vec<BackendAddress>>,
     /// Address of the client listener. [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "IP:PORT", env = "TOKENWEIR_LISTEN")]
+    #[arg(long, value_name = "[IP]:PORT", env = "TOKENWEIR_LISTEN")]
+    #[arg(value_parser = parse_listen_address)]
     listen: Option<SocketAddr>,
     /// Address of the admin listener (metrics, health, state). [default: 127.0.0.1:9090]
-    #[arg(long, value_name = "IP:PORT", env = "TOKENWEIR_ADMIN")]
+    #[arg(long, value_name = "[IP]:PORT", env = "TOKENWEIR_ADMIN")]
+    #[arg(value_parser = parse_listen_address)]
     admin: Option<SocketAddr>,
     /// Configuration file. Flags and environment variables override its values.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_CONFIG")]
