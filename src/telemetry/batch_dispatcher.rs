@@ -62,7 +62,10 @@ impl BatchDispatcher {
         let dispatcher = Self(state.clone());
         // A drop of the guard may wait without limit: sinks do not block and their panics are
         // caught, so the thread ends.
-        (dispatcher, BatchWorkerGuard::start(records, Duration::MAX, move |_| state.flush()))
+        (
+            dispatcher,
+            BatchWorkerGuard::start(records, Duration::MAX, move |_| state.flush_before(None)),
+        )
     }
 
     /// The sinks to which the dispatch thread passes the records.
@@ -74,20 +77,21 @@ impl BatchDispatcher {
     /// records and then this record.
     pub(super) fn enqueue(&self, record: Box<RequestRecord>) {
         if let Err(record) = self.0.records.push(record, 1) {
-            self.flush();
-            self.0.dispatch(&[&record], false);
+            self.0.flush_before(Some(&record));
         }
     }
 
     /// Dispatches the queued records on the calling thread. When the call returns, all records that
     /// were queued before the call have been dispatched.
     pub(super) fn flush(&self) {
-        self.0.flush();
+        self.0.flush_before(None);
     }
 }
 
 impl BatchDispatcherState {
-    fn flush(&self) {
+    /// Dispatches the queued records, and then `last`, which the queue did not accept. The lock is
+    /// held for all of them, so that no other flush passes records to the sinks in between.
+    fn flush_before(&self, last: Option<&RequestRecord>) {
         let _dispatch_guard = self.dispatch_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let records = self.records.take_batch();
         let is_low_load = records.len() <= LOW_LOAD_MAX_RECORDS;
@@ -95,6 +99,9 @@ impl BatchDispatcherState {
         let records: Vec<&RequestRecord> = records.iter().map(|record| &**record).collect();
         for records in records.chunks(batch_size) {
             self.dispatch(records, is_low_load);
+        }
+        if let Some(last) = last {
+            self.dispatch(&[last], false);
         }
     }
 
@@ -114,6 +121,7 @@ impl BatchDispatcherState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use tokenweir_core::record::fixtures::streamed;
     use tokenweir_net::supervise::PanicCounts;
 
@@ -139,6 +147,41 @@ mod tests {
         drop(guard);
         dispatcher.enqueue(Box::new(numbered_record(10_000)));
         assert!(numbers.0.lock().unwrap().iter().copied().eq(0..=10_000));
+    }
+
+    /// A sink that detects calls of several threads at the same time.
+    #[derive(Default)]
+    struct OverlapDetector {
+        is_called: AtomicBool,
+        overlaps: AtomicUsize,
+    }
+
+    impl Sink for OverlapDetector {
+        fn finished(&self, _: &[&RequestRecord]) {
+            if self.is_called.swap(true, Ordering::SeqCst) {
+                self.overlaps.fetch_add(1, Ordering::SeqCst);
+            }
+            (0..20).for_each(|_| thread::yield_now());
+            self.is_called.store(false, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn records_that_the_queue_does_not_accept_are_dispatched_one_after_the_other() {
+        let detector = Arc::new(OverlapDetector::default());
+        let (dispatcher, guard) = BatchDispatcher::start(vec![detector.clone()]);
+        // A closed queue accepts no record, like a full one.
+        drop(guard);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                let enqueue = || {
+                    (0..100)
+                        .for_each(|number| dispatcher.enqueue(Box::new(numbered_record(number))));
+                };
+                scope.spawn(enqueue);
+            }
+        });
+        assert_eq!(detector.overlaps.load(Ordering::SeqCst), 0);
     }
 
     /// A sink that panics at every hundredth record.

@@ -56,7 +56,7 @@ impl NonBlockingWriter {
     }
 
     /// Number of lines that were dropped because the queue was full or closed, or because the
-    /// writer panicked. Lines of a failed write are not counted.
+    /// writer failed or panicked.
     pub(crate) fn dropped(&self) -> u64 {
         self.0.dropped_lines.load(Ordering::Relaxed)
     }
@@ -66,9 +66,9 @@ impl NonBlockingWriterState {
     fn write_queued_lines(&self, out: &mut impl Write) {
         for lines in self.line_queue.take_batch() {
             // The thread cannot handle a write error, such as that of a closed output. The lines
-            // are then discarded.
-            let write = || drop(out.write_all(lines.as_bytes()));
-            if supervise::catch_panic(BackgroundTask::LogWriter, write).is_none() {
+            // are then dropped.
+            let write = || out.write_all(lines.as_bytes()).is_ok();
+            if supervise::catch_panic(BackgroundTask::LogWriter, write) != Some(true) {
                 self.dropped_lines.fetch_add(lines.lines().count() as u64, Ordering::Relaxed);
             }
         }
@@ -115,6 +115,15 @@ mod tests {
         assert_eq!(written.concat(), lines.concat());
         assert!(written.len() < 10, "{} writes", written.len());
         assert_eq!(writer.dropped(), 0);
+    }
+
+    #[test]
+    fn lines_of_a_failed_write_count_as_dropped() {
+        let full_device = std::fs::OpenOptions::new().append(true).open("/dev/full").unwrap();
+        let (writer, guard) = NonBlockingWriter::start(full_device);
+        writer.give("one\ntwo\n".to_owned());
+        drop(guard);
+        assert_eq!(writer.dropped(), 2);
     }
 
     #[test]

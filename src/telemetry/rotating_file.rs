@@ -48,6 +48,10 @@ impl RotatingFile {
 
     /// Appends the complete line. If the write fails, the file keeps its previous content.
     fn append_line(&mut self, line: &[u8]) -> io::Result<()> {
+        if line.len() as u64 > self.max_bytes {
+            let message = "a line is longer than the limit of the file";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         if self.length > 0 && self.length + line.len() as u64 > self.max_bytes {
             self.rotate()?;
         }
@@ -146,6 +150,21 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "before\nduring\n");
         file.write_all(b"after\n").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "after\n");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_line_above_the_limit_is_dropped_and_later_lines_are_written() {
+        let folder = create_temp_dir("long-line");
+        let path = folder.join("capture.jsonl");
+        let counters = Arc::new(RotatingFileCounters::default());
+        let mut file = RotatingFile::open(&path, 8, counters.clone()).unwrap();
+        file.write_all(b"too long a line\n").unwrap();
+        file.write_all(b"short\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "short\n");
+        let [written, failed] =
+            [&counters.written, &counters.failed].map(|counter| counter.load(Ordering::Relaxed));
+        assert_eq!((written, failed), (1, 1));
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -239,8 +239,9 @@ pub(super) fn cost(report: &mut TuneReport, request: &TuneRequest) -> Option<f64
     let per_gpu = output / report.gpus as f64;
     let cost = price / (per_gpu * 3600.0) * 1e6;
     let formula = format!(
-        "{price} per hour ÷ ({output:.0} tokens/s ÷ {} GPUs × 3600 s) × 1,000,000",
-        report.gpus
+        "{price} per hour ÷ ({output:.0} tokens/s ÷ {} GPU{} × 3600 s) × 1,000,000",
+        report.gpus,
+        if report.gpus == 1 { "" } else { "s" }
     );
     report.lines.push(TuneReportLine::new(
         "cost per million tokens",

@@ -53,7 +53,7 @@ impl StepBounds {
     /// Adds the upper bound: step + tokens ÷ prefill ≤ TBT. Times are in seconds, `prefill` is in
     /// tokens per second.
     fn bound_by_tbt(&mut self, tbt: f64, prefill: f64, step: f64) {
-        let max_tokens = (tbt - step) * prefill;
+        let max_tokens = ((tbt - step) * prefill).floor();
         if max_tokens < 1.0 {
             self.contradictions.push(format!(
                 "a step without prompts takes {:.1} ms: a TBT of {:.1} ms is out of reach",
@@ -85,7 +85,7 @@ impl StepBounds {
             ));
             return;
         }
-        let min_tokens = prompt * step / time_for_steps;
+        let min_tokens = (prompt * step / time_for_steps).ceil();
         let formula = format!(
             "{prompt:.0} prompt tokens at p95 × {:.1} ms step ÷ ({:.0} ms TTFT − {:.0} ms prefill)",
             step * 1e3,
@@ -93,6 +93,6 @@ impl StepBounds {
             prompt / prefill * 1e3
         );
         self.lines.push(TuneReportLine::tokens("min tokens per step", &formula, min_tokens));
-        self.min_tokens = Some(min_tokens.ceil() as u64);
+        self.min_tokens = Some(min_tokens as u64);
     }
 }

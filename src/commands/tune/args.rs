@@ -31,7 +31,7 @@ pub struct TuneArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "GPU")]
 pub struct GpuArgs {
-    /// Memory of one GPU, such as 80GiB.
+    /// Memory of one GPU, such as 80GiB. A card that is sold with 80 GB has about 80GiB.
     #[arg(long, value_name = "SIZE", env = "TOKENWEIR_TUNE_GPU_MEMORY")]
     #[arg(value_parser = units::bytes::parse)]
     pub gpu_memory: usize,

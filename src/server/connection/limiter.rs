@@ -7,7 +7,7 @@ use futures_util::task::AtomicWaker;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use tokenweir_net::file_descriptors::FileDescriptorPermit;
 
@@ -21,7 +21,7 @@ pub struct ConnectionLimiter {
     /// Has the file descriptors for connections, and receives the number of open connections.
     overload_guard: Arc<OverloadGuard>,
     open_connections: AtomicUsize,
-    /// The clients with open connections, by address (IPv4) or /64 network (IPv6).
+    /// The clients with open connections or requests, by address (IPv4) or /64 network (IPv6).
     clients: Mutex<HashMap<IpAddr, Arc<ClientUsage>>>,
     /// Connections rejected by the total limit or for lack of a file descriptor.
     limit_rejections: AtomicU64,
@@ -34,11 +34,14 @@ pub struct ConnectionLimiter {
 }
 
 /// Numbers of open connections and open requests of one client address (IPv4) or /64 network
-/// (IPv6).
-#[derive(Debug, Default)]
+/// (IPv6). A request of HTTP/2 can end after its connection.
+#[derive(Debug)]
 struct ClientUsage {
     connections: AtomicU32,
     requests: AtomicU32,
+    /// The key of the client in `ConnectionLimiter::clients`.
+    network: IpAddr,
+    limiter: Weak<ConnectionLimiter>,
 }
 
 /// The permit of one client connection. While the permit exists, the connection counts towards the
@@ -47,7 +50,6 @@ struct ClientUsage {
 pub(crate) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
     client: Arc<ClientUsage>,
-    client_network: IpAddr,
     /// The file descriptor of the connection.
     _descriptor: FileDescriptorPermit,
 }
@@ -135,7 +137,14 @@ impl ConnectionLimiter {
             .ok_or(ConnectionLimitExceeded::Descriptors)?;
         let client_network = client_network(ip);
         let mut clients = self.lock_clients();
-        let client = clients.entry(client_network).or_default();
+        let client = clients.entry(client_network).or_insert_with(|| {
+            Arc::new(ClientUsage {
+                connections: AtomicU32::new(0),
+                requests: AtomicU32::new(0),
+                network: client_network,
+                limiter: Arc::downgrade(self),
+            })
+        });
         let open = client.connections.load(Ordering::Relaxed);
         if self.max_connections_per_client.is_some_and(|limit| open >= limit) {
             self.client_limit_rejections.fetch_add(1, Ordering::Relaxed);
@@ -146,12 +155,7 @@ impl ConnectionLimiter {
         drop(clients);
         let open_connections = self.open_connections.fetch_add(1, Ordering::Relaxed) + 1;
         self.overload_guard.set_client_connections(open_connections);
-        Ok(ConnectionPermit {
-            limiter: self.clone(),
-            client,
-            client_network,
-            _descriptor: descriptor,
-        })
+        Ok(ConnectionPermit { limiter: self.clone(), client, _descriptor: descriptor })
     }
 
     /// Counts a connection that was rejected because no file descriptor was free.
@@ -183,6 +187,24 @@ fn client_network(ip: IpAddr) -> IpAddr {
     }
 }
 
+// === impl ClientUsage ===
+
+impl ClientUsage {
+    /// Removes the entry of the client if it has no connection and no request. The order of the
+    /// counters is sequentially consistent: of a connection and a request that end at the same time,
+    /// at least one sees that the other has ended.
+    fn remove_if_unused(self: &Arc<Self>, clients: &mut HashMap<IpAddr, Arc<Self>>) {
+        let is_unused = [&self.connections, &self.requests]
+            .into_iter()
+            .all(|count| count.load(Ordering::SeqCst) == 0);
+        let is_current =
+            clients.get(&self.network).is_some_and(|current| Arc::ptr_eq(current, self));
+        if is_unused && is_current {
+            clients.remove(&self.network);
+        }
+    }
+}
+
 // === impl ConnectionPermit ===
 
 impl ConnectionPermit {
@@ -207,11 +229,10 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let Self { limiter, client, client_network, _descriptor } = self;
+        let Self { limiter, client, _descriptor } = self;
         let mut clients = limiter.lock_clients();
-        if client.connections.fetch_sub(1, Ordering::Relaxed) == 1 {
-            clients.remove(client_network);
-        }
+        client.connections.fetch_sub(1, Ordering::SeqCst);
+        client.remove_if_unused(&mut clients);
         drop(clients);
         let open_connections = limiter.open_connections.fetch_sub(1, Ordering::Relaxed) - 1;
         limiter.overload_guard.set_client_connections(open_connections);
@@ -248,7 +269,14 @@ impl RequestPermit {
 
 impl Drop for RequestPermit {
     fn drop(&mut self) {
-        self.client.requests.fetch_sub(1, Ordering::Relaxed);
+        let is_last = self.client.requests.fetch_sub(1, Ordering::SeqCst) == 1;
+        // While the client has a connection, the end of the connection removes its entry.
+        if is_last
+            && self.client.connections.load(Ordering::SeqCst) == 0
+            && let Some(limiter) = self.client.limiter.upgrade()
+        {
+            self.client.remove_if_unused(&mut limiter.lock_clients());
+        }
         if let Some(InFlightRequests { in_flight, idle_waker, .. }) =
             self.connection_requests.as_deref()
             && in_flight.fetch_sub(1, Ordering::AcqRel) == 1
@@ -298,6 +326,21 @@ mod tests {
             limiter.try_acquire(IpAddr::from([10, 0, 0, 1])).unwrap_err(),
             ConnectionLimitExceeded::PerClient
         );
+    }
+
+    #[test]
+    fn a_request_that_outlives_its_connection_counts_for_the_next_connection() {
+        let limiter = new_limiter(ServerLimits::default());
+        let ip = IpAddr::from([10, 0, 0, 1]);
+        let connection = limiter.try_acquire(ip).unwrap();
+        let open = connection.acquire_request(None);
+        drop(connection);
+        let next = limiter.try_acquire(ip).unwrap();
+        assert_eq!(next.acquire_request(None).client_requests_in_flight(), 2);
+        drop(next);
+        assert_eq!(limiter.lock_clients().len(), 1, "the request is still open");
+        drop(open);
+        assert!(limiter.lock_clients().is_empty());
     }
 
     #[test]

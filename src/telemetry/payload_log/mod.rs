@@ -35,7 +35,7 @@ use tokenweir_core::batch_queue::BatchQueue;
 use tokenweir_core::clock;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::openai::TextExcerpt;
-use tokenweir_core::record::RequestRecord;
+use tokenweir_core::record::{Outcome, RequestRecord};
 use tokenweir_net::supervise::{self, BackgroundTask};
 
 /// The sink that queues the prompts and responses of sampled requests for the writer thread.
@@ -155,7 +155,9 @@ impl PayloadLog {
 impl Sink for PayloadLog {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            let prompt = record.prompt.as_ref().filter(|_| record.text_for.log);
+            // No model received a request that the gateway rejected.
+            let is_logged = record.text_for.log && record.outcome != Outcome::Rejected;
+            let prompt = record.prompt.as_ref().filter(|_| is_logged);
             let Some(prompt) = prompt.cloned() else { continue };
             let answer = record.observed.text_excerpt.clone().unwrap_or_default();
             let job = PayloadLogJob { header: PayloadHeader::from_record(record), prompt, answer };

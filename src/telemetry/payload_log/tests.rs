@@ -191,3 +191,18 @@ fn failing_invalid_or_silent_redactor_server_returns_none() {
     let unreachable = HttpRedactor::new("http://127.0.0.1:9/").unwrap();
     assert_eq!(unreachable.redact(&texts("hidden"), SHORT_TIMEOUT), None);
 }
+
+#[test]
+fn a_request_that_the_gateway_rejected_is_not_logged() {
+    let settings = PayloadLogSettings { sample: 1.0, ..settings("rejected") };
+    let (log, guard) = PayloadLog::start(&settings).unwrap().unwrap();
+    let mut record = streamed();
+    record.prompt = Some(excerpt("[]", settings.excerpt_bytes()));
+    record.text_for.log = true;
+    record.outcome = Outcome::Rejected;
+    log.finished(&[&record]);
+    drop(guard);
+    let file = settings.file.unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "");
+    fs::remove_file(file).unwrap();
+}

@@ -185,10 +185,12 @@ impl Sink for TraceCapture {
     }
 }
 
-/// Whether the request failed because of an error of the client. A status of 429 means overload and
-/// is not such an error.
+/// Whether the request failed because of an error of the client, at the backend or at the gateway,
+/// such as an unknown model. A status of 429 means overload and is not such an error.
 fn is_client_error(record: &RequestRecord) -> bool {
-    record.outcome == Outcome::ClientError && record.status != Some(TOO_MANY_REQUESTS_STATUS)
+    matches!(record.outcome, Outcome::ClientError | Outcome::Rejected)
+        && record.status.is_some_and(|status| (400..500).contains(&status))
+        && record.status != Some(TOO_MANY_REQUESTS_STATUS)
 }
 
 // === impl TraceCaptureStats ===

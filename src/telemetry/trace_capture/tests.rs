@@ -55,7 +55,8 @@ fn client_errors_are_not_captured_but_shed_requests_are() {
         (record.outcome, record.status) = (outcome, Some(status));
         is_client_error(&record)
     };
-    assert!(is_excluded(Outcome::ClientError, 400));
+    assert!(is_excluded(Outcome::ClientError, 400) && is_excluded(Outcome::Rejected, 404));
+    assert!(!is_excluded(Outcome::Rejected, 429));
     assert!(!is_excluded(Outcome::ClientError, 429) && !is_excluded(Outcome::Rejected, 503));
     assert!(!is_excluded(Outcome::Ok, 200));
 }

@@ -72,9 +72,11 @@ pub fn encode_response_head(
     wire.put_slice(b"\r\n");
     for (name, value) in &head.headers {
         let is_replaced = *name == CONNECTION || *name == TRANSFER_ENCODING;
-        // A response without a body keeps its `content-length`: for HEAD, it is the length that the
-        // body of a GET response would have.
-        if !is_replaced && (*name != CONTENT_LENGTH || framing == ResponseFraming::NoBody) {
+        // A response to HEAD and a 304 keep their `content-length`: the length that the body of a
+        // GET response would have. A 204 must not have one (RFC 9110, section 8.6).
+        let keeps_length =
+            framing == ResponseFraming::NoBody && head.status != StatusCode::NO_CONTENT;
+        if !is_replaced && (*name != CONTENT_LENGTH || keeps_length) {
             encode_header(name.as_str(), value.as_bytes(), wire);
         }
     }
@@ -168,6 +170,10 @@ mod tests {
         assert!(!ResponseFraming::for_response(&http10, &ok(None), None).is_self_delimiting());
         let head = RequestSummary { method: Method::HEAD, ..KEEP_ALIVE_REQUEST };
         assert_eq!(encoded_head(&head, &ok(Some("7")), None), expected("content-length: 7\r\n"));
+        let no_content = encoded_head(&KEEP_ALIVE_REQUEST, &response_parts(204, Some("0")), None);
+        assert_eq!(no_content, format!("HTTP/1.1 204 No Content\r\n{date}"));
+        let not_modified = encoded_head(&KEEP_ALIVE_REQUEST, &response_parts(304, Some("7")), None);
+        assert!(not_modified.contains("content-length: 7\r\n"), "{not_modified}");
         assert_eq!(
             ResponseFraming::for_response(&KEEP_ALIVE_REQUEST, &response_parts(204, None), Some(0)),
             ResponseFraming::NoBody

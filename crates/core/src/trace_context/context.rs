@@ -20,8 +20,8 @@ pub struct TraceContext {
     pub trace_state: Option<Box<str>>,
     /// The members of the client's `baggage` that are forwarded. `None`: there are none.
     pub baggage: Option<Box<str>>,
-    /// Whether the trace context is injected into upstream requests. `false`: no propagation format
-    /// is enabled.
+    /// Whether `traceparent` and `tracestate` are injected into upstream requests. `false`: no
+    /// propagation format of a trace is enabled. Baggage does not depend on it.
     pub is_propagated: bool,
 }
 
@@ -44,13 +44,14 @@ impl TraceContext {
         if headers.keys().any(|name| context_headers().any(|header| header == name)) {
             context_headers().for_each(|name| drop(headers.remove(name)));
         }
-        if !self.is_propagated {
-            return;
-        }
         let parent = self.trace_parent(span_id).to_header_bytes();
-        let values = [(&TRACESTATE, &self.trace_state), (&BAGGAGE, &self.baggage)];
-        let values = values.map(|(name, text)| (name, text.as_deref().map(str::as_bytes)));
-        for (name, text) in values.into_iter().chain([(&TRACEPARENT, Some(&parent[..]))]) {
+        let propagated = self.is_propagated;
+        let values = [
+            (&TRACESTATE, self.trace_state.as_deref().map(str::as_bytes).filter(|_| propagated)),
+            (&TRACEPARENT, Some(&parent[..]).filter(|_| propagated)),
+            (&BAGGAGE, self.baggage.as_deref().map(str::as_bytes)),
+        ];
+        for (name, text) in values {
             if let Some(value) = text.and_then(|text| HeaderValue::from_bytes(text).ok()) {
                 headers.insert(name, value);
             }

@@ -82,7 +82,7 @@ impl Propagation {
                     list_headers::filter_baggage(header_texts(headers, &BAGGAGE), &self.baggage)
                 })
                 .flatten(),
-            is_propagated: self.formats != PropagationFormats::NONE,
+            is_propagated: self.formats.has_trace(),
         }
     }
 
@@ -101,6 +101,11 @@ impl PropagationFormats {
     /// No format.
     pub const NONE: Self =
         Self { trace_context: false, baggage: false, b3: false, b3_multi: false };
+
+    /// Whether a format of the trace itself is enabled, and not only baggage.
+    const fn has_trace(self) -> bool {
+        self.trace_context || self.b3 || self.b3_multi
+    }
 
     /// Extracts the client's trace context from the first enabled format that has a valid context.
     /// `None`: no format has one.
@@ -251,6 +256,17 @@ mod tests {
     }
 
     #[test]
+    fn with_baggage_only_no_trace_header_is_sent() {
+        let formats = PropagationFormats { baggage: true, ..PropagationFormats::NONE };
+        let received = headers(&[W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")]);
+        let trace = Propagation { formats, ..propagation(1.0) };
+        let trace = trace.start_trace(&received, 7, clock::epoch());
+        let mut sent = received.clone();
+        trace.inject(0xa1, &mut sent);
+        assert_eq!(sent, headers(&[("baggage", "tier=a")]));
+    }
+
+    #[test]
     fn an_untrusted_parent_adds_at_most_a_link() {
         let headers_with_parent =
             headers(&[W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")]);
@@ -279,7 +295,7 @@ mod tests {
             headers(&[("traceparent", injected), ("tracestate", "a=1"), ("baggage", "tier=a")]);
         assert_eq!(sent, expected);
         TraceContext { is_propagated: false, ..trace }.inject(0xa1, &mut sent);
-        assert!(sent.is_empty());
+        assert_eq!(sent, headers(&[("baggage", "tier=a")]), "baggage is a propagator of its own");
     }
 
     #[test]
