@@ -2,6 +2,7 @@
 //! checks.
 
 use super::page::ASSET_PATH_PREFIX;
+use super::runbooks::RUNBOOKS_PATH;
 use crate::config::{AccessConfig, UnreadableSecret};
 use axum::extract::{Request, State};
 use axum::http::header::{HOST, ORIGIN, WWW_AUTHENTICATE};
@@ -9,7 +10,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tokenweir_core::access::{KeyDigest, bearer};
 
@@ -20,6 +21,9 @@ pub struct AdminAuthorizer {
     pub token_digest: Option<KeyDigest>,
     /// Whether `/metrics` needs no token.
     pub has_unauthenticated_metrics: bool,
+    /// Whether the listener is beyond loopback without a token. Then it only answers requests that
+    /// change nothing.
+    pub is_read_only: bool,
     /// Host names that are trusted without a token, in addition to `localhost` and IP addresses.
     pub hosts: Vec<String>,
 }
@@ -28,9 +32,11 @@ impl AdminAuthorizer {
     /// The authorizer of a configuration, with its resolved token.
     pub fn from_config(
         access: &AccessConfig,
+        address: SocketAddr,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, UnreadableSecret> {
         Ok(Self {
+            is_read_only: access.admin_token.is_none() && !address.ip().is_loopback(),
             token_digest: access.admin_token_digest(env)?,
             has_unauthenticated_metrics: access.unauthenticated_metrics,
             hosts: access.admin_hosts.clone(),
@@ -42,6 +48,8 @@ impl AdminAuthorizer {
         let is_public = match path {
             // The page is public. Its script asks for the token and sends it with each request.
             "/" => true,
+            // Alerts link to the runbooks, which are part of the documentation.
+            RUNBOOKS_PATH => true,
             path if is_probe_path(path) || path.starts_with(ASSET_PATH_PREFIX) => true,
             "/metrics" => self.has_unauthenticated_metrics,
             _ => false,
@@ -70,10 +78,14 @@ impl AdminAuthorizer {
         let is_trusted = self.token_digest.is_some()
             || host.as_deref().is_none_or(|host| self.is_trusted_host(host));
         if *method == Method::POST {
+            if self.is_read_only {
+                return Some(READ_ONLY_MESSAGE);
+            }
             return (!is_same_origin(host.as_deref(), headers, is_trusted))
                 .then_some(FOREIGN_ORIGIN_MESSAGE);
         }
-        let is_for_any_host = is_probe_path(uri.path()) || uri.path() == "/metrics";
+        let is_for_any_host =
+            is_probe_path(uri.path()) || ["/metrics", RUNBOOKS_PATH].contains(&uri.path());
         (!is_trusted && !is_for_any_host).then_some(UNTRUSTED_HOST_MESSAGE)
     }
 
@@ -93,6 +105,9 @@ const FOREIGN_ORIGIN_MESSAGE: &str = "rejected: a browser sent this request for 
                                       origin or of an untrusted host name; use localhost, an IP \
                                       address or a name of access.admin_hosts, or set \
                                       access.admin_token\n";
+const READ_ONLY_MESSAGE: &str = "rejected: the admin listener accepts connections from other \
+                                 machines and has no token, so it changes nothing; set \
+                                 access.admin_token, or listen on 127.0.0.1\n";
 const UNTRUSTED_HOST_MESSAGE: &str = "rejected: without access.admin_token the admin listener \
                                       accepts only requests for localhost, an IP address or a \
                                       name of access.admin_hosts; use one of these, add this name \
@@ -165,6 +180,33 @@ mod tests {
         authorizer(has_token)
             .rejection_reason(&Method::GET, &Uri::from_static(path), &headers)
             .is_none()
+    }
+
+    #[test]
+    fn beyond_loopback_a_listener_without_a_token_changes_nothing() {
+        let settings = |address: &str, text: &str| {
+            let access: AccessConfig = serde_json::from_str(text).unwrap();
+            let env = |_: &str| Some("token".to_owned());
+            AdminAuthorizer::from_config(&access, address.parse().unwrap(), env).unwrap()
+        };
+        let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static("10.0.0.7:9090"))]);
+        let rejection = |authorizer: &AdminAuthorizer, method: Method, path: &'static str| {
+            authorizer.rejection_reason(&method, &Uri::from_static(path), &headers)
+        };
+        for address in ["0.0.0.0:9090", "[::]:9090", "10.0.0.7:9090"] {
+            let open = settings(address, "{}");
+            for path in ["/-/drain", "/-/undrain", "/-/reload"] {
+                assert_eq!(rejection(&open, Method::POST, path), Some(READ_ONLY_MESSAGE));
+            }
+            for path in ["/metrics", "/readyz", "/livez", "/status", "/"] {
+                assert_eq!(rejection(&open, Method::GET, path), None, "{path}");
+            }
+            let closed = settings(address, r#"{ "admin_token": { "env": "T" } }"#);
+            assert_eq!(rejection(&closed, Method::POST, "/-/drain"), None);
+        }
+        for address in ["127.0.0.1:9090", "[::1]:9090"] {
+            assert_eq!(rejection(&settings(address, "{}"), Method::POST, "/-/drain"), None);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod endpoints;
 mod page;
 mod response;
 mod router;
+mod runbooks;
 mod state;
 pub mod streams;
 

@@ -44,7 +44,7 @@ const PAGE_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style
 /// The list of endpoints: part of the response for an unknown path, and the response for `/` to
 /// clients that do not accept HTML.
 pub(super) const ENDPOINT_LIST: &str = "endpoints: GET /metrics /livez /readyz /status /streams /diagnose \
-                             /config /decisions, a page for browsers at /, and POST /-/reload \
+                             /config /decisions /runbooks, a page for browsers at /, and POST /-/reload \
                              /-/drain /-/undrain\n";
 
 /// Path prefix of the page's files.
@@ -66,6 +66,11 @@ pub(super) async fn get_asset(Path(name): Path<String>) -> Response {
         Some(asset) => asset_response(asset.content_type, asset.text),
         None => (StatusCode::NOT_FOUND, "not found\n").into_response(),
     }
+}
+
+/// Responds with an HTML page that does not change.
+pub(super) fn static_html(text: &'static str) -> Response {
+    asset_response("text/html; charset=utf-8", text)
 }
 
 fn asset_response(content_type: &'static str, text: &'static str) -> Response {

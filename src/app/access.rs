@@ -16,13 +16,6 @@ pub(super) fn build(
     let file = config.access.keys_file.clone();
     let opened = file.map(|file| KeysFileWatcher::open(file, config.tiers.clone())).transpose()?;
     let (watcher, keys) = opened.unzip();
-    if keys.is_none() && !config.listen.ip().is_loopback() {
-        tracing::warn!(
-            listen = %config.listen,
-            "clients are not authenticated: every client that reaches this address can use the \
-             backends; set access.keys_file to require keys"
-        );
-    }
     Ok((Arc::new(config.access.access_control(keys.as_ref(), env)?), watcher))
 }
 

@@ -55,6 +55,9 @@ impl Application {
         let (configuration, reload_requests) =
             ActiveConfiguration::new(loaded.view(), clock::wall_time());
         let triggers = ReloadTriggers::new(loaded.file.clone(), reload_requests);
+        for warning in super::exposure::warnings(config) {
+            tracing::warn!("{warning}");
+        }
         let listeners = BoundListeners::bind(config)?;
         let guard = listeners.overload_guard.clone();
         let (sources, pool, client) = build_pool(config, &guard, &env).await?;
@@ -72,7 +75,7 @@ impl Application {
         let proxy = ProxyContext::new(settings, pool, access, guard, telemetry, client)
             .with_recording(pipeline.recording);
         let admin = Arc::new(Admin {
-            authorizer: AdminAuthorizer::from_config(&config.access, &env)?,
+            authorizer: AdminAuthorizer::from_config(&config.access, config.admin, &env)?,
             proxy: proxy.state.clone(),
             decisions: pipeline.decisions,
             recent_requests: pipeline.recent_requests,

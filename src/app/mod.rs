@@ -9,6 +9,7 @@ pub(crate) mod banner;
 mod diagnosis_task;
 pub(crate) mod discovery_sources;
 pub(crate) mod error;
+mod exposure;
 mod keys_file;
 pub(crate) mod process;
 mod reload;

@@ -13,6 +13,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $source := dict "service" .Values.vllm.service "namespace" (.Values.vllm.namespace | default .Release.Namespace) -}}
 {{- with .Values.vllm.port }}{{- $_ := set $source "port" . -}}{{- end -}}
 {{- $defaults := dict "listen" "0.0.0.0:8080" "admin" "0.0.0.0:9090" "discovery" (list (dict "kubernetes" $source)) "reload" (dict "watch" true) "drain" (deepCopy .Values.drain) -}}
+{{- if .Values.adminToken.secret -}}{{- $_ := set $defaults "access" (dict "admin_token" (dict "env" "TOKENWEIR_ADMIN_TOKEN") "unauthenticated_metrics" true) -}}{{- end -}}
 {{- mergeOverwrite $defaults (deepCopy .Values.config) | toYaml -}}
 {{- end }}
 {{- /* The port of an address such as 0.0.0.0:8080 or [::]:8080. */}}
