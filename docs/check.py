@@ -130,7 +130,7 @@ def check_configurations(texts, program, schema):
         with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            done = subprocess.run([program, "check", file.name], capture_output=True, text=True)
+            done = subprocess.run([program, "check", "--syntax-only", file.name], capture_output=True, text=True)
         output = done.stdout + done.stderr
         if done.returncode != 0 and WITHOUT_KUBERNETES not in output:
             problems.append(f"{page}: an example is not valid: {output}\n{text}")

@@ -22,7 +22,7 @@ check_configuration() {
     "$1" >"$out/chart-configuration.yaml"
   [ -s "$out/chart-configuration.yaml" ] || { echo "the chart has no ConfigMap with tokenweir.yaml" >&2; exit 1; }
   local output
-  output=$("$binary" check "$out/chart-configuration.yaml" 2>&1) && { printf '%s\n' "$output"; return; }
+  output=$("$binary" check --syntax-only "$out/chart-configuration.yaml" 2>&1) && { printf '%s\n' "$output"; return; }
   if grep 'built without Kubernetes' <<<"$output" >/dev/null; then
     printf '!! %s was built without --features kubernetes: the configuration of the chart is NOT checked\n' "$binary" >&2
   else
@@ -121,6 +121,9 @@ VALUES
     'release: prometheus' 'authorization:' 'alert: TokenweirNoBackend' 'record: tokenweir:slo_budget:ratio' \
     '"uid": "tokenweir-backend"' 'https://wiki.example.com/runbooks#tokenweirnobackend'
   check_configuration "$out/full.yaml"
+  helm template gw "$chart" --set adminToken.secret=gateway-admin >"$out/token.yaml"
+  assert_rendered "$out/token.yaml" 'name: TOKENWEIR_ADMIN_TOKEN' 'unauthenticated_metrics: true'
+  check_configuration "$out/token.yaml"
   assert_rejected 'streams would be cut' --set terminationGracePeriodSeconds=305
   assert_rejected 'write durations of drain in s, m and h' --set drain.timeout=2weeks
   assert_rejected 'autoscaling' --set autoscaling.maxReplica=3

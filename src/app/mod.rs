@@ -6,6 +6,7 @@
 mod access;
 pub(crate) mod application;
 pub(crate) mod banner;
+pub mod check;
 mod diagnosis_task;
 pub(crate) mod discovery_sources;
 pub(crate) mod error;

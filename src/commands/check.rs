@@ -1,19 +1,42 @@
 //! `tokenweir check`: validates a configuration file and reports its mistakes.
 
 use super::{EXIT_USAGE, variable};
-use crate::config;
+use crate::app::check::{self, CheckedFile};
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Arguments of `tokenweir check`.
 #[derive(Debug, Clone, Args)]
+#[command(after_help = HELP)]
 pub struct CheckArgs {
-    /// The configuration file.
+    /// The file.
     pub file: PathBuf,
+    /// What the file is.
+    #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_CHECK_KIND")]
+    pub kind: FileKind,
+    /// Check the text of the configuration only: the files, certificates, keys and secrets that it
+    /// names may be on another machine.
+    #[arg(long, env = "TOKENWEIR_CHECK_SYNTAX_ONLY")]
+    pub syntax_only: bool,
+    /// Print the configuration with all defaults. A secret is shown as its location.
+    #[arg(long, env = "TOKENWEIR_CHECK_PRINT")]
+    pub print: bool,
     /// Output format.
     #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_CHECK_FORMAT")]
     pub format: CheckFormat,
+}
+
+/// Kind of a checked file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum FileKind {
+    /// A configuration.
+    #[default]
+    Config,
+    /// A file of tenants and keys (`access.keys_file`).
+    Keys,
+    /// A list of backends (`discovery[].file`).
+    Backends,
 }
 
 /// Output format of `tokenweir check`.
@@ -26,15 +49,33 @@ pub enum CheckFormat {
     Json,
 }
 
+const HELP: &str = "\
+Exit code: 0 the gateway can start with the file, 1 the file is valid and this machine lacks something
+that it names, 2 invalid arguments, 64 the file has mistakes.";
+
 /// Runs the command.
-pub(crate) fn run(check: &CheckArgs) -> ExitCode {
-    let result = config::check(&check.file, variable);
-    match check.format {
-        #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
-        CheckFormat::Json => println!("{}", result.to_json()),
-        #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
-        CheckFormat::Human if result.is_ok() => println!("{result}"),
-        CheckFormat::Human => eprintln!("{result}"),
+#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+pub(crate) fn run(args: &CheckArgs) -> ExitCode {
+    let checked = match args.kind {
+        FileKind::Config if args.syntax_only => CheckedFile::ConfigSyntax,
+        FileKind::Config => CheckedFile::Config,
+        FileKind::Keys => CheckedFile::Keys,
+        FileKind::Backends => CheckedFile::Backends,
+    };
+    let result = check::check(&args.file, checked, variable);
+    let effective = result.effective_yaml().filter(|_| args.print);
+    match (args.format, effective) {
+        (CheckFormat::Json, _) => println!("{}", result.to_json(args.print)),
+        (CheckFormat::Human, Some(yaml)) => {
+            print!("{yaml}");
+            eprintln!("{result}");
+        }
+        (CheckFormat::Human, None) if result.is_ok() => println!("{result}"),
+        (CheckFormat::Human, None) => eprintln!("{result}"),
     }
-    if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) }
+    match (result.is_ok(), result.is_valid()) {
+        (true, _) => ExitCode::SUCCESS,
+        (false, true) => ExitCode::FAILURE,
+        (false, false) => ExitCode::from(EXIT_USAGE),
+    }
 }

@@ -7,6 +7,7 @@ use super::text::error::{ConfigError, ExcerptRedaction};
 use super::text::{file, yaml};
 use super::violation::RuleViolation;
 use std::path::Path;
+use std::{fs, io};
 use tokenweir_core::access::KeyFile;
 
 /// Loads and validates a keys file. Its tenants may have the tiers in `tiers`.
@@ -14,11 +15,22 @@ use tokenweir_core::access::KeyFile;
 /// An error has a position in the file and quotes no text of the file, because an operator may have
 /// written a key in place of its hash.
 pub fn load_keys(file: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
+    load_keys_with(file, Some(tiers))
+}
+
+/// Loads and validates a keys file without its configuration: tenants may have any tier.
+pub fn load_keys_alone(file: &Path) -> Result<KeyFile, ConfigError> {
+    load_keys_with(file, None)
+}
+
+fn load_keys_with(file: &Path, tiers: Option<&TiersConfig>) -> Result<KeyFile, ConfigError> {
     let text = file::read(file).map_err(ConfigError::without_quotes)?;
     let (keys, outline) =
         yaml::parse::<KeyFile>(&text, file).map_err(ConfigError::without_quotes)?;
-    let key_tiers = tiers.keys.iter().map(|key| &key.tier);
-    let tier_names: Vec<&String> = tiers.names.iter().chain(key_tiers).collect();
+    let tier_names: Vec<&String> = match tiers {
+        Some(tiers) => tiers.names.iter().chain(tiers.keys.iter().map(|key| &key.tier)).collect(),
+        None => keys.tenants.iter().filter_map(|tenant| tenant.tier.as_ref()).collect(),
+    };
     keys.check(&tier_names).map_err(|violation| {
         let error = ConfigError::new(&violation.problem);
         match outline.position(&violation.path) {
@@ -39,6 +51,20 @@ pub fn backends_in(path: &Path) -> Result<Vec<BackendConfig>, ConfigError> {
         Ok(()) => Ok(backends),
         Err(RuleViolation { problem, .. }) => Err(ConfigError::new(&problem).in_file(path)),
     }
+}
+
+/// Fails if lines cannot be appended to a file. A file that does not exist is not left behind.
+pub fn check_appendable(file: &Path) -> io::Result<()> {
+    let metadata = fs::metadata(file);
+    // Opening a pipe would block until a reader opens it.
+    if metadata.as_ref().is_ok_and(|metadata| !metadata.is_file()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    fs::OpenOptions::new().append(true).create(true).open(file)?;
+    if metadata.is_err() {
+        fs::remove_file(file)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -63,12 +89,12 @@ mod tests {
 
     fn load(name: &str, text: &str) -> Result<KeyFile, String> {
         let folder = std::env::temp_dir().join(format!("tokenweir-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        fs::create_dir_all(&folder).unwrap();
         let file = folder.join(name);
-        std::fs::write(&file, text).unwrap();
+        fs::write(&file, text).unwrap();
         let tiers = TiersConfig { names: vec!["gold".into()], ..TiersConfig::default() };
         let loaded = load_keys(&file, &tiers);
-        std::fs::remove_file(&file).unwrap();
+        fs::remove_file(&file).unwrap();
         loaded.map_err(|error| error.to_string().replace(&*file.to_string_lossy(), "FILE"))
     }
 
@@ -179,11 +205,8 @@ mod tests {
     #[test]
     fn backends_of_a_file_get_defaults_from_their_source() {
         let file = std::env::temp_dir().join(format!("tokenweir-list-{}", std::process::id()));
-        std::fs::write(
-            &file,
-            r#"[{"url":"http://a:1","weight":3},{"url":"b:1","usage":"inject"}]"#,
-        )
-        .unwrap();
+        fs::write(&file, r#"[{"url":"http://a:1","weight":3},{"url":"b:1","usage":"inject"}]"#)
+            .unwrap();
         let source = r#"{ "file": "x", "usage": "passive", "api_key": { "env": "KEY" } }"#;
         let source: DiscoveryConfig = serde_json::from_str(source).unwrap();
         let listed = backends_in(&file).unwrap().into_iter();
@@ -192,9 +215,9 @@ mod tests {
         assert_eq!((backends[0].weight, backends[0].usage), (3, Some(UsageMode::Passive)));
         assert_eq!((backends[1].weight, backends[1].usage), (1, Some(UsageMode::Inject)));
         assert_eq!(backends[1].api_key, Some(Secret::Env("KEY".into())));
-        std::fs::write(&file, "- url: a:1\n- url: http://A:1\n").unwrap();
+        fs::write(&file, "- url: a:1\n- url: http://A:1\n").unwrap();
         let error = backends_in(&file).unwrap_err().to_string();
         assert!(error.contains("already the url of backends[0]"), "{error}");
-        std::fs::remove_file(&file).unwrap();
+        fs::remove_file(&file).unwrap();
     }
 }

@@ -6,7 +6,7 @@ use super::rules;
 use super::text::error::{ConfigError, ExcerptRedaction};
 use super::text::source::ConfigSource;
 use super::text::{file, yaml};
-use super::violation::RuleViolation;
+use super::violation::{RuleViolation, violation_at};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
@@ -40,10 +40,21 @@ impl Config {
         file: &Path,
         overrides: Overrides,
     ) -> Result<LoadedConfig, ConfigError> {
-        let (mut config, outline) = yaml::parse::<Self>(text, file)?;
+        Self::parse_for_paths(text, file, overrides).map_err(|(error, _)| error)
+    }
+
+    /// Like [`Config::parse`]. The error has the paths of the values that together violate a rule.
+    pub(super) fn parse_for_paths(
+        text: &str,
+        file: &Path,
+        overrides: Overrides,
+    ) -> Result<LoadedConfig, (ConfigError, Vec<String>)> {
+        let (mut config, outline) =
+            yaml::parse::<Self>(text, file).map_err(|error| (error, Vec::new()))?;
         let sources = overrides.apply(&mut config, outline);
-        rules::check(&config)
-            .map_err(|violation| locate_violation(&violation, &sources, text, file))?;
+        rules::check(&config).map_err(|violation| {
+            (locate_violation(&violation, &sources, text, file), violation.paths)
+        })?;
         Ok(LoadedConfig { config, sources, file: Some(file.to_owned()) })
     }
 }
@@ -84,6 +95,18 @@ impl LoadedConfig {
         let help = "give --backend http://HOST:PORT, set TOKENWEIR_BACKEND or add `backends` or \
                     `discovery` to the configuration file";
         Err(error.with_help(Some(help)))
+    }
+
+    /// An error about the value at `path`, which has its location and no excerpt.
+    pub fn error_at(&self, path: &str, problem: &str) -> ConfigError {
+        let file = self.file.as_deref().unwrap_or(Path::new(""));
+        let violation = violation_at(path, format!("{path}: {problem}"));
+        locate_violation(&violation, &self.sources, "", file).without_excerpt()
+    }
+
+    /// The configuration as YAML, with all defaults. A secret is shown as its location.
+    pub fn to_yaml(&self) -> String {
+        yaml::to_text(&self.config)
     }
 
     /// The JSON document of `/config`: every value with its source. A secret is shown as its

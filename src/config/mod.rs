@@ -8,13 +8,14 @@
 //! root        the configuration: all sections
 //! rules       conditions on values and between values
 //! load        file, overrides, rules ─► LoadedConfig
+//! mistakes    all mistakes of a file
 //! conversion  LoadedConfig ─► settings of the other modules
 //! ```
 
-mod check;
 mod conversion;
 mod files;
 mod load;
+mod mistakes;
 mod overrides;
 mod reload;
 mod root;
@@ -26,13 +27,14 @@ mod tests;
 mod text;
 mod violation;
 
-pub use check::{ConfigCheck, check};
+pub use conversion::ConfiguredSecret;
 pub use conversion::{BackendTlsContexts, ProxySettingsError, backend_tls_contexts};
-pub use files::{backends_in, load_keys};
+pub use files::{backends_in, check_appendable, load_keys, load_keys_alone};
 pub use load::LoadedConfig;
 pub use overrides::{ConfigSources, OverrideValue, Overrides};
 pub use reload::ReloadOutcome;
 pub use root::Config;
+pub use rules::tls::file_problems as tls_file_problems;
 pub use schema::schema;
 pub use sections::access::{AccessConfig, CacheSaltConfig, SaltSource};
 pub use sections::backends::BackendConfig;

@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
+use tokenweir::app::check::{CheckedFile, ConfigCheck, check};
 use tokenweir::cli::{self, Cli};
-use tokenweir::config::{Config, ConfigError, LoadedConfig, Overrides, check};
+use tokenweir::config::{Config, ConfigError, LoadedConfig, Overrides};
 
 const REFERENCE: &str = include_str!("../../config/tokenweir.yaml");
 
@@ -68,40 +69,120 @@ fn the_error_for_an_unreadable_file_names_it() {
     }
 }
 
+/// Checks a file with this text, without environment variables.
+fn check_text(name: &str, text: &str, checked: CheckedFile) -> ConfigCheck {
+    let file = tempdir("check").join(name);
+    std::fs::write(&file, text).unwrap();
+    check(&file, checked, |_| None)
+}
+
 #[test]
 fn a_check_reports_the_same_as_text_and_as_json() {
-    let folder = tempdir("check");
-    let env = |_: &str| None;
-    let good = folder.join("good.yaml");
-    std::fs::write(&good, "backends: [{ url: a:1, api_key: { env: KEY } }]").unwrap();
-    let good = check(&good, env);
+    let good = "backends: [{ url: a:1 }]\nlisten: 127.0.0.1:0\nadmin: 127.0.0.1:0\n";
+    let good = check_text("good.yaml", good, CheckedFile::Config);
     assert!(good.is_ok());
-    assert_eq!(
-        good.to_string().split_once(": ").unwrap().1,
-        "ok, 1 backend\nnote: the api_key of a:1: the environment variable KEY is not set"
-    );
-    assert_eq!(good.to_json()["backends"], 1);
-    let tiers = folder.join("tiers.yaml");
-    let text = "tiers: { names: [paid], keys: [{ key: { env: PAID }, tier: paid }] }\n\
-                discovery: [{ dns: a.example, port: 1, api_key: { env: FLEET } }]";
-    std::fs::write(&tiers, text).unwrap();
-    let tiers = check(&tiers, env).to_string();
-    for note in ["tiers.keys[0].key: the environment variable PAID", "discovery[0].api_key: "] {
-        assert!(tiers.contains(note), "{tiers}");
-    }
-    let bad = folder.join("bad.yaml");
-    std::fs::write(&bad, "routing:\n  polcy: kv_aware\n").unwrap();
-    let bad = check(&bad, env);
-    assert!(!bad.is_ok());
-    assert!(bad.to_string().contains("unknown key `polcy`"));
-    let mut report = bad.to_json();
-    report["file"] = Value::Null;
-    let help = "did you mean `policy`?";
+    assert_eq!(good.to_string().split_once(": ").unwrap().1, "ok, 1 backend");
+    let bad = check_text("bad.yaml", "routing:\n  polcy: kv_aware\nlog: 3\n", CheckedFile::Config);
+    assert!(!bad.is_ok() && !bad.is_valid());
+    let text = bad.to_string();
+    assert!(text.contains("unknown key `polcy`") && text.ends_with(": 2 errors"), "{text}");
+    let mut report = bad.to_json(false);
+    assert_eq!(report["errors"].as_array().unwrap().len(), 2, "{report}");
+    let first = report["errors"][0].take();
     let expected = json!({
-        "ok": false, "file": null, "line": 2, "column": 3,
-        "problem": "unknown key `polcy`", "help": help,
+        "file": first["file"], "line": 2, "column": 3,
+        "problem": "unknown key `polcy`", "help": "did you mean `policy`?",
     });
-    assert_eq!(report, expected);
+    assert_eq!(first, expected);
+}
+
+#[test]
+fn a_check_fails_for_each_thing_that_keeps_the_gateway_from_starting() {
+    let text = "\
+listen: 127.0.0.1:0
+admin: 127.0.0.1:0
+backends:
+- { url: 'https://a:1', name: a, api_key: { env: KEY }, tls: { ca: /absent/ca.pem } }
+discovery:
+- { file: /absent/backends.yaml, api_key: { file: /absent/key } }
+tiers: { names: [paid], keys: [{ key: { env: PAID }, tier: paid }] }
+tls: { cert: /absent/cert.pem, key: /absent/key.pem }
+access: { keys_file: /absent/keys.yaml, admin_token: { env: TOKEN } }
+trace_capture: { file: /absent/capture.jsonl }
+log: { payloads: { file: /absent/payloads.jsonl } }
+";
+    let strict = check_text("strict.yaml", text, CheckedFile::Config);
+    assert!(!strict.is_ok() && strict.is_valid());
+    let shown = strict.to_string();
+    for expected in [
+        "strict.yaml:4:43: backends.0.api_key: cannot read the api_key of backend `a`: the \
+         environment variable KEY is not set",
+        "discovery.0.api_key: cannot read the api_key of discovery[0]: the file /absent/key",
+        "tiers.keys.0.key: cannot read the key of tier `paid`",
+        "access.admin_token: cannot read the admin token",
+        "strict.yaml:9:22: access.keys_file: /absent/keys.yaml: no such file",
+        "discovery.0.file: /absent/backends.yaml: no such file",
+        "strict.yaml:8:6: tls: /absent/cert.pem cannot be read",
+        "backends.0.tls: /absent/ca.pem cannot be read",
+        "trace_capture.file: cannot write /absent/capture.jsonl: No such file",
+        "log.payloads.file: cannot write /absent/payloads.jsonl: No such file",
+    ] {
+        assert!(shown.contains(expected), "{expected}\n{shown}");
+    }
+    assert!(shown.contains(": 10 errors"), "{shown}");
+    assert!(check_text("text.yaml", text, CheckedFile::ConfigSyntax).is_ok());
+}
+
+#[test]
+fn an_invalid_key_or_certificate_fails_a_check() {
+    let folder = tempdir("certificate");
+    let file = |name: &str, text: &str| {
+        std::fs::write(folder.join(name), text).unwrap();
+        folder.join(name).display().to_string()
+    };
+    let (cert, key) = (file("cert.pem", "nothing"), file("key.pem", "nothing"));
+    let text = format!("tls: {{ cert: '{cert}', key: '{key}' }}\n");
+    let found = check_text("invalid-tls.yaml", &text, CheckedFile::Config);
+    assert!(!found.is_ok() && found.to_string().contains("cert.pem"), "{found}");
+}
+
+#[test]
+fn a_port_in_use_and_an_open_admin_listener_are_notes() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = format!(
+        "backends: [{{ url: a:1 }}]\nlisten: {}\nadmin: 0.0.0.0:0\n",
+        other.local_addr().unwrap()
+    );
+    let found = check_text("port.yaml", &text, CheckedFile::Config);
+    assert!(found.is_ok(), "{found}");
+    let shown = found.to_string();
+    assert!(shown.contains("note: cannot listen on 127.0.0.1:"), "{shown}");
+    assert!(shown.contains("note: the admin listener 0.0.0.0:0 has no token"), "{shown}");
+}
+
+#[test]
+fn keys_and_backends_files_are_checked_by_themselves() {
+    let keys = "tenants: [{ name: a, tier: any, keys: [] }]\n";
+    let found = check_text("keys.yaml", keys, CheckedFile::Keys);
+    assert!(found.to_string().ends_with("ok, 1 tenant"), "{found}");
+    let found = check_text("bad-keys.yaml", "tenants: [{ nam: a }]\n", CheckedFile::Keys);
+    assert!(!found.is_valid() && found.to_string().contains(":1:13: unknown key"), "{found}");
+    let found = check_text("backends.yaml", "- url: a:1\n- url: b:1\n", CheckedFile::Backends);
+    assert!(found.to_string().ends_with("ok, 2 backends"), "{found}");
+    assert!(!check_text("bad-backends.yaml", "- uri: a:1\n", CheckedFile::Backends).is_ok());
+}
+
+#[test]
+fn the_printed_configuration_has_defaults_and_no_secret_and_is_valid() {
+    let text = "backends: [{ url: a:1, api_key: { env: KEY } }]\nlog: { level: debug }\n";
+    let file = tempdir("check").join("print.yaml");
+    std::fs::write(&file, text).unwrap();
+    let found = check(&file, CheckedFile::Config, |_| Some("sk-printed".to_owned()));
+    let printed = found.effective_yaml().unwrap();
+    assert!(printed.contains("env: KEY") && printed.contains("max_wait: "), "{printed}");
+    assert!(!printed.contains("sk-printed"), "{printed}");
+    let load = |text: &str| Config::parse(text, Path::new("a.yaml"), Overrides::default());
+    assert_eq!(load(&printed).unwrap().config, load(text).unwrap().config);
 }
 
 // === precedence ===

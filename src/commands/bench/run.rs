@@ -6,6 +6,7 @@ use super::setup::{BenchError, BenchSetup};
 use crate::app::process::signals;
 use crate::commands::progress::ProgressBar;
 use crate::commands::{EXIT_USAGE, block_on, report_error};
+use crate::config::check_appendable;
 use crate::server::descriptor_budget::raise_file_limit;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -62,8 +63,8 @@ async fn run_benchmark(bench: &BenchArgs, target: BackendAddress) -> ExitCode {
         Err(error) => return report_error(&error),
     };
     for file in [&bench.shown.save, &bench.shown.html].into_iter().flatten() {
-        if let Err(error) = check_writable(file) {
-            return report_error(&error);
+        if let Err(error) = check_appendable(file) {
+            return report_error(&ReportFileError::Write(file.clone(), error));
         }
     }
     let report = match build_report(bench, target, before.as_ref()).await {
@@ -192,18 +193,6 @@ fn print_comparison(bench: &BenchArgs, before: &BenchReport, after: &BenchReport
         return ExitCode::from(EXIT_NOT_COMPARABLE);
     }
     if comparison.regressions.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Fails if a report cannot be written to the file. A file that does not exist is not left behind.
-fn check_writable(file: &Path) -> Result<(), ReportFileError> {
-    let is_new = !file.exists();
-    let opened = fs::OpenOptions::new().append(true).create(true).open(file);
-    opened.map_err(|error| ReportFileError::Write(file.to_owned(), error))?;
-    if is_new {
-        // A file that stays is written later.
-        let _ = fs::remove_file(file);
-    }
-    Ok(())
 }
 
 fn write_report(file: &Path, text: &str) -> Result<(), ReportFileError> {

@@ -24,8 +24,7 @@ impl AccessConfig {
         &self,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<KeyDigest>, UnreadableSecret> {
-        let purpose = "the admin token (access.admin_token)";
-        let token = self.admin_token.as_ref().map(|secret| secret.resolve_for(purpose, env));
+        let token = self.admin_token_secret().map(|secret| secret.resolve(env));
         Ok(token.transpose()?.map(|token| token.digest()))
     }
 }
@@ -37,8 +36,7 @@ impl CacheSaltConfig {
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<SaltKey>, UnreadableSecret> {
         let Some(SaltSource::Tenant) = self.derive else { return Ok(None) };
-        let purpose = "the secret of access.cache_salt";
-        let secret = self.secret.as_ref().map(|secret| secret.resolve_for(purpose, env));
+        let secret = self.salt_secret().map(|secret| secret.resolve(env));
         Ok(Some(SaltKey::new(secret.transpose()?.map(|secret| secret.digest()))))
     }
 }

@@ -23,8 +23,7 @@ impl Config {
         let horizon = Duration::try_from_secs_f64(self.routing.kv_aware.horizon_seconds);
         let horizon = horizon.unwrap_or(Duration::MAX);
         let build = |entry: &BackendConfig| {
-            let purpose = format!("the api_key of backend `{}`", entry.id());
-            let secret = entry.api_key.as_ref().map(|key| key.resolve_for(&purpose, &env));
+            let secret = entry.secret().map(|secret| secret.resolve(&env));
             let authorization = secret.transpose()?.map(|secret| secret.bearer().clone());
             let backend = Backend::new(entry.id(), entry.url.clone(), authorization);
             let usage = entry.usage.unwrap_or(self.usage);

@@ -4,7 +4,9 @@
 mod access;
 mod backends;
 mod proxy;
+mod secrets;
 mod telemetry;
 
 pub use backends::{BackendTlsContexts, backend_tls_contexts};
 pub use proxy::ProxySettingsError;
+pub use secrets::ConfiguredSecret;

@@ -86,8 +86,7 @@ impl TiersConfig {
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<TierResolver, UnreadableSecret> {
         let resolve_key = |configured: &TierKey| {
-            let purpose = format!("the key of tier `{}` (tiers.keys)", configured.tier);
-            let secret = configured.key.resolve_for(&purpose, &env)?;
+            let secret = configured.key_secret().resolve(&env)?;
             Ok((secret.bearer().clone(), Arc::from(configured.tier.as_str())))
         };
         Ok(TierResolver {

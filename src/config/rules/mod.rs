@@ -115,7 +115,8 @@ fn check_model_backends(config: &Config) -> Result<(), RuleViolation> {
             let listed_ids = listed(ids.iter());
             let name = &names[unknown];
             let problem = format!("unknown backend `{name}`; `backends` has {listed_ids}");
-            return Err(violation_at(&format!("models.{index}.backends.{unknown}"), problem));
+            let paths = vec![format!("models.{index}.backends.{unknown}"), "backends".to_owned()];
+            return Err(RuleViolation { paths, problem });
         }
     }
     Ok(())
@@ -246,7 +247,7 @@ fn check_admission(config: &Config) -> Result<(), RuleViolation> {
             tiers.names.contains(class) || tiers.keys.iter().any(|key| key.tier == *class);
         if !is_tier && class != DEFAULT_CLASS {
             let problem = format!("`{class}` is neither a tier of `tiers` nor `{DEFAULT_CLASS}`");
-            return Err(violation_at(&path, problem));
+            return Err(RuleViolation { paths: vec![path, "tiers".to_owned()], problem });
         }
     }
     Ok(())

@@ -38,7 +38,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
                 _ => listed(tier_names.into_iter()),
             };
             let problem = format!("unknown tier `{tier}`: `tiers` has {known}");
-            return Err(violation_at(&path("tier"), problem));
+            return Err(RuleViolation { paths: vec![path("tier"), "tiers".to_owned()], problem });
         }
     }
     let buckets = BucketOverrides::new(&config.metrics.buckets, &config.slos);

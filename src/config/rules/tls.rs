@@ -2,15 +2,21 @@
 
 use crate::config::root::Config;
 use crate::config::violation::{RuleViolation, violation_at};
-use tokenweir_net::tls::{Acceptor, Alpn, TlsClientContext, TlsClientSettings};
+use tokenweir_net::tls::{Acceptor, Alpn, TlsClientContext, TlsClientSettings, TlsError};
 
 /// Checks the rules of these keys and returns the first violation.
 pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     let tls = &config.tls;
     match (&tls.cert, &tls.key) {
-        (Some(_), None) => return Err(violation_at("tls.cert", "the certificate needs its `key`")),
+        (Some(_), None) => {
+            return Err(incomplete("tls", ["cert", "key"], "the certificate needs its `key`"));
+        }
         (None, Some(_)) => {
-            return Err(violation_at("tls.key", "the key needs its certificate: `cert`"));
+            return Err(incomplete(
+                "tls",
+                ["key", "cert"],
+                "the key needs its certificate: `cert`",
+            ));
         }
         (None, None) if tls.client_ca.is_some() => {
             return Err(violation_at(
@@ -42,13 +48,12 @@ fn check_client_certificate(path: &str, tls: &TlsClientSettings) -> Result<(), R
     let at = |key: &str| format!("{path}.{key}");
     match (&tls.client_cert, &tls.client_key) {
         (Some(_), None) => {
-            return Err(violation_at(&at("client_cert"), "the certificate needs its `client_key`"));
+            let problem = "the certificate needs its `client_key`";
+            return Err(incomplete(path, ["client_cert", "client_key"], problem));
         }
         (None, Some(_)) => {
-            return Err(violation_at(
-                &at("client_key"),
-                "the key needs its certificate: `client_cert`",
-            ));
+            let problem = "the key needs its certificate: `client_cert`";
+            return Err(incomplete(path, ["client_key", "client_cert"], problem));
         }
         _ => {}
     }
@@ -60,26 +65,31 @@ fn check_client_certificate(path: &str, tls: &TlsClientSettings) -> Result<(), R
     }
 }
 
-/// The problems with TLS files on this machine. These problems are not errors, because the files
-/// may exist on the machine where the gateway runs.
-pub(crate) fn notes(config: &Config) -> Vec<String> {
-    let mut notes = Vec::new();
-    let mut note = |path: &str, error: Option<tokenweir_net::tls::TlsError>| {
-        notes.extend(error.map(|error| format!("{path}: {error}")));
-    };
-    note("tls", Acceptor::for_client_listener(&config.tls).err());
-    note("backend_tls", TlsClientContext::new(&config.backend_tls, Alpn::Http1).err());
-    for backend in &config.backends {
-        let tls = backend.tls.as_ref();
-        let error = tls.and_then(|tls| TlsClientContext::new(tls, Alpn::Http1).err());
-        note(&format!("tls of backend {}", backend.id()), error);
-    }
-    notes
+/// The violation of a pair of keys below `path` of which only the first is set.
+fn incomplete(path: &str, keys: [&str; 2], problem: &str) -> RuleViolation {
+    let paths = keys.map(|key| format!("{path}.{key}")).into();
+    RuleViolation { paths, problem: problem.to_owned() }
+}
+
+/// The problems with TLS files on this machine, each with the path of its section.
+pub fn file_problems(config: &Config) -> Vec<(String, TlsError)> {
+    let client_tls = |settings: &TlsClientSettings| TlsClientContext::new(settings, Alpn::Http1);
+    let of_listener = Acceptor::for_client_listener(&config.tls).err();
+    let of_backends = client_tls(&config.backend_tls).err();
+    let of_entries = config.backends.iter().enumerate().map(|(index, backend)| {
+        let error = backend.tls.as_ref().and_then(|tls| client_tls(tls).err());
+        (format!("backends.{index}.tls"), error)
+    });
+    [("tls".to_owned(), of_listener), ("backend_tls".to_owned(), of_backends)]
+        .into_iter()
+        .chain(of_entries)
+        .filter_map(|(path, error)| Some((path, error?)))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Config, Overrides, check};
+    use crate::config::{Config, Overrides};
     use std::path::Path;
 
     fn problem(text: &str) -> Option<String> {
@@ -112,18 +122,5 @@ mod tests {
                      backends: [{ url: 'https://a', tls: { ca: d.pem, server_name: 10.0.0.1 } }]\n\
                      limits: { memory: 4GiB, connections: 9 }";
         assert_eq!(problem(valid), None);
-    }
-
-    #[test]
-    fn missing_tls_files_are_noted() {
-        let file = std::env::temp_dir().join(format!("tokenweir-tls-{}.yaml", std::process::id()));
-        let text = "backends: [{ url: 'https://a', name: a, tls: { ca: /absent/ca.pem } }]\n\
-                    tls: { cert: /absent/cert.pem, key: /absent/key.pem }\n";
-        std::fs::write(&file, text).unwrap();
-        let check = check(&file, |_| None);
-        std::fs::remove_file(&file).unwrap();
-        let text = check.to_string();
-        assert!(text.contains("note: tls: /absent/cert.pem cannot be read"), "{text}");
-        assert!(text.contains("note: tls of backend a: /absent/ca.pem cannot be read"), "{text}");
     }
 }

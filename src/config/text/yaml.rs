@@ -4,8 +4,8 @@
 
 use super::error::{ConfigError, ExcerptRedaction, Position};
 use crate::config::sections::secret;
-use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
 use serde_saphyr::{Error, Location, MergeKeyPolicy, NonFiniteFloatPolicy, Options, Spanned};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,6 +27,12 @@ pub(crate) fn parse<T: for<'de> Deserialize<'de>>(
     outline.record_positions(String::new(), &tree);
     let value = serde_saphyr::from_str_with_options(text, parser_options()).map_err(to_error)?;
     Ok((value, outline))
+}
+
+/// Renders a value as YAML.
+pub(crate) fn to_text(value: &impl Serialize) -> String {
+    // Only values that YAML cannot represent fail. The configuration has none.
+    serde_saphyr::to_string(value).unwrap_or_default()
 }
 
 /// The options of the parser. The budgets exceed the needs of every configuration. They stop the
@@ -162,6 +168,11 @@ impl<'de> Visitor<'de> for YamlNodeVisitor {
 }
 
 // === errors ===
+
+/// Whether a problem is a missing key.
+pub(crate) fn is_missing_key(problem: &str) -> bool {
+    problem.starts_with("the key `") && problem.ends_with("` is missing")
+}
 
 impl From<Location> for Position {
     fn from(location: Location) -> Self {

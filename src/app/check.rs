@@ -1,0 +1,227 @@
+//! `tokenweir check`: finds the mistakes of a configuration file, and what would keep the gateway from
+//! starting with it on this machine.
+
+use super::process::environment::ErrorChain;
+use crate::config::{
+    self, Config, ConfigError, ConfigLocation, LoadedConfig, backends_in, check_appendable,
+};
+use crate::server::bind_socket;
+use serde_json::{Value, json};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// What is checked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CheckedFile {
+    /// A configuration, with the files, certificates, keys and secrets that it names.
+    #[default]
+    Config,
+    /// The text of a configuration only: what it names may be on another machine.
+    ConfigSyntax,
+    /// A file of tenants and keys (`access.keys_file`).
+    Keys,
+    /// A list of backends (`discovery[].file`).
+    Backends,
+}
+
+/// The result of a check.
+#[derive(Debug)]
+pub struct ConfigCheck {
+    file: PathBuf,
+    /// What a valid file contains, such as `2 backends`.
+    content: String,
+    /// Mistakes in the file. With any of them, the file is invalid on every machine.
+    mistakes: Vec<ConfigError>,
+    /// What keeps the gateway from starting on this machine.
+    obstacles: Vec<ConfigError>,
+    /// Problems that are not errors, as texts for operators.
+    notes: Vec<String>,
+    /// The valid configuration.
+    loaded: Option<LoadedConfig>,
+}
+
+/// Checks a file. `env` returns the value of an environment variable.
+pub fn check(
+    file: &Path,
+    checked: CheckedFile,
+    env: impl Fn(&str) -> Option<String>,
+) -> ConfigCheck {
+    let mut check = ConfigCheck {
+        file: file.to_owned(),
+        content: String::new(),
+        mistakes: Vec::new(),
+        obstacles: Vec::new(),
+        notes: Vec::new(),
+        loaded: None,
+    };
+    let content = match checked {
+        CheckedFile::Keys => config::load_keys_alone(file)
+            .map(|keys| plural(keys.tenants.len(), "tenant"))
+            .map_err(|error| vec![error]),
+        CheckedFile::Backends => backends_in(file)
+            .map(|backends| plural(backends.len(), "backend"))
+            .map_err(|error| vec![error]),
+        CheckedFile::Config | CheckedFile::ConfigSyntax => Config::load_all(file).map(|loaded| {
+            let content = plural(loaded.config.backends.len(), "backend");
+            check.notes = notes(&loaded.config);
+            if checked == CheckedFile::Config {
+                check.obstacles = obstacles(&loaded, env);
+                check.notes.extend(ports_in_use(&loaded.config));
+            }
+            check.loaded = Some(loaded);
+            content
+        }),
+    };
+    match content {
+        Ok(content) => check.content = content,
+        Err(mistakes) => check.mistakes = mistakes,
+    }
+    check
+}
+
+/// What keeps the gateway from starting with a valid configuration on this machine.
+fn obstacles(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<ConfigError> {
+    let secrets = loaded.config.secrets().into_iter().filter_map(|(path, secret)| {
+        let error = secret.resolve(&env).err()?;
+        Some(loaded.error_at(&path, &ErrorChain(&error).to_string()))
+    });
+    let mut found: Vec<ConfigError> = secrets.collect();
+    found.extend(file_obstacles(loaded, env));
+    found
+}
+
+/// Like [`obstacles`], without secrets.
+pub(crate) fn file_obstacles(
+    loaded: &LoadedConfig,
+    env: impl Fn(&str) -> Option<String>,
+) -> Vec<ConfigError> {
+    let config = &loaded.config;
+    let at = |path: &str, error: &dyn std::error::Error| {
+        loaded.error_at(path, &ErrorChain(error).to_string())
+    };
+    // An error inside another file has its own location.
+    let in_file = |path: &str, error: ConfigError| {
+        if error.is_unreadable() { at(path, &error) } else { error }
+    };
+    let mut found = Vec::new();
+    if let Some(file) = &config.access.keys_file
+        && let Err(error) = config::load_keys(file, &config.tiers)
+    {
+        found.push(in_file("access.keys_file", error));
+    }
+    for (index, source) in config.discovery.iter().enumerate() {
+        if let Some(Err(error)) = source.file.as_deref().map(backends_in) {
+            found.push(in_file(&format!("discovery.{index}.file"), error));
+        }
+    }
+    let tls = config::tls_file_problems(config);
+    found.extend(tls.iter().map(|(path, error)| at(path, error)));
+    let quality_file = config.quality.file.as_ref().filter(|_| config.quality.share() > 0.0);
+    for (path, file) in [
+        ("trace_capture.file", config.trace_capture.file.as_ref()),
+        ("log.payloads.file", config.log.payloads.file.as_ref()),
+        ("quality.file", quality_file),
+    ] {
+        if let Some(file) = file
+            && let Err(error) = check_appendable(file)
+        {
+            found.push(loaded.error_at(path, &format!("cannot write {}: {error}", file.display())));
+        }
+    }
+    found.extend(loaded.tracing_settings(&env).err().map(|error| at("tracing", &error)));
+    found.extend(loaded.metrics_push_settings(&env).err().map(|error| at("metrics.otlp", &error)));
+    // `obstacles` lists secrets.
+    match config.proxy_settings(None, &env).err() {
+        None | Some(config::ProxySettingsError::Secret(_)) => {}
+        Some(error) => found.push(at("metrics.buckets", &error)),
+    }
+    found
+}
+
+/// Problems of a valid configuration that do not keep the gateway from starting.
+fn notes(config: &Config) -> Vec<String> {
+    let mut notes = Vec::new();
+    if config.backends.is_empty() && config.discovery.is_empty() {
+        notes.push("no backend is configured: `serve` needs --backend".to_owned());
+    }
+    notes.extend(super::exposure::warnings(config));
+    notes
+}
+
+/// The listeners whose address is in use or missing on this machine.
+fn ports_in_use(config: &Config) -> Vec<String> {
+    let listeners = [("listen", config.listen), ("admin", config.admin)];
+    let is_shared = config.listen_reuse_port;
+    listeners
+        .into_iter()
+        .filter_map(|(key, address)| bind_socket(address, key, is_shared).err())
+        .map(|error| error.to_string())
+        .collect()
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+// === impl ConfigCheck ===
+
+impl ConfigCheck {
+    /// Whether the gateway can start with the file.
+    pub fn is_ok(&self) -> bool {
+        self.mistakes.is_empty() && self.obstacles.is_empty()
+    }
+
+    /// Whether the file itself is valid.
+    pub fn is_valid(&self) -> bool {
+        self.mistakes.is_empty()
+    }
+
+    /// The configuration with all defaults as YAML. `None`: the file is no valid configuration.
+    pub fn effective_yaml(&self) -> Option<String> {
+        self.loaded.as_ref().map(LoadedConfig::to_yaml)
+    }
+
+    /// The result as a JSON object with the keys `ok`, `file`, `errors`, `notes` and `config`. An
+    /// error has the keys `file`, `line`, `column`, `problem` and `help`.
+    pub fn to_json(&self, has_config: bool) -> Value {
+        let errors: Vec<Value> = self.errors().map(error_json).collect();
+        let config = self.loaded.as_ref().filter(|_| has_config);
+        let config = config.and_then(|loaded| serde_json::to_value(&loaded.config).ok());
+        json!({
+            "ok": self.is_ok(),
+            "file": self.file.display().to_string(),
+            "errors": errors,
+            "notes": self.notes,
+            "config": config,
+        })
+    }
+
+    fn errors(&self) -> impl Iterator<Item = &ConfigError> {
+        self.mistakes.iter().chain(&self.obstacles)
+    }
+}
+
+fn error_json(error: &ConfigError) -> Value {
+    let (file, position) = match error.location() {
+        Some(ConfigLocation::File(file, position)) => (Some(file), *position),
+        _ => (None, None),
+    };
+    json!({
+        "file": file.map(|file| file.display().to_string()),
+        "line": position.map(|position| position.line),
+        "column": position.map(|position| position.column),
+        "problem": error.problem(),
+        "help": error.help(),
+    })
+}
+
+impl fmt::Display for ConfigCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.errors().try_for_each(|error| writeln!(f, "{error}"))?;
+        match self.errors().count() {
+            0 => write!(f, "{}: ok, {}", self.file.display(), self.content)?,
+            count => write!(f, "{}: {}", self.file.display(), plural(count, "error"))?,
+        }
+        self.notes.iter().try_for_each(|note| write!(f, "\nnote: {note}"))
+    }
+}

@@ -1,0 +1,122 @@
+//! The secrets of a configuration. The gateway reads them one by one while it starts, and `check`
+//! reads all.
+
+use crate::config::root::Config;
+use crate::config::sections::access::{AccessConfig, CacheSaltConfig};
+use crate::config::sections::backends::BackendConfig;
+use crate::config::sections::secret::{Secret, SecretValue, UnreadableSecret};
+use crate::config::sections::settings::TierKey;
+
+/// A secret of the configuration with its use.
+pub struct ConfiguredSecret<'a> {
+    /// The use, such as `the admin token (access.admin_token)`.
+    purpose: String,
+    secret: &'a Secret,
+}
+
+impl ConfiguredSecret<'_> {
+    /// Reads the secret. `env` returns the value of an environment variable.
+    pub fn resolve(
+        &self,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<SecretValue, UnreadableSecret> {
+        self.secret.resolve_for(&self.purpose, env)
+    }
+}
+
+impl BackendConfig {
+    pub(super) fn secret(&self) -> Option<ConfiguredSecret<'_>> {
+        let secret = self.api_key.as_ref()?;
+        Some(ConfiguredSecret {
+            purpose: format!("the api_key of backend `{}`", self.id()),
+            secret,
+        })
+    }
+}
+
+impl AccessConfig {
+    pub(super) fn admin_token_secret(&self) -> Option<ConfiguredSecret<'_>> {
+        let purpose = "the admin token (access.admin_token)".to_owned();
+        Some(ConfiguredSecret { purpose, secret: self.admin_token.as_ref()? })
+    }
+}
+
+impl CacheSaltConfig {
+    pub(super) fn salt_secret(&self) -> Option<ConfiguredSecret<'_>> {
+        let purpose = "the secret of access.cache_salt".to_owned();
+        Some(ConfiguredSecret { purpose, secret: self.secret.as_ref()? })
+    }
+}
+
+impl TierKey {
+    pub(super) fn key_secret(&self) -> ConfiguredSecret<'_> {
+        let purpose = format!("the key of tier `{}` (tiers.keys)", self.tier);
+        ConfiguredSecret { purpose, secret: &self.key }
+    }
+}
+
+impl Config {
+    /// All secrets, each with the path of its value.
+    pub fn secrets(&self) -> Vec<(String, ConfiguredSecret<'_>)> {
+        let backends = self.backends.iter().enumerate().filter_map(|(index, backend)| {
+            Some((format!("backends.{index}.api_key"), backend.secret()?))
+        });
+        let discovery = self.discovery.iter().enumerate().filter_map(|(index, source)| {
+            let purpose = format!("the api_key of discovery[{index}]");
+            let secret = ConfiguredSecret { purpose, secret: source.api_key.as_ref()? };
+            Some((format!("discovery.{index}.api_key"), secret))
+        });
+        let tiers = self.tiers.keys.iter().enumerate();
+        let tiers = tiers.map(|(index, key)| (format!("tiers.keys.{index}.key"), key.key_secret()));
+        let access = &self.access;
+        let single = [
+            ("access.admin_token", access.admin_token_secret()),
+            ("access.cache_salt.secret", access.cache_salt.salt_secret()),
+        ];
+        let single =
+            single.into_iter().filter_map(|(path, secret)| Some((path.to_owned(), secret?)));
+        backends.chain(discovery).chain(single).chain(tiers).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+    use serde_json::Value;
+
+    /// The paths of all locations of secrets in a serialized configuration.
+    fn secret_paths(path: &str, value: &Value, found: &mut Vec<String>) {
+        let child = |key: &str| format!("{path}.{key}").trim_start_matches('.').to_owned();
+        match value {
+            Value::Object(fields) if fields.len() == 1 && fields.contains_key("env") => {
+                found.push(path.to_owned());
+            }
+            Value::Object(fields) => {
+                fields.iter().for_each(|(key, value)| secret_paths(&child(key), value, found));
+            }
+            Value::Array(items) => {
+                let items = items.iter().enumerate();
+                items.for_each(|(index, item)| {
+                    secret_paths(&child(&index.to_string()), item, found)
+                });
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_list_has_each_secret_of_a_configuration() {
+        let text = "backends: [{ url: a:1, api_key: { env: A } }]\n\
+                    discovery: [{ dns: a.example, port: 1, api_key: { env: B } }]\n\
+                    access: { admin_token: { env: C }, cache_salt: { secret: { env: D } } }\n\
+                    tiers: { keys: [{ key: { env: E }, tier: t }] }\n";
+        let config: Config = serde_saphyr::from_str(text).unwrap();
+        let mut expected = Vec::new();
+        secret_paths("", &serde_json::to_value(&config).unwrap(), &mut expected);
+        let mut listed: Vec<String> = config.secrets().into_iter().map(|(path, _)| path).collect();
+        expected.sort();
+        listed.sort();
+        assert_eq!(listed, expected);
+        assert_eq!(listed.len(), 5);
+    }
+}
