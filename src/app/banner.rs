@@ -35,10 +35,20 @@ pub(crate) struct StartSummary {
     metrics: Option<String>,
     /// The file of the trace capture. `None`: no capture.
     capture: Option<PathBuf>,
+    /// Where the payload log writes prompts and responses. `None`: nowhere.
+    payloads: Option<String>,
+    /// Where quality monitoring sends prompts and responses. `None`: nowhere.
+    quality: Option<String>,
     pool: Arc<BackendPool>,
 }
 
 impl StartSummary {
+    /// The URLs of the API for clients and of the admin listener.
+    fn urls(&self) -> [String; 2] {
+        let [client, admin] = self.is_https.map(|is_https| if is_https { "https" } else { "http" });
+        [format!("{client}://{}/v1", self.listen), format!("{admin}://{}", self.admin)]
+    }
+
     pub(super) fn new(
         config: &Config,
         listeners: &BoundListeners,
@@ -53,17 +63,73 @@ impl StartSummary {
             traces: workers.traces_endpoint().map(str::to_owned),
             metrics: workers.metrics_endpoint().map(str::to_owned),
             capture: config.trace_capture.file.clone(),
+            payloads: payload_target(config),
+            quality: quality_target(config),
             pool: pool.clone(),
         }
     }
 }
 
+/// The destinations of the payload log, with the share of requests.
+fn payload_target(config: &Config) -> Option<String> {
+    let payloads = &config.log.payloads;
+    let file = payloads.file.as_ref()?;
+    Some(format!("{} % of requests to {}", payloads.sample * 1e2, file.display()))
+}
+
+/// The destinations of quality monitoring, with the share of requests.
+fn quality_target(config: &Config) -> Option<String> {
+    let quality = &config.quality;
+    let file = quality.file.as_ref().map(|file| file.display().to_string());
+    let targets: Vec<String> = file.into_iter().chain(quality.judge.clone()).collect();
+    let share = quality.share() * 1e2;
+    (share > 0.0).then(|| format!("{share} % of requests to {}", targets.join(" and ")))
+}
+
 /// Prints the banner to standard error, in the format of the process log.
 pub(crate) fn show(summary: &StartSummary, logs: &LogWriters) {
     if logs.is_json {
-        render(summary).lines().for_each(|line| tracing::info!("{}", line.trim()));
+        log_fields(summary);
     } else {
         eprint!("{}", render(summary));
+    }
+}
+
+/// Logs the facts of the banner as fields: one line for the gateway, and one for each backend.
+fn log_fields(summary: &StartSummary) {
+    let [client_url, admin_url] = summary.urls();
+    let max_connections = summary.max_connections;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        clients = client_url,
+        admin = admin_url,
+        policy = summary.pool.policy().name(),
+        max_connections = (max_connections != usize::MAX).then_some(max_connections),
+        traces = summary.traces,
+        metrics_push = summary.metrics,
+        trace_capture = summary.capture.as_ref().map(|file| file.display().to_string()),
+        payload_log = summary.payloads,
+        quality = summary.quality,
+        "gateway started"
+    );
+    let now = clock::now();
+    for backend in summary.pool.backends().iter() {
+        let status = admin::backend_status(backend, now);
+        tracing::info!(
+            backend = sanitize::line(&status.backend),
+            url = status.url,
+            health = status.health,
+            reason = status.reason.as_deref().map(sanitize::line),
+            version = status.version.as_deref().map(sanitize::line),
+            models = sanitize::line(&list_models(&status.models)),
+            metrics = status.scrape_error.unwrap_or("ok"),
+            kv_capacity_tokens = status.kv_capacity_tokens,
+            "backend at start"
+        );
+    }
+    let readiness = summary.pool.readiness(now);
+    if !readiness.is_ready() {
+        tracing::warn!(states = readiness.summary(), "not ready: health checks continue");
     }
 }
 
@@ -73,21 +139,14 @@ fn render(summary: &StartSummary) -> String {
         Some(endpoint) => format!("to {endpoint}"),
         None => "off; set OTEL_EXPORTER_OTLP_ENDPOINT to a collector".into(),
     };
-    let [client_scheme, admin_scheme] =
-        summary.is_https.map(|is_https| if is_https { "https" } else { "http" });
+    let [client_url, admin_url] = summary.urls();
     let limits = match summary.max_connections {
         usize::MAX => "no limit of connections".into(),
         max => format!("{max} connections, each with a request"),
     };
     let mut lines = vec![
-        ("clients", format!("{client_scheme}://{}/v1", summary.listen)),
-        (
-            "admin",
-            format!(
-                "{admin_scheme}://{}  a page, /metrics /status /decisions /config /readyz",
-                summary.admin
-            ),
-        ),
+        ("clients", client_url),
+        ("admin", format!("{admin_url}  a page, /metrics /status /decisions /config /readyz")),
         ("limits", limits),
         ("policy", summary.pool.policy().name().into()),
         ("traces", traces),
@@ -97,6 +156,12 @@ fn render(summary: &StartSummary) -> String {
     }
     if let Some(file) = &summary.capture {
         lines.push(("capture", format!("to {}, without texts of requests", file.display())));
+    }
+    if let Some(target) = &summary.payloads {
+        lines.push(("payloads", format!("PROMPTS AND RESPONSES of {target} (log.payloads)")));
+    }
+    if let Some(target) = &summary.quality {
+        lines.push(("quality", format!("PROMPTS AND RESPONSES of {target} (quality)")));
     }
     // Writing to a string cannot fail.
     let _ = writeln!(text, "tokenweir {}", env!("CARGO_PKG_VERSION"));
@@ -127,9 +192,13 @@ fn list_models(models: &[ServedModel]) -> String {
     if omitted == 0 { shown } else { format!("{shown} and {omitted} more") }
 }
 
-/// The line of one backend: its URL and health, and then its models or the reason of a failure.
+/// The line of one backend: its name, URL and health, and then its models or the reason of a failure.
 fn describe_backend(backend: &BackendStatusSnapshot) -> String {
-    let mut parts = vec![backend.url.clone(), backend.health.into()];
+    // A backend without a configured name has its address as its name.
+    let has_name = !backend.url.ends_with(&format!("//{}", backend.backend));
+    let name = has_name.then(|| backend.backend.clone());
+    let mut parts: Vec<String> =
+        name.into_iter().chain([backend.url.clone(), backend.health.into()]).collect();
     if let Some(reason) = &backend.reason {
         parts.push(reason.clone());
         return parts.join("  ");

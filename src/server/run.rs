@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::observe::ExchangeRegistry;
+use tokenweir_core::units;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::Credentials;
 use tokio::net::TcpListener;
@@ -80,8 +81,8 @@ impl Server {
         let ServerLimits { drain_delay, drain_timeout, .. } = **state.limits.load();
         tracing::info!(
             open = open_streams.open(),
-            ?drain_delay,
-            deadline = ?drain_timeout,
+            drain_delay = %units::duration::format(drain_delay),
+            deadline = %units::duration::format(drain_timeout),
             "draining: waiting for open requests to end"
         );
         let remaining_streams = open_streams.clone();

@@ -73,6 +73,7 @@ mod support {
     pub(crate) mod kubernetes_api_server;
     pub(crate) mod mortal;
     pub(crate) mod process;
+    pub(crate) mod program_log;
     pub(crate) mod promql;
     pub(crate) mod raw_http2;
     pub(crate) mod record_facts;

@@ -12,7 +12,9 @@ use tokenweir::telemetry::catalog;
 use tokenweir::telemetry::metric::{KnownLabelValues, MetricLabel};
 use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::openai::Api;
-use tokenweir_operations::{Artifact, alerts, dashboards, recording_rules, runbooks};
+use tokenweir_operations::{
+    Artifact, DeploymentEndpoints, alerts, dashboards, recording_rules, runbooks,
+};
 
 /// Metrics that Prometheus creates, and process metrics.
 const EXTERNAL_METRICS: [&str; 4] =
@@ -160,7 +162,13 @@ fn a_query_of_an_unknown_metric_is_detected() {
 
 #[test]
 fn the_committed_files_equal_the_generated_ones() {
-    let around = default_surroundings(&composed().config);
+    // The services of docker/compose.yml, as in docs/check.sh.
+    let around = DeploymentEndpoints {
+        span_metrics: Some("collector:8889".to_owned()),
+        gpus: Some(("dcgm-exporter".to_owned(), 9400)),
+        runbooks: "http://127.0.0.1:9090/runbooks".to_owned(),
+        ..default_surroundings(&composed().config)
+    };
     let mut stale = Vec::new();
     for artifact in Artifact::ALL {
         let text = artifact.print(&tables(), &around).unwrap();

@@ -63,8 +63,31 @@ pub struct GatewayTables {
     pub schema: Schema,
 }
 
-/// The configuration file of the OpenTelemetry Collector. It depends on no input.
+/// The configuration file of the OpenTelemetry Collector for a Jaeger at `jaeger:4317`.
 const COLLECTOR_CONFIG: &str = include_str!("collector.yaml");
+
+/// The configuration file of a collector that sends spans to Jaeger. `jaeger` is the URL of its
+/// query service; spans go to the port of OTLP on the same host.
+fn collector_config(jaeger: &str) -> String {
+    let authority = jaeger.split_once("://").map_or(jaeger, |(_, rest)| rest);
+    let authority = authority.split('/').next().unwrap_or_default();
+    let port = authority.rfind(':').filter(|colon| !authority[*colon..].contains(']'));
+    let host = &authority[..port.unwrap_or(authority.len())];
+    COLLECTOR_CONFIG.replace("endpoint: jaeger:4317", &format!("endpoint: {host}:4317"))
+}
+
+#[cfg(test)]
+#[test]
+fn the_collector_sends_spans_to_the_host_of_jaeger() {
+    for (jaeger, endpoint) in [
+        ("http://jaeger:16686", "endpoint: jaeger:4317"),
+        ("https://traces.example/ui/", "endpoint: traces.example:4317"),
+        ("http://[::1]:16686", "endpoint: [::1]:4317"),
+        ("10.0.0.7:16686", "endpoint: 10.0.0.7:4317"),
+    ] {
+        assert!(collector_config(jaeger).contains(endpoint), "{jaeger}");
+    }
+}
 
 impl Artifact {
     /// All artifacts.
@@ -119,7 +142,7 @@ impl Artifact {
             Self::DashboardBackend => Ok(dashboards::backend_dashboard(metrics).print()),
             Self::GrafanaDatasources => grafana::datasources(endpoints),
             Self::GrafanaProvider => grafana::provider(),
-            Self::Collector => Ok(COLLECTOR_CONFIG.to_owned()),
+            Self::Collector => Ok(collector_config(&endpoints.jaeger)),
             Self::Runbooks => Ok(runbooks::print()),
             Self::Schema => Ok(format!("{:#}\n", schema.as_value())),
             Self::ConfigurationReference => Ok(reference::configuration::print(schema)),

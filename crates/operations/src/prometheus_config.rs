@@ -102,8 +102,15 @@ fn scrape_jobs(endpoints: &DeploymentEndpoints) -> Vec<ScrapeJob<'_>> {
         labels: Some(TargetLabels { backend: name }),
     });
     let gateways = endpoints.gateways.iter().map(String::as_str).collect();
-    let (gpus, port) = &endpoints.gpus;
-    vec![
+    let spans = endpoints
+        .span_metrics
+        .as_ref()
+        .map(|address| job("spans", vec![StaticTargets { targets: vec![address], labels: None }]));
+    let gpus = endpoints.gpus.as_ref().map(|(host, port)| ScrapeJob {
+        dns_sd_configs: vec![DnsTargets { names: [host], r#type: "A", port: *port }],
+        ..job("gpus", Vec::new())
+    });
+    let own = [
         ScrapeJob {
             scrape_interval: None,
             ..job("tokenweir", vec![StaticTargets { targets: gateways, labels: None }])
@@ -111,10 +118,23 @@ fn scrape_jobs(endpoints: &DeploymentEndpoints) -> Vec<ScrapeJob<'_>> {
         // The interval is longer than that of the gateway's pages, because the gateway already
         // scrapes the engines often, and each scrape costs CPU time of the engine's server.
         job("vllm", backends.collect()),
-        job("spans", vec![StaticTargets { targets: vec![&endpoints.span_metrics], labels: None }]),
-        ScrapeJob {
-            dns_sd_configs: vec![DnsTargets { names: [gpus], r#type: "A", port: *port }],
-            ..job("gpus", Vec::new())
-        },
-    ]
+    ];
+    own.into_iter().chain(spans).chain(gpus).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_that_a_deployment_does_not_name_are_not_scraped() {
+        let plain = DeploymentEndpoints::new("http://gateway:9090", Vec::new());
+        let shown = print(&plain).unwrap();
+        assert!(shown.contains("- gateway:9090") && !shown.contains("8889"), "{shown}");
+        assert!(!shown.contains("dcgm"), "{shown}");
+        let spans = Some("collector:8889".to_owned());
+        let gpus = Some(("gpus".to_owned(), 9400));
+        let full = print(&DeploymentEndpoints { span_metrics: spans, gpus, ..plain }).unwrap();
+        assert!(full.contains("- collector:8889") && full.contains("port: 9400"), "{full}");
+    }
 }

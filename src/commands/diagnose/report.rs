@@ -109,9 +109,12 @@ fn render_summary(diagnosis: &Diagnosis) -> String {
     let count =
         |severity| diagnosis.verdicts.iter().filter(|verdict| verdict.severity == severity).count();
     let undetermined = diagnosis.backends.iter().filter(|backend| !backend.is_determined).count();
+    let backends = match diagnosis.backends.len() {
+        1 => "1 backend".to_owned(),
+        count => format!("{count} backends"),
+    };
     format!(
-        "{} backend(s): {} critical, {} warning; {undetermined} not judged",
-        diagnosis.backends.len(),
+        "{backends}: {} critical, {} warning; {undetermined} not judged",
         count(VerdictSeverity::Critical),
         count(VerdictSeverity::Warning),
     )
@@ -154,7 +157,7 @@ mod tests {
             "queue_time_mean = 4.00 s in 60 s, usually 5.0 ms",
             "-> Add a backend.",
             "stalls, abort_spike: missing gateway",
-            "1 backend(s): 0 critical, 1 warning; 0 not judged",
+            "1 backend: 0 critical, 1 warning; 0 not judged",
         ] {
             assert!(words.contains(part), "{part}: {words}");
         }

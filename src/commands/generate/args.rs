@@ -35,12 +35,28 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "URL", env = "TOKENWEIR_GENERATE_WEBHOOK")]
     pub webhook: Option<String>,
     /// URL of Jaeger's query service.
-    #[arg(help = "URL of Jaeger's query service. [default: http://jaeger:16686]")]
+    #[arg(help = "URL of Jaeger's query service; the collector sends spans to port 4317 of its \
+                  host. [default: http://jaeger:16686]")]
     #[arg(long, value_name = "URL", env = "TOKENWEIR_GENERATE_JAEGER")]
     pub jaeger: Option<String>,
-    /// URL at which the runbooks are published; alerts link to it. [default: docs/operate/runbooks.md]
+    /// Address at which the collector exports metrics of spans. [default: Prometheus does not
+    /// scrape it]
+    #[arg(long, value_name = "HOST:PORT", env = "TOKENWEIR_GENERATE_SPANS")]
+    pub spans: Option<String>,
+    /// DNS name and port of the exporters of GPU metrics, such as dcgm-exporter:9400. [default:
+    /// Prometheus does not scrape them]
+    #[arg(long, value_name = "HOST:PORT", env = "TOKENWEIR_GENERATE_GPUS")]
+    #[arg(value_parser = parse_host_and_port)]
+    pub gpus: Option<(String, u16)>,
+    /// URL of the runbooks; alerts link to it. [default: /runbooks of the first gateway]
     #[arg(long, value_name = "URL", env = "TOKENWEIR_GENERATE_RUNBOOKS")]
     pub runbooks: Option<String>,
+}
+
+fn parse_host_and_port(text: &str) -> Result<(String, u16), &'static str> {
+    let parsed = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let parsed = parsed.filter(|(host, _)| !host.is_empty());
+    parsed.map(|(host, port)| (host.to_owned(), port)).ok_or("expected a host and a port")
 }
 
 /// The selection of artifacts.

@@ -8,10 +8,18 @@ use crate::telemetry::catalog;
 use crate::telemetry::metric::MetricLabel;
 use std::fs;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tokenweir_operations::catalogue::{self, MetricCatalogue, MetricDescription};
 use tokenweir_operations::{Artifact, DeploymentEndpoints, GatewayTables};
+
+/// A file cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("{} cannot be written", file.display())]
+struct UnwritableFile {
+    file: PathBuf,
+    source: io::Error,
+}
 
 /// Runs the command. `command` is the definition of the command line, for manual pages and
 /// completions.
@@ -29,8 +37,13 @@ pub(crate) fn run(generate: &GenerateArgs, command: &clap::Command) -> ExitCode 
     };
     for (path, text) in files {
         let written = match &generate.out {
-            Some(folder) => write_file(&folder.join(path), &text),
-            None => io::stdout().write_all(text.as_bytes()),
+            Some(folder) => {
+                let file = folder.join(path);
+                write_file(&file, &text).map_err(|source| UnwritableFile { file, source })
+            }
+            None => io::stdout()
+                .write_all(text.as_bytes())
+                .map_err(|source| UnwritableFile { file: "standard output".into(), source }),
         };
         if let Err(error) = written {
             return report_error(&error);
@@ -86,7 +99,13 @@ fn build_endpoints(generate: &GenerateArgs, config: &Config) -> DeploymentEndpoi
         alertmanager: flag_or_default(&generate.alertmanager, &defaults.alertmanager),
         webhook: flag_or_default(&generate.webhook, &defaults.webhook),
         jaeger: flag_or_default(&generate.jaeger, &defaults.jaeger),
-        runbooks: flag_or_default(&generate.runbooks, &defaults.runbooks),
+        runbooks: match (&generate.runbooks, generate.gateway.first()) {
+            (Some(url), _) => url.clone(),
+            (None, Some(gateway)) => format!("{}://{gateway}/runbooks", admin_scheme(config)),
+            (None, None) => defaults.runbooks.clone(),
+        },
+        span_metrics: generate.spans.clone(),
+        gpus: generate.gpus.clone(),
         ..defaults
     }
 }
@@ -103,7 +122,12 @@ pub fn default_surroundings(config: &Config) -> DeploymentEndpoints {
         let (host, port) = backend.url.host_and_port();
         (backend.id().as_str().to_owned(), format!("{host}:{port}"))
     });
-    DeploymentEndpoints::new(format!("{host}:{}", config.admin.port()), backends.collect())
+    let admin = format!("{}://{host}:{}", admin_scheme(config), config.admin.port());
+    DeploymentEndpoints::new(&admin, backends.collect())
+}
+
+const fn admin_scheme(config: &Config) -> &'static str {
+    if config.tls.admin { "https" } else { "http" }
 }
 
 /// The tables of this gateway that generated files describe.

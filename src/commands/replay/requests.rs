@@ -3,17 +3,27 @@
 use super::args::ReplayArgs;
 use std::fs::File;
 use std::io::BufReader;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokenweir_lab::trace::{self, TraceError, TraceRequest};
 
 /// Resolution of rounded time stamps in published traces.
 pub(crate) const TIMESTAMP_ROUNDING: Duration = Duration::from_secs(3);
 
+/// A trace cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", file.display())]
+pub(super) struct UnreadableTrace {
+    file: PathBuf,
+    source: TraceError,
+}
+
 /// Reads the trace, and returns its first `--max-requests` requests.
-pub(super) fn read(replay: &ReplayArgs) -> Result<Vec<TraceRequest>, TraceError> {
+pub(super) fn read(replay: &ReplayArgs) -> Result<Vec<TraceRequest>, UnreadableTrace> {
     let path = replay.trace.as_deref().unwrap_or(Path::new("-"));
-    let mut jobs = trace::read(BufReader::new(File::open(path)?))?;
+    let opened = File::open(path).map_err(TraceError::from);
+    let read = opened.and_then(|file| trace::read(BufReader::new(file)));
+    let mut jobs = read.map_err(|source| UnreadableTrace { file: path.to_owned(), source })?;
     jobs.truncate(replay.max_requests.unwrap_or(usize::MAX));
     Ok(jobs)
 }

@@ -1,6 +1,7 @@
 //! The real program with all outputs about requests enabled, and a collector for its exports.
 
 use super::secret_responses::secret;
+use crate::support::program_log::listener_address;
 use std::fs;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -89,13 +90,11 @@ impl Program {
         let out = collect(child.stdout.take().unwrap());
         let err = collect(child.stderr.take().unwrap());
         let stderr_output = err.0.clone();
-        let port = |name: &str, end: &str| {
-            let text = String::from_utf8_lossy(&stderr_output.lock().unwrap()).into_owned();
-            let rest = text.split(&format!("{name} ")).nth(1)?.trim_start();
-            rest.strip_prefix("http://")?.split_once(end)?.0.trim().parse().ok()
+        let address = |name: &str| {
+            listener_address(&String::from_utf8_lossy(&stderr_output.lock().unwrap()), name)
         };
         let (clients, operators) = loop {
-            if let (Some(clients), Some(operators)) = (port("clients", "/v1"), port("admin", " ")) {
+            if let (Some(clients), Some(operators)) = (address("clients"), address("admin")) {
                 break (clients, operators);
             }
             assert!(child.try_wait().unwrap().is_none(), "the gateway exited");
