@@ -12,6 +12,10 @@ pub mod wire;
 mod generation_progress;
 pub mod telemetry;
 
+mod positive_number;
+
+mod faults;
+
 mod settings;
 
 mod simulated_backend;
@@ -28,7 +32,9 @@ use opentelemetry_otlp::ExporterBuildError;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-pub use self::settings::{PositiveNumber, SimulatorSettings};
+pub use self::faults::SimulatedFaults;
+pub use self::positive_number::PositiveNumber;
+pub use self::settings::SimulatorSettings;
 pub use self::simulated_backend::{SimulatedBackend, SimulatedBackendStats};
 use self::telemetry::RequestSpanExporter;
 
@@ -112,7 +118,15 @@ impl Simulator {
         for (listener, backend) in self.listeners.into_iter().zip(self.backends) {
             let engine = Arc::clone(&backend);
             tasks.spawn(async move { engine.run().await });
-            tasks.spawn(http::serve(listener, backend));
+            let fail_after = backend.faults().fail_after;
+            let serve = http::serve(listener, backend);
+            tasks.spawn(async move {
+                match fail_after {
+                    // The end of the server closes its listener and its connections.
+                    Some(time) => drop(tokio::time::timeout(*time, serve).await),
+                    None => serve.await,
+                }
+            });
         }
         shutdown.await;
     }

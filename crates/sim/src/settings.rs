@@ -1,19 +1,21 @@
 //! The options of the simulator. Each has an environment variable of the same name.
 
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::str::FromStr;
 use std::time::Duration;
 
 use super::engine::EngineSpec;
+use super::faults::SimulatedFaults;
+use super::positive_number::PositiveNumber;
 use super::telemetry::MetricNaming;
+use tokenweir_core::address::parse_listen_address;
 
 /// Number, addresses, size and speed of the simulated backends.
 #[derive(Debug, Clone, clap::Args)]
 pub struct SimulatorSettings {
     /// Address of the first backend. The others listen on the following ports. Port 0 selects free
     /// ports.
-    #[arg(long, env = "TOKENWEIR_SIM_LISTEN", default_value_t = SimulatorSettings::default().listen)]
+    #[arg(long, env = "TOKENWEIR_SIM_LISTEN", default_value_t = SimulatorSettings::default().listen,
+          value_parser = parse_listen_address)]
     pub listen: SocketAddr,
     /// Number of simulated backends.
     #[arg(long, env = "TOKENWEIR_SIM_BACKENDS", default_value_t = SimulatorSettings::default().backends)]
@@ -73,6 +75,9 @@ pub struct SimulatorSettings {
     /// URL of an OTLP/gRPC collector that receives one span per request, as from vLLM.
     #[arg(long, value_name = "URL", env = "TOKENWEIR_SIM_OTLP_TRACES_ENDPOINT")]
     pub otlp_traces_endpoint: Option<String>,
+    /// Faults of the last backend.
+    #[command(flatten)]
+    pub faults: SimulatedFaults,
 }
 
 /// The settings that the check of a request needs.
@@ -104,6 +109,7 @@ impl Default for SimulatorSettings {
             request_id_headers: false,
             metrics_dialect: MetricNaming::Current,
             otlp_traces_endpoint: None,
+            faults: SimulatedFaults::default(),
         }
     }
 }
@@ -111,7 +117,7 @@ impl Default for SimulatorSettings {
 impl SimulatorSettings {
     /// The engine that these settings describe.
     pub fn spec(&self) -> EngineSpec {
-        EngineSpec {
+        self.faults.apply(EngineSpec {
             block_size: self.block_size,
             blocks: self.blocks,
             max_num_seqs: self.max_num_seqs,
@@ -119,7 +125,14 @@ impl SimulatorSettings {
             step_base: Duration::from_secs_f64(self.step_ms.get() / 1000.0),
             prefill_token: Duration::from_secs_f64(self.prefill_tokens_per_second.get().recip()),
             ..EngineSpec::default()
-        }
+        })
+    }
+
+    /// The settings of the backend with an index, from 0. Only the last backend has faults.
+    pub(super) fn of_backend(&self, number: u16) -> Self {
+        let is_faulty = number + 1 == self.backends;
+        let faults = if is_faulty { self.faults.clone() } else { SimulatedFaults::default() };
+        Self { faults, ..self.clone() }
     }
 
     /// Maximum number of tokens of prompt and output together: the option `--max-model-len`, or the
@@ -145,37 +158,6 @@ impl SimulatorSettings {
 
     pub(super) fn limits(&self) -> ModelLimits<'_> {
         ModelLimits { models: &self.models, max_model_len: self.max_model_len() }
-    }
-}
-
-/// A number from 0.000001 to 1,000,000,000, so that products and quotients of times stay valid.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PositiveNumber(f64);
-
-impl PositiveNumber {
-    /// Returns `None` if the number is out of range.
-    pub fn new(number: f64) -> Option<Self> {
-        (1e-6..=1e9).contains(&number).then_some(Self(number))
-    }
-
-    /// The number.
-    pub fn get(self) -> f64 {
-        self.0
-    }
-}
-
-impl FromStr for PositiveNumber {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let number = text.parse().ok().and_then(Self::new);
-        number.ok_or("not a number between 0.000001 and 1000000000")
-    }
-}
-
-impl fmt::Display for PositiveNumber {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(out)
     }
 }
 
@@ -205,5 +187,15 @@ mod tests {
         };
         assert_eq!(last.addr(1), None);
         assert!(TestCommand::try_parse_from(["sim", "--time-scale", "0"]).is_err());
+    }
+
+    #[test]
+    fn only_the_last_backend_has_faults() {
+        let line = "sim --backends 3 --slow-factor 4 --faulty-blocks 8 --listen :9000";
+        let settings = TestCommand::parse_from(line.split(' ')).settings;
+        let [healthy, faulty] = [0, 2].map(|number| settings.of_backend(number));
+        assert_eq!(healthy.spec(), EngineSpec::default());
+        assert_eq!(faulty.spec().step_base, EngineSpec::default().step_base * 4);
+        assert_eq!(faulty.max_model_len(), 128);
     }
 }

@@ -13,6 +13,7 @@ use super::engine::{
     Engine, EngineSpec, EngineStep, SequenceId, SequenceRequest, SequenceTooLong,
     SimulatedEngineLoad,
 };
+use super::faults::SimulatedFaults;
 use super::generation_progress::GenerationProgress;
 use super::settings::SimulatorSettings;
 use super::telemetry::{
@@ -104,6 +105,7 @@ impl SimulatedBackend {
         number: u16,
         spans: Option<Arc<RequestSpanExporter>>,
     ) -> Arc<Self> {
+        let settings = settings.of_backend(number);
         let spec = settings.spec();
         let created = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         Arc::new(Self {
@@ -118,7 +120,7 @@ impl SimulatedBackend {
                 aborts: 0,
                 finished: 0,
             }),
-            settings: settings.clone(),
+            settings,
             spec,
             has_work: Notify::new(),
             changed: Notify::new(),
@@ -178,6 +180,18 @@ impl SimulatedBackend {
         render_metrics_page(&source, self.settings.metrics_dialect)
     }
 
+    pub(super) fn faults(&self) -> &SimulatedFaults {
+        &self.settings.faults
+    }
+
+    /// Waits without end if the backend hangs now (`hang_after`).
+    pub(super) async fn wait_if_hanging(&self) {
+        let elapsed = clock::now().duration_since(self.started_at);
+        if self.faults().hang_after.is_some_and(|time| elapsed >= *time) {
+            std::future::pending::<()>().await;
+        }
+    }
+
     pub(super) fn settings(&self) -> &SimulatorSettings {
         &self.settings
     }
@@ -206,14 +220,17 @@ impl SimulatedBackend {
         let requests: Vec<_> = requests.into_iter().collect();
         let progress = GenerationProgress::new(requests.len());
         let mut ids = Vec::with_capacity(requests.len());
-        let mut state = self.lock_state();
-        state.requests += 1;
+        let mut guard = self.lock_state();
+        let state = &mut *guard;
         for (choice, (request, finish)) in requests.into_iter().enumerate() {
             let id = SequenceId(state.next_sequence_id);
             state.next_sequence_id += 1;
             if let Err(error) = state.engine.submit(id, request, now) {
-                drop(state);
-                self.end(&ids);
+                // The request was not accepted, so it counts neither as aborted nor as finished.
+                for id in ids {
+                    state.engine.abort(id);
+                    state.subscribers.remove(&id);
+                }
                 return Err(error);
             }
             ids.push(id);
@@ -222,7 +239,8 @@ impl SimulatedBackend {
                 .subscribers
                 .insert(id, SequenceSubscriber { progress, choice, finish, span: span.take() });
         }
-        drop(state);
+        state.requests += 1;
+        drop(guard);
         self.has_work.notify_one();
         self.changed.notify_waiters();
         Ok((ids, progress))
@@ -261,6 +279,7 @@ impl SimulatedBackend {
             };
             time += step.duration;
             self.sleep_until_simulated(time).await;
+            self.wait_if_hanging().await;
             self.publish_step(&step);
         }
     }

@@ -144,3 +144,37 @@ async fn the_error_for_a_port_in_use_names_the_address() {
     let error = Simulator::bind(&settings).await.expect_err("taken");
     assert_eq!(error.to_string(), format!("backend 0 cannot listen on {}", sim.addr));
 }
+
+#[tokio::test]
+async fn a_hanging_backend_accepts_connections_and_sends_no_byte() {
+    let faults = SimulatedFaults {
+        hang_after: Some(std::time::Duration::ZERO.into()),
+        ..SimulatedFaults::default()
+    };
+    let sim = start(SimulatorSettings { faults, ..fast() }).await;
+    let mut socket = send(sim.addr, &get("/health")).await;
+    let byte = socket.read_u8();
+    assert!(tokio::time::timeout(std::time::Duration::from_millis(50), byte).await.is_err());
+}
+
+#[tokio::test]
+async fn a_failed_backend_refuses_connections() {
+    let faults = SimulatedFaults {
+        fail_after: Some(std::time::Duration::ZERO.into()),
+        ..SimulatedFaults::default()
+    };
+    let sim = start(SimulatorSettings { faults, ..fast() }).await;
+    while TcpStream::connect(sim.addr).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_long_is_not_counted_as_accepted() {
+    let sim = start(SimulatorSettings { blocks: 2, max_len: 9_000, ..fast() }).await;
+    let body = format!(r#"{{"prompt":"{}","max_tokens":500}}"#, "word ".repeat(400));
+    let reply = exchange(sim.addr, &post("/v1/completions", &body)).await;
+    assert!(reply.starts_with("HTTP/1.1 400 "), "{reply}");
+    let stats = sim.backend.stats();
+    assert_eq!((stats.requests, stats.aborts, stats.finished), (0, 0, 0));
+}

@@ -32,7 +32,10 @@ async fn serve_connection(stream: TcpStream, backend: Arc<SimulatedBackend>) {
     let idle_timeout = backend.settings().keep_alive;
     let service = service_fn(move |request| {
         let backend = Arc::clone(&backend);
-        async move { Ok::<_, Infallible>(routes::respond(request, &backend).await) }
+        async move {
+            backend.wait_if_hanging().await;
+            Ok::<_, Infallible>(routes::respond(request, &backend).await)
+        }
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(*idle_timeout);

@@ -1,0 +1,37 @@
+//! Faults of one simulated backend, the last one. Other backends have none.
+
+use super::engine::EngineSpec;
+use super::positive_number::PositiveNumber;
+
+/// The faults of the last backend.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Faults of the last backend")]
+pub struct SimulatedFaults {
+    /// Stop to answer after this time, like a stopped process: connections stay open, and no byte
+    /// is sent on them.
+    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_SIM_HANG_AFTER")]
+    pub hang_after: Option<humantime::Duration>,
+    /// Close the listener and all connections after this time, like a killed process.
+    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_SIM_FAIL_AFTER")]
+    pub fail_after: Option<humantime::Duration>,
+    /// Need this many times as long for each step and for each prompt token.
+    #[arg(long, value_name = "FACTOR", env = "TOKENWEIR_SIM_SLOW_FACTOR")]
+    pub slow_factor: Option<PositiveNumber>,
+    /// Number of KV cache blocks, instead of --blocks.
+    #[arg(long, value_name = "BLOCKS", env = "TOKENWEIR_SIM_FAULTY_BLOCKS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub faulty_blocks: Option<u32>,
+}
+
+impl SimulatedFaults {
+    /// The engine of the backend with these faults.
+    pub(super) fn apply(&self, spec: EngineSpec) -> EngineSpec {
+        let factor = self.slow_factor.map_or(1.0, PositiveNumber::get);
+        EngineSpec {
+            step_base: spec.step_base.mul_f64(factor),
+            prefill_token: spec.prefill_token.mul_f64(factor),
+            blocks: self.faulty_blocks.unwrap_or(spec.blocks),
+            ..spec
+        }
+    }
+}
