@@ -5,7 +5,7 @@
 #[cfg(feature = "tools")]
 use crate::commands::block_on;
 #[cfg(feature = "tools")]
-use crate::commands::{bench, demo, diagnose, doctor, generate, replay, sim, top, tune};
+use crate::commands::{bench, demo, diagnose, doctor, generate, operate, replay, sim, top, tune};
 use crate::commands::{check, keygen, serve};
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -46,6 +46,21 @@ pub enum CliCommand {
     /// Diagnose backends under load: conditions, their evidence and remedies.
     #[cfg(feature = "tools")]
     Diagnose(Box<diagnose::args::DiagnoseArgs>),
+    /// Print the state of a running gateway and of its backends.
+    #[cfg(feature = "tools")]
+    Status(operate::args::StatusArgs),
+    /// Explain the routing decision of a request.
+    #[cfg(feature = "tools")]
+    Explain(operate::args::ExplainArgs),
+    /// Drain a backend: it gets no new requests and completes its open requests.
+    #[cfg(feature = "tools")]
+    Drain(operate::args::DrainArgs),
+    /// Return a drained backend to service.
+    #[cfg(feature = "tools")]
+    Undrain(operate::args::UndrainArgs),
+    /// Reload the configuration of a running gateway.
+    #[cfg(feature = "tools")]
+    Reload(operate::args::ReloadArgs),
     /// Show a running gateway in the terminal.
     #[cfg(feature = "tools")]
     Top(Box<top::args::TopArgs>),
@@ -89,6 +104,16 @@ pub fn run(cli: Cli) -> ExitCode {
         CliCommand::Diagnose(diagnose) => block_on(diagnose::run::run(*diagnose)),
         #[cfg(feature = "tools")]
         CliCommand::Doctor(doctor) => block_on(doctor::run::run(*doctor)),
+        #[cfg(feature = "tools")]
+        CliCommand::Status(status) => block_on(operate::run::status(status)),
+        #[cfg(feature = "tools")]
+        CliCommand::Explain(explain) => block_on(operate::run::explain(explain)),
+        #[cfg(feature = "tools")]
+        CliCommand::Drain(drain) => block_on(operate::run::drain(drain)),
+        #[cfg(feature = "tools")]
+        CliCommand::Undrain(undrain) => block_on(operate::run::undrain(undrain)),
+        #[cfg(feature = "tools")]
+        CliCommand::Reload(reload) => block_on(operate::run::reload(reload)),
         #[cfg(feature = "tools")]
         CliCommand::Top(top) => block_on(top::run::run(*top)),
         #[cfg(feature = "tools")]
@@ -213,7 +238,7 @@ mod tests {
     fn help_is_short_and_has_examples() {
         let help = parse_line("tokenweir --help").unwrap_err();
         assert!(help.contains("tokenweir serve --backend"), "{help}");
-        assert!(help.lines().count() < 32, "{help}");
+        assert!(help.lines().count() < 40, "{help}");
         assert!(parse_line("tokenweir --version").unwrap_err().starts_with("tokenweir "));
     }
 }

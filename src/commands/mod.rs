@@ -5,6 +5,8 @@ pub mod keygen;
 pub mod serve;
 
 #[cfg(feature = "tools")]
+mod admin_client;
+#[cfg(feature = "tools")]
 pub mod bench;
 #[cfg(feature = "tools")]
 pub mod demo;
@@ -14,6 +16,8 @@ pub mod diagnose;
 pub mod doctor;
 #[cfg(feature = "tools")]
 pub mod generate;
+#[cfg(feature = "tools")]
+pub mod operate;
 #[cfg(feature = "tools")]
 mod progress;
 #[cfg(feature = "tools")]
@@ -32,6 +36,10 @@ use std::process::ExitCode;
 
 /// Exit code for an invalid configuration file: `EX_USAGE` of `sysexits.h`.
 pub(crate) const EXIT_USAGE: u8 = 64;
+
+/// Exit code if the state that a command asks for cannot be determined.
+#[cfg(feature = "tools")]
+pub(crate) const EXIT_UNKNOWN: u8 = 3;
 
 /// The name of the environment variable of a flag. `id` is the name of the flag, without the
 /// leading dashes.

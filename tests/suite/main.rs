@@ -35,6 +35,7 @@ mod metrics_push;
 mod model_labels;
 mod models;
 mod mutated_requests;
+mod operate;
 mod operations;
 mod packages;
 mod proxy;

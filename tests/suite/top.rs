@@ -58,7 +58,7 @@ async fn without_a_gateway_or_its_token_the_error_names_the_remedy() {
     assert!(known.status.success(), "{}", text(&known.stderr));
     let clients = top(&gateway.addr.to_string(), &[], &["--once"]).await;
     assert_eq!(clients.status.code(), Some(1));
-    assert!(text(&clients.stderr).contains("admin port"), "{}", text(&clients.stderr));
+    assert!(text(&clients.stderr).contains("admin listener"), "{}", text(&clients.stderr));
     assert_eq!(top("http://a/v1", &[], &[]).await.status.code(), Some(2));
     assert_eq!(top(&admin, &[], &["--interval", "1ms"]).await.status.code(), Some(2));
 }

@@ -1,6 +1,6 @@
 //! Renders facts and findings: as text of any width for people, and as one JSON object.
 
-use super::checks::CHECKS;
+use super::checks::{self, CHECKS};
 use super::facts::{BackendFacts, DoctorFacts, IdleConnection, StreamProbe};
 use super::finding::{Finding, FindingSeverity};
 use super::signal_names::{EngineMetricNames, names};
@@ -33,6 +33,7 @@ pub fn json(facts: &DoctorFacts, findings: &[Finding]) -> Value {
             "note": count(FindingSeverity::Note),
         },
         "checks": CHECKS.map(|check| check.name),
+        "checks_made": checks::made(facts),
     })
 }
 
@@ -118,7 +119,7 @@ pub fn text(facts: &DoctorFacts, findings: &[Finding], width: usize) -> String {
     for finding in findings {
         let _ = write!(text, "\n{}", render_finding(finding, width, facts.backends.len()));
     }
-    let _ = writeln!(text, "\n{}", fill(&render_summary(findings), width));
+    let _ = writeln!(text, "\n{}", fill(&render_summary(facts, findings), width));
     text
 }
 
@@ -216,14 +217,18 @@ pub fn wrap_paragraph(
     }
 }
 
-fn render_summary(findings: &[Finding]) -> String {
+fn render_summary(facts: &DoctorFacts, findings: &[Finding]) -> String {
     let count = |severity: FindingSeverity| {
         let count = findings.iter().filter(|finding| finding.severity == severity).count();
         format!("{count} {}{}", severity.as_str(), if count == 1 { "" } else { "s" })
     };
     let [errors, warnings, notes] =
         [FindingSeverity::Error, FindingSeverity::Warning, FindingSeverity::Note].map(count);
-    format!("{} checks: {errors}, {warnings}, {notes}", CHECKS.len())
+    let checks = match checks::made(facts) {
+        made if made == CHECKS.len() => format!("{made} checks"),
+        made => format!("{made} of {} checks", CHECKS.len()),
+    };
+    format!("{checks}: {errors}, {warnings}, {notes}")
 }
 
 #[cfg(test)]
@@ -279,7 +284,7 @@ mod tests {
             "error gpu-0: cannot connect: Connection refused (os error 111) [reachable]",
             "a firewall prevents it.",
             "-> vllm serve --port 8000, or correct the URL of this backend",
-            "1 error, 0 warnings, 0 notes",
+            "3 of 29 checks: 1 error, 0 warnings, 0 notes",
         ] {
             assert!(words.contains(part), "{part}: {words}");
         }

@@ -7,6 +7,7 @@ mod rates;
 
 mod columns;
 mod decision;
+mod summary;
 
 mod state;
 
@@ -15,4 +16,6 @@ mod frame;
 pub use decision::explanation;
 pub use frame::{FrameOptions, TopFrame};
 pub use pane::Pane;
+pub use summary::status_lines;
+
 pub use state::{InputMode, KeyPress, TopState, UserAction};

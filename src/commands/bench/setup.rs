@@ -2,6 +2,7 @@
 //! requests.
 
 use super::args::BenchArgs;
+use crate::commands::admin_client::ADMIN_TOKEN_VARIABLE;
 use crate::commands::replay::requests::TIMESTAMP_ROUNDING;
 use crate::commands::{resolve_optional_secret, variable};
 use crate::config::{Secret, SecretError};
@@ -64,8 +65,6 @@ pub(crate) enum BenchError {
 const DEFAULT_DURATION: Duration = Duration::from_mins(1);
 /// Environment variable of the API key, which OpenAI's clients read too.
 const API_KEY_VARIABLE: &str = "OPENAI_API_KEY";
-/// Environment variable of the admin token.
-const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
 /// Bytes of prompt text per token.
 const BYTES_PER_TOKEN: f64 = 4.0;
 /// Combined by XOR with the salt of the run, so that the warm-up requests have other prompts than

@@ -3,9 +3,9 @@
 
 use super::args::{DiagnoseArgs, DiagnoseFailOn};
 use super::report;
-use crate::commands::doctor::run::{
-    ADMIN_TOKEN_VARIABLE, BACKEND_KEY_VARIABLE, key_from_env, print_report,
-};
+use crate::commands::EXIT_UNKNOWN;
+use crate::commands::admin_client::ADMIN_TOKEN_VARIABLE;
+use crate::commands::doctor::run::{BACKEND_KEY_VARIABLE, key_from_env, print_report};
 use futures_util::future::join_all;
 use http::StatusCode;
 use std::process::ExitCode;
@@ -18,9 +18,6 @@ use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, VerdictSe
 use tokenweir_doctor::facts::GatherResult;
 use tokenweir_doctor::gather::{self, GatherOptions, GatherTarget};
 use tokenweir_net::tls::{Alpn, OutboundTls};
-
-/// Exit code if a backend cannot be judged, or if a gateway returns no diagnosis.
-const EXIT_UNKNOWN: u8 = 3;
 
 /// Maximum width of the report, in columns.
 const MAX_COLUMNS: usize = 100;

@@ -2,9 +2,11 @@
 //! prints the findings.
 
 use super::args::{DoctorArgs, DoctorFailOn};
+use crate::app::check::file_obstacles;
 use crate::app::discovery_sources::DiscoverySources;
 use crate::app::error::ApplicationError;
 use crate::backend::routes::ModelConfig;
+use crate::commands::admin_client::ADMIN_TOKEN_VARIABLE;
 use crate::commands::{ErrorChain, report_config_error, resolve_optional_secret, variable};
 use crate::config::{BackendConfig, Config, ConfigError, LoadedConfig, Overrides, Secret};
 use crate::telemetry::otel::OtlpProtocol;
@@ -27,8 +29,6 @@ use tokio::task::JoinSet;
 /// Environment variable of the key for backends without `api_key` in a configuration. vLLM reads
 /// the same variable.
 pub(crate) const BACKEND_KEY_VARIABLE: &str = "VLLM_API_KEY";
-/// Environment variable of the admin token.
-pub(crate) const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
 
 /// Time limit for the first results of discovery.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -175,11 +175,15 @@ async fn gather_facts(
         outbound => outbound?,
     };
     let options = gather_options(doctor, outbound);
+    let start_problems = loaded.as_ref().map(|loaded| file_obstacles(loaded, variable));
+    let start_problems = start_problems.into_iter().flatten().map(|error| error.to_string());
+    let start_problems = start_problems.collect();
     let collector = check_collector(loaded.as_ref(), options.timeout);
     let gathering = gather_backends(backends.iter().map(backend_target).collect(), &options);
     let (collector, backends) = tokio::join!(collector, gathering);
     let config = checked_settings(&config);
-    Ok(DoctorFacts { config, is_configured, backends, gateway, collector: collector? })
+    let collector = collector?;
+    Ok(DoctorFacts { config, is_configured, backends, gateway, start_problems, collector })
 }
 
 fn gather_options(doctor: &DoctorArgs, outbound: Arc<OutboundTls>) -> GatherOptions {

@@ -3,11 +3,8 @@
 
 use super::args::TopArgs;
 use crate::app::process::signals;
-use crate::commands::{report_error, resolve_optional_secret, variable};
-use crate::config::{Secret, SecretError};
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Method};
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use crate::commands::admin_client::{AdminClient, percent_encode};
+use crate::commands::{report_error, variable};
 use ratatui::DefaultTerminal;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -19,15 +16,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_api::GatewaySnapshot;
-use tokenweir_doctor::facts::{GatherError, TargetKey as Token};
-use tokenweir_doctor::gather::{GatherOptions, GatherTarget, ServerClient};
-use tokenweir_net::tls::{Alpn, OutboundTls};
 use tokenweir_top::{FrameOptions, KeyPress, TopFrame, TopState, UserAction, explanation};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-/// Environment variable of the admin token.
-const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
 /// The thread that reads keys checks after each interval of this length whether its channel is
 /// closed.
 const KEY_POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -49,7 +41,7 @@ enum TerminalEvent {
 }
 
 pub(crate) async fn run(top: TopArgs) -> ExitCode {
-    let client = match build_client(&top) {
+    let client = match AdminClient::new(&top.admin, top.token_file.clone(), top.timeout) {
         Ok(client) => client,
         Err(error) => return report_error(&error),
     };
@@ -70,19 +62,8 @@ pub(crate) async fn run(top: TopArgs) -> ExitCode {
     }
 }
 
-fn build_client(top: &TopArgs) -> Result<ServerClient, SecretError> {
-    let env_secret = Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned());
-    let secret = top.token_file.clone().map_or(env_secret, Secret::File);
-    let key = resolve_optional_secret(&secret)?.map_or(Token::None, Token::Known);
-    let target = GatherTarget { id: "admin".into(), url: top.admin.clone(), key };
-    let outbound = OutboundTls::with_native_roots(Alpn::Http1);
-    let timeout = top.timeout;
-    let options = GatherOptions { outbound, timeout, idle: Duration::ZERO, probe: false };
-    Ok(ServerClient::to(&target, &options))
-}
-
 /// Prints one frame as text.
-async fn print_once(client: &ServerClient) -> ExitCode {
+async fn print_once(client: &AdminClient) -> ExitCode {
     let mut state = TopState::new();
     match fetch_snapshot(client).await {
         Ok(document) => state.on_document(document),
@@ -125,7 +106,7 @@ fn render_text(state: &TopState, width: u16) -> String {
 /// Draws frames until the user quits, a shutdown signal arrives or the terminal is closed.
 async fn run_interactive(
     mut terminal: DefaultTerminal,
-    client: &ServerClient,
+    client: &AdminClient,
     top: &TopArgs,
 ) -> io::Result<()> {
     let has_colour = is_colour_enabled(variable("NO_COLOR").as_deref());
@@ -170,7 +151,7 @@ async fn run_interactive(
 /// Fetches a snapshot after each interval and at each notification of `refresh`, and sends it to
 /// the channel. Runs in a separate task, so that keys work while the gateway does not respond.
 async fn poll_gateway(
-    client: ServerClient,
+    client: AdminClient,
     interval: Duration,
     snapshots: mpsc::Sender<Result<GatewaySnapshot, String>>,
     refresh: Arc<Notify>,
@@ -193,60 +174,27 @@ fn is_colour_enabled(no_color: Option<&str>) -> bool {
     no_color.is_none_or(str::is_empty)
 }
 
-async fn fetch_snapshot(client: &ServerClient) -> Result<GatewaySnapshot, String> {
-    let body = read_body(client.get("/streams").await)?;
+async fn fetch_snapshot(client: &AdminClient) -> Result<GatewaySnapshot, String> {
+    let body = client.get("/streams").await?;
     serde_json::from_slice(&body).map_err(|_| {
         "the response is not a /streams document: this is no gateway of this version".to_owned()
     })
 }
 
-/// The body of a successful response. The error text states the problem and how to fix it.
-fn read_body(result: tokenweir_doctor::facts::GatherResult) -> Result<bytes::Bytes, String> {
-    let response = result.map_err(|error| match error {
-        GatherError::Connect(_) | GatherError::Timeout(_) | GatherError::Closed(_) => {
-            format!("the gateway does not answer: {error}")
-        }
-        error => error.to_string(),
-    })?;
-    if response.status.is_success() {
-        return Ok(response.body);
-    }
-    let document = serde_json::from_slice::<serde_json::Value>(&response.body).ok();
-    let message = document.and_then(|document| Some(document["error"].as_str()?.to_owned()));
-    Err(match (response.status.as_u16(), message) {
-        (401, _) => format!(
-            "the gateway requires the admin token (access.admin_token): set \
-             {ADMIN_TOKEN_VARIABLE}, or give a file with --token-file"
-        ),
-        (403, None) => "the gateway rejects this host name: use its IP address, add the \
-                        name to access.admin_hosts, or set access.admin_token"
-            .to_owned(),
-        (_, Some(message)) => message,
-        (404, None) => "/streams was not found: this is not the admin port of a gateway of this \
-                        version"
-            .to_owned(),
-        (status, None) => format!("the gateway answered {status}"),
-    })
-}
-
 /// Performs an action of the operator and shows the result.
-async fn perform_action(action: UserAction, client: &ServerClient, state: &mut TopState) {
+async fn perform_action(action: UserAction, client: &AdminClient, state: &mut TopState) {
     match action {
         UserAction::Quit => {}
         UserAction::Drain { backend, is_drained } => {
-            let verb = if is_drained { "drain" } else { "undrain" };
-            let path = format!("/-/{verb}?backend={}", percent_encode(&backend));
-            let json = HeaderValue::from_static("application/json");
-            let result = client.request(Method::POST, &path, Some((CONTENT_TYPE, json))).await;
             let effect = if is_drained { "gets no new requests" } else { "gets requests again" };
-            state.set_notice(match read_body(result) {
+            state.set_notice(match client.set_drained(&backend, is_drained).await {
                 Ok(_) => format!("{backend} {effect}"),
                 Err(problem) => problem,
             });
         }
         UserAction::ShowDecision { request_id } => {
             let result = client.get(&format!("/decisions/{}", percent_encode(&request_id))).await;
-            match read_body(result) {
+            match result {
                 Ok(body) => {
                     let decision = serde_json::from_slice(&body).unwrap_or_default();
                     state.on_text("Routing decision", explanation(&decision));
@@ -255,10 +203,6 @@ async fn perform_action(action: UserAction, client: &ServerClient, state: &mut T
             }
         }
     }
-}
-
-fn percent_encode(name: &str) -> String {
-    utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
 
 /// Reads terminal events and sends them, until the receiver is dropped or the terminal is closed.
@@ -321,11 +265,6 @@ mod tests {
                 && has_cursor_control(Some("xterm-256color"))
                 && !has_cursor_control(Some("dumb"))
         );
-    }
-
-    #[test]
-    fn a_name_is_encoded_as_one_path_segment() {
-        assert_eq!(percent_encode("a/b?c&d#e f%"), "a%2Fb%3Fc%26d%23e%20f%25");
     }
 
     #[test]

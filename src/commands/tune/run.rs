@@ -2,6 +2,7 @@
 //! resulting settings.
 
 use super::args::{KvCacheDtype, TuneArgs};
+use crate::commands::admin_client::ADMIN_TOKEN_VARIABLE;
 use crate::commands::{block_on, report_error, resolve_optional_secret};
 use crate::config::{Secret, SecretError};
 use serde_json::Value;
@@ -48,8 +49,6 @@ enum TuneCommandError {
 const DEFAULT_PROMPT_TOKENS: TokenLengths = TokenLengths { mean: 1_000.0, p95: 4_000.0 };
 /// Output lengths if no flag, trace, gateway or bench report gives them.
 const DEFAULT_OUTPUT_TOKENS: TokenLengths = TokenLengths { mean: 200.0, p95: 500.0 };
-/// Environment variable of the admin token.
-const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
 
 pub(crate) fn run(tune: TuneArgs) -> ExitCode {
     block_on(async move {

@@ -38,6 +38,15 @@ pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
     facts.config.models.iter().filter(is_unserved).map(remark).collect()
 }
 
+/// Reports what keeps a gateway from starting with the configuration file on this machine.
+pub(super) fn start(facts: &DoctorFacts) -> Vec<Remark> {
+    let remark = |problem: &String| {
+        let reason = "A gateway does not start with this configuration on this machine.";
+        Remark::error(problem).because(reason).remedy("tokenweir check lists all such problems")
+    };
+    facts.start_problems.iter().map(remark).collect()
+}
+
 /// Reports listeners that other machines can reach without a key or token, and keys that are sent
 /// without TLS.
 pub(super) fn open_ports(facts: &DoctorFacts) -> Vec<Remark> {
@@ -53,9 +62,9 @@ pub(super) fn open_ports(facts: &DoctorFacts) -> Vec<Remark> {
         remarks.push(remark.because(reason).remedy(remedy));
     }
     if !admin.ip().is_loopback() && !facts.config.has_admin_token {
-        let remark = Remark::warning(format!("the admin port {admin} requires no token"));
+        let remark = Remark::warning(format!("the admin listener {admin} requires no token"));
         let reason = "Any client that reaches it can read the configuration, the names of tenants \
-                      and the addresses of the backends, and can reload the configuration.";
+                      and the addresses of the backends. Drain, undrain and reload are refused.";
         remarks.push(remark.because(reason).remedy("access.admin_token, or listen on 127.0.0.1"));
     }
     let is_local = |host: &str| {

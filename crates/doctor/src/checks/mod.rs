@@ -31,8 +31,8 @@ enum CheckScope {
     /// The check runs for each configured backend, even if it does not respond or is a listener of
     /// a gateway.
     AllBackends(BackendCheck),
-    /// The check runs once, for all facts.
-    Once(fn(&DoctorFacts) -> Vec<Remark>),
+    /// The check runs once, for all facts, if its facts were gathered (`needs`).
+    Once { needs: fn(&DoctorFacts) -> bool, check: fn(&DoctorFacts) -> Vec<Remark> },
 }
 
 const fn for_reached_backends(name: &'static str, check: BackendCheck) -> DoctorCheck {
@@ -43,12 +43,21 @@ const fn for_all_backends(name: &'static str, check: BackendCheck) -> DoctorChec
     DoctorCheck { name, scope: CheckScope::AllBackends(check) }
 }
 
-const fn once(name: &'static str, check: fn(&DoctorFacts) -> Vec<Remark>) -> DoctorCheck {
-    DoctorCheck { name, scope: CheckScope::Once(check) }
+const fn once(
+    name: &'static str,
+    needs: fn(&DoctorFacts) -> bool,
+    check: fn(&DoctorFacts) -> Vec<Remark>,
+) -> DoctorCheck {
+    DoctorCheck { name, scope: CheckScope::Once { needs, check } }
+}
+
+/// Whether a backend responds and is no listener of a gateway.
+fn has_reached(facts: &DoctorFacts) -> bool {
+    facts.backends.iter().any(BackendFacts::is_backend)
 }
 
 /// All checks, in the order of reports.
-pub const CHECKS: [DoctorCheck; 28] = [
+pub const CHECKS: [DoctorCheck; 29] = [
     for_all_backends("reachable", reachability::reachable),
     for_reached_backends("health", reachability::health),
     for_all_backends("server", reachability::server),
@@ -71,13 +80,24 @@ pub const CHECKS: [DoctorCheck; 28] = [
     for_reached_backends("cached_tokens", optional_features::cached_tokens),
     for_reached_backends("engine_times", optional_features::engine_times),
     for_reached_backends("forced_usage", optional_features::forced_usage),
-    once("not_probed", optional_features::not_probed),
-    once("fleet", fleet::fleet),
-    once("named_models", configuration::named_models),
-    once("open_ports", configuration::open_ports),
-    once("gateway", gateway::gateway),
-    once("traces", gateway::traces),
+    once("not_probed", has_reached, optional_features::not_probed),
+    once("fleet", |facts| facts.backends.is_empty() || has_reached(facts), fleet::fleet),
+    once("named_models", has_reached, configuration::named_models),
+    once("open_ports", |facts| facts.is_configured, configuration::open_ports),
+    once("start", |facts| facts.is_configured && facts.gateway.is_none(), configuration::start),
+    once("gateway", |facts| facts.gateway.is_some(), gateway::gateway),
+    once("traces", |facts| facts.collector.is_some(), gateway::traces),
 ];
+
+/// Number of checks whose facts were gathered.
+pub fn made(facts: &DoctorFacts) -> usize {
+    let is_made = |check: &&DoctorCheck| match check.scope {
+        CheckScope::ReachedBackends(_) => has_reached(facts),
+        CheckScope::AllBackends(_) => !facts.backends.is_empty(),
+        CheckScope::Once { needs, .. } => needs(facts),
+    };
+    CHECKS.iter().filter(is_made).count()
+}
 
 /// Runs all checks. Findings are sorted by severity, the highest first. Equal findings about
 /// several backends are merged into one finding.
@@ -113,7 +133,8 @@ impl DoctorCheck {
         match self.scope {
             CheckScope::ReachedBackends(check) => run_for_backends(check, false),
             CheckScope::AllBackends(check) => run_for_backends(check, true),
-            CheckScope::Once(check) => {
+            CheckScope::Once { needs, .. } if !needs(facts) => Vec::new(),
+            CheckScope::Once { check, .. } => {
                 check(facts).into_iter().map(|remark| (None, remark)).collect()
             }
         }

@@ -1,0 +1,111 @@
+//! The client of the commands that ask or change a running gateway through its admin listener.
+
+use super::resolve_optional_secret;
+use crate::config::{Secret, SecretError};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Method};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use std::path::PathBuf;
+use std::time::Duration;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_doctor::facts::{GatherError, GatherResult, TargetKey as Token};
+use tokenweir_doctor::gather::{GatherOptions, GatherTarget, ServerClient};
+use tokenweir_net::tls::{Alpn, OutboundTls};
+
+/// Environment variable of the admin token.
+pub(crate) const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
+/// Maximum length of an error text of the gateway that is shown, in characters.
+const MAX_MESSAGE_CHARS: usize = 2_000;
+
+/// A client for the admin listener of a gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct AdminClient(ServerClient);
+
+impl AdminClient {
+    /// Creates a client. The token comes from `token_file`, or else from [`ADMIN_TOKEN_VARIABLE`].
+    pub(crate) fn new(
+        admin: &BackendAddress,
+        token_file: Option<PathBuf>,
+        timeout: Duration,
+    ) -> Result<Self, SecretError> {
+        let env_secret = Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned());
+        let secret = token_file.map_or(env_secret, Secret::File);
+        let key = resolve_optional_secret(&secret)?.map_or(Token::None, Token::Known);
+        let target = GatherTarget { id: "admin".into(), url: admin.clone(), key };
+        let outbound = OutboundTls::with_native_roots(Alpn::Http1);
+        let options = GatherOptions { outbound, timeout, idle: Duration::ZERO, probe: false };
+        Ok(Self(ServerClient::to(&target, &options)))
+    }
+
+    /// The body of a successful response to `GET`. The error text states the problem and how to fix
+    /// it.
+    pub(crate) async fn get(&self, path: &str) -> Result<Bytes, String> {
+        read_body(path, self.0.get(path).await)
+    }
+
+    /// Like [`Self::get`], for `POST`.
+    pub(crate) async fn post(&self, path: &str) -> Result<Bytes, String> {
+        let json = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        read_body(path, self.0.request(Method::POST, path, Some(json)).await)
+    }
+
+    /// Drains a backend, or undrains it if `is_drained` is false.
+    pub(crate) async fn set_drained(
+        &self,
+        backend: &str,
+        is_drained: bool,
+    ) -> Result<Bytes, String> {
+        let verb = if is_drained { "drain" } else { "undrain" };
+        self.post(&format!("/-/{verb}?backend={}", percent_encode(backend))).await
+    }
+}
+
+/// The body of a successful response. The error text states the problem and how to fix it.
+fn read_body(path: &str, result: GatherResult) -> Result<Bytes, String> {
+    let response = result.map_err(|error| match error {
+        GatherError::Connect(_) | GatherError::Timeout(_) | GatherError::Closed(_) => {
+            format!("the gateway does not answer: {error}")
+        }
+        error => error.to_string(),
+    })?;
+    if response.status.is_success() {
+        return Ok(response.body);
+    }
+    let document = serde_json::from_slice::<serde_json::Value>(&response.body).ok();
+    let message = document.and_then(|document| Some(document["error"].as_str()?.to_owned()));
+    let is_text = response
+        .headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value.to_str().is_ok_and(|value| value.starts_with("text/plain")));
+    let text = is_text.then(|| String::from_utf8_lossy(&response.body).trim().to_owned());
+    let message = message.or(text.filter(|text| !text.is_empty() && response.status != 404));
+    let is_shown = |c: &char| !c.is_control() || *c == '\n';
+    Err(match (response.status.as_u16(), message) {
+        (401, _) => format!(
+            "the gateway requires the admin token (access.admin_token): set \
+             {ADMIN_TOKEN_VARIABLE}, or give a file with --token-file"
+        ),
+        (_, Some(message)) => message.chars().filter(is_shown).take(MAX_MESSAGE_CHARS).collect(),
+        (404, None) => format!(
+            "{} was not found: this is not the admin listener of a gateway of this version",
+            path.split('?').next().unwrap_or_default()
+        ),
+        (status, None) => format!("the gateway answered {status}"),
+    })
+}
+
+/// Encodes a name as one path segment or query value.
+pub(crate) fn percent_encode(name: &str) -> String {
+    utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_encoded_as_one_path_segment() {
+        assert_eq!(percent_encode("a/b?c&d#e f%"), "a%2Fb%3Fc%26d%23e%20f%25");
+    }
+}

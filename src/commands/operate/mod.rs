@@ -1,0 +1,5 @@
+//! `tokenweir status`, `explain`, `drain`, `undrain` and `reload`: one request each to the admin
+//! listener of a running gateway.
+
+pub mod args;
+pub mod run;

@@ -1,0 +1,118 @@
+//! Sends one request to the admin listener and prints the result.
+
+use super::args::{DrainArgs, ExplainArgs, ReloadArgs, StatusArgs, UndrainArgs};
+use crate::commands::admin_client::{AdminClient, percent_encode};
+use crate::commands::{EXIT_UNKNOWN, report_error};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use tokenweir_api::GatewaySnapshot;
+use tokenweir_top::{explanation, status_lines};
+
+pub(crate) async fn status(args: StatusArgs) -> ExitCode {
+    let client = match args.client() {
+        Ok(client) => client,
+        Err(error) => return report_error(&error),
+    };
+    let path = if args.json { "/status" } else { "/streams" };
+    let shown = client.get(path).await.and_then(|body| {
+        let document: Value = parse(&body)?;
+        let is_ready = document["ready"] == true;
+        let lines = if args.json {
+            vec![document.to_string()]
+        } else {
+            status_lines(&parse::<GatewaySnapshot>(&body)?)
+        };
+        Ok((is_ready, lines))
+    });
+    match shown {
+        Ok((is_ready, lines)) => {
+            print_lines(&lines);
+            if is_ready { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            ExitCode::from(EXIT_UNKNOWN)
+        }
+    }
+}
+
+pub(crate) async fn explain(args: ExplainArgs) -> ExitCode {
+    let client = match args.client() {
+        Ok(client) => client,
+        Err(error) => return report_error(&error),
+    };
+    let path = format!("/decisions/{}", percent_encode(&args.request_id));
+    finish(client.get(&path).await.and_then(|body| {
+        let decision: Value = parse(&body)?;
+        Ok(if args.json { vec![decision.to_string()] } else { explanation(&decision) })
+    }))
+}
+
+pub(crate) async fn drain(args: DrainArgs) -> ExitCode {
+    match args.client() {
+        Ok(client) => finish(set_drained(&client, &args.backend, true, args.json).await),
+        Err(error) => report_error(&error),
+    }
+}
+
+pub(crate) async fn undrain(args: UndrainArgs) -> ExitCode {
+    match args.client() {
+        Ok(client) => finish(set_drained(&client, &args.backend, false, args.json).await),
+        Err(error) => report_error(&error),
+    }
+}
+
+/// Drains a backend, or undrains it if `is_drained` is false. Returns the lines to print.
+async fn set_drained(
+    client: &AdminClient,
+    backend: &str,
+    is_drained: bool,
+    has_json: bool,
+) -> Result<Vec<String>, String> {
+    let result: Value = parse(&client.set_drained(backend, is_drained).await?)?;
+    if has_json {
+        return Ok(vec![result.to_string()]);
+    }
+    let effect = match (is_drained, result["changed"] == true) {
+        (true, true) => "is drained: it gets no new requests and completes its open requests",
+        (true, false) => "was drained already",
+        (false, true) => "gets requests again",
+        (false, false) => "was not drained",
+    };
+    Ok(vec![format!("{backend} {effect}")])
+}
+
+pub(crate) async fn reload(args: ReloadArgs) -> ExitCode {
+    let client = match args.client() {
+        Ok(client) => client,
+        Err(error) => return report_error(&error),
+    };
+    finish(client.post("/-/reload").await.map(|body| {
+        let summary = String::from_utf8_lossy(&body).trim_end().to_owned();
+        vec![if args.json { json!({ "reload": summary }).to_string() } else { summary }]
+    }))
+}
+
+fn parse<T: serde::de::DeserializeOwned>(body: &Bytes) -> Result<T, String> {
+    serde_json::from_slice(body)
+        .map_err(|_| "the response is not that of a gateway of this version".to_owned())
+}
+
+fn finish(lines: Result<Vec<String>, String>) -> ExitCode {
+    match lines {
+        Ok(lines) => {
+            print_lines(&lines);
+            ExitCode::SUCCESS
+        }
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+fn print_lines(lines: &[String]) {
+    lines.iter().for_each(|line| println!("{line}"));
+}

@@ -1,0 +1,124 @@
+//! `tokenweir status`, `explain`, `drain`, `undrain` and `reload` as programs against a gateway.
+
+use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
+use crate::support::test_gateway::{Running, Setup, start, start_with};
+use serde_json::Value;
+use std::process::Stdio;
+use tokenweir::admin::AdminAuthorizer;
+use tokenweir_core::access::KeyDigest;
+use tokio::process::Command;
+
+/// Exit code, standard output and standard error of a command.
+type Ended = (Option<i32>, String, String);
+
+async fn run(admin: &str, arguments: &[&str]) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+    command.args(arguments).args(["--admin", admin]).env_clear().stdin(Stdio::null());
+    let output = command.output().await.unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    (output.status.code(), out, err)
+}
+
+async fn gateway_with(guard: AdminAuthorizer) -> (ScriptedBackend, Running) {
+    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
+    let gateway = start_with(&[fake.addr], Setup { guard, ..Setup::default() }).await;
+    (fake, gateway)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drain_and_undrain_change_the_status_and_its_exit_code() {
+    let (fake, gateway) = gateway_with(AdminAuthorizer::default()).await;
+    let (admin, backend) = (gateway.admin.to_string(), fake.addr.to_string());
+    let (code, out, _) = run(&admin, &["status"]).await;
+    assert_eq!(code, Some(0), "{out}");
+    assert!(out.contains("  ready") && out.contains("1 of 1 take requests"), "{out}");
+    for (verb, words) in [
+        ("drain", "is drained: it gets no new requests"),
+        ("drain", "was drained already"),
+        ("undrain", "gets requests again"),
+        ("undrain", "was not drained"),
+        ("drain", "is drained"),
+    ] {
+        let (code, out, err) = run(&admin, &[verb, &backend]).await;
+        assert_eq!(code, Some(0), "{verb}: {err}");
+        assert!(out.contains(&backend) && out.contains(words), "{verb}: {out}");
+    }
+    let (code, out, _) = run(&admin, &["status"]).await;
+    assert_eq!(code, Some(1), "{out}");
+    assert!(out.contains("NOT READY") && out.contains("drained"), "{out}");
+    let (code, out, _) = run(&admin, &["status", "--json"]).await;
+    let status: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &status["backends"][0]["drained"]), (Some(1), &true.into()));
+    let (code, out, _) = run(&admin, &["undrain", &backend, "--json"]).await;
+    let result: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &result["changed"]), (Some(0), &true.into()));
+    let (code, _, err) = run(&admin, &["drain", "absent"]).await;
+    assert_eq!(code, Some(1));
+    assert!(err.contains("no backend has this name"), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_prints_the_decision_of_a_request() {
+    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
+    let gateway = start(&[fake.addr]).await;
+    gateway.post("/v1/chat/completions", r#"{"model":"tiny","stream":true,"messages":[]}"#).await;
+    let record = gateway.record().await;
+    let (admin, id) = (gateway.admin.to_string(), record.request_id.as_str().to_owned());
+    let (code, out, err) = run(&admin, &["explain", &id]).await;
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains(&id) && out.contains(&format!("> {}", fake.addr)), "{out}");
+    let (_, out, _) = run(&admin, &["explain", &id, "--json"]).await;
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["request_id"], id);
+    let (code, _, err) = run(&admin, &["explain", "absent"]).await;
+    assert_eq!(code, Some(1));
+    assert!(err.contains("no decision is stored"), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_listener_without_a_token_answers_reads_and_refuses_changes() {
+    let guard = AdminAuthorizer { is_read_only: true, ..AdminAuthorizer::default() };
+    let (fake, gateway) = gateway_with(guard).await;
+    let (admin, backend) = (gateway.admin.to_string(), fake.addr.to_string());
+    assert_eq!(run(&admin, &["status"]).await.0, Some(0));
+    for arguments in [&["drain", &backend][..], &["undrain", &backend], &["reload"]] {
+        let (code, _, err) = run(&admin, arguments).await;
+        assert_eq!(code, Some(1), "{arguments:?}");
+        assert!(err.contains("set access.admin_token, or listen on 127.0.0.1"), "{err}");
+    }
+    assert_eq!(run(&admin, &["status"]).await.0, Some(0), "the backend was not drained");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_gateway_or_its_token_the_error_names_the_remedy() {
+    let (code, _, err) = run("127.0.0.1:9", &["status"]).await;
+    assert_eq!(code, Some(3), "{err}");
+    assert!(err.contains("the gateway does not answer"), "{err}");
+    let (code, ..) = run("127.0.0.1:9", &["drain", "a"]).await;
+    assert_eq!(code, Some(1));
+    let token_digest = Some(KeyDigest::from_key(b"operator"));
+    let (fake, gateway) =
+        gateway_with(AdminAuthorizer { token_digest, ..AdminAuthorizer::default() }).await;
+    let (admin, backend) = (gateway.admin.to_string(), fake.addr.to_string());
+    let (_, _, err) = run(&admin, &["drain", &backend]).await;
+    assert!(err.contains("TOKENWEIR_ADMIN_TOKEN") && err.contains("--token-file"), "{err}");
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("operate-token");
+    std::fs::write(&file, "operator\n").unwrap();
+    let file = file.display().to_string();
+    let (code, _, err) = run(&admin, &["drain", &backend, "--token-file", &file]).await;
+    assert_eq!(code, Some(0), "{err}");
+    let (code, _, err) = run(&gateway.addr.to_string(), &["status"]).await;
+    assert_eq!(code, Some(3));
+    assert!(err.contains("not the admin listener of a gateway"), "{err}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runbooks_are_served_without_a_token_and_under_any_name() {
+    let token_digest = Some(KeyDigest::from_key(b"operator"));
+    for guard in
+        [AdminAuthorizer { token_digest, ..AdminAuthorizer::default() }, AdminAuthorizer::default()]
+    {
+        let (_fake, gateway) = gateway_with(guard).await;
+        let page = gateway.admin("/runbooks").await;
+        assert!(page.contains("200 OK") && page.contains("id=\"tokenweirnobackend\""), "{page}");
+    }
+}
