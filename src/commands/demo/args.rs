@@ -1,8 +1,9 @@
 //! The flags of `demo`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::net::SocketAddr;
 use std::time::Duration;
+use tokenweir_core::address::parse_listen_address;
 use tokenweir_core::units;
 
 /// Arguments of `tokenweir demo`.
@@ -13,21 +14,37 @@ pub struct DemoArgs {
     #[arg(value_parser = units::duration::parse)]
     pub duration: Option<Duration>,
     /// Address of the client listener.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:8080")]
-    #[arg(env = "TOKENWEIR_DEMO_LISTEN")]
+    #[arg(long, value_name = "[IP]:PORT", default_value = "127.0.0.1:8080")]
+    #[arg(env = "TOKENWEIR_DEMO_LISTEN", value_parser = parse_listen_address)]
     pub listen: SocketAddr,
     /// Address of the admin listener (metrics, health, state).
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9090")]
-    #[arg(env = "TOKENWEIR_DEMO_ADMIN")]
+    #[arg(long, value_name = "[IP]:PORT", default_value = "127.0.0.1:9090")]
+    #[arg(env = "TOKENWEIR_DEMO_ADMIN", value_parser = parse_listen_address)]
     pub admin: SocketAddr,
     /// Number of simulated backends.
     #[arg(long, value_name = "N", default_value_t = 3, env = "TOKENWEIR_DEMO_BACKENDS")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub backends: u16,
-    /// Requests per second.
-    #[arg(long, value_name = "RATE", default_value_t = 4.0, env = "TOKENWEIR_DEMO_RATE")]
-    #[arg(value_parser = parse_rate)]
-    pub rate: f64,
+    /// Requests per second. [default: 4; 12 with --fault drain, 24 with kv]
+    #[arg(long, value_name = "RATE", env = "TOKENWEIR_DEMO_RATE", value_parser = parse_rate)]
+    pub rate: Option<f64>,
+    /// Fault to show: it begins after 15s, and the state of the gateway is printed every 30s.
+    #[arg(long, value_enum, env = "TOKENWEIR_DEMO_FAULT")]
+    pub fault: Option<DemoFault>,
+}
+
+/// A fault of the demo.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DemoFault {
+    /// The last backend needs 16 times as long for each step, from the start. The policy is
+    /// round_robin, which does not avoid it.
+    Slow,
+    /// The last backend stops to answer, like a stopped process.
+    Hang,
+    /// An operator drains all backends but one, which cannot carry the load.
+    Drain,
+    /// The KV caches are too small for the load, from the start: engines preempt requests.
+    Kv,
 }
 
 fn parse_rate(text: &str) -> Result<f64, &'static str> {

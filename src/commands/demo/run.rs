@@ -1,6 +1,7 @@
 //! Runs simulated backends, a gateway and a light load in one process, without a GPU.
 
-use super::args::DemoArgs;
+use super::args::{DemoArgs, DemoFault};
+use super::fault;
 use super::load::{self, DemoCounters};
 use crate::app::application::Application;
 use crate::app::banner::{self, StartSummary};
@@ -14,22 +15,28 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
-use tokenweir_sim::Simulator;
+use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::sync::oneshot;
 
 /// Runs until Ctrl-C or for `--duration`.
 pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
-    let settings = tokenweir_sim::SimulatorSettings {
+    let settings = SimulatorSettings {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         backends: demo.backends,
-        ..tokenweir_sim::SimulatorSettings::default()
+        ..SimulatorSettings::default()
     };
+    let settings = match demo.fault {
+        Some(fault) => fault.settings(settings),
+        None => settings,
+    };
+    let rate = demo.rate.unwrap_or_else(|| fault::default_rate(demo.fault));
     let model = settings.models.first().cloned().unwrap_or_default();
     let sim = match Simulator::bind(&settings).await {
         Ok(sim) => sim,
         Err(error) => return report_error(&error),
     };
     let overrides = build_overrides(&demo, sim.addrs());
+    let backend_names: Vec<String> = sim.addrs().iter().map(SocketAddr::to_string).collect();
     let backends = tokio::spawn(sim.run(std::future::pending()));
     let mut loaded = match Config::load(None, overrides) {
         Ok(loaded) => loaded,
@@ -43,16 +50,18 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
         Err(error) => return report_error(&error),
     };
     banner::show(&application.summary, &logs);
-    print_examples(&application.summary, &model, &demo);
-    let Ok(gateway) = BackendAddress::parse(&format!("http://{}", application.summary.listen))
+    print_examples(&application.summary, &model, rate);
+    let address_of = |listener| BackendAddress::parse(&format!("http://{}", reachable(listener)));
+    let (Ok(gateway), Ok(admin)) =
+        (address_of(application.summary.listen), address_of(application.summary.admin))
     else {
         return ExitCode::FAILURE;
     };
+    let reports = demo.fault.map(|fault| tokio::spawn(fault::run(fault, admin, backend_names)));
     let counters = Arc::new(DemoCounters::default());
     let client = HttpClient::new(HttpClientTimeouts::default());
     let (stop_load, stopped) = oneshot::channel();
-    let load =
-        tokio::spawn(load::run(gateway, client, model, demo.rate, counters.clone(), stopped));
+    let load = tokio::spawn(load::run(gateway, client, model, rate, counters.clone(), stopped));
     let result = application
         .run(async move {
             wait_for_stop(demo.duration).await;
@@ -62,7 +71,8 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
         })
         .await;
     backends.abort();
-    let exit_code = print_summary(&counters);
+    reports.inspect(tokio::task::JoinHandle::abort);
+    let exit_code = print_summary(&counters, demo.fault.is_some());
     if result.is_ok() { exit_code } else { ExitCode::FAILURE }
 }
 
@@ -81,7 +91,9 @@ fn build_overrides(demo: &DemoArgs, backends: &[SocketAddr]) -> Overrides {
     let flag = |name: &str| ConfigSource::Flag(name.to_owned());
     let urls =
         backends.iter().filter_map(|addr| BackendAddress::parse(&format!("http://{addr}")).ok());
+    let policy = demo.fault.and_then(DemoFault::policy);
     Overrides {
+        policy: policy.map(|value| OverrideValue { value, source: flag("--fault") }),
         backends: Some(OverrideValue { value: urls.collect(), source: flag("--backends") }),
         listen: Some(OverrideValue { value: demo.listen, source: flag("--listen") }),
         admin: Some(OverrideValue { value: demo.admin, source: flag("--admin") }),
@@ -89,12 +101,20 @@ fn build_overrides(demo: &DemoArgs, backends: &[SocketAddr]) -> Overrides {
     }
 }
 
-fn print_examples(gateway: &StartSummary, model: &str, demo: &DemoArgs) {
+/// The address at which this machine reaches a listener.
+fn reachable(listener: SocketAddr) -> SocketAddr {
+    match listener.ip() {
+        ip if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, listener.port()).into(),
+        _ => listener,
+    }
+}
+
+fn print_examples(gateway: &StartSummary, model: &str, rate: f64) {
     let body = format!(
         r#"{{"model":"{model}","stream":true,"messages":[{{"role":"user","content":"hello"}}]}}"#
     );
     eprintln!();
-    eprintln!("The demo sends {} requests per second. Watch them:", demo.rate);
+    eprintln!("The demo sends {rate} requests per second. Watch them:");
     eprintln!();
     eprintln!("  http://{}/  in a browser", gateway.admin);
     eprintln!();
@@ -111,9 +131,10 @@ fn print_examples(gateway: &StartSummary, model: &str, demo: &DemoArgs) {
     eprintln!("Stop with Ctrl-C.");
 }
 
-fn print_summary(counters: &DemoCounters) -> ExitCode {
+/// Prints the counts. A failed request is a failure of the demo, unless it shows a fault.
+fn print_summary(counters: &DemoCounters, has_fault: bool) -> ExitCode {
     let (served, failed) =
         (counters.served.load(Ordering::Relaxed), counters.failed.load(Ordering::Relaxed));
     eprintln!("served {served} requests, {failed} failed");
-    if served > 0 && failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if served > 0 && (failed == 0 || has_fault) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

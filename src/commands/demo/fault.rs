@@ -1,0 +1,93 @@
+//! Stages a fault in the demo, and prints what the gateway reports about it.
+
+use super::args::DemoFault;
+use crate::commands::admin_client::AdminClient;
+use std::time::Duration;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::routing::PolicyKind;
+use tokenweir_sim::{PositiveNumber, SimulatedFaults, SimulatorSettings};
+use tokenweir_top::status_lines;
+
+/// Time from the start to a fault that begins while the demo runs.
+const FAULT_DELAY: Duration = Duration::from_secs(15);
+/// Time between two reports.
+const REPORT_INTERVAL: Duration = Duration::from_secs(30);
+/// Time limit for a response of the admin listener.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Requests per second that a healthy demo carries easily.
+const USUAL_RATE: f64 = 4.0;
+/// Requests per second that three backends of the fault `drain` carry, and one does not.
+const DRAIN_RATE: f64 = 12.0;
+/// Requests per second whose sequences do not fit into the KV caches of the fault `kv`.
+const KV_RATE: f64 = 24.0;
+
+impl DemoFault {
+    /// The backends with this fault.
+    pub(super) fn settings(self, settings: SimulatorSettings) -> SimulatorSettings {
+        let faults = SimulatedFaults::default();
+        match self {
+            Self::Slow => {
+                let slow_factor = PositiveNumber::new(16.0);
+                let faults = SimulatedFaults { slow_factor, ..faults };
+                SimulatorSettings { max_num_seqs: 8, faults, ..settings }
+            }
+            Self::Hang => {
+                let hang_after = Some(FAULT_DELAY.into());
+                SimulatorSettings { faults: SimulatedFaults { hang_after, ..faults }, ..settings }
+            }
+            Self::Drain => SimulatorSettings { max_num_seqs: 4, ..settings },
+            Self::Kv => SimulatorSettings { blocks: 56, ..settings },
+        }
+    }
+
+    /// The policy that shows the fault. `None`: the default.
+    pub(super) fn policy(self) -> Option<PolicyKind> {
+        (self == Self::Slow).then_some(PolicyKind::RoundRobin)
+    }
+
+    const fn description(self) -> &'static str {
+        match self {
+            Self::Slow => "the last backend is 16 times as slow as the others",
+            Self::Hang => "the last backend stops to answer after 15 s, like a stopped process",
+            Self::Drain => "after 15 s all backends but one are drained",
+            Self::Kv => "the KV caches are too small for the load",
+        }
+    }
+}
+
+/// The default number of requests per second.
+pub(super) fn default_rate(fault: Option<DemoFault>) -> f64 {
+    match fault {
+        Some(DemoFault::Drain) => DRAIN_RATE,
+        Some(DemoFault::Kv) => KV_RATE,
+        _ => USUAL_RATE,
+    }
+}
+
+/// Stages the part of a fault that happens while the demo runs, and prints a report of the gateway
+/// after each interval. Runs until it is dropped.
+pub(super) async fn run(fault: DemoFault, admin: BackendAddress, backends: Vec<String>) {
+    eprintln!("\nFault: {}. The next reports follow every 30 s.", fault.description());
+    let Ok(client) = AdminClient::new(&admin, None, ADMIN_TIMEOUT) else { return };
+    let start = tokio::time::Instant::now();
+    tokio::time::sleep(FAULT_DELAY).await;
+    if fault == DemoFault::Drain {
+        for backend in backends.iter().skip(1) {
+            if let Err(problem) = client.set_drained(backend, true).await {
+                eprintln!("cannot drain {backend}: {problem}");
+            }
+        }
+    }
+    for report in 1_u32.. {
+        let elapsed = REPORT_INTERVAL * report;
+        tokio::time::sleep_until(start + elapsed).await;
+        eprintln!("\n--- after {} s", elapsed.as_secs());
+        match client.get("/streams").await {
+            Ok(body) => match serde_json::from_slice(&body) {
+                Ok(gateway) => status_lines(&gateway).iter().for_each(|line| eprintln!("{line}")),
+                Err(error) => eprintln!("{error}"),
+            },
+            Err(problem) => eprintln!("{problem}"),
+        }
+    }
+}
