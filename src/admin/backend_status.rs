@@ -1,11 +1,14 @@
 //! The status of backends, as the admin listener shows it.
 
 use crate::backend::pool::BackendPool;
-use crate::backend::{Availability, Backend, BackendAvailability, BackendState, Health, Readiness};
+use crate::backend::{
+    Availability, Backend, BackendAvailability, BackendState, Drain, Health, Readiness,
+};
 use crate::telemetry::status::{
     BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE,
 };
 use std::time::Instant;
+use tokenweir_api::DrainSummary;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::engine_metrics::ScrapeError;
 use tokenweir_core::routing::{LoadEstimator, PromptFingerprint};
@@ -60,6 +63,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         reason: unavailability_reason(&state),
         weight: backend.weight(),
         drained: backend.health.is_drained(),
+        drain: backend.health.drain().map(|drain| drain_summary(&drain, now)),
         version: state.version.as_deref().map(Into::into),
         models: state.models.clone().unwrap_or_default(),
         in_flight: backend.load.in_flight(),
@@ -76,6 +80,19 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         scrape_age_seconds: age.map(|age| age.as_secs_f64()),
         scrape_error: state.metrics_error.map(ScrapeError::as_str),
         learned: learned_estimates(&backend.load.estimator, now),
+    }
+}
+
+/// The drain of a backend as the admin listener shows it.
+fn drain_summary(drain: &Drain, now: Instant) -> DrainSummary {
+    DrainSummary {
+        by: drain.initiator.to_string(),
+        reason: drain.reason.as_deref().map(Into::into),
+        since: humantime::format_rfc3339_seconds(drain.started).to_string(),
+        age_seconds: now.saturating_duration_since(drain.began_at).as_secs_f64(),
+        remaining_seconds: drain
+            .ends_at
+            .map(|ends_at| ends_at.saturating_duration_since(now).as_secs_f64()),
     }
 }
 

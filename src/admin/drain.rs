@@ -3,43 +3,65 @@
 
 use super::response::without_caching;
 use super::state::Admin;
-use axum::Json;
+use crate::backend::{Drain, DrainInitiator};
+use crate::telemetry::sanitize;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{ConnectInfo, Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::json;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
+use tokenweir_core::units;
 
-/// The query parameters of both endpoints: the name of the backend.
+/// The query parameters of both endpoints.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct DrainQuery {
+    /// The name of the backend.
     backend: String,
+    /// Why the backend is drained.
+    #[serde(default)]
+    reason: Option<String>,
+    /// The duration of the drain, such as `10m`. `None`: the drain lasts until it is ended.
+    #[serde(default, rename = "for", with = "units::optional_duration")]
+    duration: Option<Duration>,
 }
 
-/// Handles `POST /-/drain?backend=NAME`.
+/// The address of the peer of an admin connection. A request without it is not served by a socket.
+type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
+
+/// Maximum length of a reason, in characters.
+const MAX_REASON_CHARS: usize = 200;
+
+/// Handles `POST /-/drain?backend=NAME&reason=TEXT&for=DURATION`.
 pub(super) async fn drain(
     State(admin): State<Arc<Admin>>,
+    peer: Peer,
     headers: HeaderMap,
     query: Result<Query<DrainQuery>, QueryRejection>,
 ) -> Response {
-    set_drained(&admin, &headers, query, true)
+    set_drained(&admin, peer, &headers, query, true)
 }
 
 /// Handles `POST /-/undrain?backend=NAME`.
 pub(super) async fn undrain(
     State(admin): State<Arc<Admin>>,
+    peer: Peer,
     headers: HeaderMap,
     query: Result<Query<DrainQuery>, QueryRejection>,
 ) -> Response {
-    set_drained(&admin, &headers, query, false)
+    set_drained(&admin, peer, &headers, query, false)
 }
 
 /// Drains a backend, or undrains it if `is_drained` is false.
 fn set_drained(
     admin: &Admin,
+    peer: Peer,
     headers: &HeaderMap,
     query: Result<Query<DrainQuery>, QueryRejection>,
     is_drained: bool,
@@ -53,13 +75,35 @@ fn set_drained(
             "send Content-Type: application/json; this prevents cross-site requests of browsers",
         );
     }
-    let Ok(Query(DrainQuery { backend })) = query else {
-        return error_response(
-            StatusCode::BAD_REQUEST,
-            "name the backend as in /status: ?backend=NAME",
-        );
+    let DrainQuery { backend, reason, duration } = match query {
+        Ok(Query(query)) => query,
+        Err(rejection) => {
+            let problem = format!("{}; {QUERY_HELP}", rejection.body_text());
+            return error_response(StatusCode::BAD_REQUEST, &problem);
+        }
     };
-    match admin.proxy.pool.set_drained(&backend, is_drained) {
+    if !is_drained && (reason.is_some() || duration.is_some()) {
+        let problem = "`reason` and `for` are parameters of /-/drain only";
+        return error_response(StatusCode::BAD_REQUEST, problem);
+    }
+    let reason = match reason.as_deref().map(checked_reason).transpose() {
+        Ok(reason) => reason.flatten(),
+        Err(problem) => return error_response(StatusCode::BAD_REQUEST, problem),
+    };
+    if duration.is_some_and(|duration| duration.is_zero()) {
+        return error_response(StatusCode::BAD_REQUEST, "`for` must be longer than zero");
+    }
+    let initiator = DrainInitiator::Operator {
+        peer: peer.map(|Extension(ConnectInfo(peer))| peer.ip().to_canonical()),
+        has_token: admin.authorizer.token_digest.is_some(),
+    };
+    let pool = &admin.proxy.pool;
+    let changed = if is_drained {
+        pool.drain(&backend, Drain::begin(initiator, reason, duration))
+    } else {
+        pool.undrain(&backend, initiator)
+    };
+    match changed {
         Some(changed) => {
             let result = json!({ "backend": backend, "drained": is_drained, "changed": changed });
             without_caching(Json(result).into_response())
@@ -68,6 +112,23 @@ fn set_drained(
             StatusCode::NOT_FOUND,
             "no backend has this name; /status lists the backends",
         ),
+    }
+}
+
+/// The form of the query, for errors.
+const QUERY_HELP: &str = "the parameters are backend=NAME, as in /status, and for a drain also \
+                          reason=TEXT and for=DURATION, such as 10m";
+
+/// A reason without surrounding white space. `None`: it is empty. The reason appears in logs and on
+/// terminals, so it must not contain control characters.
+fn checked_reason(reason: &str) -> Result<Option<Box<str>>, &'static str> {
+    let reason = reason.trim();
+    if reason.chars().count() > MAX_REASON_CHARS {
+        Err("`reason` has more than 200 characters")
+    } else if reason.chars().any(sanitize::is_control_or_bidi) {
+        Err("`reason` contains a control character")
+    } else {
+        Ok((!reason.is_empty()).then(|| reason.into()))
     }
 }
 

@@ -85,6 +85,7 @@ fn backend_documents(
         up: backend.up,
         reason: backend.reason.clone(),
         drained: backend.drained,
+        drain: backend.drain.clone(),
         weight: backend.weight,
         models: backend.models.iter().map(|model| model.id.to_string()).collect(),
         kv_usage: backend.kv_usage,

@@ -1,11 +1,13 @@
 //! One backend: its identity, its health and its load.
 
+use super::drain::{Drain, DrainInitiator};
 use super::health::BackendHealth;
 use super::identity::BackendIdentity;
 use super::load::BackendLoad;
 use super::pool_membership::PoolMembership;
 use super::state::{Availability, BackendState, Health};
 use http::HeaderValue;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
@@ -83,17 +85,39 @@ impl Backend {
         self
     }
 
+    /// Sets whether the configuration drains the backend. Must be called after
+    /// [`Self::with_circuit_breaker`], which resets the health.
+    pub fn with_configured_drain(self, is_drained: bool) -> Self {
+        self.identity.replace_configured_drain(is_drained);
+        if is_drained {
+            let drain = Drain::begin(DrainInitiator::Configuration, None, None);
+            self.health.update_drain(|_| Some(Arc::new(drain)));
+        }
+        self
+    }
+
     /// The same backend as a member of a pool.
     pub(super) fn with_membership(self, membership: PoolMembership) -> Self {
         Self { membership, ..self }
     }
 
     /// Copies the settings of `other` that can change while the backend stays in the pool: weight,
-    /// usage injection, circuit breaker and load horizon.
+    /// usage injection, circuit breaker, load horizon and drain. The drain of the configuration is
+    /// applied only if it has changed, so that a reload does not end or repeat what an operator did.
     pub(super) fn adopt_settings(&self, other: &Self) {
         self.identity.adopt_settings(&other.identity);
         self.health.breaker.set(other.health.breaker.settings());
         self.load.estimator.set_horizon(other.load.estimator.horizon());
+        let is_drained = other.identity.has_configured_drain();
+        if self.identity.replace_configured_drain(is_drained) == is_drained {
+            return;
+        }
+        if is_drained {
+            self.drain(Drain::begin(DrainInitiator::Configuration, None, None));
+        } else {
+            let by = DrainInitiator::Configuration;
+            self.end_drain_if(by, |drain| drain.initiator == DrainInitiator::Configuration);
+        }
     }
 
     /// The current weight: the share of the requests relative to other backends. 0 while the
@@ -128,16 +152,58 @@ impl Backend {
         }
     }
 
-    /// Drains or undrains the backend. A drained backend finishes its requests and gets no new
-    /// requests. Returns whether the setting changed.
-    pub(super) fn set_drained(&self, is_drained: bool) -> bool {
-        let is_change = self.health.set_drained(is_drained);
-        if is_change {
-            let id = &self.identity.id;
-            tracing::info!(backend = %id, is_drained, "operator drained or undrained backend");
-            self.on_change(clock::now());
+    /// Drains the backend: it finishes its requests and gets no new requests. If the backend is
+    /// drained already, initiator, reason and expiry are replaced and the begin is kept. Returns
+    /// whether the backend was not drained.
+    pub(super) fn drain(&self, drain: Drain) -> bool {
+        tracing::info!(
+            backend = %self.identity.id,
+            by = %drain.initiator,
+            reason = drain.reason.as_deref(),
+            seconds = drain.ends_at.map(|at| (at - drain.began_at).as_secs()),
+            "backend drained: it gets no new requests"
+        );
+        let [previous, _] = self.health.update_drain(|current| {
+            let Some(Drain { started, began_at, .. }) = current else {
+                return Some(Arc::new(drain));
+            };
+            Some(Arc::new(Drain { started: *started, began_at: *began_at, ..drain }))
+        });
+        self.on_change(clock::now());
+        previous.is_none()
+    }
+
+    /// Ends the drain of the backend. Returns whether the backend was drained.
+    pub(super) fn undrain(&self, initiator: DrainInitiator) -> bool {
+        self.end_drain_if(initiator, |_| true)
+    }
+
+    /// Ends the drain of the backend if its duration is over.
+    pub(super) fn end_expired_drain(&self, now: Instant) {
+        if self.health.is_drained() {
+            self.end_drain_if(DrainInitiator::Expiry, |drain| drain.is_over(now));
         }
-        is_change
+    }
+
+    /// Ends the drain of the backend if the condition holds for it. Returns whether a drain ended.
+    fn end_drain_if(
+        &self,
+        initiator: DrainInitiator,
+        condition: impl FnOnce(&Drain) -> bool,
+    ) -> bool {
+        let [previous, next] = self.health.update_drain(|current| {
+            current.filter(|drain| !condition(drain)).cloned().map(Arc::new)
+        });
+        let Some(ended) = previous.filter(|_| next.is_none()) else { return false };
+        let now = clock::now();
+        tracing::info!(
+            backend = %self.identity.id,
+            by = %initiator,
+            seconds = now.saturating_duration_since(ended.began_at).as_secs(),
+            "backend undrained: it gets requests again when it is available"
+        );
+        self.on_change(now);
+        true
     }
 
     /// Marks the backend down after the connection of a request failed, and requests a health check

@@ -1,10 +1,11 @@
 //! The health of a backend: the state from its health checks and scrapes, its circuit breaker, and
 //! whether an operator has drained the backend.
 
+use super::drain::Drain;
 use super::state::{Availability, BackendState, Health};
 use arc_swap::{ArcSwap, Guard};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::model::ServedModel;
@@ -19,7 +20,7 @@ pub struct BackendHealth {
     /// Copy of [`BackendState::is_serving`]. Routing reads this copy, which is cheaper than
     /// `state`, for many backends per request.
     is_serving: AtomicBool,
-    /// Whether an operator has drained the backend.
+    /// Whether the backend is drained. Copy of [`HealthSignals::drain`], which routing reads.
     is_drained: AtomicBool,
     /// Whether the backend rejected a model that it had listed, so that the stored model list may
     /// be out of date.
@@ -41,6 +42,8 @@ struct HealthSignals {
     /// Whether the health checker declared the backend down. A connection of a request that failed
     /// does not set this.
     declared_down: watch::Sender<bool>,
+    /// The drain. `None`: the backend is not drained.
+    drain: Mutex<Option<Arc<Drain>>>,
 }
 
 impl BackendHealth {
@@ -56,6 +59,7 @@ impl BackendHealth {
                 check_requested: Notify::new(),
                 first_check_completed: SetOnce::new(),
                 declared_down: watch::Sender::new(false),
+                drain: Mutex::new(None),
             }),
         }
     }
@@ -81,14 +85,31 @@ impl BackendHealth {
         self.is_serving.load(Ordering::Acquire)
     }
 
-    /// Whether an operator has drained the backend.
+    /// Whether the backend is drained.
     pub fn is_drained(&self) -> bool {
         self.is_drained.load(Ordering::Relaxed)
     }
 
-    /// Sets whether an operator has drained the backend. Returns whether the value changed.
-    pub(super) fn set_drained(&self, is_drained: bool) -> bool {
-        self.is_drained.swap(is_drained, Ordering::Relaxed) != is_drained
+    /// The drain of the backend. `None`: the backend is not drained.
+    pub fn drain(&self) -> Option<Arc<Drain>> {
+        self.lock_drain().clone()
+    }
+
+    /// Replaces the drain of the backend by the result of `change`, which gets the current drain.
+    /// Returns the previous and the new drain.
+    pub(super) fn update_drain(
+        &self,
+        change: impl FnOnce(Option<&Drain>) -> Option<Arc<Drain>>,
+    ) -> [Option<Arc<Drain>>; 2] {
+        let mut drain = self.lock_drain();
+        let next = change(drain.as_deref());
+        // The lock is held, so that the copy always belongs to the stored drain.
+        self.is_drained.store(next.is_some(), Ordering::Relaxed);
+        [std::mem::replace(&mut *drain, next.clone()), next]
+    }
+
+    fn lock_drain(&self) -> MutexGuard<'_, Option<Arc<Drain>>> {
+        self.signals.drain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether a backend with this configured weight may be sent new requests, and if not, why.
@@ -205,6 +226,7 @@ impl BackendHealth {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::DrainInitiator;
     use crate::backend::LoadSample;
     use futures_util::FutureExt;
     use serde_json::json;
@@ -238,12 +260,13 @@ mod tests {
     fn a_drained_backend_is_drained_whatever_its_health_is() {
         let (health, now) = (new_health(), clock::now());
         assert_eq!(health.availability(1, now), Availability::Unknown);
-        assert!(health.set_drained(true) && !health.set_drained(true));
+        let drain = Arc::new(Drain::begin(DrainInitiator::Configuration, None, None));
+        health.update_drain(|_| Some(drain));
         for value in [Health::Unknown, Health::Up, Health::Down] {
             set_health(&health, value);
             assert_eq!(health.availability(1, now), Availability::Drained);
         }
-        assert!(health.set_drained(false));
+        health.update_drain(|_| None);
         assert_eq!(health.availability(1, now), Availability::Down);
     }
 

@@ -22,6 +22,8 @@ pub struct BackendIdentity {
     continuous_usage_share: AtomicU64,
     /// Whether the gateway may request usage that the client did not request.
     may_inject_usage: AtomicBool,
+    /// Whether the configuration drains the backend. An operator can end this drain.
+    has_configured_drain: AtomicBool,
     /// The configured weight. 0: the backend gets no new requests.
     weight: AtomicU32,
     /// Hash of the backend's name.
@@ -42,6 +44,7 @@ impl BackendIdentity {
             authorization,
             continuous_usage_share: AtomicU64::new(0.0_f64.to_bits()),
             may_inject_usage: AtomicBool::new(true),
+            has_configured_drain: AtomicBool::new(false),
             weight: AtomicU32::new(1),
             id_hash,
         }
@@ -78,6 +81,16 @@ impl BackendIdentity {
 
     pub(super) fn set_usage_injection(&self, may_inject_usage: bool) {
         self.may_inject_usage.store(may_inject_usage, Ordering::Relaxed);
+    }
+
+    /// Whether the configuration drains the backend.
+    pub(super) fn has_configured_drain(&self) -> bool {
+        self.has_configured_drain.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the configuration drains the backend. Returns the previous value.
+    pub(super) fn replace_configured_drain(&self, is_drained: bool) -> bool {
+        self.has_configured_drain.swap(is_drained, Ordering::Relaxed)
     }
 
     /// The configured share of streams, from 0 to 1, for which the gateway requests usage in every

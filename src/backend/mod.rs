@@ -4,6 +4,7 @@
 #[expect(clippy::module_inception, reason = "the file has the type that the folder is about")]
 mod backend;
 pub mod capacity_notifier;
+mod drain;
 mod health;
 pub mod health_checker;
 mod identity;
@@ -17,6 +18,7 @@ mod state;
 mod stream_profile;
 
 pub use backend::Backend;
+pub use drain::{Drain, DrainInitiator};
 pub use health::BackendHealth;
 pub use health_checker::supervisor::HealthCheckSupervisor;
 pub use identity::BackendIdentity;

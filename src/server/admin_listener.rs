@@ -11,6 +11,7 @@ use super::listener::accept;
 use super::write_timeout::WriteTimeoutStream;
 use axum::Router;
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -104,7 +105,9 @@ async fn serve_connection(
             }
         },
     };
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        // The log of drains names the peer.
+        request.extensions_mut().insert(ConnectInfo(peer));
         let guard = AdminRequestGuard::new(&requests);
         let response = router.clone().oneshot(request.map(Body::new));
         async { Ok::<_, Infallible>(guard_response(response.await, guard)) }

@@ -51,7 +51,7 @@ pub(crate) fn line(text: &str) -> String {
 
 /// Whether the character is a control character, a line separator or a bidirectional formatting
 /// character.
-fn is_control_or_bidi(c: char) -> bool {
+pub(crate) fn is_control_or_bidi(c: char) -> bool {
     let is_separator_or_bidi =
         matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     is_separator_or_bidi || c.is_control()

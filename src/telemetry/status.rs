@@ -8,6 +8,7 @@ use crate::backend::LabelledModel;
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use tokenweir_api::DrainSummary;
 use tokenweir_core::model::ServedModel;
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_net::supervise::PanicCounts;
@@ -141,8 +142,10 @@ pub struct BackendStatusSnapshot {
     pub reason: Option<String>,
     /// Weight of the backend: its share of requests relative to the weights of the other backends.
     pub weight: u32,
-    /// Whether an operator has drained the backend.
+    /// Whether the backend is drained.
     pub drained: bool,
+    /// Who drained the backend, when, why and until when. `None`: it is not drained.
+    pub drain: Option<DrainSummary>,
     /// vLLM version of the backend. `None`: not known.
     pub version: Option<String>,
     /// Models that the backend serves.

@@ -5,7 +5,7 @@ use crate::metrics::value;
 use crate::support::scripted_backend::{Page, ScriptedBackend, json};
 use crate::support::test_gateway::{Running, Setup, start_with, status};
 use serde_json::Value;
-use tokenweir::backend::Availability;
+use tokenweir::backend::{Availability, Drain, DrainInitiator};
 use tokenweir_core::resilience;
 
 const CHAT: &str = "/v1/chat/completions";
@@ -85,10 +85,11 @@ async fn a_gateway_with_only_asleep_drained_or_down_backends_is_not_ready() {
     let why = "no backend is available (2 backends: 2 asleep)";
     assert_reported(&gateway, &["asleep", "asleep"], &[false, false], Some(why)).await;
     assert_eq!(status(&gateway.post(CHAT, BODY).await), 503);
-    gateway.pool.set_drained(&fakes[0].addr.to_string(), true);
+    let drain = Drain::begin(DrainInitiator::Configuration, None, None);
+    gateway.pool.drain(&fakes[0].addr.to_string(), drain);
     let why = "no backend is available (2 backends: 1 asleep, 1 drained)";
     assert_reported(&gateway, &["drained", "asleep"], &[false, false], Some(why)).await;
-    gateway.pool.set_drained(&fakes[0].addr.to_string(), false);
+    gateway.pool.undrain(&fakes[0].addr.to_string(), DrainInitiator::Configuration);
     for fake in &fakes {
         fake.set_metrics(None);
         fake.set_healthy(false);

@@ -82,8 +82,10 @@ pub struct BackendSummary {
     pub up: bool,
     /// Why the backend gets no new requests, as text. `None`: there is no such reason.
     pub reason: Option<String>,
-    /// Whether an operator drained the backend.
+    /// Whether the backend is drained.
     pub drained: bool,
+    /// Who drained the backend, when, why and until when. `None`: it is not drained.
+    pub drain: Option<DrainSummary>,
     /// Configured weight relative to the other backends; 0 while the backend is drained.
     pub weight: u32,
     /// Names of the models that the backend serves.
@@ -109,6 +111,22 @@ pub struct BackendSummary {
     pub scrape_age_seconds: Option<f64>,
     /// Why the last scrape failed. `None`: the last scrape succeeded.
     pub scrape_error: Option<String>,
+}
+
+/// The drain of a backend.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DrainSummary {
+    /// Who drained the backend: the configuration, or an operator with the address of the client.
+    pub by: String,
+    /// The reason that the operator gave. `None`: the operator gave no reason.
+    pub reason: Option<String>,
+    /// Begin of the drain in RFC 3339 format.
+    pub since: String,
+    /// Seconds since the begin of the drain.
+    pub age_seconds: f64,
+    /// Seconds until the drain ends by itself. `None`: it lasts until it is ended.
+    pub remaining_seconds: Option<f64>,
 }
 
 /// The open streams: requests whose response head was received from the backend.

@@ -4,6 +4,7 @@
 
 mod panic_mode;
 pub(super) mod readiness;
+mod readiness_log;
 pub(super) mod registry;
 mod snapshot;
 
@@ -11,7 +12,7 @@ pub use snapshot::BackendRequirements;
 
 use super::capacity_notifier::CapacityNotifier;
 use super::routes::{ModelConfig, RouteTable};
-use super::{Backend, LabelledModel, Lease};
+use super::{Backend, Drain, DrainInitiator, LabelledModel, Lease};
 use arc_swap::Guard;
 use readiness::Readiness;
 use registry::{BackendRegistry, PoolSettings, PoolUpdate};
@@ -142,8 +143,8 @@ impl BackendPool {
         self.registry.snapshot().is_ready(clock::now())
     }
 
-    /// Computes the availability of each backend. Logs the end of panic mode when no backends are
-    /// in panic mode any more.
+    /// Computes the availability of each backend. Logs the end of panic mode, and when no backend is
+    /// available or a backend is available again. Must be called every few seconds.
     pub fn readiness(&self, now: Instant) -> Readiness {
         self.registry.snapshot().readiness(now)
     }
@@ -153,13 +154,27 @@ impl BackendPool {
         self.registry.labelled_models(now)
     }
 
-    /// Drains or undrains the backend of this name. A drained backend finishes its requests and
-    /// gets no new requests. The setting lasts as long as the backend is in the pool. Returns
-    /// whether the setting changed. `None`: the pool has no backend of this name.
-    pub fn set_drained(&self, name: &str, is_drained: bool) -> Option<bool> {
+    /// Drains the backend of this name. A drained backend finishes its requests and gets no new
+    /// requests. The drain lasts until it is ended or the backend leaves the pool. Returns whether
+    /// the backend was not drained. `None`: the pool has no backend of this name.
+    pub fn drain(&self, name: &str, drain: Drain) -> Option<bool> {
+        self.find_backend(name).map(|backend| backend.drain(drain))
+    }
+
+    /// Ends the drain of the backend of this name. Returns whether the backend was drained. `None`:
+    /// the pool has no backend of this name.
+    pub fn undrain(&self, name: &str, initiator: DrainInitiator) -> Option<bool> {
+        self.find_backend(name).map(|backend| backend.undrain(initiator))
+    }
+
+    /// Ends the drains whose duration is over.
+    pub fn end_expired_drains(&self, now: Instant) {
+        self.registry.snapshot().backends.iter().for_each(|backend| backend.end_expired_drain(now));
+    }
+
+    fn find_backend(&self, name: &str) -> Option<Arc<Backend>> {
         let snapshot = self.registry.snapshot();
-        let backend = snapshot.backends.iter().find(|backend| backend.identity.id.as_str() == name);
-        backend.map(|backend| backend.set_drained(is_drained))
+        snapshot.backends.iter().find(|backend| backend.identity.id.as_str() == name).cloned()
     }
 
     /// Leases the backend that the policy picks among all backends that may serve the request,

@@ -2,6 +2,7 @@
 //! `/health`, `/status`, the metrics and the live views.
 
 use super::panic_mode::{count_eligible_and_ejected, is_panic};
+use super::readiness_log::ReadinessLog;
 use super::snapshot::PoolSnapshot;
 use crate::backend::{Availability, Backend};
 use std::collections::BTreeMap;
@@ -45,7 +46,7 @@ impl PoolSnapshot {
     }
 
     /// Computes the availability of each backend. Logs the end of panic mode when no backends are
-    /// in panic mode any more.
+    /// in panic mode any more, and logs a change of the readiness.
     pub(super) fn readiness(&self, now: Instant) -> Readiness {
         let evaluate = |backend: &Arc<Backend>| {
             let availability = backend.availability(now);
@@ -71,7 +72,9 @@ impl PoolSnapshot {
         if !is_in_panic {
             self.panic_log.end(now);
         }
-        Readiness { backends, is_panic: is_in_panic }
+        let readiness = Readiness { backends, is_panic: is_in_panic };
+        readiness.log_change(&self.readiness_log, now);
+        readiness
     }
 }
 
@@ -79,6 +82,14 @@ impl Readiness {
     /// Whether any backend may be sent requests, so that at least one model can be served.
     pub fn is_ready(&self) -> bool {
         self.backends.iter().any(|backend| backend.is_up)
+    }
+
+    /// Logs whether a backend is available, if that has changed. Returns whether and what was
+    /// logged, as [`ReadinessLog::record`] does.
+    fn log_change(&self, log: &ReadinessLog, now: Instant) -> Option<bool> {
+        let is_unknown = |it: &BackendAvailability| it.availability == Availability::Unknown;
+        let is_known = !self.backends.is_empty() && !self.backends.iter().any(is_unknown);
+        log.record(self.is_ready(), is_known, || self.summary(), now)
     }
 
     /// The number of backends with each availability, as text such as `3 backends: 1 asleep, 2

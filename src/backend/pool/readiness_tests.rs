@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::backend::pool::{BackendPool, BackendRequirements};
-use crate::backend::{Health, LoadSample};
+use crate::backend::{Drain, DrainInitiator, Health, LoadSample};
 use serde_json::json;
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
@@ -86,7 +86,8 @@ fn the_gateway_is_ready_only_while_a_backend_is_available() {
             });
         }),
         (Availability::Drained, |pool, backend| {
-            pool.set_drained(backend.identity.id.as_str(), true);
+            let drain = Drain::begin(DrainInitiator::Configuration, None, None);
+            pool.drain(backend.identity.id.as_str(), drain);
         }),
         (Availability::ZeroWeight, |_, backend| {
             backend.identity.set_weight(0);
@@ -176,4 +177,39 @@ fn a_sample_with_many_ejected_backends_by_chance_does_not_cause_panic_mode() {
         let reason = routing_reason(&pool, "a", tokenweir_core::routing::mix(seed), now);
         assert_eq!(reason, Ok("random"), "{seed}");
     }
+}
+
+#[test]
+fn a_period_without_available_backends_is_logged_once_and_its_end_after_five_seconds() {
+    let (pool, now) = (pool_of_two_backends(0.0), clock::now());
+    let (snapshot, log) = (pool.registry.snapshot(), ReadinessLog::default());
+    let at = |seconds| now + Duration::from_secs(seconds);
+    let record = |seconds| snapshot.readiness(now).log_change(&log, at(seconds));
+    let set_health = |health| {
+        let set = |backend: &Arc<Backend>| backend.update_state(|state| state.health = health);
+        pool.backends().iter().for_each(set);
+    };
+    set_health(Health::Unknown);
+    assert_eq!(record(0), None, "the first health checks have not completed");
+    set_health(Health::Down);
+    assert_eq!((record(1), record(2)), (Some(true), None));
+    assert!(log.is_unready());
+    set_health(Health::Up);
+    assert_eq!((record(3), record(7)), (None, None));
+    set_health(Health::Down);
+    assert_eq!(record(8), None, "the period goes on");
+    set_health(Health::Up);
+    assert_eq!((record(9), record(14), record(15)), (None, Some(false), None));
+    set_health(Health::Unknown);
+    assert_eq!(record(16), Some(true), "backends were available before");
+}
+
+#[test]
+fn the_first_request_without_an_available_backend_logs_it_at_once() {
+    let (pool, now) = (pool_of_two_backends(0.0), clock::now());
+    assert!(routing_reason(&pool, "a", 0, now).is_ok());
+    assert!(!pool.registry.snapshot().readiness_log.is_unready());
+    pool.backends().iter().for_each(|backend| backend.mark_down("gone"));
+    assert_eq!(routing_reason(&pool, "a", 0, now), Err(GatewayError::NoBackend));
+    assert!(pool.registry.snapshot().readiness_log.is_unready());
 }

@@ -93,6 +93,7 @@ impl BackendRegistry {
             backend_ids: Arc::default(),
             routes: build_routes(&[], &[], &mut model_labels),
             panic_log: Arc::default(),
+            readiness_log: Arc::default(),
             route_rules: Arc::default(),
             candidate_sampler: Arc::new(CandidateSampler::new(clock::now(), 0)),
             policy: Policy::default(),
@@ -159,6 +160,7 @@ impl BackendRegistry {
         self.snapshot.store(Arc::new(PoolSnapshot {
             routes: build_routes(&rules, &backends, &mut state.model_labels),
             panic_log: previous.panic_log.clone(),
+            readiness_log: previous.readiness_log.clone(),
             candidate_sampler: previous.candidate_sampler.clone(),
             backends,
             backend_ids: ids,

@@ -3,6 +3,7 @@
 //! change of the pool makes a new snapshot, so a request never sees a part of a change.
 
 use super::panic_mode::{self, PanicModeLog};
+use super::readiness_log::ReadinessLog;
 use crate::backend::routes::model_labels::ModelLabelTable;
 use crate::backend::routes::{ModelListInterner, ModelRoute, RouteRule, RouteTable};
 use crate::backend::{Backend, Lease};
@@ -31,6 +32,8 @@ pub(super) struct PoolSnapshot {
     pub(super) candidate_sampler: Arc<CandidateSampler>,
     /// Shared by all snapshots of a registry.
     pub(super) panic_log: Arc<PanicModeLog>,
+    /// Shared by all snapshots of a registry.
+    pub(super) readiness_log: Arc<ReadinessLog>,
     pub(super) policy: Policy,
     /// The shadow policies: their picks are recorded and not followed.
     pub(super) shadow_policies: Arc<[Policy]>,
@@ -107,6 +110,7 @@ impl PoolSnapshot {
             route_rules: self.route_rules.clone(),
             candidate_sampler: self.candidate_sampler.clone(),
             panic_log: self.panic_log.clone(),
+            readiness_log: self.readiness_log.clone(),
             policy: self.policy,
             shadow_policies: self.shadow_policies.clone(),
             panic_threshold: self.panic_threshold,
@@ -128,7 +132,13 @@ impl PoolSnapshot {
         let has_saturated = eligible.has_saturated;
         let is_panic = eligible.ignores_ejections && self.check_panic_mode(&route.backends, now);
         match self.pick_backend(requirements, request, eligible.candidates, is_panic, now) {
-            None if !has_saturated => Err(self.no_candidate_error(requirements.model, route)),
+            None if !has_saturated => {
+                // The loss of the last backend is logged with its first request.
+                if !self.readiness_log.is_unready() && !self.is_ready(now) {
+                    self.readiness(now);
+                }
+                Err(self.no_candidate_error(requirements.model, route))
+            }
             leased => Ok(leased),
         }
     }

@@ -29,6 +29,11 @@ fn pool(models: &[Option<&[&str]>]) -> BackendPool {
     pool
 }
 
+/// A drain that begins now.
+fn drain(duration: Option<Duration>) -> Drain {
+    Drain::begin(DrainInitiator::Configuration, None, duration)
+}
+
 static PROMPT: LazyLock<Arc<PromptFingerprint>> =
     LazyLock::new(|| Arc::new(PromptFingerprint { bytes: 40, ..PromptFingerprint::default() }));
 
@@ -138,7 +143,7 @@ fn a_large_pool_has_prefix_affinity_and_finds_every_backend_that_is_up() {
     }
     let backends = pool.backends();
     for backend in backends.iter().skip(1).step_by(2) {
-        assert_eq!(pool.set_drained(backend.identity.id.as_str(), true), Some(true));
+        assert_eq!(pool.drain(backend.identity.id.as_str(), drain(None)), Some(true));
     }
     for seed in 1..50 {
         let (lease, decision) = pool
@@ -151,7 +156,7 @@ fn a_large_pool_has_prefix_affinity_and_finds_every_backend_that_is_up() {
         );
     }
     for backend in backends.iter() {
-        pool.set_drained(backend.identity.id.as_str(), false);
+        pool.undrain(backend.identity.id.as_str(), DrainInitiator::Configuration);
     }
     let (last, others) = backends.split_last().unwrap();
     for backend in others {
@@ -217,6 +222,47 @@ fn a_retained_backend_keeps_its_state_and_gets_the_new_settings() {
     assert_eq!(pool.routes().lookup(Some("a")).backends[..], [0], "its models stay known");
     drop(lease);
     assert_eq!(after[0].load.in_flight(), 0);
+}
+
+#[test]
+fn a_drain_ends_when_its_duration_is_over_and_a_second_drain_replaces_the_duration() {
+    let pool = pool(&[None, None]);
+    let (backend, now) = (pool.backends()[0].clone(), clock::now());
+    let name = backend.identity.id.as_str();
+    assert_eq!(pool.drain(name, drain(Some(Duration::from_mins(10)))), Some(true));
+    let first = backend.health.drain().unwrap();
+    assert_eq!(pool.drain(name, drain(Some(Duration::from_mins(30)))), Some(false));
+    let second = backend.health.drain().unwrap();
+    assert_eq!((second.began_at, second.started), (first.began_at, first.started));
+    pool.end_expired_drains(now + Duration::from_mins(20));
+    assert!(backend.health.is_drained(), "the second duration counts");
+    pool.end_expired_drains(now + Duration::from_mins(31));
+    assert!(!backend.health.is_drained() && backend.health.drain().is_none());
+    assert_eq!(pool.undrain(name, DrainInitiator::Expiry), Some(false));
+    pool.drain(name, drain(None));
+    pool.end_expired_drains(now + Duration::from_hours(9_000));
+    assert!(backend.health.is_drained(), "it has no duration");
+    assert_eq!(pool.drain("unknown", drain(None)), None);
+}
+
+#[test]
+fn a_drain_of_the_configuration_is_applied_at_the_start_and_when_the_value_changes() {
+    let pool = pool(&[]);
+    let set = |is_drained| {
+        set_backends(&pool, vec![backend_at(8000).with_configured_drain(is_drained)]);
+        pool.backends()[0].health.is_drained()
+    };
+    assert!(set(true), "at the start");
+    let name = pool.backends()[0].identity.id.clone();
+    pool.undrain(name.as_str(), DrainInitiator::Configuration);
+    assert!(!set(true), "a reload without a change does not repeat it");
+    assert!(!set(false) && set(true), "a change is applied");
+    assert!(!set(false));
+    let by = DrainInitiator::Operator { peer: None, has_token: false };
+    pool.drain(name.as_str(), Drain::begin(by, None, None));
+    assert!(set(true) && !set(false), "the last drain was that of the configuration");
+    pool.drain(name.as_str(), Drain::begin(by, None, None));
+    assert!(set(false), "a reload does not end the drain of an operator");
 }
 
 #[test]

@@ -32,7 +32,8 @@ impl Config {
                 .with_continuous_usage(entry.continuous_usage.unwrap_or(self.continuous_usage))
                 .with_weight(entry.weight)
                 .with_circuit_breaker(self.circuit_breaker)
-                .with_load_horizon(horizon))
+                .with_load_horizon(horizon)
+                .with_configured_drain(entry.drained))
         };
         entries.iter().map(build).collect()
     }

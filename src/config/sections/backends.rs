@@ -37,6 +37,10 @@ pub struct BackendConfig {
     /// Share of the requests relative to other backends, 0 to 1000000. 0: no new requests.
     #[serde(default = "default_weight")]
     pub weight: u32,
+    /// Whether the backend is drained at the start, and after a reload that changed this value. An
+    /// operator can end the drain.
+    #[serde(default)]
+    pub drained: bool,
 }
 
 /// Maximum weight of a backend.
@@ -56,6 +60,7 @@ impl BackendConfig {
             continuous_usage: None,
             tls: None,
             weight: default_weight(),
+            drained: false,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Alerts about backends that are down, whose engine is stuck, whose streams stall, or whose
+//! Alerts about backends that are down or drained, whose engine is stuck, whose streams stall, or whose
 //! scrapes fail.
 
 use super::alert::{Alert, AlertSeverity, inhibit_everywhere, inhibit_for_same_backend};
@@ -6,7 +6,7 @@ use super::alert::{Alert, AlertSeverity, inhibit_everywhere, inhibit_for_same_ba
 const AREA: &str = "backends";
 
 pub(super) fn alerts() -> Vec<Alert> {
-    vec![no_backend(), backend_down(), engine_stuck(), stalls(), stale_scrape()]
+    vec![no_backend(), backend_down(), backend_drained(), engine_stuck(), stalls(), stale_scrape()]
 }
 
 fn no_backend() -> Alert {
@@ -67,6 +67,30 @@ fn backend_down() -> Alert {
             inhibit_for_same_backend("TokenweirEngineStuck"),
             inhibit_for_same_backend("TokenweirStalls"),
         ],
+    }
+}
+
+fn backend_drained() -> Alert {
+    Alert {
+        name: "TokenweirBackendDrained",
+        when: "a backend has been drained for an hour",
+        area: AREA,
+        severity: AlertSeverity::Ticket,
+        expr: "max by (backend) (tokenweir_backend_state{state=\"drained\"}) == 1".into(),
+        holds_for: "1h",
+        stays_for: None,
+        summary: "Backend {{ $labels.backend }} is still drained",
+        description: "{{ $labels.backend }} has been drained for an hour: at least one gateway \
+                      sends it no requests.",
+        meaning: "The backend costs money and serves nothing. A drain without an expiry is easily \
+                  forgotten.",
+        confirm: "`curl http://GATEWAY:9090/status`: `drain` of the backend has who drained it, \
+                  when, and why.",
+        action: "End the drain: `curl -X POST -H 'content-type: application/json' \
+                 'http://GATEWAY:9090/-/undrain?backend=NAME'`, or remove `drained: true` from the \
+                 configuration. For a planned work, drain with an expiry: `&for=2h`. If the \
+                 backend is not needed, remove it.",
+        silences: Vec::new(),
     }
 }
 

@@ -1,0 +1,72 @@
+//! Logs when no backend can be sent requests, and when a backend can be sent requests again.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Logs the begin and the end of each period without an available backend.
+#[derive(Debug, Default)]
+pub(super) struct ReadinessLog {
+    /// Whether the begin of a period was logged and its end was not.
+    is_unready: AtomicBool,
+    state: Mutex<ReadinessLogState>,
+}
+
+#[derive(Debug, Default)]
+struct ReadinessLogState {
+    /// Whether a backend was available at any time since the start of the gateway.
+    has_been_ready: bool,
+    /// Begin of the logged period. `None`: no period was logged, or its end was logged.
+    unready_since: Option<Instant>,
+    /// Time since which a backend is available again. `None`: no backend is.
+    ready_since: Option<Instant>,
+}
+
+/// The end of a period is logged when a backend was available for this time. Without this time, an
+/// ejected backend whose probe fails would log an end and a begin at each probe.
+const READY_QUIET_PERIOD: Duration = Duration::from_secs(5);
+
+impl ReadinessLog {
+    /// Whether the begin of a period was logged and its end was not.
+    pub(super) fn is_unready(&self) -> bool {
+        self.is_unready.load(Ordering::Relaxed)
+    }
+
+    /// Records whether a backend is available at `now`. `is_known` is false before the first health
+    /// checks have completed; then nothing is logged. `states` is a summary of the states of all
+    /// backends. Returns `true` if the begin of a period was logged, and `false` if its end was
+    /// logged.
+    pub(super) fn record(
+        &self,
+        is_ready: bool,
+        is_known: bool,
+        states: impl FnOnce() -> String,
+        now: Instant,
+    ) -> Option<bool> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_ready {
+            state.ready_since = None;
+            let is_known = state.has_been_ready || is_known;
+            if state.unready_since.is_some() || !is_known {
+                return None;
+            }
+            state.unready_since = Some(now);
+            self.is_unready.store(true, Ordering::Relaxed);
+            let states = states();
+            tracing::warn!(states, "no backend is available: requests are answered with 503");
+            return Some(true);
+        }
+        state.has_been_ready = true;
+        let began_at = state.unready_since?;
+        let ready_since = *state.ready_since.get_or_insert(now);
+        if now.saturating_duration_since(ready_since) < READY_QUIET_PERIOD {
+            return None;
+        }
+        state.unready_since = None;
+        self.is_unready.store(false, Ordering::Relaxed);
+        let seconds = ready_since.saturating_duration_since(began_at).as_secs();
+        let states = states();
+        tracing::info!(seconds, states, "a backend is available again: requests are served");
+        Some(false)
+    }
+}
