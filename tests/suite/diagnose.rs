@@ -2,6 +2,7 @@
 //! day of busy but healthy backends must give no verdict.
 
 mod engines;
+mod expiry;
 mod faults;
 mod fleet_model;
 mod healthy_day;

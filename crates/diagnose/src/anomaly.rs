@@ -3,7 +3,7 @@
 
 use super::evaluation::{ANOMALY_Z_SCORE, Evaluation};
 use super::history::{
-    HistoryStep, MEASURES, StepSignal, StepValueFn, StepWindow, rank_correlation,
+    AdverseChange, HistoryStep, MEASURES, StepSignal, StepValueFn, StepWindow, rank_correlation,
 };
 use super::verdict::{Anomaly, CorrelatedPair};
 
@@ -39,7 +39,8 @@ const CORRELATION_CANDIDATES: [(&str, StepValueFn, &str, StepValueFn); 5] = [
     ),
 ];
 
-/// The measures of a backend that are far from their usual values.
+/// The measures of a backend that are far from their usual values, in the direction that can harm
+/// requests.
 pub(super) fn anomalies<'a>(
     backend: &'a str,
     evaluation: &'a Evaluation<'_>,
@@ -50,16 +51,18 @@ pub(super) fn anomalies<'a>(
             evaluation.baseline(definition.measure)?,
         );
         let (z, median) = (baseline.z_score(value), baseline.median);
-        let has_changed =
-            value >= MIN_CHANGE_FACTOR * median || value * MIN_CHANGE_FACTOR <= median;
-        let is_far = z.abs() >= ANOMALY_Z_SCORE && has_changed;
-        is_far.then(|| Anomaly {
+        // An empty queue or a faster response is no anomaly.
+        let is_adverse = match definition.adverse_change() {
+            AdverseChange::Rise => z >= ANOMALY_Z_SCORE && value >= MIN_CHANGE_FACTOR * median,
+            AdverseChange::Fall => z <= -ANOMALY_Z_SCORE && value * MIN_CHANGE_FACTOR <= median,
+            AdverseChange::None => false,
+        };
+        is_adverse.then(|| Anomaly {
             backend: backend.to_owned(),
             measure: definition.name.into(),
             value,
             unit: definition.unit.into(),
             usual: median,
-            z,
         })
     })
 }

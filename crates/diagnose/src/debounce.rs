@@ -1,5 +1,5 @@
 //! Debounces verdicts. A verdict begins when two of the last three evaluations found the condition.
-//! It ends when no evaluation has found the condition for two minutes.
+//! It ends when no evaluation has found the condition for 30 s.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ pub(super) struct VerdictDebounce {
 }
 
 /// Time without the condition after which a verdict ends.
-pub(super) const CLEAR_AFTER: Duration = Duration::from_mins(2);
+pub(super) const CLEAR_AFTER: Duration = Duration::from_secs(30);
 const RECENT_RESULTS_MASK: u8 = 0b111;
 
 impl VerdictDebounce {
@@ -49,7 +49,7 @@ mod tests {
     use crate::history::test_instant;
 
     #[test]
-    fn a_verdict_needs_two_of_three_results_and_clears_after_two_minutes() {
+    fn a_verdict_needs_two_of_three_results_and_clears_after_30_seconds() {
         let start = test_instant();
         let mut debounce = VerdictDebounce::default();
         let mut update = |is_found, seconds| {
@@ -59,7 +59,7 @@ mod tests {
         assert!(!update(true, 0) && !update(false, 5));
         assert!(!update(false, 10), "one result is no verdict");
         assert!(!update(true, 15) && !update(false, 20) && update(true, 25));
-        assert!(update(false, 30) && update(false, 140), "the verdict continues for two minutes");
-        assert!(!update(false, 145) && !update(true, 150));
+        assert!(update(false, 30) && update(false, 50), "the verdict continues for 30 s");
+        assert!(!update(false, 55) && !update(true, 60));
     }
 }

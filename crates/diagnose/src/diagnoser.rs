@@ -4,16 +4,18 @@
 use super::anomaly;
 use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use super::fleet::{FleetDiagnoser, FleetObservation};
 use super::history::{BackendHistory, DiagnosisSample, LONG_WINDOW};
-use super::rules::{DiagnosisRule, RULES};
+use super::rules::{DiagnosisRule, LoadDependence, RULES};
 use super::verdict::{Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokenweir_core::record::BackendId;
 
 /// Diagnoses a set of backends.
 #[derive(Debug, Default)]
 pub struct Diagnoser {
     backends: Vec<BackendDiagnosis>,
+    fleet: FleetDiagnoser,
 }
 
 /// The history of one backend and the state of each rule.
@@ -24,6 +26,8 @@ struct BackendDiagnosis {
     debounces: [VerdictDebounce; RULES.len()],
     /// The last match of each rule. `None`: the rule has no verdict and no recent match.
     last_matches: [Option<RuleMatch>; RULES.len()],
+    /// Whether the evidence of each rule has expired, because the load has ended.
+    has_expired: [bool; RULES.len()],
 }
 
 /// The results of all rules at one backend. An error is the list of the data that a rule lacks.
@@ -33,15 +37,44 @@ type RuleResults = [Result<RuleOutcome, Vec<&'static str>>; RULES.len()];
 const MIN_EVALUATED_STEPS: usize = 9;
 const MISSING_SAMPLES: &str = "45 seconds of samples";
 const MISSING_ANSWER: &str = "a response: the backend is down";
+/// Time without any load after which the evidence of verdicts about load has expired.
+const LOAD_EXPIRY: Duration = Duration::from_secs(30);
 
 // === impl Diagnoser ===
 
 impl Diagnoser {
-    /// Adds a sample of each backend and diagnoses them at `now`. Backends without a sample are
-    /// forgotten.
+    /// Adds a sample of each backend and diagnoses them at `now`, without a gateway. Backends
+    /// without a sample are forgotten.
     pub fn diagnose(
         &mut self,
         samples: Vec<(BackendId, DiagnosisSample)>,
+        now: Instant,
+    ) -> Diagnosis {
+        let mut diagnosis = self.diagnose_backends(samples, &FleetObservation::default(), now);
+        diagnosis.verdicts.sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
+        diagnosis
+    }
+
+    /// Adds a sample of each backend and diagnoses them and the fleet at `now`. Backends without a
+    /// sample are forgotten.
+    pub fn diagnose_gateway(
+        &mut self,
+        samples: Vec<(BackendId, DiagnosisSample)>,
+        fleet: &FleetObservation,
+        now: Instant,
+    ) -> Diagnosis {
+        let verdicts = self.fleet.diagnose(fleet, now);
+        let mut diagnosis = self.diagnose_backends(samples, fleet, now);
+        diagnosis.verdicts.splice(0..0, verdicts);
+        // The sort is stable, so verdicts about the fleet come first at the same severity.
+        diagnosis.verdicts.sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
+        diagnosis
+    }
+
+    fn diagnose_backends(
+        &mut self,
+        samples: Vec<(BackendId, DiagnosisSample)>,
+        fleet: &FleetObservation,
         now: Instant,
     ) -> Diagnosis {
         self.backends.retain(|known| samples.iter().any(|(id, _)| *id == known.id));
@@ -50,17 +83,42 @@ impl Diagnoser {
             let is_healthy = backend.debounces.iter().all(|debounce| debounce.since().is_none());
             backend.history.push(sample, is_healthy);
         }
+        self.expire_evidence();
         let results: Vec<RuleResults> =
-            (0..self.backends.len()).map(|index| self.evaluate_rules(index)).collect();
+            (0..self.backends.len()).map(|index| self.evaluate_rules(index, fleet)).collect();
         let mut diagnosis = Diagnosis::default();
         for (backend, results) in self.backends.iter_mut().zip(results) {
-            backend.update(results, now, &mut diagnosis);
+            let is_excluded = fleet.exclusion(&backend.id).is_some();
+            backend.update(results, is_excluded, now, &mut diagnosis);
         }
         for index in 0..self.backends.len() {
             self.add_anomalies(index, &mut diagnosis);
         }
-        diagnosis.verdicts.sort_by_key(|verdict| std::cmp::Reverse(verdict.severity));
         diagnosis
+    }
+
+    /// Ends the verdicts about load at the backends that had no load for [`LOAD_EXPIRY`]. The steps
+    /// in which they had load do not show a condition that holds now.
+    fn expire_evidence(&mut self) {
+        let is_expired: Vec<bool> = self
+            .backends
+            .iter()
+            .map(|backend| backend.history.has_no_load_for(LOAD_EXPIRY))
+            .collect();
+        let is_fleet_idle = is_expired.iter().all(|is_expired| *is_expired);
+        for (backend, is_expired) in self.backends.iter_mut().zip(is_expired) {
+            for (index, rule) in RULES.iter().enumerate() {
+                backend.has_expired[index] = match rule.load_dependence() {
+                    LoadDependence::None => false,
+                    LoadDependence::Backend => is_expired,
+                    LoadDependence::Fleet => is_fleet_idle,
+                };
+                if backend.has_expired[index] {
+                    backend.debounces[index] = VerdictDebounce::default();
+                    backend.last_matches[index] = None;
+                }
+            }
+        }
     }
 
     fn backend_or_insert(&mut self, id: BackendId) -> &mut BackendDiagnosis {
@@ -78,20 +136,28 @@ impl Diagnoser {
     }
 
     /// Evaluates all rules for one backend, if it is up and has enough samples.
-    fn evaluate_rules(&self, index: usize) -> RuleResults {
+    fn evaluate_rules(&self, index: usize, fleet: &FleetObservation) -> RuleResults {
         let evaluation = self.evaluation(index);
+        let backend = &self.backends[index];
         if !evaluation.history.is_up() {
-            return std::array::from_fn(|_| Err(vec![MISSING_ANSWER]));
+            let missing = fleet.exclusion(&backend.id).unwrap_or(MISSING_ANSWER);
+            return std::array::from_fn(|_| Err(vec![missing]));
         }
         if evaluation.short_window().len() < MIN_EVALUATED_STEPS {
             return std::array::from_fn(|_| Err(vec![MISSING_SAMPLES]));
         }
-        std::array::from_fn(|rule| RULES[rule].judge(&evaluation))
+        std::array::from_fn(|rule| match RULES[rule].judge(&evaluation) {
+            Ok(_) if backend.has_expired[rule] => Ok(RuleOutcome::Absent),
+            result => result,
+        })
     }
 
     /// Adds the anomalies and correlated pairs of a backend.
     fn add_anomalies(&self, index: usize, diagnosis: &mut Diagnosis) {
         let (id, evaluation) = (self.backends[index].id.as_str(), self.evaluation(index));
+        if !evaluation.history.is_up() || evaluation.history.has_no_load_for(LOAD_EXPIRY) {
+            return;
+        }
         diagnosis.anomalies.extend(anomaly::anomalies(id, &evaluation));
         diagnosis.pairs.extend(anomaly::pairs(id, evaluation.history.window(LONG_WINDOW)));
     }
@@ -106,13 +172,21 @@ impl BackendDiagnosis {
             history: BackendHistory::new(),
             debounces: [VerdictDebounce::default(); RULES.len()],
             last_matches: [const { None }; RULES.len()],
+            has_expired: [false; RULES.len()],
         }
     }
 
     /// Updates the verdicts of the backend with the results of an evaluation. Adds the verdicts,
     /// the undetermined rules and the backend to the diagnosis.
-    fn update(&mut self, results: RuleResults, now: Instant, diagnosis: &mut Diagnosis) {
-        let mut is_determined = false;
+    /// `is_excluded` is true if the backend gets no requests, which is a result of its own.
+    fn update(
+        &mut self,
+        results: RuleResults,
+        is_excluded: bool,
+        now: Instant,
+        diagnosis: &mut Diagnosis,
+    ) {
+        let mut is_determined = is_excluded;
         for (index, result) in results.into_iter().enumerate() {
             let rule = &RULES[index];
             let (rule_match, missing) = match result {

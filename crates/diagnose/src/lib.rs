@@ -8,6 +8,7 @@
 //!                                                                        hour by the minute
 //! measure  a table of values of a window ─► rules: a table of conditions ─► debounce ─► verdict
 //! anomaly  the same values, compared with the last hour
+//! fleet    states of backends and refused requests, without a history ─► verdict
 //! ```
 //! Rules about load require harm to clients, not only high utilisation. A rule whose data is
 //! missing is reported as undetermined. Functions get the time as an argument, so no module reads a
@@ -15,6 +16,8 @@
 
 mod history;
 mod verdict;
+
+mod fleet;
 
 mod debounce;
 mod evaluation;
@@ -27,6 +30,9 @@ mod rules;
 mod diagnoser;
 
 pub use diagnoser::Diagnoser;
+pub use fleet::{
+    DrainNote, FLEET_RULES, FleetBackend, FleetBackendState, FleetObservation, FleetRule,
+};
 pub use history::{
     BackendHistory, BackendRequestCounts, DiagnosisSample, EVERY, FAST, GatewayObservations,
     LONG_WINDOW, SLOW_START,

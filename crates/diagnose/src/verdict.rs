@@ -11,7 +11,7 @@ use std::borrow::Cow;
 pub struct Verdict {
     /// The name of the rule.
     pub verdict: Cow<'static, str>,
-    /// The name of the backend.
+    /// The name of the backend. Empty: the verdict is about all backends.
     pub backend: String,
     /// The severity.
     pub severity: VerdictSeverity,
@@ -74,6 +74,8 @@ pub struct DiagnosedBackend {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VerdictSeverity {
+    /// The condition is deliberate and harms no request.
+    Info,
     /// The condition makes requests slower or wastes capacity.
     #[default]
     Warning,
@@ -107,8 +109,6 @@ pub struct Anomaly {
     pub unit: Cow<'static, str>,
     /// The usual value: the median of the last 60 minutes without a verdict.
     pub usual: f64,
-    /// The z-score: (value − median) ÷ (1.4826 × median absolute deviation).
-    pub z: f64,
 }
 
 /// Two values of a backend that were correlated in the last five minutes.
@@ -129,7 +129,8 @@ pub struct CorrelatedPair {
 /// The diagnosis of all backends at one time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Diagnosis {
-    /// Verdicts, sorted by severity, the highest first.
+    /// Verdicts, sorted by severity, the highest first. At the same severity, verdicts about the
+    /// fleet come first.
     pub verdicts: Vec<Verdict>,
     /// Rules that could not be determined, and the missing data.
     pub undetermined: Vec<UndeterminedRule>,
@@ -141,12 +142,25 @@ pub struct Diagnosis {
     pub backends: Vec<DiagnosedBackend>,
 }
 
+// === impl Verdict ===
+
+impl Verdict {
+    /// What the verdict is about: the name of the backend, or all backends.
+    pub fn subject(&self) -> &str {
+        if self.backend.is_empty() { "all backends" } else { &self.backend }
+    }
+}
+
 // === impl VerdictSeverity ===
 
 impl VerdictSeverity {
+    /// All severities, the lowest first.
+    pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Critical];
+
     /// The name in a report.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Info => "info",
             Self::Warning => "warning",
             Self::Critical => "critical",
         }
@@ -178,11 +192,16 @@ impl Confidence {
 // === impl Diagnosis ===
 
 impl Diagnosis {
+    /// Whether a verdict with this name holds at a backend, or, with an empty name of the backend,
+    /// for all backends.
+    pub fn is_active(&self, verdict: &str, backend: &str) -> bool {
+        self.verdicts.iter().any(|other| other.verdict == verdict && other.backend == backend)
+    }
+
     /// Whether the verdict with this name holds at a backend. `None`: the rule is undetermined, or
     /// the backend was not diagnosed.
     pub fn has(&self, verdict: &str, backend: &str) -> Option<bool> {
-        let is_match = |other: &Verdict| other.verdict == verdict && other.backend == backend;
-        if self.verdicts.iter().any(is_match) {
+        if self.is_active(verdict, backend) {
             return Some(true);
         }
         let is_undetermined =

@@ -111,6 +111,7 @@ impl TopFrame<'_> {
             let tone = match verdict.severity {
                 VerdictSeverity::Critical => CellTone::Bad,
                 VerdictSeverity::Warning => CellTone::Warning,
+                VerdictSeverity::Info => CellTone::Quiet,
             };
             wrap_lines(&format_verdict(verdict), width, self.tone_style(tone))
         }));
@@ -291,12 +292,14 @@ fn format_quantiles(name: &str, quantiles: Option<LatencyQuantiles>) -> String {
     format!("{name} {p50} / {p95} / {p99}")
 }
 
-/// A verdict: its severity, backend, meaning, name and remedy.
+/// A verdict: its severity, backend, meaning, cause, name and remedy.
 fn format_verdict(verdict: &Verdict) -> String {
-    let Verdict { verdict: name, backend, severity, meaning, remedy, .. } = verdict;
-    let [name, backend, meaning, remedy] =
-        [&**name, &**backend, &**meaning, &**remedy].map(|words| text(Some(words)));
-    format!("{}  {backend}: {meaning}  [{name}]  -> {remedy}", severity.as_str())
+    let Verdict { verdict: name, severity, meaning, remedy, cause, .. } = verdict;
+    let [name, subject, meaning, remedy] =
+        [&**name, verdict.subject(), &**meaning, &**remedy].map(|words| text(Some(words)));
+    let cause = cause.as_deref().map(|cause| format!(" Cause: {}.", text(Some(cause))));
+    let cause = cause.unwrap_or_default();
+    format!("{}  {subject}: {meaning}{cause}  [{name}]  -> {remedy}", severity.as_str())
 }
 
 /// Wraps text into lines of at most `width` columns.

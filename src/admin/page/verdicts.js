@@ -3,7 +3,7 @@
 
 import { duration, element, number, percent, seconds, text } from "./words.js";
 
-const LEVELS = { critical: "bad", warning: "warn" };
+const LEVELS = { critical: "bad", warning: "warn", info: "info" };
 
 /** The list of verdicts in a section of the page. */
 export class Verdicts {
@@ -45,7 +45,7 @@ function fill(item, verdict) {
   level.className = `chip ${LEVELS[verdict.severity] ?? "warn"}`;
   setText(level, text(verdict.severity));
   const cause = verdict.cause ? ` Cause: ${verdict.cause}` : "";
-  setText(title, `${text(verdict.backend)}: ${text(verdict.meaning)}${cause}`);
+  setText(title, `${verdict.backend || "all backends"}: ${text(verdict.meaning)}${cause}`);
   setText(details, `${verdict.verdict} · confidence ${verdict.confidence} · for ${duration(verdict.age_seconds)}`);
   setText(evidence, verdict.evidence.map(describe).join(" · "));
   setText(remedy, `→ ${text(verdict.remedy)}`);

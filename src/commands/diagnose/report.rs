@@ -24,12 +24,11 @@ pub(crate) fn render(diagnosis: &Diagnosis, width: usize) -> String {
     }
     for anomaly in &diagnosis.anomalies {
         let note = format!(
-            "note  {}: {} is {}, usually {} (z = {:.0})",
+            "note  {}: {} is {}, usually {}",
             anomaly.backend,
             anomaly.measure,
             format_number(anomaly.value, &anomaly.unit),
             format_number(anomaly.usual, &anomaly.unit),
-            anomaly.z,
         );
         push_line(&mut text, &wrap_paragraph(&note, "", INDENT, width, None));
     }
@@ -45,16 +44,18 @@ pub(crate) fn render(diagnosis: &Diagnosis, width: usize) -> String {
 }
 
 fn render_verdict(verdict: &Verdict, width: usize) -> String {
-    let Verdict { verdict: name, backend, severity, confidence, meaning, .. } = verdict;
+    let Verdict { verdict: name, severity, confidence, meaning, .. } = verdict;
+    let subject = verdict.subject();
     let mut text = String::new();
     let head = format!(
-        "{}  {backend}: {meaning}  [{name}, confidence {}]",
+        "{}  {subject}: {meaning}  [{name}, confidence {}]",
         severity.as_str(),
         confidence.as_str()
     );
     let style = match severity {
         VerdictSeverity::Critical => AnsiColor::Red,
         VerdictSeverity::Warning => AnsiColor::Yellow,
+        VerdictSeverity::Info => AnsiColor::Cyan,
     };
     let styled = Some((severity.as_str(), style.on_default().bold()));
     push_line(&mut text, &wrap_paragraph(&head, "", INDENT, width, styled));

@@ -14,7 +14,9 @@ use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
 use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::record::BackendId;
-use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, VerdictSeverity};
+use tokenweir_diagnose::{
+    Diagnoser, Diagnosis, DiagnosisSample, EVERY, FLEET_RULES, VerdictSeverity,
+};
 use tokenweir_doctor::facts::GatherResult;
 use tokenweir_doctor::gather::{self, GatherOptions, GatherTarget};
 use tokenweir_net::tls::{Alpn, OutboundTls};
@@ -135,13 +137,17 @@ fn sample_from_page(page: GatherResult) -> DiagnosisSample {
 }
 
 /// The exit code of the worst verdict. Verdicts below `fail_on` and verdicts on backends that
-/// cannot be judged do not count. A backend that cannot be judged is neither healthy nor unhealthy,
+/// cannot be judged do not count, except those about the fleet. A backend that cannot be judged is neither healthy nor unhealthy,
 /// so its exit code is [`EXIT_UNKNOWN`].
 fn exit_code(diagnosis: &Diagnosis, fail_on: DiagnoseFailOn) -> u8 {
     let is_determined = |name: &str| {
         diagnosis.backends.iter().any(|backend| backend.backend == name && backend.is_determined)
     };
-    let verdicts = diagnosis.verdicts.iter().filter(|verdict| is_determined(&verdict.backend));
+    let is_about_fleet = |name: &str| FLEET_RULES.iter().any(|rule| rule.name == name);
+    let verdicts = diagnosis
+        .verdicts
+        .iter()
+        .filter(|verdict| is_determined(&verdict.backend) || is_about_fleet(&verdict.verdict));
     match verdicts.map(|verdict| verdict.severity).max() {
         Some(VerdictSeverity::Critical) => 2,
         Some(VerdictSeverity::Warning) if fail_on == DiagnoseFailOn::Warning => 1,

@@ -24,6 +24,8 @@ pub struct BackendHistory {
     baselines: [Option<RobustBaseline>; measure::COUNT],
     /// Start of the current minute. `None`: no sample yet.
     minute_start: Option<Instant>,
+    /// Time of the last sample in which the backend was not up. `None`: it was always up.
+    last_unavailable_at: Option<Instant>,
     /// Time of the first sample after the last restart of the backend process. `None`: no restart
     /// was observed.
     restarted_at: Option<Instant>,
@@ -49,6 +51,7 @@ impl BackendHistory {
             minutes: VecDeque::with_capacity(MAX_MINUTES),
             baselines: [None; measure::COUNT],
             minute_start: None,
+            last_unavailable_at: None,
             restarted_at: None,
         }
     }
@@ -70,6 +73,12 @@ impl BackendHistory {
             self.baselines = [None; measure::COUNT];
             self.minute_start = None;
         }
+        if !sample.is_up {
+            self.last_unavailable_at = Some(sample.at);
+        } else if self.last_sample.is_some_and(|last| !last.is_up) {
+            // The backend had no requests in these steps, so they say nothing about its load.
+            self.steps.clear();
+        }
         if self.steps.len() == MAX_STEPS {
             self.steps.pop_front();
         }
@@ -78,7 +87,7 @@ impl BackendHistory {
         // no page.
         let page = sample.page.or_else(|| self.last_sample.and_then(|last| last.page));
         self.last_sample = Some(DiagnosisSample { page, ..sample });
-        self.update_baselines(sample.at, is_healthy);
+        self.update_baselines(sample.at, is_healthy && sample.is_up);
     }
 
     /// Adds the measures of a completed minute to the baselines. A minute starts again if a verdict
@@ -105,6 +114,7 @@ impl BackendHistory {
             RobustBaseline::from_values(
                 minutes.filter(|value| !value.is_nan()),
                 MIN_BASELINE_MINUTES,
+                MEASURES[measure].min_deviation(),
             )
         });
     }
@@ -128,11 +138,27 @@ impl BackendHistory {
         self.last_sample.is_some_and(|last| last.is_up)
     }
 
+    /// Whether the backend was not up less than `span` before the newest step.
+    pub(crate) fn was_unavailable_within(&self, span: Duration) -> bool {
+        self.is_within(self.last_unavailable_at, span)
+    }
+
+    /// Whether the backend had no request in each step of the last `span`. False if that is not
+    /// known.
+    pub(crate) fn has_no_load_for(&self, span: Duration) -> bool {
+        let window = self.window(span);
+        window.seconds() >= span.as_secs_f64() && window.has_no_load()
+    }
+
     /// Whether the backend process restarted less than `span` before the newest step.
     pub(crate) fn has_restarted_within(&self, span: Duration) -> bool {
+        self.is_within(self.restarted_at, span)
+    }
+
+    fn is_within(&self, then: Option<Instant>, span: Duration) -> bool {
         let now = self.steps.back().map(|step| step.at);
         let age = |then| Some(now?.saturating_duration_since(then));
-        self.restarted_at.and_then(age).is_some_and(|age| age < span)
+        then.and_then(age).is_some_and(|age| age < span)
     }
 
     /// The load from the last known metrics page. The page may be older than the last sample, so

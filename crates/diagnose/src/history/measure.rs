@@ -28,6 +28,14 @@ pub(crate) enum WindowMeasure {
     ReusablePrompt,
 }
 
+/// The direction of a change that can harm requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AdverseChange {
+    Rise,
+    Fall,
+    None,
+}
+
 /// The definition of a measure.
 pub(crate) struct MeasureDefinition {
     /// The measure.
@@ -161,6 +169,27 @@ impl MeasureDefinition {
         compute: fn(&StepWindow<'_>) -> Option<f64>,
     ) -> Self {
         Self { measure, name, unit, compute }
+    }
+
+    /// The smallest relevant deviation of the value, in its unit. A change of six deviations is
+    /// an anomaly: 6 points of a ratio, 3 requests, 3 ms.
+    pub(crate) fn min_deviation(&self) -> f64 {
+        match self.unit {
+            "ratio" | "1/s" => 0.01,
+            "requests" => 0.5,
+            "s" => 0.000_5,
+            _ => 1.0,
+        }
+    }
+
+    /// The direction of a change that can harm requests.
+    pub(crate) fn adverse_change(&self) -> AdverseChange {
+        match self.measure {
+            WindowMeasure::PrefixHitRatio | WindowMeasure::GenerationRate => AdverseChange::Fall,
+            // The clients choose their prompts.
+            WindowMeasure::ReusablePrompt => AdverseChange::None,
+            _ => AdverseChange::Rise,
+        }
     }
 
     /// The value in a window. `None`: its signals are unknown, or there are too few observations.

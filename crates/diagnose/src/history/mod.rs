@@ -12,7 +12,7 @@ mod measure;
 mod backend_history;
 
 pub use backend_history::BackendHistory;
-pub(crate) use measure::{MEASURES, WindowMeasure};
+pub(crate) use measure::{AdverseChange, MEASURES, WindowMeasure};
 #[cfg(test)]
 pub(crate) use sample::test_instant;
 pub use sample::{BackendRequestCounts, DiagnosisSample, EVERY, GatewayObservations, SLOW_START};

@@ -11,13 +11,19 @@ pub(crate) struct RobustBaseline {
     /// The median: the usual value.
     pub(crate) median: f64,
     /// 1.4826 times the median absolute deviation, which is the standard deviation if the values
-    /// have a normal distribution.
+    /// have a normal distribution. It is at least 1 % of the median and at least the smallest
+    /// relevant deviation, because otherwise any change of a constant value would be significant.
     pub(crate) deviation: f64,
 }
 
 impl RobustBaseline {
-    /// The baseline of these values. `None`: fewer than `min_count` values.
-    pub(crate) fn from_values(values: impl Iterator<Item = f64>, min_count: usize) -> Option<Self> {
+    /// The baseline of these values. `min_deviation` is the smallest relevant deviation, above 0.
+    /// `None`: fewer than `min_count` values.
+    pub(crate) fn from_values(
+        values: impl Iterator<Item = f64>,
+        min_count: usize,
+        min_deviation: f64,
+    ) -> Option<Self> {
         let mut values: Vec<f64> = values.collect();
         if values.len() < min_count {
             return None;
@@ -27,14 +33,13 @@ impl RobustBaseline {
             *value = (*value - median).abs();
         }
         let deviation = MAD_TO_STANDARD_DEVIATION * sample_quantile(&mut values, 0.5)?;
-        Some(Self { median, deviation })
+        let floor = min_deviation.max(median.abs() / 100.0);
+        Some(Self { median, deviation: deviation.max(floor) })
     }
 
-    /// The z-score of a value: (value − median) ÷ deviation. The deviation counts as at least 1 %
-    /// of the median, because otherwise any change of a constant value would have a huge score.
+    /// The z-score of a value: (value − median) ÷ deviation.
     pub(crate) fn z_score(&self, value: f64) -> f64 {
-        let min_deviation = (self.median.abs() / 100.0).max(f64::MIN_POSITIVE);
-        (value - self.median) / self.deviation.max(min_deviation)
+        (value - self.median) / self.deviation
     }
 }
 
@@ -81,17 +86,19 @@ mod tests {
     #[test]
     fn one_outlier_does_not_change_the_baseline() {
         let calm = (0..20).map(|n| 10.0 + f64::from(n % 3));
-        let baseline = RobustBaseline::from_values(calm.chain([1e6]), 5).unwrap();
+        let baseline = RobustBaseline::from_values(calm.chain([1e6]), 5, 1e-3).unwrap();
         assert!((baseline.median - 11.0).abs() < 1e-9 && baseline.deviation < 2.0, "{baseline:?}");
         assert!(baseline.z_score(1e6) > 100.0 && baseline.z_score(11.0).abs() < 1e-9);
-        assert_eq!(RobustBaseline::from_values([1.0; 4].into_iter(), 5), None);
+        assert_eq!(RobustBaseline::from_values([1.0; 4].into_iter(), 5, 1e-3), None);
     }
 
     #[test]
-    fn a_constant_value_has_a_deviation_of_one_percent() {
-        let baseline = RobustBaseline::from_values([2.0; 9].into_iter(), 5).unwrap();
-        assert!((baseline.z_score(2.1) - 5.0).abs() < 1e-9, "{}", baseline.z_score(2.1));
-        assert!(RobustBaseline { median: 0.0, deviation: 0.0 }.z_score(0.0).abs() < 1e-9);
+    fn a_constant_value_has_a_deviation_of_one_percent_and_at_least_the_smallest_relevant_one() {
+        let constant = |value, min_deviation| {
+            RobustBaseline::from_values([value; 9].into_iter(), 5, min_deviation).unwrap()
+        };
+        assert!((constant(2.0, 1e-3).z_score(2.1) - 5.0).abs() < 1e-9);
+        assert!((constant(0.0, 0.01).z_score(0.1) - 10.0).abs() < 1e-9, "no number of 300 digits");
     }
 
     #[test]

@@ -61,6 +61,23 @@ impl<'a> StepWindow<'a> {
         self.steps.range(self.start..).filter(is_idle).filter_map(move |step| step.get(signal))
     }
 
+    /// Whether each step had no request at the backend: the gauges of the engine and of the gateway
+    /// are zero, and no request began or ended. False if a step has neither gauge.
+    pub(crate) fn has_no_load(&self) -> bool {
+        let signals = [
+            StepSignal::Running,
+            StepSignal::InFlight,
+            StepSignal::Waiting,
+            StepSignal::FirstOutputs,
+            StepSignal::Finished,
+            StepSignal::GenerationTokens,
+        ];
+        self.steps.range(self.start..).all(|step| {
+            let has_gauge = signals[..2].iter().any(|signal| step.get(*signal).is_some());
+            has_gauge && signals.iter().all(|it| step.get(*it).is_none_or(|value| value < 0.5))
+        })
+    }
+
     /// For each step: the number of requests in the engine minus the number of requests of this
     /// gateway at the backend. Steps with an unknown number are omitted.
     pub(crate) fn foreign_requests(&self) -> impl Iterator<Item = f64> {

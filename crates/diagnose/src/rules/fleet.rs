@@ -7,8 +7,8 @@ use crate::history::{BackendHistory, FAST, HistoryStep, StepSignal, WindowMeasur
 use crate::verdict::VerdictSeverity;
 use std::time::Duration;
 
-/// Time after a restart in which a backend is not compared with others, because its cache is cold
-/// and it gets requests gradually.
+/// Time after a restart, a drain or another exclusion in which a backend is not compared with
+/// others, because its cache is cold and it gets requests gradually.
 const WARMUP_PERIOD: Duration = Duration::from_mins(2);
 /// Minimum ratio of the number of requests of the busiest backend to that of the least busy
 /// backend.
@@ -51,11 +51,16 @@ pub(super) const IMBALANCE: DiagnosisRule = DiagnosisRule {
 
 fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let window = evaluation.short_window();
+    // The backend must still be idle: the last step of a drain or of a burst is no evidence.
+    let is_below = |signal, limit| window.latest(signal).is_none_or(|value| value < limit);
     let is_idle = window.fraction_at_least(StepSignal::Running, 1.5) <= 0.2
-        && window.fraction_at_least(StepSignal::Waiting, 1.0) <= 0.2;
+        && window.fraction_at_least(StepSignal::Waiting, 1.0) <= 0.2
+        && is_below(StepSignal::Running, 1.5)
+        && is_below(StepSignal::Waiting, 1.0)
+        && is_below(StepSignal::InFlight, 2.0);
     let is_gateway_queueing = window.fraction_at_least(StepSignal::GatewayQueue, 1.0) >= 0.8;
     let queueing = evaluation.others.iter().filter(|other| has_queue(other)).count();
-    let is_warm = !evaluation.history.has_restarted_within(WARMUP_PERIOD);
+    let is_warm = is_warm(evaluation.history);
     if !is_idle || (!is_gateway_queueing && queueing == 0) || !is_warm {
         return RuleOutcome::Absent;
     }
@@ -76,6 +81,11 @@ fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
     )
 }
 
+/// Whether the backend has neither restarted nor been excluded in the last [`WARMUP_PERIOD`].
+fn is_warm(history: &BackendHistory) -> bool {
+    !history.has_restarted_within(WARMUP_PERIOD) && !history.was_unavailable_within(WARMUP_PERIOD)
+}
+
 /// Mean number of running and waiting requests in an engine in the short window.
 fn mean_engine_requests(history: &BackendHistory) -> Option<f64> {
     let window = history.window(FAST);
@@ -88,8 +98,7 @@ fn engine_requests(step: &HistoryStep) -> Option<f64> {
 }
 
 fn judge_imbalance(evaluation: &Evaluation<'_>) -> RuleOutcome {
-    let others =
-        evaluation.others.iter().filter(|other| !other.has_restarted_within(WARMUP_PERIOD));
+    let others = evaluation.others.iter().filter(|other| is_warm(other));
     let mut others: Vec<(f64, &BackendHistory)> =
         others.filter_map(|other| Some((mean_engine_requests(other)?, *other))).collect();
     others.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -15,6 +15,17 @@ mod request_flow;
 pub use cache::safe_max_num_seqs;
 pub use rule::DiagnosisRule;
 
+/// The load without which the condition of a rule cannot hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LoadDependence {
+    /// The condition can hold without load.
+    None,
+    /// The load of the backend itself.
+    Backend,
+    /// The load of any backend.
+    Fleet,
+}
+
 /// All rules. A rule comes after the rules that explain it.
 pub const RULES: [DiagnosisRule; 12] = [
     request_flow::BLIND,
@@ -32,6 +43,19 @@ pub const RULES: [DiagnosisRule; 12] = [
 ];
 
 impl DiagnosisRule {
+    /// The load without which the condition cannot hold.
+    pub(crate) fn load_dependence(&self) -> LoadDependence {
+        match self.name {
+            // Unreadable metrics and leaked blocks do not end with the load.
+            name if name == request_flow::BLIND.name || name == leak::MEMORY_LEAK.name => {
+                LoadDependence::None
+            }
+            // The backend itself has no load, and the others have.
+            name if name == fleet::GPU_UNDERUSED.name => LoadDependence::Fleet,
+            _ => LoadDependence::Backend,
+        }
+    }
+
     /// Whether this is the rule for backends whose metrics cannot be read.
     pub(crate) fn is_metrics_unreadable(&self) -> bool {
         self.name == request_flow::BLIND.name

@@ -1,0 +1,189 @@
+//! Turns the conditions of the fleet into verdicts, and keeps the time at which each began.
+
+use super::observation::FleetObservation;
+use super::rules::{FleetMatch, judge};
+use crate::verdict::{Confidence, Verdict};
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// The verdicts of the last evaluation.
+#[derive(Debug, Default)]
+pub(crate) struct FleetDiagnoser {
+    /// The begin of each verdict that holds, by the names of its rule and of its backend.
+    begins: HashMap<(&'static str, Option<String>), Instant>,
+}
+
+impl FleetDiagnoser {
+    /// The verdicts about the fleet at `now`. A verdict begins and ends with its condition.
+    pub(crate) fn diagnose(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
+        let matches = judge(fleet);
+        let key = |found: &FleetMatch| (found.rule.name, found.backend.clone());
+        let begin = |found: &FleetMatch| {
+            let key = key(found);
+            let begin = self.begins.get(&key).copied().unwrap_or(now);
+            (key, begin)
+        };
+        let begins: HashMap<_, _> = matches.iter().map(begin).collect();
+        let verdict = |found: FleetMatch| {
+            let since = begins.get(&key(&found)).copied().unwrap_or(now);
+            verdict(found, now.saturating_duration_since(since).as_secs_f64())
+        };
+        let verdicts = matches.into_iter().map(verdict).collect();
+        self.begins = begins;
+        verdicts
+    }
+}
+
+fn verdict(found: FleetMatch, age_seconds: f64) -> Verdict {
+    let rule = found.rule;
+    Verdict {
+        verdict: rule.name.into(),
+        backend: found.backend.unwrap_or_default(),
+        severity: found.severity,
+        // The gateway observes these states directly.
+        confidence: Confidence::High,
+        meaning: rule.meaning.into(),
+        cause: found.cause.map(Into::into),
+        age_seconds,
+        evidence: found.evidence,
+        remedy: rule.remedy.into(),
+        disproof: rule.disproof.into(),
+        runbook: format!("docs/operate/diagnose.md#{}", rule.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::FleetBackendState::{
+        self, Asleep, Available, Down, Drained, Ejected, Unknown, ZeroWeight,
+    };
+    use super::super::{DrainNote, FLEET_RULES, FleetBackend};
+    use super::*;
+    use crate::history::test_instant;
+    use crate::verdict::VerdictSeverity;
+    use std::time::Duration;
+    use tokenweir_core::record::BackendId;
+
+    fn backend(name: &str, state: FleetBackendState) -> FleetBackend {
+        let drain = DrainNote {
+            by: "an operator at 10.0.0.7".to_owned(),
+            reason: Some("kernel update".to_owned()),
+            age_seconds: 300.0,
+            remaining_seconds: Some(480.0),
+        };
+        FleetBackend {
+            id: BackendId::new(name),
+            state,
+            is_up: state == Available,
+            reason: (state == Down).then(|| "connection refused".to_owned()),
+            drain: (state == Drained).then_some(drain),
+        }
+    }
+
+    fn fleet(states: &[FleetBackendState], requests: u64, refused: u64) -> FleetObservation {
+        let named = states.iter().enumerate();
+        FleetObservation {
+            backends: named.map(|(n, state)| backend(&format!("gpu-{n}"), *state)).collect(),
+            requests,
+            refused,
+            window_seconds: 30.0,
+            queued: 7,
+        }
+    }
+
+    /// The verdicts as `severity name backend`.
+    fn named(fleet: &FleetObservation) -> Vec<String> {
+        let verdicts = FleetDiagnoser::default().diagnose(fleet, test_instant());
+        let name = |verdict: &Verdict| {
+            let text =
+                format!("{} {} {}", verdict.severity.as_str(), verdict.verdict, verdict.backend);
+            text.trim_end().to_owned()
+        };
+        verdicts.iter().map(name).collect()
+    }
+
+    #[test]
+    fn severity_follows_from_the_share_of_refused_requests() {
+        let drained = [Available, Drained];
+        assert_eq!(named(&fleet(&drained, 100, 0)), ["info backend_drained gpu-1"]);
+        assert_eq!(
+            named(&fleet(&drained, 100, 3)),
+            ["warning shedding", "info backend_drained gpu-1"]
+        );
+        assert_eq!(
+            named(&fleet(&drained, 100, 6)),
+            ["critical shedding", "critical backend_drained gpu-1"]
+        );
+        assert_eq!(named(&fleet(&[Available; 3], 1_000, 2)), [""; 0], "two are no condition");
+        assert_eq!(named(&fleet(&[Available, Down], 9, 0)), ["warning backend_down gpu-1"]);
+        assert_eq!(named(&fleet(&[Available, Ejected], 9, 0)), ["warning backend_ejected gpu-1"]);
+    }
+
+    #[test]
+    fn a_fleet_without_available_backends_has_no_capacity_whatever_the_reason() {
+        for state in [Asleep, ZeroWeight] {
+            assert_eq!(named(&fleet(&[state; 2], 0, 0)), ["critical no_capacity"]);
+        }
+        let mixed = fleet(&[Drained, Down, Asleep], 10, 10);
+        let verdicts = FleetDiagnoser::default().diagnose(&mixed, test_instant());
+        assert_eq!(verdicts[0].cause.as_deref(), Some("1 asleep, 1 drained, 1 down"));
+        assert!((verdicts[0].evidence[0].value - 1.0).abs() < 1e-9);
+        assert_eq!(verdicts.len(), 3, "{verdicts:#?}");
+        assert_eq!(named(&fleet(&[], 0, 0)), ["critical no_capacity"]);
+        assert_eq!(named(&fleet(&[Unknown, Down], 0, 0)), ["warning backend_down gpu-1"]);
+    }
+
+    #[test]
+    fn the_cause_names_the_operator_the_health_check_and_the_missing_backends() {
+        let observed = fleet(&[Available, Drained, Down], 100, 50);
+        let verdicts = FleetDiagnoser::default().diagnose(&observed, test_instant());
+        let causes: Vec<_> = verdicts.iter().map(|it| it.cause.as_deref().unwrap()).collect();
+        assert_eq!(
+            causes,
+            [
+                "1 of 3 backends get requests: 1 drained, 1 down",
+                "drained by an operator at 10.0.0.7 5 min ago, for 8 min more: kernel update",
+                "connection refused",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_drain_of_an_hour_without_an_end_is_a_warning() {
+        let mut observed = fleet(&[Available, Drained], 10, 0);
+        let drain = observed.backends[1].drain.as_mut().unwrap();
+        drain.age_seconds = 3_600.0;
+        assert_eq!(named(&observed), ["info backend_drained gpu-1"], "it ends by itself");
+        observed.backends[1].drain.as_mut().unwrap().remaining_seconds = None;
+        assert_eq!(named(&observed), ["warning backend_drained gpu-1"]);
+    }
+
+    #[test]
+    fn a_verdict_has_the_age_of_its_condition() {
+        let (mut diagnoser, start) = (FleetDiagnoser::default(), test_instant());
+        let mut age_at = |seconds, states: &[FleetBackendState]| {
+            let now = start + Duration::from_secs(seconds);
+            let verdicts = diagnoser.diagnose(&fleet(states, 0, 0), now);
+            verdicts.first().map(|verdict| verdict.age_seconds as u64)
+        };
+        assert_eq!(age_at(0, &[Available, Down]), Some(0));
+        assert_eq!(age_at(20, &[Available, Down]), Some(20));
+        assert_eq!(age_at(25, &[Available, Available]), None);
+        assert_eq!(age_at(30, &[Available, Down]), Some(0));
+    }
+
+    #[test]
+    fn each_rule_has_a_unique_name_and_its_section_in_the_document() {
+        let document = include_str!("../../../../docs/operate/diagnose.md");
+        for rule in FLEET_RULES {
+            assert!(document.contains(&format!("\n### {}\n", rule.name)), "{}", rule.name);
+            for text in [rule.meaning, rule.remedy, rule.disproof] {
+                assert!(document.contains(text), "{}: {text}", rule.name);
+            }
+            let is_same_name = |other: &&str| *other == rule.name;
+            let names = FLEET_RULES.iter().map(|rule| rule.name);
+            let all = names.chain(crate::RULES.iter().map(|rule| rule.name));
+            assert_eq!(all.filter(is_same_name).count(), 1, "{}", rule.name);
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What the gateway observes about all backends at one time.
+
+use tokenweir_core::record::BackendId;
+
+/// All backends of the gateway, and the requests of the last seconds.
+#[derive(Debug, Clone, Default)]
+pub struct FleetObservation {
+    /// All backends.
+    pub backends: Vec<FleetBackend>,
+    /// Number of requests that ended in the last [`Self::window_seconds`].
+    pub requests: u64,
+    /// Number of these requests that the gateway refused.
+    pub refused: u64,
+    /// Length of the interval in which requests are counted, in seconds.
+    pub window_seconds: f64,
+    /// Number of requests that wait in the gateway.
+    pub queued: usize,
+}
+
+/// One backend of the gateway.
+#[derive(Debug, Clone)]
+pub struct FleetBackend {
+    /// The backend.
+    pub id: BackendId,
+    /// The state of the backend.
+    pub state: FleetBackendState,
+    /// Whether the backend gets new requests. In panic mode, an ejected backend does.
+    pub is_up: bool,
+    /// Why health checks fail. `None`: they pass, or none has completed.
+    pub reason: Option<String>,
+    /// The drain of the backend. `None`: it is not drained.
+    pub drain: Option<DrainNote>,
+}
+
+/// Whether a backend can be sent requests, and if not, why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FleetBackendState {
+    /// The backend gets requests.
+    Available,
+    /// The circuit breaker has ejected the backend.
+    Ejected,
+    /// The engine sleeps.
+    Asleep,
+    /// The configured weight is 0.
+    ZeroWeight,
+    /// The backend is drained.
+    Drained,
+    /// Health checks fail.
+    Down,
+    /// No health check has completed.
+    Unknown,
+}
+
+/// The drain of a backend.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DrainNote {
+    /// Who drained the backend.
+    pub by: String,
+    /// Why. `None`: no reason was given.
+    pub reason: Option<String>,
+    /// Seconds since the begin of the drain.
+    pub age_seconds: f64,
+    /// Seconds until the drain ends by itself. `None`: it lasts until it is ended.
+    pub remaining_seconds: Option<f64>,
+}
+
+// === impl FleetObservation ===
+
+impl FleetObservation {
+    /// Share of refused requests, from 0 to 1.
+    pub(super) fn refused_share(&self) -> f64 {
+        self.refused as f64 / self.requests.max(1) as f64
+    }
+
+    /// Whether any backend gets new requests.
+    pub(super) fn has_capacity(&self) -> bool {
+        self.backends.iter().any(|backend| backend.is_up)
+    }
+
+    /// The number of backends in each state other than available, as text such as `2 drained, 1
+    /// down`. Empty: all backends are available.
+    pub(super) fn missing_backends(&self) -> String {
+        let mut states: Vec<FleetBackendState> =
+            self.backends.iter().map(|backend| backend.state).collect();
+        states.sort_unstable();
+        let counts = states.chunk_by(|a, b| a == b);
+        let missing = counts.filter(|states| states[0] != FleetBackendState::Available);
+        let missing: Vec<String> =
+            missing.map(|states| format!("{} {}", states.len(), states[0].label())).collect();
+        missing.join(", ")
+    }
+
+    /// Why the rules about the engine of this backend cannot be evaluated. `None`: they can, or the
+    /// backend is unknown.
+    pub(crate) fn exclusion(&self, id: &BackendId) -> Option<&'static str> {
+        let backend = self.backends.iter().find(|backend| backend.id == *id)?;
+        match backend.state {
+            FleetBackendState::Drained => Some("requests: the backend is drained"),
+            FleetBackendState::Asleep => Some("requests: the engine is asleep"),
+            FleetBackendState::ZeroWeight => Some("requests: the weight of the backend is 0"),
+            FleetBackendState::Down => Some("a response: the backend is down"),
+            FleetBackendState::Available
+            | FleetBackendState::Ejected
+            | FleetBackendState::Unknown => None,
+        }
+    }
+}
+
+// === impl FleetBackendState ===
+
+impl FleetBackendState {
+    /// The name in texts.
+    pub(super) const fn label(self) -> &'static str {
+        match self {
+            Self::Available => "available",
+            Self::Ejected => "ejected",
+            Self::Asleep => "asleep",
+            Self::ZeroWeight => "of weight 0",
+            Self::Drained => "drained",
+            Self::Down => "down",
+            Self::Unknown => "not checked yet",
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The rules about the fleet, one row each, and their conditions.
+
+use super::observation::{DrainNote, FleetBackend, FleetBackendState, FleetObservation};
+use crate::verdict::{Evidence, VerdictSeverity};
+use std::fmt::Write;
+
+/// A rule about the state of backends or about refused requests.
+pub struct FleetRule {
+    /// The name of the rule, as of [`DiagnosisRule::name`](crate::DiagnosisRule::name).
+    pub name: &'static str,
+    /// Whether the rule is about all backends together. Its verdict names no backend.
+    pub is_about_all: bool,
+    /// The meaning of the condition, in one sentence.
+    pub meaning: &'static str,
+    /// The remedy.
+    pub remedy: &'static str,
+    /// An observation that would disprove the condition.
+    pub disproof: &'static str,
+}
+
+/// A condition that holds, at one backend or, without a backend, for all of them.
+pub(super) struct FleetMatch {
+    pub(super) rule: &'static FleetRule,
+    pub(super) backend: Option<String>,
+    pub(super) severity: VerdictSeverity,
+    pub(super) cause: Option<String>,
+    pub(super) evidence: Vec<Evidence>,
+}
+
+/// Share of refused requests above which the harm is critical.
+const CRITICAL_REFUSED_SHARE: f64 = 0.05;
+/// Minimum share and number of refused requests for the rule `shedding`.
+const MIN_REFUSED_SHARE: f64 = 0.01;
+const MIN_REFUSED: u64 = 3;
+/// Age in seconds from which a drain without an end is a warning.
+const FORGOTTEN_DRAIN_SECONDS: f64 = 3_600.0;
+
+static NO_CAPACITY: FleetRule = FleetRule {
+    name: "no_capacity",
+    is_about_all: true,
+    meaning: "No backend can take requests: every request is refused.",
+    remedy: "Undrain a drained backend, wake a sleeping one, raise a weight of 0, or start a backend \
+             that is down. The gateway uses it within seconds.",
+    disproof: "GET /readyz of the admin listener answers 200.",
+};
+
+static SHEDDING: FleetRule = FleetRule {
+    name: "shedding",
+    is_about_all: true,
+    meaning: "The gateway refuses requests, because no backend has capacity for them.",
+    remedy: "Undrain or restart the backends that are missing. If none is missing, add backends: \
+             admission.queue_capacity and admission.max_wait only trade a refusal for a longer wait.",
+    disproof: "The access log has no request with outcome rejected in the last minute.",
+};
+
+static BACKEND_DOWN: FleetRule = FleetRule {
+    name: "backend_down",
+    is_about_all: false,
+    meaning: "The backend is down: it gets no requests.",
+    remedy: "Read the log of the backend and restart it. The gateway uses it again when a health \
+             check passes.",
+    disproof: "curl http://BACKEND/health answers 200 on the machine of the gateway.",
+};
+
+static BACKEND_EJECTED: FleetRule = FleetRule {
+    name: "backend_ejected",
+    is_about_all: false,
+    meaning: "The circuit breaker has ejected the backend, because its requests failed.",
+    remedy: "Read the log of the backend. The access log has the failed requests, with the outcome \
+             upstream_error, truncated or timeout.",
+    disproof: "Requests that are sent directly to the backend succeed.",
+};
+
+static BACKEND_DRAINED: FleetRule = FleetRule {
+    name: "backend_drained",
+    is_about_all: false,
+    meaning: "The backend is drained: it gets no new requests.",
+    remedy: "End the drain when the work is done: POST /-/undrain?backend=NAME on the admin \
+             listener, or d in tokenweir top.",
+    disproof: "GET /status shows drained: false for the backend.",
+};
+
+/// All rules about the fleet, the most urgent first.
+pub static FLEET_RULES: [&FleetRule; 5] =
+    [&NO_CAPACITY, &SHEDDING, &BACKEND_DOWN, &BACKEND_EJECTED, &BACKEND_DRAINED];
+
+/// The conditions that hold.
+pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
+    let is_unknown = |backend: &FleetBackend| backend.state == FleetBackendState::Unknown;
+    let has_no_capacity = !fleet.has_capacity() && !fleet.backends.iter().any(is_unknown);
+    let share = fleet.refused_share();
+    let is_harmful = has_no_capacity || is_shedding(fleet) && share > CRITICAL_REFUSED_SHARE;
+    let severity = if is_harmful { VerdictSeverity::Critical } else { VerdictSeverity::Warning };
+    let mut matches = Vec::new();
+    if has_no_capacity {
+        let missing = fleet.missing_backends();
+        let cause = if missing.is_empty() { "there are no backends".to_owned() } else { missing };
+        matches.push(for_all(&NO_CAPACITY, severity, cause, fleet));
+    } else if is_shedding(fleet) {
+        matches.push(for_all(&SHEDDING, severity, shedding_cause(fleet), fleet));
+    }
+    for backend in &fleet.backends {
+        let at_backend = |rule, severity, cause| FleetMatch {
+            rule,
+            backend: Some(backend.id.to_string()),
+            severity,
+            cause,
+            evidence: Vec::new(),
+        };
+        matches.extend(match backend.state {
+            FleetBackendState::Down => {
+                Some(at_backend(&BACKEND_DOWN, severity, backend.reason.clone()))
+            }
+            FleetBackendState::Ejected => {
+                let panic = "it gets requests nevertheless, because most backends are ejected";
+                let cause = backend.is_up.then(|| panic.to_owned());
+                Some(at_backend(&BACKEND_EJECTED, severity, cause))
+            }
+            FleetBackendState::Drained => {
+                let severity = if is_harmful { severity } else { drain_severity(backend) };
+                let cause = backend.drain.as_ref().map(drain_cause);
+                Some(at_backend(&BACKEND_DRAINED, severity, cause))
+            }
+            FleetBackendState::Available
+            | FleetBackendState::Asleep
+            | FleetBackendState::ZeroWeight
+            | FleetBackendState::Unknown => None,
+        });
+    }
+    matches
+}
+
+/// Whether so many requests are refused that it is a condition.
+fn is_shedding(fleet: &FleetObservation) -> bool {
+    fleet.refused >= MIN_REFUSED && fleet.refused_share() >= MIN_REFUSED_SHARE
+}
+
+fn for_all(
+    rule: &'static FleetRule,
+    severity: VerdictSeverity,
+    cause: String,
+    fleet: &FleetObservation,
+) -> FleetMatch {
+    let evidence = |measure: &'static str, value, unit: &'static str| Evidence {
+        measure: measure.into(),
+        value,
+        unit: unit.into(),
+        usual: None,
+        window_seconds: fleet.window_seconds,
+    };
+    let evidence = vec![
+        evidence("refused_share", fleet.refused_share(), "ratio"),
+        evidence("refused", fleet.refused as f64, "requests"),
+        evidence("waiting_in_gateway", fleet.queued as f64, "requests"),
+    ];
+    FleetMatch { rule, backend: None, severity, cause: Some(cause), evidence }
+}
+
+fn shedding_cause(fleet: &FleetObservation) -> String {
+    let (missing, total) = (fleet.missing_backends(), fleet.backends.len());
+    if missing.is_empty() {
+        return "every backend is full, or the gateway is at its own limit".to_owned();
+    }
+    let up = fleet.backends.iter().filter(|backend| backend.is_up).count();
+    format!("{up} of {total} backends get requests: {missing}")
+}
+
+/// A drain without harm is deliberate, unless it seems forgotten.
+fn drain_severity(backend: &FleetBackend) -> VerdictSeverity {
+    let is_forgotten = |drain: &DrainNote| {
+        drain.remaining_seconds.is_none() && drain.age_seconds >= FORGOTTEN_DRAIN_SECONDS
+    };
+    if backend.drain.as_ref().is_some_and(is_forgotten) {
+        VerdictSeverity::Warning
+    } else {
+        VerdictSeverity::Info
+    }
+}
+
+fn drain_cause(drain: &DrainNote) -> String {
+    let DrainNote { by, reason, age_seconds, remaining_seconds } = drain;
+    let mut cause = format!("drained by {by} {} ago", minutes(*age_seconds));
+    if let Some(remaining) = remaining_seconds {
+        // Writing to a string cannot fail.
+        let _ = write!(cause, ", for {} more", minutes(*remaining));
+    }
+    if let Some(reason) = reason {
+        let _ = write!(cause, ": {reason}");
+    }
+    cause
+}
+
+/// A time in its largest unit: seconds, minutes or hours.
+fn minutes(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 120.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 7_200.0 => format!("{:.0} min", seconds / 60.0),
+        seconds => format!("{:.0} h", seconds / 3_600.0),
+    }
+}

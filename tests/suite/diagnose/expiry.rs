@@ -1,0 +1,64 @@
+//! Old evidence expires: a verdict does not outlive the load or the drain in which it was measured.
+
+use super::faults::FAULTS;
+use super::fleet_model::{Plant, Tick};
+use std::time::Instant;
+use tokenweir_diagnose::EVERY;
+
+/// Healthy steps before a fault: eight minutes in which the baselines are learned.
+const BASELINE_STEPS: u64 = 96;
+const MINUTE_STEPS: u64 = 60 / EVERY.as_secs();
+
+/// Removes all load from a step.
+fn end_load(tick: &mut Tick) {
+    (tick.requests, tick.running, tick.waiting, tick.kv) = (0.0, 0.0, 0.0, 0.0);
+    (tick.cancelled, tick.stalls, tick.stalled, tick.preemptions) = (0.0, 0.0, 0.0, 0.0);
+}
+
+#[test]
+fn no_verdict_and_no_anomaly_remains_a_minute_after_the_load_has_ended() {
+    for fault in &FAULTS {
+        let mut plant = Plant::new(fault.min_backends + 1, 7, Instant::now());
+        for _ in 0..BASELINE_STEPS {
+            plant.step(|_, _, _, _| {});
+        }
+        let mut during = plant.step(|_, _, _, _| {});
+        for _ in 0..2 * MINUTE_STEPS {
+            during = plant.step(|place, shape, tick, random| {
+                (fault.apply)(place, 0.7, shape, tick, random);
+            });
+        }
+        let is_named = during.verdicts.iter().any(|it| it.verdict == fault.name);
+        assert!(is_named, "{} is staged: {:?}", fault.name, during.verdicts);
+        let mut after = plant.step(|_, _, tick, _| end_load(tick));
+        for _ in 0..MINUTE_STEPS {
+            after = plant.step(|_, _, tick, _| end_load(tick));
+        }
+        assert!(after.verdicts.is_empty(), "{}: {:#?}", fault.name, after.verdicts);
+        assert!(after.anomalies.is_empty(), "{}: {:#?}", fault.name, after.anomalies);
+    }
+}
+
+#[test]
+fn a_backend_is_not_called_underused_while_it_is_drained_and_in_the_minute_after() {
+    let mut plant = Plant::new(3, 11, Instant::now());
+    for _ in 0..BASELINE_STEPS {
+        plant.step(|_, _, _, _| {});
+    }
+    for step in 0..5 * MINUTE_STEPS {
+        let diagnosis = plant.step(|place, _, tick, _| {
+            if place == 0 {
+                tick.is_up = step >= 4 * MINUTE_STEPS;
+                end_load(tick);
+            } else {
+                (tick.waiting, tick.running) = (9.0, 9.0);
+            }
+            tick.gateway_queue = 5.0;
+        });
+        let is_first = |backend: &String| backend == "gpu-0";
+        let verdicts = diagnosis.verdicts.iter().filter(|it| is_first(&it.backend));
+        assert_eq!(verdicts.count(), 0, "step {step}: {:#?}", diagnosis.verdicts);
+        let anomalies = diagnosis.anomalies.iter().filter(|it| is_first(&it.backend));
+        assert_eq!(anomalies.count(), 0, "step {step}: {:#?}", diagnosis.anomalies);
+    }
+}
