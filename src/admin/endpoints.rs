@@ -48,6 +48,8 @@ pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
     let body = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "policy": admin.proxy.pool.policy().name(),
+        "state": status.state,
+        "state_reasons": status.state_reasons,
         "ready": status.ready,
         "unready_reason": status.unready_reason,
         "panic_mode": status.panic_mode,

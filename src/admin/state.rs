@@ -13,8 +13,13 @@ use crate::telemetry::status::{QueueStatusSnapshot, RequestBodyVitals, StatusSna
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use tokenweir_diagnose::LatestDiagnosis;
+use tokenweir_api::{GatewayFacts, GatewayState};
+use tokenweir_diagnose::{FLEET_RULES, LatestDiagnosis, Verdict, VerdictSeverity};
 use tokenweir_net::supervise::PanicCounts;
+
+/// Number of complete windows of 5 s in which refused requests count for the state of the gateway.
+/// With the current window, these are the last 10 to 15 s.
+const REFUSAL_WINDOWS: u64 = 2;
 
 /// The state behind the admin listener.
 pub struct Admin {
@@ -82,7 +87,30 @@ impl Admin {
             ..StatusSnapshot::default()
         };
         self.status_sources.iter().for_each(|fill| fill(&mut status, now));
+        let (state, reasons) = self.gateway_state(&status, now);
+        (status.state, status.state_reasons) = (state, reasons);
         status
+    }
+
+    /// The state of the gateway, and its reasons.
+    fn gateway_state(&self, status: &StatusSnapshot, now: Instant) -> (GatewayState, Vec<String>) {
+        let recent = self.recent_requests.counts_of_windows(REFUSAL_WINDOWS, now);
+        let verdicts = &status.diagnosis.verdicts;
+        // The conditions of the fleet are reasons of their own.
+        let is_about_fleet =
+            |verdict: &Verdict| FLEET_RULES.iter().any(|rule| rule.name == verdict.verdict);
+        let is_critical = |verdict: &&Verdict| {
+            verdict.severity == VerdictSeverity::Critical && !is_about_fleet(verdict)
+        };
+        GatewayState::from_facts(&GatewayFacts {
+            is_draining: status.draining,
+            unready_reason: status.unready_reason.as_deref(),
+            is_panic: status.panic_mode,
+            backend_states: status.backends.iter().map(|backend| backend.state).collect(),
+            requests: recent.requests,
+            refused: recent.refused,
+            critical_verdicts: verdicts.iter().filter(is_critical).count(),
+        })
     }
 }
 

@@ -40,6 +40,8 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
     GatewaySnapshot {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         policy: admin.proxy.pool.policy().name().to_owned(),
+        state: status.state,
+        state_reasons: status.state_reasons.clone(),
         ready: status.ready,
         unready_reason: status.unready_reason.clone(),
         panic_mode: status.panic_mode,
@@ -95,7 +97,7 @@ fn backend_documents(
         in_flight: backend.in_flight,
         stalled: backend.stalled,
         share: (total > 0.0).then(|| recent_requests(backend) / total),
-        ttft_seconds: backend.learned.ttft_seconds,
+        ttft_seconds: last_minute.ttft_by_backend.get(&backend.backend).copied(),
         scrape_age_seconds: backend.scrape_age_seconds,
         scrape_error: backend.scrape_error.map(Into::into),
     };

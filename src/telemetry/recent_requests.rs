@@ -2,9 +2,11 @@
 //! the last minute, totals since the start, and lists of the last requests.
 
 mod finished_request;
+mod refusal_log;
 
 pub use finished_request::FinishedRequest;
 
+use refusal_log::RefusalLog;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,6 +35,16 @@ struct RecentRequestsState {
     last_requests: VecDeque<Arc<FinishedRequest>>,
     /// The last slow requests, oldest first.
     slow_requests: VecDeque<Arc<FinishedRequest>>,
+    refusal_log: RefusalLog,
+}
+
+/// Counts of the requests that ended in the last seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RecentCounts {
+    /// Number of requests that ended.
+    pub requests: u64,
+    /// Number of these requests that were refused.
+    pub refused: u64,
 }
 
 /// A histogram of latencies. The error of its quantiles is at most 6.25 %.
@@ -45,6 +57,7 @@ struct RequestStatsWindow {
     index: u64,
     requests: u64,
     failed: u64,
+    refused: u64,
     /// Number of requests whose client disconnected.
     disconnected: u64,
     output_tokens: u64,
@@ -53,7 +66,16 @@ struct RequestStatsWindow {
     /// Durations of the requests that succeeded.
     e2e: WindowHistogram,
     /// Number of requests by the backend of the last attempt.
-    requests_by_backend: HashMap<BackendId, u64>,
+    requests_by_backend: HashMap<BackendId, BackendCounts>,
+}
+
+/// Counts of the requests of one backend.
+#[derive(Debug, Clone, Copy, Default)]
+struct BackendCounts {
+    requests: u64,
+    /// Number of requests with a TTFT, and its sum.
+    streams: u32,
+    ttft: Duration,
 }
 
 /// Number of complete windows that make a minute. The current window is not counted.
@@ -80,18 +102,42 @@ impl RecentRequests {
         let windows = state.windows.iter().filter(|window| window.index >= first_index);
         windows.for_each(|window| merged.merge(window));
         drop(state);
-        let to_entry = |(id, requests): (BackendId, u64)| (id.to_string(), requests);
+        let by_backend = &merged.requests_by_backend;
+        let ttft = |(id, counts): (&BackendId, &BackendCounts)| {
+            Some((id.to_string(), counts.ttft.checked_div(counts.streams)?.as_secs_f64()))
+        };
+        let requests =
+            |(id, counts): (&BackendId, &BackendCounts)| (id.to_string(), counts.requests);
         LastMinute {
             seconds: now.saturating_duration_since(start).as_secs_f64(),
             requests: merged.requests,
             failed: merged.failed,
+            refused: merged.refused,
             client_disconnects: merged.disconnected,
             output_tokens: merged.output_tokens,
             ttft: quantiles(&merged.ttft),
             itl: quantiles(&merged.itl),
             e2e: quantiles(&merged.e2e),
-            requests_by_backend: merged.requests_by_backend.into_iter().map(to_entry).collect(),
+            ttft_by_backend: by_backend.iter().filter_map(ttft).collect(),
+            requests_by_backend: by_backend.iter().map(requests).collect(),
         }
+    }
+
+    /// Counts of the requests that ended in the current window and in the last `windows` complete
+    /// windows of 5 s before `now`.
+    pub fn counts_of_windows(&self, windows: u64, now: Instant) -> RecentCounts {
+        let first_index = self.window_index(now).saturating_sub(windows);
+        let state = self.lock_state();
+        let windows = state.windows.iter().filter(|window| window.index >= first_index);
+        windows.fold(RecentCounts::default(), |counts, window| RecentCounts {
+            requests: counts.requests + window.requests,
+            refused: counts.refused + window.refused,
+        })
+    }
+
+    /// Logs the end of a wave of refused requests. Must be called every few seconds.
+    pub fn log_end_of_refusals(&self, now: Instant) {
+        self.lock_state().refusal_log.end_wave(now);
     }
 
     /// Totals of all requests since the start of the gateway.
@@ -125,7 +171,9 @@ impl Sink for RecentRequests {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
             let index = record.timings.ended.map_or(0, |ended| self.window_index(ended));
-            self.lock_state().record_request(record, index);
+            let mut state = self.lock_state();
+            state.record_request(record, index);
+            state.refusal_log.record(record, record.timings.ended.unwrap_or(self.epoch));
         }
     }
 }
@@ -167,6 +215,7 @@ impl RequestStatsWindow {
             index,
             requests: 0,
             failed: 0,
+            refused: 0,
             disconnected: 0,
             output_tokens: 0,
             ttft: WindowHistogram::default(),
@@ -182,7 +231,8 @@ impl RequestStatsWindow {
         match record.outcome {
             Outcome::Ok => self.e2e.record(record.duration()),
             Outcome::Cancelled => self.disconnected += 1,
-            _ => self.failed += 1,
+            Outcome::Rejected => self.refused += 1,
+            outcome => self.failed += u64::from(outcome.is_backend_failure()),
         }
         if let Some(ttft) = record.ttft() {
             self.ttft.record(ttft);
@@ -191,20 +241,29 @@ impl RequestStatsWindow {
             &record.observed;
         add_gaps(&mut self.itl, if itl.count() > 0 { itl } else { gaps });
         if let Some(id) = record.backend() {
-            *self.requests_by_backend.entry(id.clone()).or_default() += 1;
+            let counts = self.requests_by_backend.entry(id.clone()).or_default();
+            counts.requests += 1;
+            if let Some(ttft) = record.upstream_ttft() {
+                counts.streams += 1;
+                counts.ttft += ttft;
+            }
         }
     }
 
     fn merge(&mut self, other: &Self) {
         self.requests += other.requests;
         self.failed += other.failed;
+        self.refused += other.refused;
         self.disconnected += other.disconnected;
         self.output_tokens += other.output_tokens;
         self.ttft.merge(&other.ttft);
         self.itl.merge(&other.itl);
         self.e2e.merge(&other.e2e);
-        for (id, requests) in &other.requests_by_backend {
-            *self.requests_by_backend.entry(id.clone()).or_default() += requests;
+        for (id, counts) in &other.requests_by_backend {
+            let merged = self.requests_by_backend.entry(id.clone()).or_default();
+            merged.requests += counts.requests;
+            merged.streams += counts.streams;
+            merged.ttft += counts.ttft;
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::backend::LabelledModel;
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokenweir_api::DrainSummary;
+use tokenweir_api::{DrainSummary, GatewayState};
 use tokenweir_core::model::ServedModel;
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_net::supervise::PanicCounts;
@@ -19,6 +19,10 @@ use tokenweir_net::tls;
 pub struct StatusSnapshot {
     /// Requests in progress, from the first byte of the request to the last byte of the response.
     pub in_flight: usize,
+    /// The state of the gateway.
+    pub state: GatewayState,
+    /// Why the state is not `Ready`.
+    pub state_reasons: Vec<String>,
     /// Whether the gateway is ready: a backend can be used and no shutdown is in progress.
     pub ready: bool,
     /// Why no backend can receive requests: a summary of the states of all backends. `None`: at

@@ -65,10 +65,10 @@ def check_verdicts(driver: Driver, binary: Path, folder: Path) -> None:
                 "Disproved by: Preemptions stop", "→ Start vLLM without",
             ]:
                 assert text in shown, (text, shown)
-            assert browser.text("#state") == "not ready: 2 backends: 2 down"
+            assert browser.text("#state") == "down: no backend is available (2 backends: 2 down)"
             names = "[...document.querySelectorAll('#backends tbody td:first-child')].map((cell) => cell.textContent)"
             assert browser.run(f"return {names}") == ["127.0.0.1:9", "127.0.0.1:10"]
-            assert browser.run("return document.title").startswith("not ready")
+            assert browser.run("return document.title").startswith("down")
             browser.screenshot(folder / "page-all-down.png")
             browser.screen(400, 1500, "dark")
             overflow = browser.run("return document.documentElement.scrollWidth - window.innerWidth")
@@ -90,7 +90,7 @@ def check_no_backends(driver: Driver, binary: Path, folder: Path) -> None:
             browser.screen(1280, 980)
             browser.open(gateway.find(r"admin +(http://\S+)"))
             browser.wait_for("the page", "document.getElementById('backends').textContent.includes('No backends.')")
-            assert browser.text("#state") == "not ready: no backends"
+            assert browser.text("#state") == "down: no backend is available (no backends)"
             browser.screenshot(folder / "page-no-backends.png")
     finally:
         gateway.stop()

@@ -4,6 +4,10 @@
 //! When a document of another version of the gateway lacks a field, the field gets its default
 //! value.
 
+mod gateway_state;
+
+pub use gateway_state::{GatewayFacts, GatewayState, REFUSING_SHARE};
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokenweir_diagnose::Verdict;
@@ -16,6 +20,10 @@ pub struct GatewaySnapshot {
     pub version: String,
     /// Name of the routing policy.
     pub policy: String,
+    /// The state of the gateway.
+    pub state: GatewayState,
+    /// Why the state is not `ready`, each reason as a text. Empty for `ready` and `shutting_down`.
+    pub state_reasons: Vec<String>,
     /// Whether the gateway is ready: a backend is available and the gateway is not draining.
     pub ready: bool,
     /// Why no backend is available: a summary of the states of all backends. `None`: at least one
@@ -105,7 +113,7 @@ pub struct BackendSummary {
     /// Share of this backend, from 0 to 1, in the requests that ended in the last minute or are
     /// open.
     pub share: Option<f64>,
-    /// Recent mean TTFT, in seconds.
+    /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: there were none.
     pub ttft_seconds: Option<f64>,
     /// Age of the last scraped load, in seconds.
     pub scrape_age_seconds: Option<f64>,
@@ -208,8 +216,12 @@ pub struct LastMinute {
     pub seconds: f64,
     /// Number of requests that ended.
     pub requests: u64,
-    /// Number of requests that failed for any reason. A disconnect of the client is not a failure.
+    /// Number of failed requests: a backend answered with a 5xx status, broke its response, or did
+    /// not answer in time.
     pub failed: u64,
+    /// Number of refused requests: the gateway answered with 429 or 503, because no backend was
+    /// available or had capacity, or because the gateway was at its own limit.
+    pub refused: u64,
     /// Number of requests whose client disconnected.
     pub client_disconnects: u64,
     /// Number of output tokens of the ended requests.
@@ -223,6 +235,9 @@ pub struct LastMinute {
     pub e2e: Option<LatencyQuantiles>,
     /// Number of ended requests for each backend that responded, by its name.
     pub requests_by_backend: BTreeMap<String, u64>,
+    /// Mean TTFT of the streams of each backend, from sending the request to the backend to the
+    /// first output, in seconds. Backends without a stream are omitted.
+    pub ttft_by_backend: BTreeMap<String, f64>,
 }
 
 /// Totals since the start of the gateway.

@@ -10,6 +10,7 @@ pub mod catalogue;
 pub mod dashboards;
 mod deployment;
 mod grafana;
+mod outcomes;
 mod prometheus_config;
 pub mod recording_rules;
 mod reference;

@@ -9,8 +9,7 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph, Widget, Wrap};
-use tokenweir_api::GatewaySnapshot;
-use tokenweir_api::LatencyQuantiles;
+use tokenweir_api::{GatewaySnapshot, GatewayState, LatencyQuantiles};
 use tokenweir_diagnose::{Verdict, VerdictSeverity};
 
 /// Options of a frame.
@@ -83,20 +82,14 @@ impl TopFrame<'_> {
             }
             return lines;
         };
-        let (ready, tone) = match document {
-            GatewaySnapshot { draining: true, .. } => ("shutting down".into(), CellTone::Warning),
-            GatewaySnapshot { ready: true, panic_mode: true, .. } => {
-                ("ready, panic mode".into(), CellTone::Warning)
-            }
-            GatewaySnapshot { ready: true, .. } => ("ready".into(), CellTone::Good),
-            GatewaySnapshot { unready_reason: Some(reason), .. } => {
-                (format!("not ready: {}", text(Some(reason))), CellTone::Bad)
-            }
-            _ => (String::from("not ready"), CellTone::Bad),
-        };
+        let tone = self.tone_style(match document.state {
+            GatewayState::Ready => CellTone::Good,
+            GatewayState::Degraded | GatewayState::ShuttingDown => CellTone::Warning,
+            GatewayState::Refusing | GatewayState::Down => CellTone::Bad,
+        });
         let mut title = vec![
             Span::styled(format!("tokenweir {}  ", text(Some(&document.version))), bold_style()),
-            Span::styled(ready, self.tone_style(tone)),
+            Span::styled(document.state.label(), tone),
         ];
         if width >= WIDE_COLUMNS {
             title.push(Span::raw(format!("  {}", text(Some(&document.policy)))));
@@ -106,6 +99,10 @@ impl TopFrame<'_> {
             title.push(Span::styled("  paused", self.tone_style(CellTone::Warning)));
         }
         lines.push(Line::from(title));
+        if !document.state_reasons.is_empty() {
+            let reasons = text(Some(&document.state_reasons.join("; ")));
+            lines.extend(wrap_lines(&reasons, width, tone));
+        }
         lines.extend(flow_parts(self.summary_figures(document), width));
         lines.extend(document.verdicts.iter().flat_map(|verdict| {
             let tone = match verdict.severity {
@@ -123,13 +120,15 @@ impl TopFrame<'_> {
         let [requests, tokens] = self.state.rates.per_second(document);
         let minute = &document.last_minute;
         let waiting: usize = document.queue.iter().map(|class| class.waiting).sum();
-        let failed = (minute.requests > 0).then(|| minute.failed as f64 / minute.requests as f64);
+        let share =
+            |count: u64| (minute.requests > 0).then(|| count as f64 / minute.requests as f64);
         vec![
             format!("{} req/s", number(requests)),
             format!("{} tok/s", number(tokens)),
             format!("{} in flight", document.requests_in_flight),
             format!("{waiting} waiting"),
-            format!("{} failed", percent(failed)),
+            format!("{} failed", percent(share(minute.failed))),
+            format!("{} refused", percent(share(minute.refused))),
             format_quantiles("TTFT", minute.ttft),
             format_quantiles("ITL", minute.itl),
             format_quantiles("E2E", minute.e2e),

@@ -4,7 +4,9 @@ use super::*;
 use crate::{KeyPress, UserAction};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use tokenweir_api::{BackendSummary, EndedRequest, QueueSummary, StreamSummary, StreamsSummary};
+use tokenweir_api::{
+    BackendSummary, EndedRequest, GatewayState, QueueSummary, StreamSummary, StreamsSummary,
+};
 use tokenweir_api::{LastMinute, RequestTotals};
 
 const QUANTILES: Option<LatencyQuantiles> =
@@ -50,6 +52,7 @@ fn document() -> GatewaySnapshot {
     GatewaySnapshot {
         version: "0.1.0".into(),
         policy: "kv_aware".into(),
+        state: GatewayState::Ready,
         ready: true,
         uptime_seconds: 61.0,
         requests_in_flight: 5,
@@ -65,6 +68,7 @@ fn document() -> GatewaySnapshot {
             seconds: 60.0,
             requests: 120,
             failed: 6,
+            refused: 30,
             output_tokens: 600,
             ttft: QUANTILES,
             itl: QUANTILES,
@@ -138,23 +142,37 @@ fn a_verdict_line_has_severity_backend_meaning_and_remedy() {
 }
 
 #[test]
-fn a_gateway_that_is_not_ready_shows_the_reason() {
-    let shown = |unready: Option<&str>| {
-        let mut state = TopState::new();
-        let unready = unready.map(Into::into);
-        state.on_document(GatewaySnapshot { ready: false, unready_reason: unready, ..document() });
-        render_screen(&state, 80, 40)
-    };
-    let reason = "3 backends: 1 asleep, 2 down";
-    assert!(has_line_with(&shown(Some(reason)), &format!("not ready: {reason}")));
-    assert!(
-        has_line_with(&shown(None), "not ready"),
-        "an older gateway does not report the reason"
-    );
+fn each_state_of_the_gateway_is_shown_with_its_reasons_and_only_ready_is_green() {
+    let mut state = TopState::new();
+    let area = Rect::new(0, 0, 80, 40);
+    for (gateway, label, colour) in [
+        (GatewayState::Ready, "ready", Color::Green),
+        (GatewayState::Degraded, "degraded", Color::Yellow),
+        (GatewayState::Refusing, "refusing", Color::Red),
+        (GatewayState::Down, "down", Color::Red),
+        (GatewayState::ShuttingDown, "shutting down", Color::Yellow),
+    ] {
+        let reasons = vec!["2 of 3 backends drained".to_owned(), "94 % refused".to_owned()];
+        state.on_document(GatewaySnapshot { state: gateway, state_reasons: reasons, ..document() });
+        let lines = render_screen(&state, 80, 40);
+        assert!(lines[0].contains(label), "{}", lines[0]);
+        assert_eq!(lines[1], "2 of 3 backends drained; 94 % refused");
+        let mut buffer = Buffer::empty(area);
+        let options = FrameOptions { has_colour: true, has_keys: true };
+        TopFrame { state: &state, options }.render(area, &mut buffer);
+        let column = lines[0].find(label).unwrap() as u16;
+        assert_eq!(buffer[(column, 0)].fg, colour, "{label}");
+    }
 }
 
 #[test]
-fn panic_mode_and_the_state_of_each_backend_are_shown() {
+fn failed_and_refused_requests_are_separate_figures() {
+    let lines = render_screen(&state_with_snapshot(), 200, 40);
+    assert!(has_line_with(&lines, "5% failed   25% refused"), "{}", lines.join("\n"));
+}
+
+#[test]
+fn the_state_of_each_backend_is_shown() {
     let mut state = TopState::new();
     let backend = |name: &str, state: &str, up| BackendSummary {
         state: state.into(),
@@ -171,7 +189,6 @@ fn panic_mode_and_the_state_of_each_backend_are_shown() {
     ];
     state.on_document(GatewaySnapshot { backends, panic_mode: true, ..document() });
     let shown = render_screen(&state, 80, 40);
-    assert!(has_line_with(&shown, "ready, panic mode"));
     let rows = [
         ("gpu-0", "panic"),
         ("gpu-1", "ejected"),

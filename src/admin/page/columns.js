@@ -1,7 +1,7 @@
 // The columns of the three tables.
 
 import { bar, fill } from "./plots.js";
-import { count, element, number, percent, seconds, text } from "./words.js";
+import { count, duration, element, number, percent, seconds, text } from "./words.js";
 
 const figure = (name, title, value, format, more = {}) => ({
   name, title, className: "figure", first: "down", value, text: (item) => format(value(item)), ...more,
@@ -28,7 +28,7 @@ const BREAKERS = {
 function stateOf(backend) {
   switch (backend.state) {
     case "drained":
-      return ["drained", backend.in_flight > 0 ? "draining" : "drained"];
+      return ["drained", backend.in_flight > 0 ? "draining" : "drained", drainHint(backend.drain)];
     case "zero_weight":
       return ["drained", "weight 0", "Its weight is 0: it gets no new requests"];
     case "ejected":
@@ -41,6 +41,14 @@ function stateOf(backend) {
     default:
       return [backend.state === "down" ? "bad" : "drained", backend.state, backend.reason];
   }
+}
+
+/** Who drained a backend, when, why and until when. */
+function drainHint(drain) {
+  if (!drain) return undefined;
+  const reason = drain.reason ? `: ${drain.reason}` : "";
+  const left = typeof drain.remaining_seconds === "number" ? `, for ${duration(drain.remaining_seconds)} more` : "";
+  return `Drained by ${drain.by} at ${drain.since}${left}${reason}`;
 }
 
 /** Whether a backend gets new requests. */
@@ -80,7 +88,7 @@ export const backendColumns = (drain) => [
   figure("in_flight", "In flight", (backend) => backend.in_flight, count, { hint: "Requests of this gateway at the backend" }),
   share("share", "Share", (backend) => backend.share, false,
     "Share of the requests that ended in the last minute or are in flight"),
-  figure("ttft", "TTFT", (backend) => backend.ttft_seconds, seconds, { hint: "Recent mean time to the first output" }),
+  figure("ttft", "TTFT", (backend) => backend.ttft_seconds, seconds, { hint: "Mean time to the first output of the streams that ended in the last minute" }),
   {
     ...figure("age", "Scrape age", (backend) => backend.scrape_age_seconds, seconds,
       { hint: "Time since the last successful scrape" }),

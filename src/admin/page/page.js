@@ -90,6 +90,11 @@ const TILES = [
     details: ({ last_minute: minute }) =>
       `${count(minute.failed)} of ${count(minute.requests)} · ${count(minute.client_disconnects)} disconnected`,
   },
+  {
+    title: "Refused", unit: "", format: percent, className: "failures", top: 1,
+    value: ({ last_minute: minute }) => (minute.requests > 0 ? minute.refused / minute.requests : null),
+    details: ({ last_minute: minute }) => `${count(minute.refused)} of ${count(minute.requests)}`,
+  },
 ];
 
 /** A tile with the median and its plot; p95 and p99 as text. */
@@ -162,9 +167,12 @@ const tables = {
 
 const isPlain = (event) => !event.ctrlKey && !event.metaKey && !event.altKey;
 
-function pill(className, label) {
+/** The class of the pill for each state of the gateway. */
+const STATES = { ready: "good", degraded: "warn", shutting_down: "warn", refusing: "bad", down: "bad" };
+
+function pill(className, label, reasons = []) {
   $("state").className = `pill ${className}`;
-  $("state").textContent = label;
+  $("state").textContent = [label, ...(reasons.length > 0 ? [reasons.join("; ")] : [])].join(": ");
   // The state is visible in the tab of the browser, too.
   document.title = `${label} – tokenweir`;
 }
@@ -173,10 +181,7 @@ function show(live) {
   state.latest = live;
   storeSample(live);
   document.querySelector("main").hidden = false;
-  if (live.draining) pill("warn", "shutting down");
-  else if (live.ready && live.panic_mode) pill("warn", "ready, panic mode");
-  else if (live.ready) pill("good", "ready");
-  else pill("bad", unready(live));
+  pill(STATES[live.state] ?? "bad", live.state.replaceAll("_", " "), live.state_reasons);
   $("about").textContent = `${live.version} · ${live.policy} · up ${duration(live.uptime_seconds)}`;
   $("pulse").textContent = state.paused ? "paused" : "live";
   for (const tile of TILES) {
@@ -193,9 +198,6 @@ function show(live) {
   tables.ended.update(live.ended);
   showNotes(live);
 }
-
-/** The pill of a gateway that accepts no requests. */
-const unready = ({ unready_reason: reason }) => (reason ? `not ready: ${reason}` : "not ready");
 
 function showNotes(live) {
   const up = live.backends.filter(acceptsRequests).length;

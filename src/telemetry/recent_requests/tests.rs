@@ -40,6 +40,35 @@ fn last_minute_covers_only_requests_that_ended_in_it() {
 }
 
 #[test]
+fn refused_failed_and_client_errors_are_told_apart() {
+    let epoch = epoch();
+    let recent = RecentRequests::new(epoch);
+    for outcome in Outcome::ALL {
+        recent.finished(&[&RequestRecord { outcome, ..record_ended_at(epoch) }]);
+    }
+    let minute = recent.last_minute(epoch);
+    let failures = Outcome::ALL.iter().filter(|outcome| outcome.is_backend_failure()).count();
+    assert_eq!((minute.failed, minute.refused), (failures as u64, 1));
+    assert_eq!((minute.requests, minute.client_disconnects), (10, 1));
+    let at = |seconds| epoch + Duration::from_secs(seconds);
+    let recent_counts = RecentCounts { requests: 10, refused: 1 };
+    assert_eq!(recent.counts_of_windows(2, at(14)), recent_counts);
+    assert_eq!(recent.counts_of_windows(2, at(15)), RecentCounts::default());
+}
+
+#[test]
+fn the_ttft_of_a_backend_is_a_mean_of_the_last_minute_and_then_unknown() {
+    let epoch = epoch();
+    let recent = RecentRequests::new(epoch);
+    let ttft = streamed().upstream_ttft().unwrap().as_secs_f64();
+    (0..2).for_each(|_| recent.finished(&[&record_ended_at(epoch)]));
+    let mean = recent.last_minute(epoch).ttft_by_backend["vllm-0"];
+    assert!((mean - ttft).abs() < 1e-6, "{mean} {ttft}");
+    let later = recent.last_minute(epoch + Duration::from_secs(70));
+    assert!(later.ttft_by_backend.is_empty());
+}
+
+#[test]
 fn expired_windows_are_removed() {
     let epoch = epoch();
     let recent = RecentRequests::new(epoch);

@@ -32,6 +32,7 @@ fn no_backend() -> Alert {
             inhibit_everywhere("TokenweirBackendDown"),
             inhibit_everywhere("TokenweirStaleScrape"),
             inhibit_everywhere("TokenweirErrors"),
+            inhibit_everywhere("TokenweirRequestsShed"),
             inhibit_everywhere("TokenweirThroughputDrop"),
         ],
     }

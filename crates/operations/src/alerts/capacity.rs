@@ -1,6 +1,7 @@
 //! Alerts about capacity: full KV caches, preemptions, queues and shed requests.
 
 use super::alert::{Alert, AlertSeverity, inhibit_everywhere, inhibit_for_same_backend};
+use crate::outcomes::REFUSED_OUTCOME;
 
 const AREA: &str = "capacity";
 
@@ -131,24 +132,29 @@ fn engine_queue_backlog() -> Alert {
 fn requests_shed() -> Alert {
     Alert {
         name: "TokenweirRequestsShed",
-        when: "more than 5 % of requests are shed",
+        when: "more than 5 % of requests are refused",
         area: AREA,
         severity: AlertSeverity::Page,
-        expr: "sum(rate(tokenweir_requests_shed_total[5m])) / \
-             sum(rate(tokenweir_requests_total[5m])) > 0.05\n\
-             and sum(increase(tokenweir_requests_shed_total[5m])) > 20"
-            .into(),
+        expr: format!(
+            "sum(rate(tokenweir_requests_total{{{REFUSED_OUTCOME}}}[5m]))\n\
+             / sum(rate(tokenweir_requests_total[5m])) > 0.05\n\
+             and sum(increase(tokenweir_requests_total{{{REFUSED_OUTCOME}}}[5m])) > 20"
+        )
+        .into(),
         holds_for: "2m",
         stays_for: Some("5m"),
-        summary: "Requests are shed because every backend is full",
+        summary: "Requests are refused",
         description: "{{ $value | humanizePercentage }} of the requests of the last five minutes \
-                      were answered with 429.",
+                      were answered with 429 or 503 by the gateway.",
         meaning: "The demand has been above the capacity for longer than the admission queue can \
-                  absorb. Accepted requests are served normally; shed requests get the time after \
-                  which they may retry.",
-        confirm: "Dashboard, row Queue and scheduling: reasons of shed requests, and the queue by \
-                  class. If one tenant floods the gateway, only its requests are shed.",
-        action: "Add backends. If low classes are shed and high ones are not, admission works as \
+                  absorb, or backends that should take requests are down or drained. Accepted \
+                  requests are served normally; refused requests get the time after which they may \
+                  retry.",
+        confirm: "`tokenweir diagnose` has the verdict `shedding` with its cause, and the backends \
+                  that are drained or down. Dashboard, row Queue and scheduling: reasons of shed \
+                  requests, and the queue by class. If one tenant floods the gateway, only its \
+                  requests are shed.",
+        action: "Undrain or restart backends that are missing. Otherwise add backends. If low classes are shed and high ones are not, admission works as \
                  configured. If it is one tenant, contact it. `admission.queue_capacity` and \
                  `admission.max_wait` only trade a rejection for a longer wait.",
         silences: vec![

@@ -6,6 +6,7 @@
 //! objectives cover a lasting degradation.
 
 use super::alert::{Alert, AlertSeverity};
+use crate::outcomes::FAILED_OUTCOMES;
 
 const AREA: &str = "latency";
 
@@ -149,13 +150,12 @@ fn errors() -> Alert {
         when: "backends fail more than 5 % of requests",
         area: AREA,
         severity: AlertSeverity::Page,
-        expr: "sum(rate(tokenweir_requests_total\
-               {outcome=~\"upstream_error|stream_error|truncated|aborted|timeout\"}[5m]))\n\
-               / sum(rate(tokenweir_requests_total{outcome!~\"client_error|cancelled\"}[5m])) \
-               > 0.05\n\
-               and sum(increase(tokenweir_requests_total\
-               {outcome=~\"upstream_error|stream_error|truncated|aborted|timeout\"}[5m])) >= 10"
-            .into(),
+        expr: format!(
+            "sum(rate(tokenweir_requests_total{{{FAILED_OUTCOMES}}}[5m]))\n\
+             / sum(rate(tokenweir_requests_total{{outcome!~\"client_error|cancelled\"}}[5m])) > 0.05\n\
+             and sum(increase(tokenweir_requests_total{{{FAILED_OUTCOMES}}}[5m])) >= 10"
+        )
+        .into(),
         holds_for: "2m",
         stays_for: Some("5m"),
         summary: "Backends fail requests",

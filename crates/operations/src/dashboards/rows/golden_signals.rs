@@ -4,10 +4,7 @@ use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
 use crate::dashboards::panel::{Panel, Thresholds};
 use crate::dashboards::query::{filtered_metric, gauge_by, quantile, rate, share, total_rate};
-
-/// The label matcher of the outcomes that are failures of backends.
-pub(super) const FAILED_OUTCOMES: &str =
-    "outcome=~\"upstream_error|stream_error|truncated|aborted|timeout\"";
+use crate::outcomes::{FAILED_OUTCOMES, REFUSED_OUTCOME};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
@@ -62,9 +59,10 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
             .with_query(quantile(metrics, 0.95, "tokenweir_inter_chunk_latency_seconds", ""), "p95")
             .with_thresholds(Thresholds::Above(0.1, 0.2)),
             Panel::stat("Requests", "reqps", "Ended requests per second, with any outcome.")
-                .with_query(total_rate(metrics, "tokenweir_requests_total", ""), "requests"),
+                .with_query(total_rate(metrics, "tokenweir_requests_total", ""), "requests")
+                .with_width(2),
             Panel::stat(
-                "Failed requests",
+                "Failed",
                 "percentunit",
                 "Share of requests that a backend failed: errors, incomplete streams, no response. \
                  Good: 0.",
@@ -76,7 +74,23 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 ),
                 "failed",
             )
-            .with_thresholds(Thresholds::Above(0.01, 0.05)),
+            .with_thresholds(Thresholds::Above(0.01, 0.05))
+            .with_width(2),
+            Panel::stat(
+                "Refused",
+                "percentunit",
+                "Share of requests that the gateway refused with 429 or 503: no backend was \
+                 available or had capacity, or the gateway was at its own limit. Good: 0.",
+            )
+            .with_query(
+                share(
+                    &total_rate(metrics, "tokenweir_requests_total", REFUSED_OUTCOME),
+                    &total_rate(metrics, "tokenweir_requests_total", ""),
+                ),
+                "refused",
+            )
+            .with_thresholds(Thresholds::Above(0.01, 0.05))
+            .with_width(2),
             Panel::stat("Output tokens", "short", "Output tokens per second of all backends.")
                 .with_query(
                     format!(

@@ -1,10 +1,10 @@
 //! The dashboard row of system health: requests, their outcomes and their tokens.
 
-use super::golden_signals::FAILED_OUTCOMES;
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
 use crate::dashboards::panel::{Panel, Thresholds};
 use crate::dashboards::query::{filtered_metric, gauge_by, rate_by};
+use crate::outcomes::FAILED_OUTCOMES;
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
@@ -17,7 +17,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
             )
             .with_query(rate_by(metrics, "outcome", "tokenweir_requests_total", ""), "{{outcome}}"),
             Panel::lines(
-                "Requests failed by a backend",
+                "Failed requests",
                 "reqps",
                 "Failed requests per second, by outcome. Good: an empty panel.",
             )
