@@ -1,17 +1,20 @@
-//! The background task that samples all backends at a fixed interval and publishes the diagnosis.
+//! The background task that samples all backends at a fixed interval and publishes the diagnosis. It
+//! also ends expired drains, and logs verdicts and the end of refusals.
 
+use super::verdict_log::VerdictLog;
 use crate::admin::Admin;
 use crate::backend::pool::BackendPool;
-use crate::backend::{Backend, Health};
+use crate::backend::{Availability, Backend, BackendAvailability, Drain, Health, Readiness};
 use crate::proxy::ProxyState;
 use crate::proxy::admission::AdmissionController;
+use crate::telemetry::recent_requests::RecentRequests;
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_core::clock;
 use tokenweir_core::record::BackendId;
 use tokenweir_diagnose::{
-    BackendRequestCounters, BackendRequestCounts, Diagnoser, Diagnosis, DiagnosisSample, EVERY,
-    GatewayObservations, LatestDiagnosis,
+    BackendRequestCounters, BackendRequestCounts, Diagnoser, Diagnosis, DiagnosisSample, DrainNote,
+    EVERY, FleetBackend, FleetBackendState, FleetObservation, GatewayObservations, LatestDiagnosis,
 };
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::time::MissedTickBehavior;
@@ -24,19 +27,26 @@ pub(crate) struct DiagnosisTask {
     /// Counters of first outputs and ended requests, for each backend. The diagnosis task reads
     /// and resets them each time it takes a sample.
     request_counters: Arc<BackendRequestCounters>,
+    recent_requests: Arc<RecentRequests>,
     /// The latest diagnosis, which the task replaces at each sample.
     latest_diagnosis: Arc<LatestDiagnosis>,
 }
 
 /// Maximum age of a scrape, in sampling intervals. An older scrape counts as missing.
 const MAX_SAMPLE_AGE_INTERVALS: u32 = 3;
+/// Number of complete windows of 5 s whose requests count for the verdicts about the fleet. With the
+/// current window, these are the last 25 to 30 s.
+const FLEET_WINDOWS: u64 = 5;
+const FLEET_WINDOW_SECONDS: f64 = 30.0;
 
 impl DiagnosisTask {
     /// Creates the task that diagnoses the backends of the pool and publishes the result to
     /// `admin`.
     pub(super) fn new(admin: &Admin, request_counters: Arc<BackendRequestCounters>) -> Self {
         let ProxyState { pool, admission, .. } = admin.proxy.clone();
-        Self { pool, admission, request_counters, latest_diagnosis: admin.diagnosis.clone() }
+        let recent_requests = admin.recent_requests.clone();
+        let latest_diagnosis = admin.diagnosis.clone();
+        Self { pool, admission, request_counters, recent_requests, latest_diagnosis }
     }
 
     /// Starts the task.
@@ -46,20 +56,24 @@ impl DiagnosisTask {
 
     /// Samples and diagnoses until the future is dropped.
     async fn run(self) {
-        let mut diagnoser = Diagnoser::default();
+        let (mut diagnoser, mut log) = (Diagnoser::default(), VerdictLog::default());
         let mut ticks = tokio::time::interval(EVERY);
         // Two samples in direct succession would be equal.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.latest_diagnosis.put(self.diagnose(&mut diagnoser, clock::now()));
+            let now = clock::now();
+            self.pool.end_expired_drains(now);
+            self.recent_requests.log_end_of_refusals(now);
+            let diagnosis = self.diagnose(&mut diagnoser, now);
+            log.record(&diagnosis);
+            self.latest_diagnosis.put(diagnosis);
         }
     }
 
     fn diagnose(&self, diagnoser: &mut Diagnoser, now: Instant) -> Diagnosis {
-        // The readiness is not used. Its computation logs the end of panic mode, which no request
-        // logs.
-        self.pool.readiness(now);
+        // The computation of the readiness also logs its changes and the end of panic mode.
+        let readiness = self.pool.readiness(now);
         let backends = self.pool.backends();
         self.request_counters.retain_backends(backends.iter().map(|backend| &backend.identity.id));
         let queued = self.admission.waiting_by_class().iter().map(|(_, waiting)| waiting).sum();
@@ -67,7 +81,53 @@ impl DiagnosisTask {
             let counts = self.request_counters.take(&backend.identity.id);
             (backend.identity.id.clone(), sample_backend(backend, counts, queued, now))
         });
-        diagnoser.diagnose(samples.collect::<Vec<(BackendId, DiagnosisSample)>>(), now)
+        let samples: Vec<(BackendId, DiagnosisSample)> = samples.collect();
+        let fleet = observe_fleet(&readiness, &self.recent_requests, queued, now);
+        diagnoser.diagnose_gateway(samples, &fleet, now)
+    }
+}
+
+/// The states of all backends, and the requests of the last seconds.
+fn observe_fleet(
+    readiness: &Readiness,
+    recent_requests: &RecentRequests,
+    queued: usize,
+    now: Instant,
+) -> FleetObservation {
+    let counts = recent_requests.counts_of_windows(FLEET_WINDOWS, now);
+    FleetObservation {
+        backends: readiness.backends.iter().map(|backend| fleet_backend(backend, now)).collect(),
+        requests: counts.requests,
+        refused: counts.refused,
+        window_seconds: FLEET_WINDOW_SECONDS,
+        queued,
+    }
+}
+
+fn fleet_backend(current: &BackendAvailability, now: Instant) -> FleetBackend {
+    let BackendAvailability { backend, availability, is_up } = current;
+    let note = |drain: Arc<Drain>| DrainNote {
+        by: drain.initiator.to_string(),
+        reason: drain.reason.as_deref().map(Into::into),
+        age_seconds: now.saturating_duration_since(drain.began_at).as_secs_f64(),
+        remaining_seconds: drain
+            .ends_at
+            .map(|ends_at| ends_at.saturating_duration_since(now).as_secs_f64()),
+    };
+    FleetBackend {
+        id: backend.identity.id.clone(),
+        state: match availability {
+            Availability::Available => FleetBackendState::Available,
+            Availability::Ejected => FleetBackendState::Ejected,
+            Availability::Asleep => FleetBackendState::Asleep,
+            Availability::ZeroWeight => FleetBackendState::ZeroWeight,
+            Availability::Drained => FleetBackendState::Drained,
+            Availability::Down => FleetBackendState::Down,
+            Availability::Unknown => FleetBackendState::Unknown,
+        },
+        is_up: *is_up,
+        reason: backend.health.state().reason.as_deref().map(Into::into),
+        drain: backend.health.drain().map(note),
     }
 }
 
@@ -120,6 +180,7 @@ mod tests {
             pool,
             admission,
             request_counters,
+            recent_requests: Arc::new(RecentRequests::new(clock::now())),
             latest_diagnosis: latest_diagnosis.clone(),
         };
         let task = tokio::spawn(diagnosis.run());

@@ -15,3 +15,4 @@ mod keys_file;
 pub(crate) mod process;
 mod reload;
 mod telemetry_pipeline;
+mod verdict_log;

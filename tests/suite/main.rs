@@ -24,6 +24,7 @@ mod engine_progress;
 mod exemplars;
 mod failover;
 mod file_descriptors;
+mod fleet_faults;
 mod generated_streams;
 mod http2_client;
 #[cfg(feature = "kubernetes")]

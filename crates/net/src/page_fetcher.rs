@@ -71,6 +71,21 @@ pub enum FetchError {
     UnexpectedEncoding,
 }
 
+impl FetchError {
+    /// The meaning of a timeout, as a text for operators: the end of a sentence about the backend.
+    pub const TIMEOUT_MEANING: &'static str = "accepts connections and does not respond: its \
+                                               process is stopped, still loads, or waits for its \
+                                               engine";
+
+    /// The error as a text for operators.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Timeout => format!("timeout: it {}", Self::TIMEOUT_MEANING),
+            error => format!("{error:?}"),
+        }
+    }
+}
+
 impl PageFetcher {
     /// Creates a fetcher for the pages of one backend. `timeout` bounds each fetch.
     /// `max_page_bytes` bounds the size of each body. `authorization` is the value of that header;

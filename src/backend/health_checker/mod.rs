@@ -230,7 +230,7 @@ impl HealthChecker {
             Err(FetchError::Connect(reason)) => self.on_unhealthy(&reason, true),
             // The gateway lacks sockets or ports: the state of the backend does not change.
             Err(FetchError::Exhausted(problem)) => self.backend.on_check_skipped(&problem),
-            Err(error) => self.on_unhealthy(&format!("/health: {error:?}"), false),
+            Err(error) => self.on_unhealthy(&format!("/health: {}", error.describe()), false),
         }
     }
 

@@ -8,7 +8,7 @@ use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::Attempt;
 use tokenweir_core::resilience::FailureKind;
 use tokenweir_core::routing;
-use tokenweir_diagnose::RULES;
+use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictSeverity};
 
 /// Bucket bounds of the duration of a scrape, in seconds.
 const SCRAPE_DURATION_BOUNDS: &[f64] =
@@ -202,12 +202,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_diagnosis_active",
-        help: "1 while diagnosis detects the condition on the backend, 0 while it does not. NaN: not enough data to decide.",
+        help: "1 while diagnosis detects the condition on the backend, 0 while it does not. NaN: not enough data to decide. An empty backend: the condition is about all backends.",
         kind: MetricKind::Gauge,
-        labels: &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("verdict", || RULES.each_ref().map(|rule| rule.name).to_vec()),
-        ],
+        labels: &[MetricLabel::BACKEND, VERDICT],
         read: MetricSource::Status(|status, emit| {
             for backend in registered_backends(status) {
                 for rule in &RULES {
@@ -216,9 +213,47 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                     emit(&[&backend.backend, rule.name], value);
                 }
             }
+            for rule in FLEET_RULES {
+                let all = std::iter::once("").filter(|_| rule.is_about_all);
+                let names = registered_backends(status).map(|backend| &*backend.backend);
+                for backend in all.chain(names.filter(|_| !rule.is_about_all)) {
+                    let is_active = status.diagnosis.is_active(rule.name, backend);
+                    emit(&[backend, rule.name], f64::from(u8::from(is_active)));
+                }
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_verdicts",
+        help: "Verdicts of the diagnosis that hold now, by rule and severity.",
+        kind: MetricKind::Gauge,
+        labels: &[
+            VERDICT,
+            MetricLabel::fixed("verdict_severity", || {
+                VerdictSeverity::ALL.map(VerdictSeverity::as_str).to_vec()
+            }),
+        ],
+        read: MetricSource::Status(|status, emit| {
+            for name in verdict_names() {
+                for severity in VerdictSeverity::ALL {
+                    let verdicts = status.diagnosis.verdicts.iter();
+                    let matching =
+                        verdicts.filter(|it| it.verdict == name && it.severity == severity);
+                    emit(&[name, severity.as_str()], matching.count() as f64);
+                }
+            }
         }),
     },
 ];
+
+/// The rule of a verdict.
+const VERDICT: MetricLabel = MetricLabel::fixed("verdict", verdict_names);
+
+/// The names of all rules of the diagnosis.
+fn verdict_names() -> Vec<&'static str> {
+    let fleet = FLEET_RULES.iter().map(|rule| rule.name);
+    fleet.chain(RULES.iter().map(|rule| rule.name)).collect()
+}
 
 /// Emits one value for each registered backend. An unknown value is NaN, which a graph shows as a
 /// gap and not as a zero.

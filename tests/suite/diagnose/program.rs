@@ -102,7 +102,8 @@ async fn the_verdicts_of_a_gateway_are_on_its_pages_and_in_the_exit_code() {
             .filter(|(series, _)| series.starts_with("tokenweir_diagnosis_active{"))
             .map(|(_, value)| value)
             .collect();
-        assert_eq!(of_verdict.len(), tokenweir_diagnose::RULES.len());
+        let rule_count = tokenweir_diagnose::RULES.len() + tokenweir_diagnose::FLEET_RULES.len();
+        assert_eq!(of_verdict.len(), rule_count);
         let verdict_count = f64::from(u8::from(verdicts.is_some()));
         assert!((of_verdict.iter().sum::<f64>() - verdict_count).abs() < 0.5, "{of_verdict:?}");
     }

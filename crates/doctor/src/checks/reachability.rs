@@ -5,6 +5,7 @@ use crate::finding::{FindingSeverity, Remark};
 use crate::interpretation::{GatewayListener, VllmVersion, is_refusal};
 use http::StatusCode;
 use tokenweir_core::dialect::EngineKind;
+use tokenweir_net::page_fetcher::FetchError;
 
 /// The oldest version of vLLM whose metrics the gateway knows.
 const OLDEST_SUPPORTED: VllmVersion = VllmVersion(0, 6);
@@ -26,10 +27,14 @@ pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rema
 }
 
 /// The reason and the remedy of a connection error.
-fn connection_advice(backend: &BackendFacts, error: &GatherError) -> (&'static str, String) {
+fn connection_advice(backend: &BackendFacts, error: &GatherError) -> (String, String) {
     let (host, _) = backend.url.host_and_port();
     let authority = backend.url.authority();
-    match error {
+    let (reason, remedy) = match error {
+        GatherError::Timeout(_) => {
+            let reason = format!("It {}.", FetchError::TIMEOUT_MEANING);
+            return (reason, "check the log of vLLM; raise --timeout".to_owned());
+        }
         GatherError::Tls(reason) if reason.contains("InvalidContentType") => {
             ("The URL has https, but the server uses no TLS.", format!("use http://{authority}"))
         }
@@ -52,13 +57,9 @@ fn connection_advice(backend: &BackendFacts, error: &GatherError) -> (&'static s
                 backend.url.host_and_port().1
             ),
         ),
-        GatherError::Timeout(_) => (
-            "It accepts connections and does not respond: its process is stopped, still loads, or \
-             waits for its engine.",
-            "check the log of vLLM; raise --timeout".to_owned(),
-        ),
         _ => ("The gateway sends no requests to it.", "check the log of vLLM".to_owned()),
-    }
+    };
+    (reason.to_owned(), remedy)
 }
 
 pub(super) fn health(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {

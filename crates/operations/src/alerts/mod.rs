@@ -10,6 +10,7 @@ mod alert;
 
 mod backends;
 mod capacity;
+mod diagnosis;
 mod gateway;
 mod latency;
 mod quality;
@@ -23,6 +24,7 @@ pub fn all() -> Vec<Alert> {
         slo::alerts(),
         backends::alerts(),
         capacity::alerts(),
+        diagnosis::alerts(),
         latency::alerts(),
         quality::alerts(),
         gateway::alerts(),

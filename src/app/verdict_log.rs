@@ -1,0 +1,79 @@
+//! Logs the begin and the end of each verdict of the diagnosis.
+
+use std::collections::BTreeMap;
+use tokenweir_diagnose::{Diagnosis, Verdict, VerdictSeverity};
+
+/// Logs verdicts: one line at the begin of a verdict and one at its end. A verdict without harm is
+/// not logged, because the action behind it is.
+#[derive(Debug, Default)]
+pub(super) struct VerdictLog {
+    /// The verdicts that hold, by the names of their rule and of their backend, with their age in
+    /// seconds at the last evaluation.
+    active: BTreeMap<(String, String), f64>,
+}
+
+/// Maximum number of lines for the verdicts that begin, and for those that end, at one evaluation. A
+/// last line counts the others.
+const MAX_LINES: usize = 10;
+
+impl VerdictLog {
+    /// Logs the difference to the previous diagnosis. Returns the number of verdicts that began and
+    /// that ended.
+    pub(super) fn record(&mut self, diagnosis: &Diagnosis) -> [usize; 2] {
+        let key = |verdict: &Verdict| (verdict.verdict.to_string(), verdict.backend.clone());
+        let is_logged = |verdict: &&Verdict| verdict.severity > VerdictSeverity::Info;
+        let current: Vec<(_, &Verdict)> =
+            diagnosis.verdicts.iter().filter(is_logged).map(|it| (key(it), it)).collect();
+        let begun = current.iter().filter(|(key, _)| !self.active.contains_key(key));
+        let begun: Vec<&Verdict> = begun.map(|(_, verdict)| *verdict).collect();
+        let is_over = |key: &(String, String)| !current.iter().any(|(other, _)| other == key);
+        let ended = self.active.iter().filter(|(key, _)| is_over(*key));
+        let ended: Vec<_> = ended.collect();
+        for verdict in begun.iter().take(MAX_LINES) {
+            tracing::warn!(
+                verdict = &*verdict.verdict,
+                backend = verdict.backend,
+                severity = verdict.severity.as_str(),
+                cause = verdict.cause.as_deref(),
+                "verdict begins: {}",
+                verdict.meaning
+            );
+        }
+        for ((verdict, backend), age) in ended.iter().take(MAX_LINES) {
+            tracing::info!(verdict, backend, seconds = age.round() as u64, "verdict ended");
+        }
+        let counts = [begun.len(), ended.len()];
+        let [more_begun, more_ended] = counts.map(|count| count.saturating_sub(MAX_LINES));
+        if more_begun + more_ended > 0 {
+            tracing::warn!(more_begun, more_ended, "further verdicts began or ended");
+        }
+        self.active = current.into_iter().map(|(key, it)| (key, it.age_seconds)).collect();
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn diagnosis(names: &[(&'static str, VerdictSeverity)]) -> Diagnosis {
+        let verdict = |(name, severity): &(&'static str, VerdictSeverity)| Verdict {
+            verdict: (*name).into(),
+            severity: *severity,
+            ..Verdict::default()
+        };
+        Diagnosis { verdicts: names.iter().map(verdict).collect(), ..Diagnosis::default() }
+    }
+
+    #[test]
+    fn each_verdict_with_harm_is_logged_once_at_its_begin_and_once_at_its_end() {
+        use VerdictSeverity::{Critical, Info, Warning};
+        let mut log = VerdictLog::default();
+        let both = [("shedding", Critical), ("backend_down", Warning)];
+        assert_eq!(log.record(&diagnosis(&both)), [2, 0]);
+        assert_eq!(log.record(&diagnosis(&both)), [0, 0]);
+        let other = [("shedding", Warning), ("backend_drained", Info)];
+        assert_eq!(log.record(&diagnosis(&other)), [0, 1], "the severity is no new verdict");
+        assert_eq!(log.record(&diagnosis(&[])), [0, 1]);
+    }
+}
