@@ -1,11 +1,14 @@
 //! Failover: before the first output, a failing backend is replaced by another without the client
 //! noticing. After it, a broken stream stays broken.
 
+use crate::metrics::value;
 use crate::support::http2_client;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, framed, json, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
+use crate::support::test_gateway::{
+    Running, Setup, advance_time, body, post, start, start_with, status,
+};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use std::sync::Arc;
@@ -542,4 +545,25 @@ async fn a_configured_model_can_have_its_own_stream_policy() {
         Outcome::Cancelled,
         "the request waits for its output"
     );
+}
+
+#[tokio::test]
+async fn the_time_of_a_failed_attempt_is_not_overhead_of_the_gateway() {
+    let fakes = first_of_two(|| vec![Step::Wait, Step::Close], stream_of(&GOOD)).await;
+    let gateway = gateway_for(&fakes).await;
+    let hold_first_attempt = async {
+        while fakes.iter().all(|fake| fake.seen().is_empty()) {
+            tokio::task::yield_now().await;
+        }
+        advance_time(Duration::from_secs(1)).await;
+        fakes.iter().for_each(ScriptedBackend::go);
+    };
+    let (answer, ()) = tokio::join!(gateway.post(CHAT, CHAT_STREAM_BODY), hold_first_attempt);
+    assert_eq!(status(&answer), 200);
+    let record = gateway.record().await;
+    assert_eq!(record.attempts.len(), 2);
+    assert!(record.failed_attempts() >= Some(Duration::from_secs(1)));
+    assert!(record.overhead() < Some(Duration::from_millis(500)), "{:?}", record.overhead());
+    let page = gateway.admin("/metrics").await;
+    assert!(value(&page, "tokenweir_gateway_overhead_seconds_sum") < 0.5);
 }

@@ -244,7 +244,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_gateway_overhead_seconds",
-        help: "Time that the gateway added: end of the request body to the request on an upstream connection, without the queue wait.",
+        help: "Time that the gateway added: end of the request body to the request on an upstream connection, without the queue wait and without failed attempts.",
         kind: MetricKind::Histogram(OVERHEAD_BOUNDS),
         labels: &[],
         read: MetricSource::Record(|record, emit| {

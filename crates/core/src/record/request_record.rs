@@ -216,12 +216,22 @@ impl RequestRecord {
         self.elapsed_since_accepted(self.timings.ended).unwrap_or_default()
     }
 
-    /// Gateway overhead: request body received → request sent, without the time in the admission
-    /// queue. `None`: the request was not sent to a backend.
+    /// Gateway overhead: request body received → request sent for the last attempt, without the
+    /// time in the admission queue and without the time of earlier attempts. `None`: the request
+    /// was not sent to a backend.
     pub fn overhead(&self) -> Option<Duration> {
         let received = self.timings.received?;
         let elapsed = self.timings.sent?.saturating_duration_since(received);
-        Some(elapsed.saturating_sub(self.gateway_queue_wait().unwrap_or_default()))
+        let waits = [self.gateway_queue_wait(), self.failed_attempts()];
+        Some(elapsed.saturating_sub(waits.into_iter().flatten().sum()))
+    }
+
+    /// Time in the attempts before the last one: each from sending the request to its failure.
+    /// `None`: there was at most one attempt.
+    pub fn failed_attempts(&self) -> Option<Duration> {
+        let (_, earlier) = self.attempts.split_last()?;
+        let took = |attempt: &Attempt| attempt.ended?.checked_duration_since(attempt.started);
+        (!earlier.is_empty()).then(|| earlier.iter().filter_map(took).sum())
     }
 
     /// Time in the admission queue. `None`: the request was not queued.

@@ -209,6 +209,7 @@ fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAtt
         let name = match span.phase {
             RequestPhase::GatewayQueue => "tokenweir.phase.gateway_queue",
             RequestPhase::Gateway => "tokenweir.phase.gateway",
+            RequestPhase::FailedAttempts => "tokenweir.phase.failed_attempts",
             RequestPhase::Network => "tokenweir.phase.network",
             RequestPhase::EngineQueue => "tokenweir.phase.queue",
             RequestPhase::Prefill => "tokenweir.phase.prefill",

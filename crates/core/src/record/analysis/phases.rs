@@ -11,8 +11,10 @@ pub enum RequestPhase {
     /// In the admission queue of the gateway.
     GatewayQueue,
     /// In the gateway: request body read → handed to the connection of the last attempt, minus the
-    /// time in the admission queue.
+    /// time in the admission queue and in failed attempts.
     Gateway,
+    /// In the attempts before the last one, which failed.
+    FailedAttempts,
     /// Network and other overhead: (sent → first output) − engine queue − prefill.
     Network,
     /// In the queue of the engine.
@@ -43,9 +45,10 @@ pub struct RequestPhases([Option<PhaseDuration>; RequestPhase::ALL.len()]);
 impl RequestPhase {
     /// All phases in order of time. The time of the network phase is both before and after the
     /// phases of the engine.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::GatewayQueue,
         Self::Gateway,
+        Self::FailedAttempts,
         Self::Network,
         Self::EngineQueue,
         Self::Prefill,
@@ -57,6 +60,7 @@ impl RequestPhase {
         match self {
             Self::GatewayQueue => "gateway_queue",
             Self::Gateway => "gateway",
+            Self::FailedAttempts => "failed_attempts",
             Self::Network => "network",
             Self::EngineQueue => "queue",
             Self::Prefill => "prefill",
@@ -74,6 +78,7 @@ impl RequestPhases {
         let mut phases = Self::default();
         phases.set(RequestPhase::GatewayQueue, record.gateway_queue_wait(), false);
         phases.set(RequestPhase::Gateway, record.overhead(), false);
+        phases.set(RequestPhase::FailedAttempts, record.failed_attempts(), false);
         phases.set(RequestPhase::Decode, engine.decode.or_else(|| record.decode()), false);
         let ttft = record.upstream_ttft();
         let (times, is_estimated) = match (engine.queue, engine.prefill, ttft) {
@@ -160,6 +165,19 @@ mod tests {
         record.timings.queued = Some(at(accepted, 2));
         record.timings.dequeued = Some(at(accepted, 8));
         let expected = [("gateway_queue", 6, false), ("gateway", 2, false), ("decode", 300, false)];
+        assert_eq!(phase_rows(&record), expected);
+    }
+
+    #[test]
+    fn the_time_of_failed_attempts_is_not_gateway_time() {
+        let mut record = streamed();
+        let accepted = record.timings.accepted;
+        let mut failed = record.attempts[0].clone();
+        failed.started = at(accepted, 3);
+        failed.ended = Some(at(accepted, 9));
+        record.attempts.insert(0, failed);
+        let expected =
+            [("gateway", 2, false), ("failed_attempts", 6, false), ("decode", 300, false)];
         assert_eq!(phase_rows(&record), expected);
     }
 

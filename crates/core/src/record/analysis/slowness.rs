@@ -40,8 +40,6 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
     let timings = &record.timings;
     let phases = RequestPhases::from_record(record);
     let took = |phase| phases.get(phase).map_or(Duration::ZERO, |span| span.took);
-    let first = record.attempts.first().map(|attempt| attempt.started);
-    let retries = elapsed_between(first, timings.sent);
     let upload = elapsed_between(Some(timings.accepted), timings.received);
     let wait = FirstOutputWait::from_record(record, &phases);
     let stall_time = total_stall_time(timings, record);
@@ -51,9 +49,9 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
     let is_slow_decode = record.tpot().is_some_and(|tpot| tpot > limits.tpot);
     let decode = took(RequestPhase::Decode).saturating_sub(stall_time);
     [
-        (SlowCause::Retry, retries),
+        (SlowCause::Retry, took(RequestPhase::FailedAttempts)),
         (SlowCause::GatewayQueue, took(RequestPhase::GatewayQueue)),
-        (SlowCause::Gateway, took(RequestPhase::Gateway).saturating_sub(retries)),
+        (SlowCause::Gateway, took(RequestPhase::Gateway)),
         (SlowCause::EngineQueue, wait.queue),
         (SlowCause::LongPrompt, wait.prefill),
         (SlowCause::Unresponsive, wait.unexplained),
@@ -208,6 +206,7 @@ mod tests {
             delay_output(record, 3_000);
             let again = record.attempts[0].clone();
             record.attempts.push(again);
+            record.attempts[0].ended = Some(at(2_999));
             record.timings.routed = Some(at(2_999));
             record.attempts[1].started = at(3_000);
             record.timings.sent = Some(at(3_000));
