@@ -68,6 +68,7 @@ impl Admin {
         let readiness = pool.readiness(now);
         let mut status = StatusSnapshot {
             in_flight: open_streams.open(),
+            oldest_request_age_seconds: oldest_request_age(open_streams.oldest(), now),
             ready: !draining && readiness.is_ready(),
             unready_reason: unready_reason(&readiness),
             panic_mode: readiness.is_panic,
@@ -112,6 +113,11 @@ impl Admin {
             critical_verdicts: verdicts.iter().filter(is_critical).count(),
         })
     }
+}
+
+/// The age of the oldest open request in seconds, or 0 if no request is open.
+fn oldest_request_age(oldest: Option<Instant>, now: Instant) -> f64 {
+    oldest.map_or(0.0, |started| now.saturating_duration_since(started).as_secs_f64())
 }
 
 /// Why no backend is available: a summary of the states of all backends. `None`: at least one

@@ -23,6 +23,8 @@ pub struct StatusSnapshot {
     pub state: GatewayState,
     /// Why the state is not `Ready`.
     pub state_reasons: Vec<String>,
+    /// Age of the request that has been in progress longest. 0: no request is in progress.
+    pub oldest_request_age_seconds: f64,
     /// Whether the gateway is ready: a backend can be used and no shutdown is in progress.
     pub ready: bool,
     /// Why no backend can receive requests: a summary of the states of all backends. `None`: at

@@ -33,6 +33,7 @@ fn max_series(models: usize, backends: usize, tiers: usize, slos: usize, errors:
         "slo" => slos,
         "error_type" => errors,
         "gen_ai_operation_name" => 4,
+        "http_response_status_code" => 22,
         // No keys are configured.
         "tenant" => 0,
         _ => label.seeds(&KnownLabelValues::default()).len(),

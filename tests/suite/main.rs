@@ -44,6 +44,7 @@ mod quality;
 mod readiness;
 mod recorded_streams;
 mod replay;
+mod request_metrics;
 mod request_parsing;
 mod response_parsing;
 mod response_shapes;

@@ -94,13 +94,13 @@ fn traffic_rules() -> Vec<RecordingRule> {
             "tokenweir:request_duration_seconds:p95_5m",
             "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
              (rate(gen_ai_server_request_duration_seconds_bucket{\
-             error_type=\"\",gen_ai_operation_name=~\"chat|text_completion\"}[5m])))",
+             outcome=\"ok\",gen_ai_operation_name=~\"chat|text_completion\"}[5m])))",
         ),
         (
             "tokenweir:good_requests:increase5m",
             "sum by (gen_ai_request_model) \
              (increase(gen_ai_server_request_duration_seconds_count{\
-             error_type=\"\",gen_ai_operation_name=~\"chat|text_completion\"}[5m]))",
+             outcome=\"ok\",gen_ai_operation_name=~\"chat|text_completion\"}[5m]))",
         ),
         (
             "tokenweir:output_tokens:rate5m",

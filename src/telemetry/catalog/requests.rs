@@ -7,7 +7,7 @@ use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::openai::{Api, FinishReason};
 use tokenweir_core::record::{
     Outcome, RequestRecord, SlowCause, TERMINATION_REASONS, TerminationInitiator, Tier,
-    UninspectedReason,
+    UninspectedReason, UsageSource,
 };
 
 /// Bucket bounds of the duration of a whole request, in seconds.
@@ -19,6 +19,27 @@ pub(super) const DURATION_BOUNDS: &[f64] = &[
 const OVERHEAD_BOUNDS: &[f64] = &[
     0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025,
     0.05, 0.1, 0.5,
+];
+/// Bucket bounds of the tokens of a request: the bounds of the OpenTelemetry conventions up to one
+/// million, and the powers of two between them from 64 on, where prompts and outputs usually are.
+const TOKEN_USAGE_BOUNDS: &[f64] = &[
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+    128.0,
+    256.0,
+    512.0,
+    1_024.0,
+    2_048.0,
+    4_096.0,
+    8_192.0,
+    16_384.0,
+    32_768.0,
+    65_536.0,
+    131_072.0,
+    262_144.0,
+    1_048_576.0,
 ];
 /// Bucket bounds of the wait in the admission queue, in seconds.
 const QUEUE_WAIT_BOUNDS: &[f64] =
@@ -44,9 +65,22 @@ const ERROR_TYPE: MetricLabel = MetricLabel::variable(
     "error_type",
     |_| vec![String::new()],
     || {
-        "empty on success and for a client that disconnected, else the failure, or `_OTHER`"
+        "empty on success, `cancelled` for a client that disconnected, else the failure, or `_OTHER`"
             .to_owned()
     },
+);
+/// The outcome of a request with a duration. Only `ok` has series from the start, because a
+/// histogram has many series for each value.
+const DURATION_OUTCOME: MetricLabel = MetricLabel::variable(
+    MetricLabel::OUTCOME.name,
+    |_| vec![Outcome::Ok.as_str().to_owned()],
+    || MetricLabel::OUTCOME.description(),
+);
+/// The HTTP status that the client received: [`RequestRecord::status_code`].
+const STATUS_CODE: MetricLabel = MetricLabel::variable(
+    "http_response_status_code",
+    |_| vec!["200".to_owned()],
+    || "an HTTP status that inference servers usually send, or `_OTHER`".to_owned(),
 );
 /// The operation of a request: [`Api::operation`], or `none` for a request that is not an inference
 /// request.
@@ -78,16 +112,67 @@ const OVERFLOWS: [(&str, IsUnknown); 5] = [
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "gen_ai_server_request_duration_seconds",
-        help: "Inference requests: request head read to the end of the exchange.",
+        help: "Inference requests: request head read to the end of the exchange. Successes have the outcome ok and an empty error_type.",
         kind: MetricKind::Histogram(DURATION_BOUNDS),
-        labels: &[MetricLabel::MODEL, MetricLabel::BACKEND, GEN_AI_OPERATION, ERROR_TYPE],
+        labels: &[
+            MetricLabel::MODEL,
+            MetricLabel::BACKEND,
+            GEN_AI_OPERATION,
+            DURATION_OUTCOME,
+            ERROR_TYPE,
+            MetricLabel::TIER,
+        ],
         read: MetricSource::Record(|record, emit| {
             if let (Some(backend), Some(api)) = (record.backend(), record.api) {
-                let error = record.error_type().unwrap_or("");
-                let labels = [record.model.as_str(), backend.as_str(), api.operation(), error];
+                let labels = [
+                    record.model.as_str(),
+                    backend.as_str(),
+                    api.operation(),
+                    record.outcome.as_str(),
+                    record.error_type_label(),
+                    record.tier.as_str(),
+                ];
                 emit(&labels, record.duration().as_secs_f64());
             }
         }),
+    },
+    MetricDescriptor {
+        name: "gen_ai_client_token_usage",
+        help: "Tokens per inference request, as the engine counted them at the end of its response.",
+        kind: MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
+        labels: &[
+            MetricLabel::MODEL,
+            GEN_AI_OPERATION,
+            MetricLabel::fixed("gen_ai_token_type", || vec!["input", "output"]),
+        ],
+        read: MetricSource::Record(|record, emit| {
+            let usage = &record.observed.usage;
+            if let (Some(api), UsageSource::Exact) = (record.api, record.observed.usage_source) {
+                for (kind, count) in [("input", usage.input), ("output", usage.output)] {
+                    if let Some(count) = count {
+                        emit(&[record.model.as_str(), api.operation(), kind], count as f64);
+                    }
+                }
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_http_responses_total",
+        help: "Responses to clients, by HTTP status. A client that disconnected before the response head is not counted.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::MODEL, STATUS_CODE],
+        read: MetricSource::Record(|record, emit| {
+            if let Some(code) = record.status_code() {
+                emit(&[record.model.as_str(), code], 1.0);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_oldest_request_age_seconds",
+        help: "Age of the request that has been in progress longest. 0: no request is in progress.",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|status, emit| emit(&[], status.oldest_request_age_seconds)),
     },
     MetricDescriptor {
         name: "tokenweir_requests_total",

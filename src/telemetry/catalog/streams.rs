@@ -101,10 +101,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         name: "tokenweir_client_write_stall_seconds",
         help: "Time during which the client did not read a response that had data to send. Not part of TTFT, inter-chunk or inter-token latency.",
         kind: MetricKind::Histogram(DURATION_BOUNDS),
-        labels: &[],
+        labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
             if record.timings.headers.is_some() {
-                emit(&[], record.observed.write_stall.as_secs_f64());
+                let stall = record.observed.write_stall.as_secs_f64();
+                emit(&[record.model.as_str()], stall);
             }
         }),
     },
@@ -161,19 +162,31 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_wasted_tokens_total",
-        help: "Output tokens of responses that the client did not receive completely.",
+        help: "Tokens computed in vain: of responses that the client did not receive completely, and prompts that a failover computed again. Tokens that an engine generates after the client left are unknown.",
         kind: MetricKind::Counter,
         labels: &[
             MetricLabel::MODEL,
-            MetricLabel::fixed("reason", || vec!["cancelled", "failed"]),
-            MetricLabel::fixed("source", || UsageSource::ALL.map(UsageSource::as_str).to_vec()),
+            MetricLabel::fixed("reason", || vec!["cancelled", "failed", "failover"]),
+            MetricLabel::fixed("type", || vec!["input", "output"]),
+            // With the source `missing` there is nothing to count.
+            MetricLabel::fixed("source", || {
+                let counted = UsageSource::ALL.into_iter().filter(|it| *it != UsageSource::Missing);
+                counted.map(UsageSource::as_str).collect()
+            }),
         ],
         read: MetricSource::Record(|record, emit| {
-            if let Some(tokens) = record.wasted_tokens() {
-                let is_cancelled = record.outcome == Outcome::Cancelled;
-                let reason = if is_cancelled { "cancelled" } else { "failed" };
-                let source = record.observed.usage_source.as_str();
-                emit(&[record.model.as_str(), reason, source], tokens as f64);
+            let wasted = record.wasted_tokens();
+            let is_cancelled = record.outcome == Outcome::Cancelled;
+            let reason = if is_cancelled { "cancelled" } else { "failed" };
+            let source = record.observed.usage_source.as_str();
+            for (reason, kind, tokens) in [
+                (reason, "output", wasted.output),
+                (reason, "input", wasted.input),
+                ("failover", "input", wasted.recomputed),
+            ] {
+                if tokens > 0 {
+                    emit(&[record.model.as_str(), reason, kind, source], tokens as f64);
+                }
             }
         }),
     },

@@ -15,7 +15,8 @@ pub(super) struct OtlpMetricName {
 }
 
 /// Prefixes of metric names: the Prometheus form and the OTLP form.
-const NAMESPACES: [(&str, &str); 4] = [
+const NAMESPACES: [(&str, &str); 5] = [
+    ("gen_ai_client_token_", "gen_ai.client.token."),
     ("gen_ai_server_request_", "gen_ai.server.request."),
     ("gen_ai_server_", "gen_ai.server."),
     ("tokenweir_", "tokenweir."),
@@ -23,13 +24,17 @@ const NAMESPACES: [(&str, &str); 4] = [
 ];
 /// Suffixes of Prometheus names, and the UCUM unit that each of them stands for.
 const UNIT_SUFFIXES: [(&str, &str); 3] = [("_seconds", "s"), ("_bytes", "By"), ("_ratio", "1")];
+/// The token histogram of the OpenTelemetry conventions, and its unit. Prometheus drops a unit in
+/// braces, so its name there has no suffix.
+const TOKEN_USAGE: (&str, &str) = ("gen_ai_client_token_usage", "{token}");
 
 /// The OTLP name and unit of the metric with this Prometheus name.
 pub(super) fn otlp_name(metric: &str, kind: MetricKind) -> OtlpMetricName {
     let base_name =
         metric.strip_suffix("_total").filter(|_| kind == MetricKind::Counter).unwrap_or(metric);
     let suffix = UNIT_SUFFIXES.iter().find(|(suffix, _)| base_name.ends_with(suffix));
-    let unit = suffix.map_or("", |(_, unit)| unit);
+    let braced_unit = if metric == TOKEN_USAGE.0 { TOKEN_USAGE.1 } else { "" };
+    let unit = suffix.map_or(braced_unit, |(_, unit)| unit);
     // Prometheus appends `_ratio` to gauges only.
     let should_keep_suffix = unit == "1" && kind != MetricKind::Gauge;
     let base_name = suffix
@@ -48,6 +53,8 @@ pub(super) fn attribute_name(label: &'static str) -> &'static str {
     match label {
         "gen_ai_request_model" => "gen_ai.request.model",
         "gen_ai_operation_name" => "gen_ai.operation.name",
+        "gen_ai_token_type" => "gen_ai.token.type",
+        "http_response_status_code" => "http.response.status_code",
         "error_type" => "error.type",
         other => other,
     }

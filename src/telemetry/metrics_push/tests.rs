@@ -90,6 +90,7 @@ fn names_follow_semantic_conventions() {
             "gen_ai.server.request.duration",
             "s",
         ),
+        ("gen_ai_client_token_usage", histogram, "gen_ai.client.token.usage", "{token}"),
         ("tokenweir_request_body_bytes_total", MetricKind::Counter, "tokenweir.request_body", "By"),
         ("tokenweir_backend_kv_usage_ratio", MetricKind::Gauge, "tokenweir.backend_kv_usage", "1"),
         ("process_cpu_seconds_total", MetricKind::Counter, "process.cpu", "s"),

@@ -53,7 +53,7 @@ impl Exchange {
         receiver: Arc<dyn RecordReceiver>,
         registry: &Arc<ExchangeRegistry>,
     ) -> Self {
-        let in_flight = registry.enter();
+        let in_flight = registry.enter(record.timings.accepted);
         let rules = in_flight.settings().streams;
         Self {
             inner: Box::new(ExchangeState {

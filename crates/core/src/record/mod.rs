@@ -18,7 +18,7 @@ mod analysis;
 #[cfg(any(test, feature = "testing"))]
 pub mod fixtures;
 
-pub use analysis::{PhaseDuration, RequestPhase, RequestPhases};
+pub use analysis::{PhaseDuration, RequestPhase, RequestPhases, WastedTokens};
 pub use labels::{BackendId, ModelLabel};
 pub use request::{
     CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestOptions, Tier,

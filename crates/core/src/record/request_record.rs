@@ -270,13 +270,6 @@ impl RequestRecord {
         [usage.input, output, usage.cached, usage.reasoning]
     }
 
-    /// Output tokens that the engine generated for a request that did not succeed. `None`: the
-    /// request succeeded, or it had no output tokens.
-    pub fn wasted_tokens(&self) -> Option<u64> {
-        let is_wasted = self.outcome != Outcome::Ok;
-        self.output_tokens().filter(|tokens| is_wasted && *tokens > 0)
-    }
-
     /// Output tokens ÷ the client's token limit. `None`: the exact count or the limit is missing,
     /// or the response has several choices, because each choice may use the limit.
     pub fn max_tokens_utilization(&self) -> Option<f64> {
@@ -318,24 +311,6 @@ impl RequestRecord {
         self.attempts.last().map(|attempt| &attempt.backend)
     }
 
-    /// The OpenTelemetry attribute `error.type`, of low cardinality. `None` for a success and for a
-    /// client that disconnected.
-    pub fn error_type(&self) -> Option<&str> {
-        match self.outcome {
-            Outcome::Ok | Outcome::Cancelled => None,
-            _ if self.refusal.is_some() => self.refusal,
-            Outcome::ClientError | Outcome::UpstreamError => {
-                Some(self.status.and_then(status_text).unwrap_or("_OTHER"))
-            }
-            Outcome::StreamError => Some("stream_error"),
-            Outcome::Truncated => Some("incomplete_stream"),
-            Outcome::Aborted => Some("aborted"),
-            Outcome::Timeout => Some("timeout"),
-            Outcome::Shutdown => Some("shutdown"),
-            Outcome::Rejected => Some("rejected"),
-        }
-    }
-
     /// The termination reason, from [`TERMINATION_REASONS`](super::TERMINATION_REASONS): the
     /// outcome, and how the response ended where that adds information.
     pub fn ending(&self) -> &'static str {
@@ -371,29 +346,4 @@ impl RequestRecord {
     fn elapsed_since_accepted(&self, instant: Option<Instant>) -> Option<Duration> {
         Some(instant?.saturating_duration_since(self.timings.accepted))
     }
-}
-
-/// Text of the status codes that inference servers usually send, without allocation. `None`: any
-/// other code.
-fn status_text(status: u16) -> Option<&'static str> {
-    Some(match status {
-        400 => "400",
-        401 => "401",
-        403 => "403",
-        404 => "404",
-        405 => "405",
-        408 => "408",
-        409 => "409",
-        413 => "413",
-        415 => "415",
-        422 => "422",
-        429 => "429",
-        431 => "431",
-        500 => "500",
-        501 => "501",
-        502 => "502",
-        503 => "503",
-        504 => "504",
-        _ => return None,
-    })
 }

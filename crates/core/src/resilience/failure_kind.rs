@@ -150,6 +150,14 @@ impl FailureKind {
         }
     }
 
+    /// Whether the engine may have computed the prompt before the attempt failed.
+    pub const fn may_have_used_engine(self) -> bool {
+        !matches!(
+            self,
+            Self::Unreachable | Self::GatewayExhausted | Self::Busy | Self::UnknownModel
+        )
+    }
+
     /// Whether the request may have crashed the engine.
     pub const fn is_crash(self) -> bool {
         matches!(self, Self::Died | Self::EngineDead)

@@ -9,6 +9,7 @@ pub(super) fn alerts() -> Vec<Alert> {
     vec![
         gateway_down(),
         overhead(),
+        request_open_long(),
         dropped_spans(),
         reload_failed(),
         certificate_ends(),
@@ -57,6 +58,28 @@ fn overhead() -> Alert {
         confirm: "Dashboard, row Gateway: CPU and memory. Are the CPU limits lower than the usage?",
         action: "Give it more CPU, because a throttled gateway delays every request. Or run a \
                  second gateway.",
+        silences: Vec::new(),
+    }
+}
+
+fn request_open_long() -> Alert {
+    Alert {
+        name: "TokenweirRequestOpenLong",
+        when: "a request has been in progress for more than 30 minutes",
+        area: AREA,
+        severity: AlertSeverity::Ticket,
+        expr: "max by (instance) (tokenweir_oldest_request_age_seconds) > 1800".into(),
+        holds_for: "5m",
+        stays_for: None,
+        summary: "A request of {{ $labels.instance }} does not end",
+        description: "The oldest request of {{ $labels.instance }} has been in progress for \
+                      {{ $value | humanizeDuration }}.",
+        meaning: "A stream without end: a model that does not stop, a backend that hangs, or a \
+                  client that does not read. Each holds a connection and a place in the batch.",
+        confirm: "`tokenweir top` or the admin page: the oldest streams, with backend and phase.",
+        action: "A model that does not stop: set `max_tokens` in its clients. A hung backend: see \
+                 TokenweirEngineStuck. A client that does not read: set `write_timeout`. Are \
+                 responses of half an hour usual? Then raise the limit of this alert.",
         silences: Vec::new(),
     }
 }

@@ -10,14 +10,16 @@ const GENERATION_MATCHER: &str = "gen_ai_operation_name=~\"chat|text_completion\
 /// matchers, or an empty text.
 pub(super) fn filtered_metric(metrics: &MetricCatalogue, name: &str, matchers: &str) -> String {
     let has_label = |label| metrics.has_label(name, label);
-    // The metrics of engines get the label `backend` from the scrape configuration.
-    let has_backend = has_label("backend") || name.starts_with("vllm:");
+    let is_duration = has_label("gen_ai_operation_name") && has_label("outcome");
     let filters = [
         has_label("gen_ai_request_model").then_some("gen_ai_request_model=~\"$model\""),
         has_backend.then_some("backend=~\"$backend\""),
         // Without this matcher, requests for embeddings and to /tokenize would distort the
         // durations of requests that generate text.
         has_label("gen_ai_operation_name").then_some(GENERATION_MATCHER),
+        // The duration of a request that failed, or whose client disconnected, says nothing about
+        // the time of complete responses.
+        is_duration.then_some("outcome=\"ok\""),
         (!matchers.is_empty()).then_some(matchers),
     ];
     let filters: Vec<&str> = filters.into_iter().flatten().collect();

@@ -69,7 +69,12 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
 /// Empty: the metric has no unit.
 fn metric_unit(row: &MetricDescription) -> &'static str {
     let name = row.name.strip_suffix("_total").unwrap_or(row.name);
-    let units = [("_seconds", "seconds"), ("_bytes", "bytes"), ("_tokens", "tokens")];
+    let units = [
+        ("_seconds", "seconds"),
+        ("_bytes", "bytes"),
+        ("_tokens", "tokens"),
+        ("_token_usage", "tokens"),
+    ];
     let unit = units.iter().find(|(suffix, _)| name.ends_with(suffix));
     match unit {
         Some((_, unit)) => unit,

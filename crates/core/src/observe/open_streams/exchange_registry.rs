@@ -5,6 +5,7 @@
 //! pays one atomic store per frame.
 
 use super::backend_monitor::BackendMonitor;
+use super::open_requests::OpenRequests;
 use super::open_table::{OpenTable, TableEntry};
 use super::stream_activity::StreamActivity;
 use super::stream_policy::{StreamPolicy, StreamRules};
@@ -56,6 +57,7 @@ pub struct ExchangeRegistry {
     settings: ArcSwap<ObservationSettings>,
     epoch: Instant,
     open: AtomicUsize,
+    open_requests: OpenRequests,
     /// The gateway aborts what is still open.
     is_shutting_down: AtomicBool,
     streams: Arc<OpenTable<StreamActivity>>,
@@ -70,7 +72,12 @@ pub struct StreamEntry {
 
 /// Counts an exchange as open until it is dropped. Holds the settings at its start.
 #[derive(Debug)]
-pub struct InFlightGuard(Arc<ExchangeRegistry>, Arc<ObservationSettings>);
+pub struct InFlightGuard {
+    registry: Arc<ExchangeRegistry>,
+    settings: Arc<ObservationSettings>,
+    /// The slot of the request in the registry.
+    slot: usize,
+}
 
 impl Default for StallLimits {
     /// Ten times the p99 of the gaps, but at least one second. No stream is aborted.
@@ -98,6 +105,7 @@ impl ExchangeRegistry {
             settings: ArcSwap::from_pointee(settings),
             epoch,
             open: AtomicUsize::new(0),
+            open_requests: OpenRequests::default(),
             is_shutting_down: AtomicBool::new(false),
             streams: Arc::default(),
         })
@@ -114,10 +122,16 @@ impl ExchangeRegistry {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Registers an exchange.
-    pub fn enter(self: &Arc<Self>) -> InFlightGuard {
+    /// The start of the exchange that has been open longest. `None`: no exchange is open.
+    pub fn oldest(&self) -> Option<Instant> {
+        self.open_requests.oldest()
+    }
+
+    /// Registers an exchange whose request head was read at `accepted`.
+    pub fn enter(self: &Arc<Self>, accepted: Instant) -> InFlightGuard {
         self.open.fetch_add(1, Ordering::Relaxed);
-        InFlightGuard(self.clone(), self.settings.load_full())
+        let slot = self.open_requests.add(accepted);
+        InFlightGuard { registry: self.clone(), settings: self.settings.load_full(), slot }
     }
 
     /// From now on, a dropped exchange counts as aborted by the gateway, not by its client.
@@ -203,23 +217,24 @@ impl InFlightGuard {
         terms: StreamPolicy,
         now: Instant,
     ) -> StreamEntry {
-        self.0.add_stream(backend, subject, terms, now)
+        self.registry.add_stream(backend, subject, terms, now)
     }
 
     /// Whether the gateway is aborting open exchanges.
     pub fn is_cutting(&self) -> bool {
-        self.0.is_cutting()
+        self.registry.is_cutting()
     }
 
     /// The settings at the start of the exchange.
     pub fn settings(&self) -> &ObservationSettings {
-        &self.1
+        &self.settings
     }
 }
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.registry.open_requests.remove(self.slot);
+        self.registry.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -3,6 +3,7 @@
 mod abort_registry;
 mod backend_monitor;
 mod exchange_registry;
+mod open_requests;
 mod open_table;
 mod stream_activity;
 mod stream_policy;

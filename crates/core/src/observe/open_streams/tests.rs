@@ -94,7 +94,7 @@ fn fixture(usual_gap: Option<f64>, abort_after: Option<Duration>) -> StreamFixtu
         epoch,
     );
     let backend = Arc::new(RecordingBackend { usual_gap, ..RecordingBackend::default() });
-    let in_flight = registry.enter();
+    let in_flight = registry.enter(epoch);
     StreamFixture { epoch, registry, backend, in_flight }
 }
 
@@ -203,8 +203,9 @@ fn a_dropped_stream_is_no_longer_stalled() {
 fn an_exchange_is_open_as_long_as_its_guard() {
     let fixture = fixture(None, None);
     assert_eq!(fixture.registry.open(), 1);
-    let more = [fixture.registry.enter(), fixture.registry.enter()];
+    let more = [10, 20].map(|millis| fixture.registry.enter(fixture.at(millis)));
     assert_eq!(fixture.registry.open(), 3);
+    assert_eq!(fixture.registry.oldest(), Some(fixture.at(0)));
     drop(more);
     assert_eq!(fixture.registry.open(), 1);
     fixture.registry.begin_shutdown();

@@ -7,4 +7,8 @@ mod first_output_wait;
 
 mod slowness;
 
+mod labels;
+mod waste;
+
 pub use phases::{PhaseDuration, RequestPhase, RequestPhases};
+pub use waste::WastedTokens;

@@ -59,7 +59,8 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
             Panel::lines(
                 "Wasted tokens",
                 "short",
-                "Output tokens per second of responses that no client received completely.",
+                "Tokens per second that engines computed in vain: of responses that no client \
+                 received completely, and prompts that a failover computed again.",
             )
             .with_query(
                 rate_by(metrics, "reason", "tokenweir_wasted_tokens_total", ""),

@@ -1,0 +1,167 @@
+//! Metrics of requests: successes apart from clients that left, HTTP status, tokens per request,
+//! tokens computed in vain, slow readers and the age of the oldest request.
+
+use crate::metrics::{samples, value};
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, json, stream_of,
+};
+use crate::support::test_gateway::{Running, Setup, advance_time, post, start, start_with};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokenweir_core::record::{Outcome, TierResolver};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const CHAT: &str = "/v1/chat/completions";
+const BODY: &str = r#"{"model":"tiny","stream":true}"#;
+const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
+
+/// The sum of the samples of a metric whose series contain all `labels`.
+async fn total(gateway: &Running, metric: &str, labels: &[&str]) -> f64 {
+    let page = gateway.admin("/metrics").await;
+    let is_it = |(series, _): &&(String, f64)| {
+        series.starts_with(&format!("{metric}{{")) && labels.iter().all(|it| series.contains(it))
+    };
+    samples(&page).iter().filter(is_it).map(|(_, value)| value).sum()
+}
+
+/// Sends a request and leaves after the first output.
+async fn leave_after_first_output(gateway: &Running) {
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, BODY).as_bytes()).await.unwrap();
+    let (mut answer, mut buffer) = (Vec::new(), [0; 1_024]);
+    while !String::from_utf8_lossy(&answer).contains("Hi") {
+        let count = client.read(&mut buffer).await.unwrap();
+        answer.extend_from_slice(&buffer[..count]);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_left_is_not_in_the_durations_of_successes() {
+    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
+    let count = AtomicUsize::new(0);
+    let fake = ScriptedBackend::start(move |_| match count.fetch_add(1, Ordering::SeqCst) {
+        0 => vec![Step::Send(begun.clone()), Step::AwaitClose],
+        _ => vec![Step::Send(stream_of(&GOOD))],
+    })
+    .await;
+    let tiers = TierResolver {
+        header: Some("x-tier".parse().unwrap()),
+        names: vec!["gold".into()],
+        keys: Vec::new(),
+    };
+    let gateway = start_with(&[fake.addr], Setup { tiers, ..Setup::default() }).await;
+    leave_after_first_output(&gateway).await;
+    assert_eq!(gateway.record().await.outcome, Outcome::Cancelled);
+    let gold = post(CHAT, BODY).replace("\r\nhost", "\r\nx-tier: gold\r\nhost");
+    gateway.raw(gold).await;
+    gateway.record().await;
+    let duration = "gen_ai_server_request_duration_seconds_count";
+    for (labels, expected) in [
+        (&["error_type=\"\"", "outcome=\"ok\"", "tier=\"gold\""][..], 1.0),
+        (&["error_type=\"cancelled\"", "outcome=\"cancelled\"", "tier=\"\""], 1.0),
+        (&["error_type=\"\""], 1.0),
+        (&[], 2.0),
+    ] {
+        let count = total(&gateway, duration, labels).await;
+        assert!((count - expected).abs() < 1e-9, "{labels:?}: {count}");
+    }
+}
+
+#[tokio::test]
+async fn responses_are_counted_by_http_status() {
+    let answers = ["200 OK", "404 Not Found", "599 Odd", "200 OK"];
+    let count = AtomicUsize::new(0);
+    let fake = ScriptedBackend::start(move |_| {
+        vec![Step::Send(json(answers[count.fetch_add(1, Ordering::SeqCst) % 4], "{}"))]
+    })
+    .await;
+    let gateway = start(&[fake.addr]).await;
+    for _ in 0..4 {
+        gateway.post("/v1/embeddings", r#"{"model":"tiny"}"#).await;
+        gateway.record().await;
+    }
+    gateway.post(CHAT, "no JSON").await;
+    gateway.record().await;
+    for (code, expected) in [("200", 2.0), ("404", 1.0), ("400", 1.0), ("_OTHER", 1.0)] {
+        let label = format!("http_response_status_code=\"{code}\"");
+        let responses = total(&gateway, "tokenweir_http_responses_total", &[&label]).await;
+        assert!((responses - expected).abs() < 1e-9, "{code}: {responses}");
+    }
+}
+
+#[tokio::test]
+async fn tokens_of_a_request_are_a_histogram_by_direction() {
+    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
+    let gateway = start(&[fake.addr]).await;
+    gateway.post(CHAT, BODY).await;
+    gateway.record().await;
+    for (direction, tokens, bound) in [("input", 9.0, "16.0"), ("output", 3.0, "4.0")] {
+        let label = format!("gen_ai_token_type=\"{direction}\"");
+        let labels = [label.as_str(), "gen_ai_operation_name=\"chat\""];
+        let sum = total(&gateway, "gen_ai_client_token_usage_sum", &labels).await;
+        assert!((sum - tokens).abs() < 1e-9, "{direction}: {sum}");
+        let bucket = format!("le=\"{bound}\"");
+        let labels = [&label, "gen_ai_operation_name=\"chat\"", &bucket];
+        let below = total(&gateway, "gen_ai_client_token_usage_bucket", &labels).await;
+        assert!((below - 1.0).abs() < 1e-9, "{direction}");
+    }
+}
+
+#[tokio::test]
+async fn the_prompt_of_a_failover_and_the_output_of_a_client_that_left_are_wasted() {
+    let count = AtomicUsize::new(0);
+    let script = std::sync::Arc::new(move || match count.fetch_add(1, Ordering::SeqCst) {
+        0 => vec![Step::Send([event_stream_head(), chunk(ROLE)].concat()), Step::Close],
+        _ => vec![Step::Send(stream_of(&GOOD))],
+    });
+    let again = script.clone();
+    let fakes = [
+        ScriptedBackend::start(move |_| script()).await,
+        ScriptedBackend::start(move |_| again()).await,
+    ];
+    let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
+    gateway.post(CHAT, BODY).await;
+    assert_eq!(gateway.record().await.attempts.len(), 2);
+    let wasted = "tokenweir_wasted_tokens_total";
+    let recomputed = total(&gateway, wasted, &["reason=\"failover\"", "type=\"input\""]).await;
+    assert!((recomputed - 9.0).abs() < 1e-9, "{recomputed}");
+
+    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
+    let fake =
+        ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
+    let gateway = start(&[fake.addr]).await;
+    leave_after_first_output(&gateway).await;
+    gateway.record().await;
+    let output = total(&gateway, wasted, &["reason=\"cancelled\"", "type=\"output\""]).await;
+    assert!((output - 1.0).abs() < 1e-9, "{output}");
+}
+
+#[tokio::test]
+async fn the_oldest_open_request_has_an_age_and_a_slow_reader_a_model() {
+    let begun = [event_stream_head(), chunk(ROLE)].concat();
+    let rest = stream_of(&GOOD);
+    let fake = ScriptedBackend::start(move |_| {
+        let rest = rest[event_stream_head().len()..].to_vec();
+        vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest)]
+    })
+    .await;
+    let gateway = start(&[fake.addr]).await;
+    let age = "tokenweir_oldest_request_age_seconds";
+    assert!(value(&gateway.admin("/metrics").await, age).abs() < 1e-9);
+    let look = async {
+        while fake.seen().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        advance_time(Duration::from_secs(2)).await;
+        let page = gateway.admin("/metrics").await;
+        fake.go();
+        value(&page, age)
+    };
+    let (_, seconds) = tokio::join!(gateway.post(CHAT, BODY), look);
+    assert!((2.0..60.0).contains(&seconds), "{seconds}");
+    gateway.record().await;
+    let page = gateway.admin("/metrics").await;
+    assert!(value(&page, age).abs() < 1e-9, "no request is open");
+    let stalls = "tokenweir_client_write_stall_seconds_count";
+    assert!((total(&gateway, stalls, &["gen_ai_request_model=\"tiny\""]).await - 1.0).abs() < 1e-9);
+}
