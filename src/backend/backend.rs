@@ -9,7 +9,7 @@ use super::state::{Availability, BackendState, Health};
 use http::HeaderValue;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::address::BackendAddress;
+use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::clock;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::record::BackendId;
@@ -61,6 +61,12 @@ impl Backend {
         self
     }
 
+    /// Sets the URL of the metrics page. `None`: the page is at a known path of the backend.
+    pub fn with_metrics_url(mut self, metrics_url: Option<MetricsUrl>) -> Self {
+        self.identity.metrics_url = metrics_url;
+        self
+    }
+
     /// Sets the weight: the share of the requests relative to other backends. 0: the backend gets
     /// no new requests.
     pub fn with_weight(self, weight: u32) -> Self {
@@ -93,6 +99,14 @@ impl Backend {
             let drain = Drain::begin(DrainInitiator::Configuration, None, None);
             self.health.update_drain(|_| Some(Arc::new(drain)));
         }
+        self
+    }
+
+    /// Sets the number of GPUs, and the price of one GPU for one hour. `None`: not configured.
+    pub fn with_gpus(self, gpus: Option<u32>, gpu_hour_price: Option<f64>) -> Self {
+        let gpus = gpus.map(f64::from);
+        let price = gpus.zip(gpu_hour_price).map(|(gpus, price)| gpus * price);
+        self.identity.set_gpu_cost([gpus, price]);
         self
     }
 

@@ -2,7 +2,7 @@
 
 use http::HeaderValue;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use tokenweir_core::address::BackendAddress;
+use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::record::BackendId;
 use tokenweir_core::routing::mix;
 
@@ -17,9 +17,13 @@ pub struct BackendIdentity {
     /// The `Authorization` header that the gateway sends to the backend instead of the client's.
     /// `None`: the gateway forwards the client's header.
     pub authorization: Option<HeaderValue>,
+    /// The URL of the metrics page, if it is not at a known path of `address`.
+    pub metrics_url: Option<MetricsUrl>,
     /// Share of streams, from 0 to 1, for which the gateway requests usage in every event, as bits
     /// of an `f64`.
     continuous_usage_share: AtomicU64,
+    /// Number of GPUs and price of all of them for one hour, as bits of `f64`. NaN: not configured.
+    gpu_cost: [AtomicU64; 2],
     /// Whether the gateway may request usage that the client did not request.
     may_inject_usage: AtomicBool,
     /// Whether the configuration drains the backend. An operator can end this drain.
@@ -42,7 +46,9 @@ impl BackendIdentity {
             id,
             address,
             authorization,
+            metrics_url: None,
             continuous_usage_share: AtomicU64::new(0.0_f64.to_bits()),
+            gpu_cost: [const { AtomicU64::new(f64::NAN.to_bits()) }; 2],
             may_inject_usage: AtomicBool::new(true),
             has_configured_drain: AtomicBool::new(false),
             weight: AtomicU32::new(1),
@@ -50,11 +56,12 @@ impl BackendIdentity {
         }
     }
 
-    /// Whether both identities have the same name, address and `Authorization` header. The settings
+    /// Whether both identities have the same name, addresses and `Authorization` header. The settings
     /// may differ.
     pub(super) fn is_same_endpoint(&self, other: &Self) -> bool {
         self.id == other.id
             && self.address == other.address
+            && self.metrics_url == other.metrics_url
             && self.authorization == other.authorization
     }
 
@@ -63,6 +70,20 @@ impl BackendIdentity {
         self.set_weight(other.weight());
         self.set_usage_injection(other.may_inject_usage());
         self.set_continuous_usage_share(other.continuous_usage_share());
+        self.set_gpu_cost(other.gpu_cost());
+    }
+
+    /// The number of GPUs of the backend, and the price of all of them for one hour. `None`: not
+    /// configured.
+    pub fn gpu_cost(&self) -> [Option<f64>; 2] {
+        let read = |bits: &AtomicU64| f64::from_bits(bits.load(Ordering::Relaxed));
+        self.gpu_cost.each_ref().map(|bits| Some(read(bits)).filter(|value| !value.is_nan()))
+    }
+
+    pub(super) fn set_gpu_cost(&self, cost: [Option<f64>; 2]) {
+        for (bits, value) in self.gpu_cost.iter().zip(cost) {
+            bits.store(value.unwrap_or(f64::NAN).to_bits(), Ordering::Relaxed);
+        }
     }
 
     /// The configured weight: the share of the requests relative to other backends.
@@ -123,6 +144,10 @@ mod tests {
             identity("b", "http://a:1", None),
             identity("a", "http://a:2", None),
             identity("a", "http://a:1", Some("Bearer x")),
+            BackendIdentity {
+                metrics_url: MetricsUrl::parse("http://a:9").ok(),
+                ..identity("a", "http://a:1", None)
+            },
         ] {
             assert!(!backend.is_same_endpoint(&other));
         }
@@ -135,8 +160,10 @@ mod tests {
         other.set_weight(7);
         other.set_usage_injection(false);
         other.set_continuous_usage_share(0.5);
+        other.set_gpu_cost([Some(8.0), None]);
         backend.adopt_settings(&other);
         assert_eq!((backend.weight(), backend.may_inject_usage()), (7, false));
         assert_eq!(backend.continuous_usage_share().to_bits(), 0.5_f64.to_bits());
+        assert_eq!(backend.gpu_cost(), [Some(8.0), None]);
     }
 }

@@ -24,6 +24,8 @@ pub struct BackendLoad {
     pub(super) stream_profile: StreamProfile,
     /// Number of stalls since the backend joined the gateway.
     stall_count: AtomicU64,
+    /// Number of restarts of the server process since the backend joined the gateway.
+    restart_count: AtomicU64,
 }
 
 /// Default age at which the reported load has half of its weight in predictions.
@@ -39,6 +41,7 @@ impl BackendLoad {
             recent_gaps: RollingGapHistogram::default(),
             stream_profile: StreamProfile::default(),
             stall_count: AtomicU64::new(0),
+            restart_count: AtomicU64::new(0),
         }
     }
 
@@ -57,6 +60,11 @@ impl BackendLoad {
         self.stall_count.load(Ordering::Relaxed)
     }
 
+    /// Number of restarts of the server process since the backend joined the gateway.
+    pub fn restart_count(&self) -> u64 {
+        self.restart_count.load(Ordering::Relaxed)
+    }
+
     /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: there are too few
     /// gaps.
     pub fn gap_p99(&self) -> Option<f64> {
@@ -71,8 +79,9 @@ impl BackendLoad {
         self.estimator.on_stall_change(is_stalled, now);
     }
 
-    /// Forgets the learned values that a restart of the server process makes invalid.
+    /// Counts a restart of the server process, and forgets the learned values that it makes invalid.
     pub(super) fn on_restart(&self) {
+        self.restart_count.fetch_add(1, Ordering::Relaxed);
         self.estimator.on_restart();
         self.stream_profile.on_restart();
     }

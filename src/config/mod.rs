@@ -43,9 +43,9 @@ pub use sections::kubernetes::{KubernetesConfig, PodPort};
 pub use sections::limits::LimitsConfig;
 pub use sections::secret::{Secret, SecretError, SecretValue, UnreadableSecret};
 pub use sections::settings::{
-    AdmissionConfig, DrainConfig, LogConfig, LogFormat, LogLevel, MetricsConfig, OtlpMetricsConfig,
-    RefusalDetectionConfig, ReloadConfig, RoutingConfig, TierKey, TiersConfig, TraceCaptureConfig,
-    UsageMode,
+    AdmissionConfig, CostConfig, DrainConfig, LogConfig, LogFormat, LogLevel, MetricsConfig,
+    OtlpMetricsConfig, RefusalDetectionConfig, ReloadConfig, RoutingConfig, TierKey, TiersConfig,
+    TraceCaptureConfig, UsageMode,
 };
 pub use text::error::{ConfigError, ConfigLocation, Position};
 pub use text::source::ConfigSource;

@@ -59,6 +59,7 @@ fn merge_reloadable(old: &Config, new: &Config) -> Config {
         slow: new.slow,
         refusal_detection: new.refusal_detection.clone(),
         tiers: new.tiers.clone(),
+        cost: new.cost,
         drain: new.drain,
         reload: new.reload,
         // The decision log is allocated at the start.

@@ -5,9 +5,9 @@ use super::sections::backends::BackendConfig;
 use super::sections::discovery::DiscoveryConfig;
 use super::sections::limits::LimitsConfig;
 use super::sections::settings::{
-    AdmissionConfig, DEFAULT_CONTINUOUS_USAGE_RATIO, DrainConfig, LogConfig, MetricsConfig,
-    RefusalDetectionConfig, ReloadConfig, RoutingConfig, TiersConfig, TraceCaptureConfig,
-    UsageMode,
+    AdmissionConfig, CostConfig, DEFAULT_CONTINUOUS_USAGE_RATIO, DrainConfig, LogConfig,
+    MetricsConfig, RefusalDetectionConfig, ReloadConfig, RoutingConfig, TiersConfig,
+    TraceCaptureConfig, UsageMode,
 };
 use crate::backend::health_checker;
 use crate::backend::routes::ModelConfig;
@@ -85,6 +85,8 @@ pub struct Config {
     pub slos: Vec<Objective>,
     /// Metrics and their export.
     pub metrics: MetricsConfig,
+    /// Cost of the GPUs, for metrics.
+    pub cost: CostConfig,
     /// The drain at shutdown.
     pub drain: DrainConfig,
     /// Reloads of the configuration without SIGHUP.
@@ -127,6 +129,7 @@ impl Default for Config {
             tiers: TiersConfig::default(),
             slos: Vec::new(),
             metrics: MetricsConfig::default(),
+            cost: CostConfig::default(),
             drain: DrainConfig::default(),
             reload: ReloadConfig::default(),
             log: LogConfig::default(),

@@ -3,6 +3,7 @@
 
 use super::status::StatusSnapshot;
 use std::time::Duration;
+use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::engine_metrics::ScrapeError;
 use tokenweir_core::histogram::HistogramSnapshot;
 use tokenweir_core::metric_kind::MetricKind;
@@ -27,6 +28,10 @@ pub struct MetricDescriptor {
 /// [`MetricDescriptor::labels`], and the value.
 pub type MetricEmitter<'a> = &'a mut dyn FnMut(&[&str], f64);
 
+/// A callback for one value of an engine. Its arguments are the label values after the backend, and
+/// the value. `None`: the engine does not report the value.
+pub type EngineEmitter<'a> = &'a mut dyn FnMut(&[&str], Option<f64>);
+
 /// The event or state from which the values of a metric are read, and the function that reads them.
 #[derive(Clone, Copy)]
 pub enum MetricSource {
@@ -44,6 +49,9 @@ pub enum MetricSource {
     RecordHistogram(fn(&RequestRecord) -> Option<HistogramSnapshot<'_>>),
     /// Values are read from the result of each scrape of a backend's metrics page.
     Scrape(fn(&ScrapeResult<'_>, MetricEmitter<'_>)),
+    /// Values are read from the last successful scrape of each backend when the metrics page is
+    /// read. The first label is the backend. A value that the engine does not report is omitted.
+    Engine(fn(&EngineLoad, EngineEmitter<'_>)),
     /// Values are read from the state of the gateway when the metrics page is read.
     Status(fn(&StatusSnapshot, MetricEmitter<'_>)),
 }

@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokenweir_api::{DrainSummary, GatewayState};
+use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::model::ServedModel;
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_net::supervise::PanicCounts;
@@ -163,6 +164,15 @@ pub struct BackendStatusSnapshot {
     pub stalled: u32,
     /// Number of stalls of the backend's streams since the start of the gateway.
     pub stalls: u64,
+    /// Number of GPUs of the backend, and the price of all of them for one hour. `None`: not
+    /// configured.
+    #[serde(skip)]
+    pub gpu_cost: [Option<f64>; 2],
+    /// Number of restarts of the backend's process that the gateway detected.
+    pub restarts: u64,
+    /// Values of the last successful scrape. `None`: no scrape has succeeded.
+    #[serde(skip)]
+    pub engine: Option<EngineLoad>,
     /// KV usage from the last successful scrape, 0 to 1. `None`: not reported.
     pub kv_usage: Option<f64>,
     /// Number of requests that wait in the engine, from the last successful scrape. `None`: not
@@ -249,6 +259,16 @@ pub struct RequestLogCounts {
     pub access: access_log::AccessLogCounts,
     /// Number of payload log records by result.
     pub content: payload_log::PayloadLogCounts,
+}
+
+// === impl StatusSnapshot ===
+
+impl StatusSnapshot {
+    /// The backends that are configured or discovered now, without removed backends that still
+    /// serve requests.
+    pub(super) fn registered_backends(&self) -> impl Iterator<Item = &BackendStatusSnapshot> {
+        self.backends.iter().filter(|backend| backend.health != LEAVING_STATE)
+    }
 }
 
 // === impl ConnectionStatusSnapshot, ConfigReloadStatus, SpanCounts ===

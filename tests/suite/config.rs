@@ -326,9 +326,12 @@ fn every_key_of_the_reference_file_has_a_comment() {
         let is_of_backend = [
             "- url",
             "name",
+            "metrics_url",
             "api_key",
             "usage: null",
             "continuous_usage: null",
+            "gpus: null",
+            "gpu_hour_price: null",
             "tls: null",
             "weight",
         ]

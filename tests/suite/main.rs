@@ -20,6 +20,7 @@ mod continuous_usage;
 mod diagnose;
 mod doctor;
 mod documentation;
+mod engine_metrics;
 mod engine_progress;
 mod exemplars;
 mod failover;

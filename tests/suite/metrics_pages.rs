@@ -16,6 +16,15 @@ fn numbers(load: &EngineLoad) -> BTreeMap<&'static str, f64> {
         ("kv_usage_least", load.min_kv_usage),
         ("waiting", load.waiting),
         ("waiting_capacity", load.waiting_capacity),
+        ("waiting_deferred", load.waiting_deferred),
+        ("swapped", load.swapped),
+        ("cpu_cache_usage", load.cpu_cache_usage),
+        ("cached_on_device", load.cached_by_source[0]),
+        ("admission_rejections", load.admission_rejections),
+        ("corrupted", load.corrupted),
+        ("drafts", load.drafts),
+        ("draft_tokens", load.draft_tokens),
+        ("accepted_tokens", load.accepted_tokens),
         ("running", load.running),
         ("engines", load.engines),
         ("preemptions", load.preemptions),
@@ -130,6 +139,11 @@ fn simple_load(page: &str) -> BTreeMap<&'static str, f64> {
         ("preemptions", "num_preemptions_total"),
         ("prefix_queries", "prefix_cache_queries_total"),
         ("prefix_hits", "prefix_cache_hits_total"),
+        ("admission_rejections", "admission_rejections_total"),
+        ("corrupted", "corrupted_requests_total"),
+        ("drafts", "spec_decode_num_drafts_total"),
+        ("draft_tokens", "spec_decode_num_draft_tokens_total"),
+        ("accepted_tokens", "spec_decode_num_accepted_tokens_total"),
         ("prompt_tokens", "prompt_tokens_total"),
         ("generation_tokens", "generation_tokens_total"),
         ("queue_seconds", "request_queue_time_seconds_sum"),
@@ -143,6 +157,9 @@ fn simple_load(page: &str) -> BTreeMap<&'static str, f64> {
     put("kv_usage", values_of("kv_cache_usage_perc", "", ""), most);
     put("kv_usage_least", values_of("kv_cache_usage_perc", "", ""), least);
     put("waiting_capacity", values_of("num_requests_waiting_by_reason", "reason", "capacity"), sum);
+    put("waiting_deferred", values_of("num_requests_waiting_by_reason", "reason", "deferred"), sum);
+    let on_device = values_of("prompt_tokens_cached_by_source_total", "source", "device");
+    put("cached_on_device", on_device, sum);
     put("awake", values_of("engine_sleep_state", "sleep_state", "awake"), least);
     put("block_size", label("block_size"), most);
     put("blocks", label("num_gpu_blocks"), sum);

@@ -36,6 +36,15 @@ pub struct BackendAddress {
     port: u16,
 }
 
+/// The URL of the metrics page of a backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricsUrl {
+    /// Scheme, host and port.
+    pub address: BackendAddress,
+    /// Path and query.
+    pub path: PathAndQuery,
+}
+
 /// Why a URL is not a valid backend address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackendAddressError {
@@ -123,6 +132,40 @@ impl BackendAddress {
     }
 }
 
+impl MetricsUrl {
+    /// The path of a metrics page whose URL has none.
+    pub const DEFAULT_PATH: &str = "/metrics";
+
+    /// Parses `http://host:port/path`. The path defaults to [`MetricsUrl::DEFAULT_PATH`].
+    pub fn parse(url: &str) -> Result<Self, BackendAddressError> {
+        let scheme_end = url.find("://").map_or(0, |at| at + 3);
+        let path_start = url[scheme_end..].find(['/', '?']).map_or(url.len(), |at| scheme_end + at);
+        let (address, path) = url.split_at(path_start);
+        let address = BackendAddress::parse(address)?;
+        let path = if matches!(path, "" | "/") { Self::DEFAULT_PATH } else { path };
+        let path = path.parse().map_err(|_| BackendAddressError::NotUrl(url.to_owned()))?;
+        Ok(Self { address, path })
+    }
+
+    /// The page at another port and path of the host of a backend. `None` keeps the port of the
+    /// backend, or the default path.
+    pub fn beside(backend: &BackendAddress, port: Option<u16>, path: Option<PathAndQuery>) -> Self {
+        let port = port.unwrap_or(backend.port);
+        let url = format!("{}://{}:{port}", backend.scheme, backend.host);
+        Self {
+            // Cannot fail: the parts are those of a valid address.
+            address: BackendAddress::parse(&url).unwrap_or_else(|_| backend.clone()),
+            path: path.unwrap_or(PathAndQuery::from_static(Self::DEFAULT_PATH)),
+        }
+    }
+}
+
+impl std::fmt::Display for MetricsUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.address, self.path)
+    }
+}
+
 impl std::fmt::Display for BackendAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}://{}", self.scheme, self.authority)
@@ -173,6 +216,30 @@ mod tests {
             BackendAddress::parse("http://u:secret@a:1"),
             Err(BackendAddressError::Credentials)
         );
+    }
+
+    #[test]
+    fn a_metrics_url_has_a_host_and_a_path_of_its_own() {
+        let parse = |url| MetricsUrl::parse(url).map(|url| url.to_string());
+        for (url, expected) in [
+            ("http://a:8080", "http://a:8080/metrics"),
+            ("http://a:8080/", "http://a:8080/metrics"),
+            ("https://a/-/metrics?x=/1", "https://a/-/metrics?x=/1"),
+            ("[::1]:8080/m", "http://[::1]:8080/m"),
+        ] {
+            assert_eq!(parse(url).as_deref(), Ok(expected));
+        }
+        assert_eq!(parse("http://u:secret@a/m"), Err(BackendAddressError::Credentials));
+        assert!(parse("http:///m").is_err() && parse("http://a/ m").is_err());
+    }
+
+    #[test]
+    fn a_metrics_page_beside_a_backend_has_its_host_and_scheme() {
+        let backend = BackendAddress::parse("https://[fd00::1]:8000").unwrap();
+        let path = Some(PathAndQuery::from_static("/m"));
+        let beside = |port, path| MetricsUrl::beside(&backend, port, path).to_string();
+        assert_eq!(beside(Some(9100), None), "https://[fd00::1]:9100/metrics");
+        assert_eq!(beside(None, path), "https://[fd00::1]:8000/m");
     }
 
     #[test]

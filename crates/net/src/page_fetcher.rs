@@ -123,6 +123,14 @@ impl PageFetcher {
 
     /// Fetches a page by its path. Returns the response status and the body.
     pub async fn get(&mut self, path: &'static str) -> Result<(StatusCode, &[u8]), FetchError> {
+        self.get_path(&PathAndQuery::from_static(path)).await
+    }
+
+    /// Fetches a page by its path and query. Returns the response status and the body.
+    pub async fn get_path(
+        &mut self,
+        path: &PathAndQuery,
+    ) -> Result<(StatusCode, &[u8]), FetchError> {
         // The wait for a file descriptor has its own timeout: it does not shorten the time that the
         // backend has for its response.
         let is_reusable =
@@ -147,7 +155,7 @@ impl PageFetcher {
     /// dropped.
     async fn get_with_reconnect(
         &mut self,
-        path: &'static str,
+        path: &PathAndQuery,
         descriptor: Option<ProbeDescriptorPermit>,
     ) -> Result<StatusCode, FetchError> {
         if let Some(connection) = self.idle_connection.take() {
@@ -180,11 +188,11 @@ impl PageFetcher {
     async fn send_request(
         &mut self,
         mut connection: FetchConnection,
-        path: &'static str,
+        path: &PathAndQuery,
     ) -> Result<StatusCode, FetchError> {
         let FetchConnection { sender, driver, .. } = &mut connection;
         let mut request = Request::new(Empty::new());
-        *request.uri_mut() = http::Uri::from_static(path);
+        *request.uri_mut() = http::Uri::from(path.clone());
         request.headers_mut().clone_from(&self.headers);
         let exchange = async {
             sender.ready().await.map_err(|_| FetchError::Closed)?;

@@ -108,6 +108,11 @@ fn traffic_rules() -> Vec<RecordingRule> {
              + sum(rate(tokenweir_estimated_output_tokens_total[5m]))",
         ),
         (
+            "tokenweir:token_drift:ratio_1h",
+            "sum by (backend, type) (increase(tokenweir_backend_tokens_total[1h]))\n\
+             / max by (backend, type) (increase(tokenweir_engine_tokens_total[1h]))",
+        ),
+        (
             "tokenweir:requests_in_flight:avg5m",
             "sum(avg_over_time(tokenweir_requests_in_flight[5m]))",
         ),

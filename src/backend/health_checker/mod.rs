@@ -3,6 +3,7 @@
 //! a time, so a slow backend never gets two health checks at once.
 
 mod engine_progress;
+mod metrics_page;
 mod models;
 mod scrape_interval;
 pub(super) mod supervisor;
@@ -12,6 +13,7 @@ use super::pool::BackendPool;
 use super::{Backend, BackendIdentity, Health, LoadSample, recent_times};
 use engine_progress::EngineProgress;
 use http::StatusCode;
+use metrics_page::MetricsPage;
 use models::ModelListRefresh;
 use schemars::JsonSchema;
 use scrape_interval::BackendActivity;
@@ -104,10 +106,7 @@ struct HealthChecker {
     fetcher: PageFetcher,
     settings: ScrapeSettings,
     scrape_observer: Arc<dyn ScrapeObserver>,
-    /// URL path of the backend's metrics page.
-    metrics_path: &'static str,
-    /// Whether the next scrape tries the other known paths if `metrics_path` has no metrics.
-    should_discover_metrics_path: bool,
+    metrics_page: MetricsPage,
     /// Whether a scrape since the last start of the backend was checked for missing metrics.
     has_checked_metrics: bool,
     /// Number of consecutive failed health checks.
@@ -136,6 +135,7 @@ impl HealthChecker {
     ) -> Self {
         let BackendIdentity { address, authorization: key, .. } = &backend.identity;
         let (timeout, max_page) = (settings.timeout, settings.max_page);
+        let metrics_page = MetricsPage::new(&backend.identity, &client, timeout, max_page);
         let fetcher = PageFetcher::new(client, address.clone(), key.as_ref(), timeout, max_page);
         let now = clock::now();
         Self {
@@ -145,8 +145,7 @@ impl HealthChecker {
             fetcher,
             settings,
             scrape_observer,
-            metrics_path: dialect::PATHS[0],
-            should_discover_metrics_path: true,
+            metrics_page,
             has_checked_metrics: false,
             consecutive_failures: 0,
             last_healthy_at: None,
@@ -307,7 +306,7 @@ impl HealthChecker {
     /// Forgets values that may differ after a restart, with which the server version may change.
     fn reset_discovered_state(&mut self) {
         self.models.expire();
-        self.should_discover_metrics_path = true;
+        self.metrics_page.rediscover();
         self.has_checked_metrics = false;
     }
 
@@ -318,7 +317,7 @@ impl HealthChecker {
             return true;
         }
         let local_load = self.backend.load.estimator.local_load();
-        let load = self.fetch_load().await;
+        let load = self.metrics_page.fetch(&mut self.fetcher).await;
         let now = clock::now();
         let took = now.saturating_duration_since(scraped_at);
         self.scrape_observer.on_scrape(&self.backend, took, load.err());
@@ -352,31 +351,6 @@ impl HealthChecker {
             Err(_) => {}
         }
         !matches!(load, Err(ScrapeError::Connect | ScrapeError::Timeout | ScrapeError::Truncated))
-    }
-
-    /// Fetches the metrics page. If it has no metrics, tries the other known paths once.
-    async fn fetch_load(&mut self) -> Result<EngineLoad, ScrapeError> {
-        let current_path = self.metrics_path;
-        let load = self.fetch_load_from(current_path).await;
-        let is_wrong_path = matches!(load, Err(ScrapeError::Status | ScrapeError::NotUnderstood));
-        if is_wrong_path && std::mem::take(&mut self.should_discover_metrics_path) {
-            for path in dialect::PATHS.into_iter().filter(|path| *path != current_path) {
-                if let Ok(load) = self.fetch_load_from(path).await {
-                    self.metrics_path = path;
-                    return Ok(load);
-                }
-            }
-        }
-        load
-    }
-
-    async fn fetch_load_from(&mut self, path: &'static str) -> Result<EngineLoad, ScrapeError> {
-        let (status, page) = self.fetcher.get(path).await?;
-        if status != StatusCode::OK {
-            return Err(ScrapeError::Status);
-        }
-        let load = EngineLoad::read(page);
-        if load.is_understood() { Ok(load) } else { Err(ScrapeError::NotUnderstood) }
     }
 
     /// Detects a restart of the backend, and logs missing metrics once for each start.

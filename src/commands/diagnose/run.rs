@@ -60,6 +60,7 @@ async fn fetch_diagnosis(
     let target = GatherTarget {
         id: "admin".into(),
         url: admin.clone(),
+        metrics_url: None,
         key: key_from_env(ADMIN_TOKEN_VARIABLE),
     };
     let response = gather::page(&target, "/diagnose", options).await;
@@ -125,7 +126,12 @@ fn metrics_problem(page: &GatherResult, target: &GatherTarget) -> Option<String>
 
 fn backend_target(url: &BackendAddress) -> GatherTarget {
     let id = url.authority().to_owned();
-    GatherTarget { id, url: url.clone(), key: key_from_env(BACKEND_KEY_VARIABLE) }
+    GatherTarget {
+        id,
+        url: url.clone(),
+        metrics_url: None,
+        key: key_from_env(BACKEND_KEY_VARIABLE),
+    }
 }
 
 fn sample_from_page(page: GatherResult) -> DiagnosisSample {

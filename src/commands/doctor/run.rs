@@ -135,6 +135,7 @@ async fn query_gateway(
     let target = GatherTarget {
         id: "admin".into(),
         url: admin.clone(),
+        metrics_url: None,
         key: key_from_env(ADMIN_TOKEN_VARIABLE),
     };
     let GatewayAnswers { gateway, config, backends } = gather::gateway(&target, &options).await;
@@ -194,7 +195,12 @@ fn gather_options(doctor: &DoctorArgs, outbound: Arc<OutboundTls>) -> GatherOpti
 fn backend_target(backend: &BackendConfig) -> GatherTarget {
     let key =
         backend.api_key.as_ref().map_or_else(|| key_from_env(BACKEND_KEY_VARIABLE), resolve_key);
-    GatherTarget { id: backend.id().to_string(), url: backend.url.clone(), key }
+    GatherTarget {
+        id: backend.id().to_string(),
+        url: backend.url.clone(),
+        metrics_url: backend.metrics_url.clone(),
+        key,
+    }
 }
 
 fn resolve_key(secret: &Secret) -> TargetKey {

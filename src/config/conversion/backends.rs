@@ -30,6 +30,11 @@ impl Config {
             Ok(backend
                 .with_usage_injection(usage == UsageMode::Inject)
                 .with_continuous_usage(entry.continuous_usage.unwrap_or(self.continuous_usage))
+                .with_metrics_url(entry.metrics_url.clone())
+                .with_gpus(
+                    entry.gpus.or(self.cost.gpus),
+                    entry.gpu_hour_price.or(self.cost.gpu_hour_price),
+                )
                 .with_weight(entry.weight)
                 .with_circuit_breaker(self.circuit_breaker)
                 .with_load_horizon(horizon)

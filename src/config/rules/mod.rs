@@ -46,6 +46,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     tls::check(config)?;
     check_kv_aware_weights(config)?;
     check_session_headers(config)?;
+    check_cost(config)?;
     check_admission(config)?;
     check_decision_log(config)?;
     check_tiers(config)?;
@@ -172,6 +173,16 @@ fn check_session_headers(config: &Config) -> Result<(), RuleViolation> {
         Some(name) => Err(violation_at(
             "routing.session_headers",
             format!("`{name}` is not a valid header name"),
+        )),
+        None => Ok(()),
+    }
+}
+
+fn check_cost(config: &Config) -> Result<(), RuleViolation> {
+    match config.cost.gpu_hour_price.filter(|price| !backends::is_price(*price)) {
+        Some(price) => Err(violation_at(
+            "cost.gpu_hour_price",
+            format!("{price} is not a price: write 0 or more"),
         )),
         None => Ok(()),
     }

@@ -5,7 +5,7 @@ use super::settings::UsageMode;
 use crate::config::violation::{RuleViolation, violation_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-use tokenweir_core::address::{BackendAddress, BackendAddressError};
+use tokenweir_core::address::{BackendAddress, BackendAddressError, MetricsUrl};
 use tokenweir_core::record::BackendId;
 use tokenweir_net::tls::TlsClientSettings;
 
@@ -20,6 +20,11 @@ pub struct BackendConfig {
     /// Name of the backend in metrics, traces and logs. `None`: host and port of the URL.
     #[serde(default, deserialize_with = "read_name")]
     pub name: Option<String>,
+    /// URL of the metrics page of the engine, if another port or host serves it, as with Ray Serve.
+    /// `None`: `/metrics` or `/prometheus/metrics` of `url`.
+    #[serde(default, serialize_with = "write_metrics_url", deserialize_with = "read_metrics_url")]
+    #[schemars(with = "Option<String>")]
+    pub metrics_url: Option<MetricsUrl>,
     /// Token that the gateway sends to the backend instead of the client's token. `None`: the
     /// gateway forwards the client's token.
     #[serde(default)]
@@ -31,6 +36,12 @@ pub struct BackendConfig {
     /// global `continuous_usage`.
     #[serde(default, deserialize_with = "read_share")]
     pub continuous_usage: Option<f64>,
+    /// Number of GPUs of the backend. `None`: `cost.gpus`.
+    #[serde(default)]
+    pub gpus: Option<u32>,
+    /// Price of one of its GPUs for one hour. `None`: `cost.gpu_hour_price`.
+    #[serde(default)]
+    pub gpu_hour_price: Option<f64>,
     /// TLS of the connections to the backend. `None`: `backend_tls`.
     #[serde(default)]
     pub tls: Option<TlsClientSettings>,
@@ -55,9 +66,12 @@ impl BackendConfig {
         Self {
             url,
             name: None,
+            metrics_url: None,
             api_key: None,
             usage: None,
             continuous_usage: None,
+            gpus: None,
+            gpu_hour_price: None,
             tls: None,
             weight: default_weight(),
             drained: false,
@@ -74,6 +88,12 @@ impl BackendConfig {
 /// the first violation.
 pub(crate) fn check(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
     check_backends_distinct(backends)?;
+    for (index, backend) in backends.iter().enumerate() {
+        if let Some(price) = backend.gpu_hour_price.filter(|price| !is_price(*price)) {
+            let path = format!("backends.{index}.gpu_hour_price");
+            return Err(violation_at(&path, format!("{price} is not a price: write 0 or more")));
+        }
+    }
     match backends.iter().position(|backend| is_weight_too_large(backend.weight)) {
         Some(index) => {
             let problem = format!("a weight is at most {MAX_WEIGHT}");
@@ -81,6 +101,11 @@ pub(crate) fn check(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
         }
         None => Ok(()),
     }
+}
+
+/// Whether a number can be a price.
+pub(crate) fn is_price(price: f64) -> bool {
+    price.is_finite() && price >= 0.0
 }
 
 pub(crate) fn is_weight_too_large(weight: u32) -> bool {
@@ -121,11 +146,24 @@ fn write_address<S: Serializer>(address: &BackendAddress, to: S) -> Result<S::Ok
 
 fn read_address<'de, D: Deserializer<'de>>(from: D) -> Result<BackendAddress, D::Error> {
     let url = String::deserialize(from)?;
-    BackendAddress::parse(&url).map_err(|error| match error {
-        // The error messages of other problems quote the URL, which may contain a password here.
-        _ if url.contains('@') => D::Error::custom(BackendAddressError::Credentials),
-        error => D::Error::custom(error),
-    })
+    BackendAddress::parse(&url).map_err(|error| D::Error::custom(without_secret(&url, error)))
+}
+
+/// The error to show for an invalid URL. The messages of most errors quote the URL, so a URL that
+/// may contain a password gets another error.
+fn without_secret(url: &str, error: BackendAddressError) -> BackendAddressError {
+    if url.contains('@') { BackendAddressError::Credentials } else { error }
+}
+
+#[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
+fn write_metrics_url<S: Serializer>(url: &Option<MetricsUrl>, to: S) -> Result<S::Ok, S::Error> {
+    url.as_ref().map(ToString::to_string).serialize(to)
+}
+
+fn read_metrics_url<'de, D: Deserializer<'de>>(from: D) -> Result<Option<MetricsUrl>, D::Error> {
+    let Some(url) = Option::<String>::deserialize(from)? else { return Ok(None) };
+    let parsed = MetricsUrl::parse(&url);
+    parsed.map(Some).map_err(|error| D::Error::custom(without_secret(&url, error)))
 }
 
 /// Reads the name of a backend. Names are values of metric labels, so they must be short and

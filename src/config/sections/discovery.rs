@@ -5,10 +5,12 @@ use super::kubernetes::KubernetesConfig;
 use super::secret::Secret;
 use super::settings::UsageMode;
 use crate::config::violation::{RuleViolation, violation_at};
+use http::uri::PathAndQuery;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
+use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::units;
 
 /// A discovery source. It has exactly one of `file`, `dns`, `srv` and `kubernetes`.
@@ -30,6 +32,14 @@ pub struct DiscoveryConfig {
     /// Port of the backends of `dns`.
     #[serde(default)]
     pub port: Option<u16>,
+    /// Port of the metrics pages of the discovered backends. `None`: the port of the backend. Not for
+    /// `file`, whose entries have their own `metrics_url`.
+    #[serde(default)]
+    pub metrics_port: Option<u16>,
+    /// Path of the metrics pages of the discovered backends. `None`: `/metrics`, and with the port of
+    /// the backend also `/prometheus/metrics`. Not for `file`.
+    #[serde(default)]
+    pub metrics_path: Option<String>,
     /// Interval between two DNS queries, at least 1s.
     #[serde(default = "default_interval", with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
@@ -59,12 +69,20 @@ impl DiscoveryConfig {
     /// take precedence.
     pub fn apply_defaults(&self, backend: BackendConfig) -> BackendConfig {
         BackendConfig {
+            metrics_url: backend.metrics_url.clone().or_else(|| self.metrics_url(&backend.url)),
             api_key: backend.api_key.or_else(|| self.api_key.clone()),
             usage: backend.usage.or(self.usage),
             continuous_usage: backend.continuous_usage.or(self.continuous_usage),
             weight: self.weight.unwrap_or(backend.weight),
             ..backend
         }
+    }
+
+    /// The metrics page of a discovered backend. `None`: a known path of the backend.
+    fn metrics_url(&self, backend: &BackendAddress) -> Option<MetricsUrl> {
+        let path = self.metrics_path.as_deref().and_then(|path| path.parse().ok());
+        let is_set = self.metrics_port.is_some() || path.is_some();
+        is_set.then(|| MetricsUrl::beside(backend, self.metrics_port, path))
     }
 }
 
@@ -91,6 +109,21 @@ pub(crate) fn check(sources: &[DiscoveryConfig]) -> Result<(), RuleViolation> {
             (Some(_), None) => return fail("", "`dns` needs `port`: DNS addresses have none"),
             (None, Some(_)) => return fail(".port", "only `dns` has a port: remove this key"),
             _ => {}
+        }
+        let is_path = |path: &str| path.starts_with('/') && path.parse::<PathAndQuery>().is_ok();
+        if source.metrics_path.as_deref().is_some_and(|path| !is_path(path)) {
+            return fail(".metrics_path", "a path begins with `/` and has no spaces");
+        }
+        if source.metrics_port == Some(0) {
+            return fail(".metrics_port", "a port is 1 to 65535");
+        }
+        for (key, is_set) in [
+            (".metrics_port", source.metrics_port.is_some()),
+            (".metrics_path", source.metrics_path.is_some()),
+        ] {
+            if is_set && source.file.is_some() {
+                return fail(key, "not with `file`: write `metrics_url` into the file's entries");
+            }
         }
         if source.interval < Duration::from_secs(1) {
             return fail(".interval", "this must be 1s or more");
@@ -127,6 +160,13 @@ mod tests {
             ("dns: a", "`dns` needs `port`: DNS addresses have none"),
             ("srv: a, port: 1", "only `dns` has a port: remove this key"),
             ("srv: a, interval: 10ms", "this must be 1s or more"),
+            ("srv: a, metrics_port: 8080, metrics_path: /m", ""),
+            ("srv: a, metrics_port: 0", "a port is 1 to 65535"),
+            ("srv: a, metrics_path: m", "a path begins with `/` and has no spaces"),
+            (
+                "file: a, metrics_port: 1",
+                "not with `file`: write `metrics_url` into the file's entries",
+            ),
             ("file: a, weight: 2", "not with `file`: write the weights into the file's entries"),
         ] {
             assert_eq!(problem(source), expected, "{source}");

@@ -200,6 +200,16 @@ pub struct MetricsConfig {
     pub otlp: OtlpMetricsConfig,
 }
 
+/// Cost of the GPUs, for the metrics of cost. The gateway does not act on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CostConfig {
+    /// Number of GPUs of each backend without its own number. `None`: not known.
+    pub gpus: Option<u32>,
+    /// Price of one GPU for one hour, in any currency. `None`: not known.
+    pub gpu_hour_price: Option<f64>,
+}
+
 /// Push of metrics to an OTLP collector. The standard `OTEL_*` variables apply to keys that are
 /// `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

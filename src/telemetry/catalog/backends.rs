@@ -1,7 +1,7 @@
 //! Metrics of backends: attempts, scrapes, reported load, stalls and diagnosis.
 
 use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
-use super::super::status::{BackendStatusSnapshot, LEAVING_STATE, StatusSnapshot};
+use super::super::status::{BackendStatusSnapshot, StatusSnapshot};
 use crate::backend::Availability;
 use tokenweir_core::engine_metrics::{ENGINE_METRICS, ScrapeError};
 use tokenweir_core::metric_kind::MetricKind;
@@ -92,7 +92,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::fixed("state", || Availability::ALL.map(Availability::as_str).to_vec()),
         ],
         read: MetricSource::Status(|status, emit| {
-            for backend in registered_backends(status) {
+            for backend in status.registered_backends() {
                 for state in Availability::ALL.map(Availability::as_str) {
                     let is_current = backend.state == state;
                     emit(&[&backend.backend, state], f64::from(u8::from(is_current)));
@@ -190,7 +190,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::fixed("metric", || ENGINE_METRICS.map(|metric| metric.name).to_vec()),
         ],
         read: MetricSource::Status(|status, emit| {
-            for backend in registered_backends(status) {
+            for backend in status.registered_backends() {
                 let metrics = &backend.metrics;
                 for (names, value) in [(&metrics.available, 1.0), (&metrics.missing, 0.0)] {
                     for name in names {
@@ -206,7 +206,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND, VERDICT],
         read: MetricSource::Status(|status, emit| {
-            for backend in registered_backends(status) {
+            for backend in status.registered_backends() {
                 for rule in &RULES {
                     let is_active = status.diagnosis.has(rule.name, &backend.backend);
                     let value = is_active.map_or(f64::NAN, |active| f64::from(u8::from(active)));
@@ -262,7 +262,7 @@ pub(super) fn emit_by_backend(
     emit: MetricEmitter<'_>,
     read: fn(&BackendStatusSnapshot) -> Option<f64>,
 ) {
-    for backend in registered_backends(status) {
+    for backend in status.registered_backends() {
         emit(&[&backend.backend], read(backend).unwrap_or(f64::NAN));
     }
 }
@@ -276,12 +276,6 @@ fn emit_by_backend_or_leaving(
     for backend in &status.backends {
         emit(&[&backend.backend], read(backend));
     }
-}
-
-/// The backends that are configured or discovered now, without removed backends that still serve
-/// requests.
-fn registered_backends(status: &StatusSnapshot) -> impl Iterator<Item = &BackendStatusSnapshot> {
-    status.backends.iter().filter(|backend| backend.health != LEAVING_STATE)
 }
 
 /// All values that [`attempt_result`] can return.

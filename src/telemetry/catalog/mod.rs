@@ -6,6 +6,7 @@
 
 mod backends;
 mod connections;
+mod engines;
 mod exporters;
 mod lifecycle;
 mod objectives;
@@ -28,6 +29,7 @@ pub fn rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         tenants::ROWS,
         objectives::ROWS,
         backends::ROWS,
+        engines::ROWS,
         exporters::ROWS,
         resilience::ROWS,
         routing::ROWS,

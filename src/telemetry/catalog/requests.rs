@@ -259,6 +259,17 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
     MetricDescriptor {
+        name: "tokenweir_backend_queue_wait_seconds_total",
+        help: "Time in the admission queue of requests that were then sent to the backend.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::BACKEND],
+        read: MetricSource::Record(|record, emit| {
+            if let (Some(wait), Some(backend)) = (record.gateway_queue_wait(), record.backend()) {
+                emit(&[backend.as_str()], wait.as_secs_f64());
+            }
+        }),
+    },
+    MetricDescriptor {
         name: "tokenweir_queue_requests",
         help: "Requests waiting in the admission queue now.",
         kind: MetricKind::Gauge,

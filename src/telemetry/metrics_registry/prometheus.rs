@@ -180,10 +180,24 @@ impl Prometheus {
         status: &StatusSnapshot,
         emit: &mut dyn FnMut(FamilyValue<'_>),
     ) {
-        let emit_current = &mut |labels: &[&str], value| emit(FamilyValue::Current(labels, value));
         match family.row.read {
-            MetricSource::Status(read) => read(status, emit_current),
+            MetricSource::Status(read) => {
+                read(status, &mut |labels, value| emit(FamilyValue::Current(labels, value)));
+            }
+            MetricSource::Engine(read) => {
+                for backend in status.registered_backends() {
+                    let Some(load) = &backend.engine else { continue };
+                    read(load, &mut |labels, value| {
+                        if let Some(value) = value {
+                            let labels = [&[backend.backend.as_str()][..], labels].concat();
+                            emit(FamilyValue::Current(&labels, value));
+                        }
+                    });
+                }
+            }
             MetricSource::Objective(read) => {
+                let emit_current =
+                    &mut |labels: &[&str], value| emit(FamilyValue::Current(labels, value));
                 self.objectives.iter().for_each(|objective| read(objective, emit_current));
             }
             _ => {
@@ -266,7 +280,10 @@ impl Prometheus {
         for (family, _) in &self.families {
             if !matches!(
                 family.row.read,
-                MetricSource::Status(_) | MetricSource::Scrape(_) | MetricSource::Objective(_)
+                MetricSource::Status(_)
+                    | MetricSource::Engine(_)
+                    | MetricSource::Scrape(_)
+                    | MetricSource::Objective(_)
             ) {
                 let mut series = family.lock_series();
                 for (record, exemplar) in records {

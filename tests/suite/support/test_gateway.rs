@@ -1,6 +1,6 @@
 //! A gateway inside the test process, on real sockets. The test receives its records.
 
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use tokenweir::proxy::access::AccessControl;
 use tokenweir::proxy::admission::{self, AdmissionController};
 use tokenweir::proxy::retry::{self, RetryController};
 use tokenweir::proxy::{
-    BodyMemory, OverloadGuard, OverloadLimits, PayloadSampling, ProxyContext, ProxyState,
-    RecordingSettings, RequestSettings,
+    BodyMemory, OverloadGuard, OverloadLimits, PayloadSampling, ProxyContext,
+    ProxyState, RecordingSettings, RequestSettings,
 };
 use tokenweir::server::{
     self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerState, ServerTls,
@@ -24,13 +24,12 @@ use tokenweir::server::{
 use tokenweir::telemetry::Telemetry;
 use tokenweir::telemetry::decision_log::DecisionLog;
 use tokenweir::telemetry::metric::KnownLabelValues;
-use tokenweir::telemetry::metrics_registry::BucketOverrides;
-use tokenweir::telemetry::metrics_registry::Prometheus;
+use tokenweir::telemetry::metrics_registry::{BucketOverrides, Prometheus};
 use tokenweir::telemetry::payload_log;
 use tokenweir::telemetry::quality::{self, QualityMonitor};
 use tokenweir::telemetry::recent_requests::RecentRequests;
 use tokenweir::telemetry::trace_capture::{self, TraceCapture, TraceCaptureStats};
-use tokenweir_core::address::BackendAddress;
+use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::observe::{self, ExchangeRegistry, Sink};
 use tokenweir_core::record::{RequestRecord, SampleReason, TierResolver};
 use tokenweir_core::resilience;
@@ -114,6 +113,14 @@ pub(crate) struct Setup {
     pub tiers: TierResolver,
     /// Label values that are known at the start.
     pub known: KnownLabelValues,
+    /// URL of the metrics page of each backend. `None`: the backend serves it.
+    pub metrics_url: Option<MetricsUrl>,
+    /// The `Authorization` header of requests to backends. `None`: the one of the client.
+    pub backend_key: Option<&'static str>,
+    /// Number of GPUs of each backend.
+    pub gpus: Option<u32>,
+    /// Price of one GPU for one hour.
+    pub gpu_hour_price: Option<f64>,
     /// Histogram buckets.
     pub buckets: BucketOverrides,
     /// The SLOs.
@@ -183,6 +190,10 @@ impl Default for Setup {
             guard: AdminAuthorizer::default(),
             tiers: TierResolver::default(),
             known: KnownLabelValues::default(),
+            metrics_url: None,
+            backend_key: None,
+            gpus: None,
+            gpu_hour_price: None,
             buckets: BucketOverrides::default(),
             slos: Vec::new(),
             scrape_interval: Duration::from_millis(20),
@@ -224,7 +235,10 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
     let backend = |addr: &SocketAddr| {
         let scheme = if setup.outbound.is_some() { "https" } else { "http" };
         let address = BackendAddress::parse(&format!("{scheme}://{addr}")).unwrap();
-        Backend::new(address.default_id(), address, None)
+        let key = setup.backend_key.map(HeaderValue::from_static);
+        Backend::new(address.default_id(), address, key)
+            .with_metrics_url(setup.metrics_url.clone())
+            .with_gpus(setup.gpus, setup.gpu_hour_price)
             .with_usage_injection(setup.injects_usage)
             .with_continuous_usage(setup.continuous_usage)
             .with_circuit_breaker(setup.health)

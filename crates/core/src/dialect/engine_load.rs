@@ -5,6 +5,9 @@ use super::lora_adapters::LoraAdapters;
 use crate::record::BackendCondition;
 use crate::routing::LoadReport;
 
+/// The caches that can supply prompt tokens, as vLLM names them.
+pub const CACHE_SOURCES: [&str; 5] = ["device", "host", "disk", "p2p", "external_unspecified"];
+
 /// The load and the counters of a backend, as one metrics page reports them. `None`: the page does
 /// not have the metric, or its value is invalid.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -18,6 +21,13 @@ pub struct EngineLoad {
     /// Waiting requests that wait for capacity of an engine, not for a LoRA adapter or a KV
     /// transfer, over all engines.
     pub waiting_capacity: Option<f64>,
+    /// Waiting requests that wait for a LoRA adapter, a KV transfer or another passing constraint,
+    /// over all engines.
+    pub waiting_deferred: Option<f64>,
+    /// Requests whose KV blocks are in CPU memory, over all engines.
+    pub swapped: Option<f64>,
+    /// Usage of the CPU KV cache of the engine with the highest usage, from 0 to 1.
+    pub cpu_cache_usage: Option<f64>,
     /// Running requests, over all engines.
     pub running: Option<f64>,
     /// Number of engines of the backend: more than one with data parallelism.
@@ -28,6 +38,18 @@ pub struct EngineLoad {
     pub prefix_queries: Option<f64>,
     /// Prompt tokens that were found in the prefix cache since the start of the process.
     pub prefix_hits: Option<f64>,
+    /// Prompt tokens that each of [`CACHE_SOURCES`] supplied since the start of the process.
+    pub cached_by_source: [Option<f64>; CACHE_SOURCES.len()],
+    /// Requests that the engine rejected at its own queue limit since the start of the process.
+    pub admission_rejections: Option<f64>,
+    /// Requests with NaN in their logits since the start of the process.
+    pub corrupted: Option<f64>,
+    /// Drafts of speculative decoding since the start of the process.
+    pub drafts: Option<f64>,
+    /// Tokens that speculative decoding proposed since the start of the process.
+    pub draft_tokens: Option<f64>,
+    /// Proposed tokens that the engine accepted since the start of the process.
+    pub accepted_tokens: Option<f64>,
     /// Prompt tokens of all requests since the start of the process.
     pub prompt_tokens: Option<f64>,
     /// Generated tokens since the start of the process.

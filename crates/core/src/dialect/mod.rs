@@ -20,7 +20,7 @@ mod page_parser;
 mod tests;
 
 pub use engine_kind::EngineKind;
-pub use engine_load::EngineLoad;
+pub use engine_load::{CACHE_SOURCES, EngineLoad};
 pub use lora_adapters::{LoraAdapters, MAX_ADAPTERS, adapter_hash};
 pub use metric_sample::MetricSample;
 

@@ -114,7 +114,7 @@ impl PageParser {
                 }
             }
         }
-        for usage in [&mut load.kv_usage, &mut load.min_kv_usage] {
+        for usage in [&mut load.kv_usage, &mut load.min_kv_usage, &mut load.cpu_cache_usage] {
             *usage = usage.filter(|usage| (0.0..=1.0).contains(usage));
         }
         load

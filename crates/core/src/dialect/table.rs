@@ -92,9 +92,9 @@ struct NameIndex {
 pub(super) type NameHead = u64;
 
 /// Greatest number of rows of a dialect.
-pub(super) const MAX_ROWS: usize = 32;
+pub(super) const MAX_ROWS: usize = 48;
 /// Greatest number of names in all rows of a dialect.
-const MAX_NAMES: usize = 48;
+const MAX_NAMES: usize = 64;
 /// Number of bytes in a [`NameHead`]. Names must not be shorter. Prefixes must not be longer.
 const HEAD_BYTES: usize = 8;
 const SLOT_BITS: u32 = 7;

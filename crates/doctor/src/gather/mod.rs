@@ -19,6 +19,7 @@ use super::facts::{
     BackendFacts, GatherError, GatherResult, GatheredResponse, IdleConnection, TargetKey,
 };
 use http::header::HeaderName;
+use http::uri::PathAndQuery;
 use http::{HeaderValue, Method};
 use std::time::Duration;
 use tokenweir_core::dialect::{EngineLoad, PATHS};
@@ -40,6 +41,12 @@ const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// not respond to `/health`, no further request is sent.
 pub async fn gather_backend(target: GatherTarget, options: &GatherOptions) -> BackendFacts {
     let client = build_client(&target, options);
+    let metrics = target.metrics_url.clone().map(|url| {
+        // Like the gateway, doctor does not send the key of the backend to another host or port.
+        let key = if url.address == target.url { target.key.clone() } else { TargetKey::None };
+        let page = GatherTarget { url: url.address.clone(), key, ..target.clone() };
+        (build_client(&page, options), url.path)
+    });
     let health = client.get("/health").await;
     let mut backend = unreached_backend(target);
     let is_reached = health.is_ok();
@@ -47,7 +54,7 @@ pub async fn gather_backend(target: GatherTarget, options: &GatherOptions) -> Ba
     if !is_reached {
         return backend;
     }
-    let pages = fetch_pages(&client, backend);
+    let pages = fetch_pages(&client, metrics.as_ref(), backend);
     let idle = measure_idle_connection(&client, options);
     let (mut backend, idle) = tokio::join!(pages, idle);
     backend.idle = idle;
@@ -98,16 +105,24 @@ fn unreached_backend(target: GatherTarget) -> BackendFacts {
 }
 
 /// Fetches all pages one after the other over one reused connection.
-async fn fetch_pages(client: &ServerClient, mut backend: BackendFacts) -> BackendFacts {
+/// `metrics` is the client and the path of a metrics page with a URL of its own.
+async fn fetch_pages(
+    client: &ServerClient,
+    metrics: Option<&(ServerClient, PathAndQuery)>,
+    mut backend: BackendFacts,
+) -> BackendFacts {
     let with_id = Some((REQUEST_ID_HEADER, PROBE_REQUEST_ID));
     backend.version = client.request(Method::GET, "/version", with_id).await;
     backend.models = client.get("/v1/models").await;
     if matches!(backend.key, TargetKey::Known(_)) {
         backend.models_without_key = Some(client.without_key().get("/v1/models").await);
     }
-    backend.metrics = client.get(PATHS[0]).await;
+    backend.metrics = match metrics {
+        Some((client, path)) => client.get(path.as_str()).await,
+        None => client.get(PATHS[0]).await,
+    };
     let is_understood = |backend: &BackendFacts| backend.page().is_some_and(is_metrics_page);
-    if backend.metrics.is_ok() && !is_understood(&backend) {
+    if metrics.is_none() && backend.metrics.is_ok() && !is_understood(&backend) {
         let alternative = client.get(PATHS[1]).await;
         let is_usable = |answer: &GatheredResponse| answer.is_ok() && is_metrics_page(&answer.body);
         if alternative.as_ref().is_ok_and(is_usable) {

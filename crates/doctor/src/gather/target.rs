@@ -3,7 +3,7 @@
 use crate::facts::TargetKey;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
+use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_net::tls::OutboundTls;
 
 /// A server to read from.
@@ -13,6 +13,8 @@ pub struct GatherTarget {
     pub id: String,
     /// The URL.
     pub url: BackendAddress,
+    /// The URL of the metrics page. `None`: a known path of `url`.
+    pub metrics_url: Option<MetricsUrl>,
     /// The API key or token of the server.
     pub key: TargetKey,
 }

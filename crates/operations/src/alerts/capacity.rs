@@ -102,22 +102,22 @@ fn preemptions() -> Alert {
 fn engine_queue_backlog() -> Alert {
     Alert {
         name: "TokenweirEngineQueueBacklog",
-        when: "the queue of an engine is never empty, and streams wait there for more than 1 s on \
-               average",
+        when: "the queue of an engine is never empty, and requests wait there for more than 1 s \
+               on average",
         area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "min by (backend) (min_over_time(tokenweir_backend_waiting_requests[5m])) > 0\n\
                and on (backend)\n  \
-               sum by (backend) (rate(tokenweir_phase_seconds_sum{phase=\"queue\"}[5m]))\n  \
-               / sum by (backend) (rate(tokenweir_phase_seconds_count{phase=\"queue\"}[5m])) > 1\n\
+               max by (backend) (rate(tokenweir_engine_queue_seconds_total[5m]))\n  \
+               / max by (backend) (rate(tokenweir_engine_queued_requests_total[5m])) > 1\n\
                and on (backend)\n  \
-               sum by (backend) (increase(tokenweir_phase_seconds_count{phase=\"queue\"}[5m])) > 10"
+               max by (backend) (increase(tokenweir_engine_queued_requests_total[5m])) > 10"
             .into(),
         holds_for: "5m",
         stays_for: Some("5m"),
         summary: "Requests queue in the engine of {{ $labels.backend }}",
         description: "The engine queue of {{ $labels.backend }} was never empty in the last five \
-                      minutes (at least {{ $value }} requests waited), and a stream waits there \
+                      minutes (at least {{ $value }} requests waited), and a request waits there \
                       for more than a second on average.",
         meaning: "The backend gets more requests than it can start. Requests in its queue can no \
                   longer go to another backend.",

@@ -10,6 +10,7 @@ pub(super) fn alerts() -> Vec<Alert> {
         gateway_down(),
         overhead(),
         request_open_long(),
+        token_drift(),
         dropped_spans(),
         reload_failed(),
         certificate_ends(),
@@ -80,6 +81,38 @@ fn request_open_long() -> Alert {
         action: "A model that does not stop: set `max_tokens` in its clients. A hung backend: see \
                  TokenweirEngineStuck. A client that does not read: set `write_timeout`. Are \
                  responses of half an hour usual? Then raise the limit of this alert.",
+        silences: Vec::new(),
+    }
+}
+
+fn token_drift() -> Alert {
+    Alert {
+        name: "TokenweirTokenDrift",
+        when: "the gateways count 10 % more tokens than the engine, over one hour",
+        area: AREA,
+        severity: AlertSeverity::Ticket,
+        // Only one direction is an error: an engine that also serves other clients, or finishes
+        // requests whose clients disconnected, counts more. While its page cannot be scraped, the
+        // counters of the engine stand still.
+        expr: "tokenweir:token_drift:ratio_1h > 1.1\n\
+               and on (backend, type)\n  \
+               sum by (backend, type) (increase(tokenweir_backend_tokens_total[1h])) > 10000\n\
+               and on (backend) max by (backend) (tokenweir_backend_scrape_age_seconds) < 60"
+            .into(),
+        holds_for: "30m",
+        stays_for: None,
+        summary: "Token counts of {{ $labels.backend }} differ from its engine",
+        description: "Over one hour, the gateways counted {{ $value | humanizePercentage }} of the \
+                      {{ $labels.type }} tokens that the engine of {{ $labels.backend }} counted.",
+        meaning: "A token count of the gateway is too high: token limits and tenant accounts then \
+                  charge too much. The alert detects no error while the engine also serves clients \
+                  that bypass the gateway, because their tokens hide it.",
+        confirm: "Dashboard *tokenweir: one backend*, panel *Tokens of the gateway ÷ tokens of the \
+                  engine*: since when? `tokenweir_estimated_output_tokens_total`: are counts \
+                  estimated, because the engine reports no usage?",
+        action: "Estimated counts: set `usage: inject` for the backend. Exact counts: report the \
+                 engine, its version and the ratio. A proxy between gateway and engine that \
+                 answers from a cache has the same effect.",
         silences: Vec::new(),
     }
 }

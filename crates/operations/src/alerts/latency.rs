@@ -208,13 +208,12 @@ fn engine_gap() -> Alert {
         severity: AlertSeverity::Ticket,
         expr: "(\n  \
                sum by (backend) (rate(gen_ai_server_time_to_first_token_seconds_sum[5m]))\n  \
-               - sum by (backend) \
-               (rate(tokenweir_phase_seconds_sum{phase=\"gateway_queue\"}[5m]))\n\
+               - sum by (backend) (rate(tokenweir_backend_queue_wait_seconds_total[5m]))\n\
                )\n\
                / sum by (backend) (rate(gen_ai_server_time_to_first_token_seconds_count[5m]))\n\
                - on (backend)\n  \
-               sum by (backend) (rate(vllm:time_to_first_token_seconds_sum[5m]))\n  \
-               / sum by (backend) (rate(vllm:time_to_first_token_seconds_count[5m])) > 0.25\n\
+               max by (backend) (rate(tokenweir_engine_first_token_seconds_total[5m]))\n  \
+               / max by (backend) (rate(tokenweir_engine_first_tokens_total[5m])) > 0.25\n\
                and on (backend) sum by (backend)\n  \
                (increase(gen_ai_server_time_to_first_token_seconds_count[5m])) > 20"
             .into(),

@@ -2,10 +2,13 @@
 
 use super::grid::{Dashboard, DashboardRow, DashboardVariable};
 use super::panel::{Panel, Thresholds};
-use super::query::{filtered_metric, mean_by, quantile, rate_by, total_rate};
+use super::query::{
+    engine_mean, engine_rate, filtered_metric, gauge_by, mean_by, quantile, rate, rate_by,
+};
 use super::rows;
 use crate::catalogue::MetricCatalogue;
 
+const ENGINE_TOKENS_METRIC: &str = "tokenweir_engine_tokens_total";
 const TTFT_METRIC: &str = "gen_ai_server_time_to_first_token_seconds";
 
 /// The dashboard of one backend.
@@ -21,6 +24,7 @@ pub fn backend_dashboard(metrics: &MetricCatalogue) -> Dashboard {
             rows::build_backend_row(metrics),
             build_gateway_view_row(metrics),
             build_engine_view_row(metrics),
+            build_engine_counter_row(metrics),
         ],
     }
 }
@@ -71,34 +75,15 @@ fn build_gateway_view_row(metrics: &MetricCatalogue) -> DashboardRow {
         panels: vec![
             Panel::lines("Time to first token", "s", "The dots are exemplars.")
                 .quantiles(metrics, TTFT_METRIC),
-            Panel::lines("Time between outputs", "s", "The dots are exemplars.")
-                .quantiles(metrics, "tokenweir_inter_chunk_latency_seconds"),
-            Panel::lines(
-                "Tokens per event, mean",
-                "none",
-                "Above 1: speculative decoding, or merged events.",
-            )
-            .with_query(
-                mean_by(metrics, "gen_ai_request_model", "tokenweir_chunk_tokens", ""),
-                "{{gen_ai_request_model}}",
-            ),
-            Panel::stacked(
-                "Phases, mean",
-                "s",
-                "Mean time of the phases of streams. Estimated, unless the engine reports it with \
-                 responses.",
-            )
-            .with_query(mean_by(metrics, "phase", "tokenweir_phase_seconds", ""), "{{phase}}"),
             Panel::lines("Attempts", "reqps", "Attempts per second on this backend, by result.")
                 .with_query(
                     rate_by(metrics, "result", "tokenweir_attempts_total", ""),
                     "{{result}}",
                 ),
-            Panel::lines("Stalls", "short", "Streams per second that stalled.")
-                .with_query(
-                    rate_by(metrics, "backend", "tokenweir_stalls_total", ""),
-                    "{{backend}}",
-                ),
+            Panel::lines("Stalls", "short", "Streams per second that stalled.").with_query(
+                rate_by(metrics, "backend", "tokenweir_stalls_total", ""),
+                "{{backend}}",
+            ),
             Panel::lines(
                 "Prefill backlog",
                 "short",
@@ -117,24 +102,11 @@ fn build_gateway_view_row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Scrape errors per second, by kind. Good: an empty panel.",
             )
             .with_query(rate_by(metrics, "kind", "tokenweir_scrape_errors_total", ""), "{{kind}}"),
-            Panel::lines(
-                "Available engine metrics",
-                "none",
-                "0: the metrics page lacks this metric, and routing does without it. The log of the \
-                 gateway has the consequences.",
-            )
-            .with_query(
-                format!(
-                    "min by (metric) ({})",
-                    filtered_metric(metrics, "tokenweir_backend_metric_available", "")
-                ),
-                "{{metric}}",
-            ),
         ],
     }
 }
 
-/// The row of metrics that the engine reports, compared with those of the gateway.
+/// The row of times that the engine reports, compared with those of the gateway.
 fn build_engine_view_row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
         title: "Reported by the engine",
@@ -146,7 +118,11 @@ fn build_engine_view_row(metrics: &MetricCatalogue) -> DashboardRow {
                  the gateway's queue.",
             )
             .with_query(
-                mean_by(metrics, "backend", "vllm:time_to_first_token_seconds", ""),
+                engine_mean(
+                    metrics,
+                    "tokenweir_engine_first_token_seconds_total",
+                    "tokenweir_engine_first_tokens_total",
+                ),
                 "engine",
             )
             .with_query(mean_by(metrics, "backend", TTFT_METRIC, ""), "gateway"),
@@ -155,18 +131,127 @@ fn build_engine_view_row(metrics: &MetricCatalogue) -> DashboardRow {
                 "s",
                 "Times in the engine, for all its requests.",
             )
-            .with_query(mean_by(metrics, "backend", "vllm:request_queue_time_seconds", ""), "queue")
             .with_query(
-                mean_by(metrics, "backend", "vllm:request_prefill_time_seconds", ""),
+                engine_mean(
+                    metrics,
+                    "tokenweir_engine_queue_seconds_total",
+                    "tokenweir_engine_queued_requests_total",
+                ),
+                "queue",
+            )
+            .with_query(
+                engine_mean(
+                    metrics,
+                    "tokenweir_engine_prefill_seconds_total",
+                    "tokenweir_engine_prefilled_requests_total",
+                ),
                 "prefill",
             ),
+            Panel::lines(
+                "Inter-token latency, mean",
+                "s",
+                "Time between two tokens of a request, as the engine measures it.",
+            )
+            .with_query(
+                engine_mean(
+                    metrics,
+                    "tokenweir_engine_inter_token_seconds_total",
+                    "tokenweir_engine_inter_token_gaps_total",
+                ),
+                "engine",
+            ),
+        ],
+    }
+}
+
+/// The row of the counters that the engine reports.
+fn build_engine_counter_row(metrics: &MetricCatalogue) -> DashboardRow {
+    DashboardRow {
+        title: "Counted by the engine",
+        panels: vec![
             Panel::lines(
                 "Tokens",
                 "short",
                 "Tokens per second of the engine, for the requests of all clients.",
             )
-            .with_query(total_rate(metrics, "vllm:prompt_tokens_total", ""), "prompt")
-            .with_query(total_rate(metrics, "vllm:generation_tokens_total", ""), "generated"),
+            .with_query(engine_rate(metrics, "type", ENGINE_TOKENS_METRIC), "{{type}}"),
+            Panel::lines(
+                "Tokens of the gateway ÷ tokens of the engine",
+                "percentunit",
+                "Below 1: the engine serves other clients too, or clients disconnected. Above 1 for \
+                 an hour: a count is wrong.",
+            )
+            .with_query(
+                format!(
+                    "{}\n/ {}",
+                    rate_by(metrics, "type", "tokenweir_backend_tokens_total", ""),
+                    engine_rate(metrics, "type", ENGINE_TOKENS_METRIC),
+                ),
+                "{{type}}",
+            ),
+            Panel::lines(
+                "Prompt tokens per generated token",
+                "none",
+                "High: prefill determines the load of the engine. Low: decode does.",
+            )
+            .with_query(
+                format!(
+                    "max({})\n/ max({})",
+                    rate(metrics, ENGINE_TOKENS_METRIC, "type=\"input\""),
+                    rate(metrics, ENGINE_TOKENS_METRIC, "type=\"output\""),
+                ),
+                "ratio",
+            ),
+            Panel::lines(
+                "Accepted draft tokens",
+                "percentunit",
+                "Share of the tokens proposed by speculative decoding that the engine accepted. \
+                 Empty: no speculative decoding.",
+            )
+            .with_query(
+                engine_mean(
+                    metrics,
+                    "tokenweir_engine_accepted_tokens_total",
+                    "tokenweir_engine_draft_tokens_total",
+                ),
+                "accepted",
+            ),
+            Panel::lines(
+                "Rejected and corrupted requests",
+                "reqps",
+                "Requests per second that the engine rejected at its own queue limit, and those \
+                 with NaN in their logits. Good: 0.",
+            )
+            .with_query(
+                engine_rate(metrics, "backend", "tokenweir_engine_admission_rejections_total"),
+                "rejected",
+            )
+            .with_query(
+                engine_rate(metrics, "backend", "tokenweir_engine_corrupted_requests_total"),
+                "corrupted",
+            ),
+            Panel::lines(
+                "Swapped requests and CPU cache",
+                "short",
+                "Only vLLM with engine V0: requests whose KV blocks are in CPU memory, and the \
+                 share of the CPU cache in use. Good: 0.",
+            )
+            .with_query(
+                gauge_by(metrics, "backend", "tokenweir_engine_swapped_requests"),
+                "swapped",
+            )
+            .with_query(
+                gauge_by(metrics, "backend", "tokenweir_engine_cpu_cache_usage_ratio"),
+                "CPU cache",
+            ),
+            Panel::lines("Restarts", "short", "Restarts of the process in the last hour. Good: 0.")
+                .with_query(
+                    format!(
+                        "max by (backend) (increase({}[1h]))",
+                        filtered_metric(metrics, "tokenweir_engine_restarts_total", "")
+                    ),
+                    "restarts",
+                ),
         ],
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn filtered_metric(metrics: &MetricCatalogue, name: &str, matchers: &
     let is_duration = has_label("gen_ai_operation_name") && has_label("outcome");
     let filters = [
         has_label("gen_ai_request_model").then_some("gen_ai_request_model=~\"$model\""),
-        has_backend.then_some("backend=~\"$backend\""),
+        has_label("backend").then_some("backend=~\"$backend\""),
         // Without this matcher, requests for embeddings and to /tokenize would distort the
         // durations of requests that generate text.
         has_label("gen_ai_operation_name").then_some(GENERATION_MATCHER),
@@ -83,6 +83,18 @@ pub(super) fn quantile_by(
 ) -> String {
     let buckets = rate(metrics, &format!("{histogram}_bucket"), matchers);
     format!("histogram_quantile({quantile}, sum by ({labels}) ({buckets}))")
+}
+
+/// The rate of a counter of engines, for each combination of `labels`, which must include
+/// `backend`. All gateways export the same counter of an engine, so their values are not summed.
+pub(super) fn engine_rate(metrics: &MetricCatalogue, labels: &str, name: &str) -> String {
+    format!("max by ({labels}) ({})", rate(metrics, name, ""))
+}
+
+/// The ratio of two counters of engines for each backend: a mean, or a share.
+pub(super) fn engine_mean(metrics: &MetricCatalogue, sum: &str, count: &str) -> String {
+    let [sum, count] = [sum, count].map(|name| engine_rate(metrics, "backend", name));
+    format!("{sum}\n/ {count}")
 }
 
 /// The mean of the values of a histogram for each combination of `labels`.

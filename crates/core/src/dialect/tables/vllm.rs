@@ -2,6 +2,7 @@
 //! front ends end in `_total`.
 
 use crate::dialect::EngineKind;
+use crate::dialect::engine_load::{CACHE_SOURCES, EngineLoad};
 use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
 
 pub(super) static DIALECT: MetricsDialect =
@@ -30,6 +31,15 @@ const ROWS: &[MetricRow] = &[
         ValueSource::ValueWithLabel("reason", "capacity"),
         |load| &mut load.waiting_capacity,
     ),
+    MetricRow::number(
+        &["num_requests_waiting_by_reason"],
+        Aggregation::Sum,
+        ValueSource::ValueWithLabel("reason", "deferred"),
+        |load| &mut load.waiting_deferred,
+    ),
+    // Only the engine V0, until vLLM 0.10, swaps.
+    MetricRow::sum(&["num_requests_swapped"], |load| &mut load.swapped),
+    MetricRow::max(&["cpu_cache_usage_perc"], |load| &mut load.cpu_cache_usage),
     MetricRow::sum(&["num_preemptions_total"], |load| &mut load.preemptions),
     MetricRow::sum(&["prefix_cache_queries_total", "gpu_prefix_cache_queries_total"], |load| {
         &mut load.prefix_queries
@@ -37,6 +47,16 @@ const ROWS: &[MetricRow] = &[
     MetricRow::sum(&["prefix_cache_hits_total", "gpu_prefix_cache_hits_total"], |load| {
         &mut load.prefix_hits
     }),
+    cached_from(|load| &mut load.cached_by_source[0], CACHE_SOURCES[0]),
+    cached_from(|load| &mut load.cached_by_source[1], CACHE_SOURCES[1]),
+    cached_from(|load| &mut load.cached_by_source[2], CACHE_SOURCES[2]),
+    cached_from(|load| &mut load.cached_by_source[3], CACHE_SOURCES[3]),
+    cached_from(|load| &mut load.cached_by_source[4], CACHE_SOURCES[4]),
+    MetricRow::sum(&["admission_rejections_total"], |load| &mut load.admission_rejections),
+    MetricRow::sum(&["corrupted_requests_total"], |load| &mut load.corrupted),
+    MetricRow::sum(&["spec_decode_num_drafts_total"], |load| &mut load.drafts),
+    MetricRow::sum(&["spec_decode_num_draft_tokens_total"], |load| &mut load.draft_tokens),
+    MetricRow::sum(&["spec_decode_num_accepted_tokens_total"], |load| &mut load.accepted_tokens),
     MetricRow::sum(&["prompt_tokens_total"], |load| &mut load.prompt_tokens),
     MetricRow::sum(&["generation_tokens_total"], |load| &mut load.generation_tokens),
     MetricRow::number(CACHE_CONFIG, Aggregation::Max, ValueSource::Label("block_size"), |load| {
@@ -64,3 +84,16 @@ const ROWS: &[MetricRow] = &[
     ),
     MetricRow::adapters(&["lora_requests_info"]),
 ];
+
+/// The prompt tokens that one cache supplied.
+const fn cached_from(
+    field: fn(&mut EngineLoad) -> &mut Option<f64>,
+    source: &'static str,
+) -> MetricRow {
+    MetricRow::number(
+        &["prompt_tokens_cached_by_source_total"],
+        Aggregation::Sum,
+        ValueSource::ValueWithLabel("source", source),
+        field,
+    )
+}

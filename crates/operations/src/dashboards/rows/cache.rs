@@ -3,7 +3,7 @@
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
 use crate::dashboards::panel::{Panel, Thresholds};
-use crate::dashboards::query::{gauge_by, rate_by};
+use crate::dashboards::query::{engine_mean, engine_rate, gauge_by, rate_by};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
@@ -36,12 +36,29 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                  histories reach 60 % and more; single questions are near 0.",
             )
             .with_query(
-                format!(
-                    "{}\n/ {}",
-                    rate_by(metrics, "backend", "vllm:prefix_cache_hits_total", ""),
-                    rate_by(metrics, "backend", "vllm:prefix_cache_queries_total", ""),
+                engine_mean(
+                    metrics,
+                    "tokenweir_engine_prefix_cache_hits_total",
+                    "tokenweir_engine_prefix_cache_queries_total",
                 ),
                 "{{backend}}",
+            ),
+            Panel::stacked(
+                "Cached prompt tokens, by cache",
+                "short",
+                "Prompt tokens per second that each cache supplied: GPU memory (`device`), offload \
+                 to CPU memory or disk, or another instance. Empty: the engine does not report it.",
+            )
+            .with_query(
+                format!(
+                    "sum by (source) ({})",
+                    engine_rate(
+                        metrics,
+                        "backend, source",
+                        "tokenweir_engine_cached_prompt_tokens_total",
+                    )
+                ),
+                "{{source}}",
             ),
             Panel::lines(
                 "Cached tokens, predicted and reported",

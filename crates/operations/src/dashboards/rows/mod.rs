@@ -1,6 +1,7 @@
 //! The rows of the dashboards. Each file defines one row.
 
 mod cache;
+mod cost;
 mod diagnosis;
 mod gateway;
 mod golden_signals;
@@ -26,6 +27,7 @@ pub(super) fn overview_rows(metrics: &MetricCatalogue) -> Vec<DashboardRow> {
         health::row(metrics),
         queues::row(metrics),
         cache::row(metrics),
+        cost::row(metrics),
         routing::row(metrics),
         quality::row(metrics),
         gateway::row(metrics),

@@ -3,7 +3,7 @@
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
 use crate::dashboards::panel::{Panel, Thresholds};
-use crate::dashboards::query::{filtered_metric, gauge_by, mean_by, quantile, rate_by};
+use crate::dashboards::query::{engine_mean, filtered_metric, gauge_by, quantile, rate_by};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
@@ -20,6 +20,16 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "{{backend}}",
             )
             .with_thresholds(Thresholds::Above(8.0, 16.0)),
+            Panel::lines(
+                "Waiting in engines, by reason",
+                "short",
+                "`capacity`: the batch or the KV cache is full. `deferred`: the request waits for \
+                 a LoRA adapter or a KV transfer, and more capacity would not help.",
+            )
+            .with_query(
+                gauge_by(metrics, "backend, reason", "tokenweir_engine_waiting_requests"),
+                "{{backend}} {{reason}}",
+            ),
             Panel::stacked(
                 "Running in engines",
                 "short",
@@ -49,10 +59,14 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
             Panel::lines(
                 "Waiting time in engines, mean",
                 "s",
-                "For streams, as reported by the engine or estimated from its histograms.",
+                "As the engines report it, for the requests of all their clients.",
             )
             .with_query(
-                mean_by(metrics, "backend", "tokenweir_phase_seconds", "phase=\"queue\""),
+                engine_mean(
+                    metrics,
+                    "tokenweir_engine_queue_seconds_total",
+                    "tokenweir_engine_queued_requests_total",
+                ),
                 "{{backend}}",
             )
             .with_thresholds(Thresholds::Above(0.5, 1.0)),

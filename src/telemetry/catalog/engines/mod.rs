@@ -1,0 +1,221 @@
+//! Metrics that engines report on their own metrics pages. The gateway scrapes these pages for
+//! routing and exports their values with the name of the backend, so that Prometheus need not
+//! scrape the engines. A value that an engine does not report has no series.
+//!
+//! All gateways export the same value for a backend. A query must therefore aggregate with `max`.
+
+use crate::telemetry::metric::{
+    EngineEmitter, MetricDescriptor, MetricEmitter, MetricLabel, MetricSource,
+};
+use crate::telemetry::status::StatusSnapshot;
+use tokenweir_core::dialect::{CACHE_SOURCES, EngineLoad};
+use tokenweir_core::metric_kind::MetricKind;
+
+/// Why a request waits in the engine's queue, as vLLM reports it.
+const WAITING_REASON: MetricLabel = MetricLabel::fixed("reason", || vec!["capacity", "deferred"]);
+/// The cache that supplied cached prompt tokens, as vLLM reports it.
+const CACHE_SOURCE: MetricLabel = MetricLabel::fixed("source", || CACHE_SOURCES.to_vec());
+/// Input or output tokens.
+const DIRECTION: MetricLabel = MetricLabel::fixed("type", || vec!["input", "output"]);
+
+pub(super) const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor {
+        name: "tokenweir_engine_tokens_total",
+        help: "Tokens that the engine counted for the requests of all its clients. Input includes cached tokens.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::BACKEND, DIRECTION],
+        read: MetricSource::Engine(|load, emit| {
+            emit(&["input"], load.prompt_tokens);
+            emit(&["output"], load.generation_tokens);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_tokens_total",
+        help: "Tokens of responses of the backend as this gateway counted or estimated them. More than tokenweir_engine_tokens_total: a count is wrong. Less: the engine serves other clients too, or clients disconnected.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::BACKEND, DIRECTION],
+        read: MetricSource::Record(|record, emit| {
+            let Some(backend) = record.backend() else { return };
+            let input = record.observed.usage.input;
+            for (direction, tokens) in [("input", input), ("output", record.output_tokens())] {
+                if let Some(tokens) = tokens {
+                    emit(&[backend.as_str(), direction], tokens as f64);
+                }
+            }
+        }),
+    },
+    counter(
+        "tokenweir_engine_prefix_cache_queries_total",
+        "Prompt tokens that the engine looked up in its prefix cache.",
+        |load, emit| emit(&[], load.prefix_queries),
+    ),
+    counter(
+        "tokenweir_engine_prefix_cache_hits_total",
+        "Prompt tokens that the engine found in its prefix cache.",
+        |load, emit| emit(&[], load.prefix_hits),
+    ),
+    MetricDescriptor {
+        name: "tokenweir_engine_cached_prompt_tokens_total",
+        help: "Prompt tokens that the engine found in a cache, by the cache that supplied them.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::BACKEND, CACHE_SOURCE],
+        read: MetricSource::Engine(|load, emit| {
+            for (source, tokens) in CACHE_SOURCES.iter().zip(load.cached_by_source) {
+                emit(&[source], tokens);
+            }
+        }),
+    },
+    counter(
+        "tokenweir_engine_first_token_seconds_total",
+        "Sum of the times to first token that the engine measured, from the arrival of each request.",
+        |load, emit| emit(&[], load.first_token_seconds),
+    ),
+    counter(
+        "tokenweir_engine_first_tokens_total",
+        "Requests whose time tokenweir_engine_first_token_seconds_total contains.",
+        |load, emit| emit(&[], load.first_tokens),
+    ),
+    counter(
+        "tokenweir_engine_queue_seconds_total",
+        "Sum of the times that requests waited in the engine's queue.",
+        |load, emit| emit(&[], load.queue_seconds),
+    ),
+    counter(
+        "tokenweir_engine_queued_requests_total",
+        "Requests whose time tokenweir_engine_queue_seconds_total contains.",
+        |load, emit| emit(&[], load.queued),
+    ),
+    counter(
+        "tokenweir_engine_prefill_seconds_total",
+        "Sum of the times that the engine computed prompts.",
+        |load, emit| emit(&[], load.prefill_seconds),
+    ),
+    counter(
+        "tokenweir_engine_prefilled_requests_total",
+        "Requests whose time tokenweir_engine_prefill_seconds_total contains.",
+        |load, emit| emit(&[], load.prefilled),
+    ),
+    counter(
+        "tokenweir_engine_inter_token_seconds_total",
+        "Sum of the times between two tokens of a request that the engine measured.",
+        |load, emit| emit(&[], load.gap_seconds),
+    ),
+    counter(
+        "tokenweir_engine_inter_token_gaps_total",
+        "Times between two tokens that tokenweir_engine_inter_token_seconds_total contains.",
+        |load, emit| emit(&[], load.gaps),
+    ),
+    MetricDescriptor {
+        name: "tokenweir_engine_waiting_requests",
+        help: "Requests waiting in the engine, by reason: capacity, or deferred by a LoRA adapter, a KV transfer or another passing constraint.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::BACKEND, WAITING_REASON],
+        read: MetricSource::Engine(|load, emit| {
+            emit(&["capacity"], load.waiting_capacity);
+            emit(&["deferred"], load.waiting_deferred);
+        }),
+    },
+    gauge(
+        "tokenweir_engine_swapped_requests",
+        "Requests whose KV blocks the engine has moved to CPU memory (vLLM with engine V0).",
+        |load, emit| emit(&[], load.swapped),
+    ),
+    gauge(
+        "tokenweir_engine_cpu_cache_usage_ratio",
+        "Share of the CPU KV cache in use (vLLM with engine V0).",
+        |load, emit| emit(&[], load.cpu_cache_usage),
+    ),
+    gauge(
+        "tokenweir_engine_kv_capacity_tokens",
+        "Capacity of the engine's KV cache in tokens.",
+        |load, emit| emit(&[], load.capacity().map(|tokens| tokens as f64)),
+    ),
+    counter(
+        "tokenweir_engine_admission_rejections_total",
+        "Requests that the engine rejected because its own queue limit was reached.",
+        |load, emit| emit(&[], load.admission_rejections),
+    ),
+    counter(
+        "tokenweir_engine_corrupted_requests_total",
+        "Requests with NaN in the logits of the engine.",
+        |load, emit| emit(&[], load.corrupted),
+    ),
+    counter("tokenweir_engine_drafts_total", "Drafts of speculative decoding.", |load, emit| {
+        emit(&[], load.drafts)
+    }),
+    counter(
+        "tokenweir_engine_draft_tokens_total",
+        "Tokens that speculative decoding proposed.",
+        |load, emit| emit(&[], load.draft_tokens),
+    ),
+    counter(
+        "tokenweir_engine_accepted_tokens_total",
+        "Proposed tokens of speculative decoding that the engine accepted.",
+        |load, emit| emit(&[], load.accepted_tokens),
+    ),
+    MetricDescriptor {
+        name: "tokenweir_backend_gpus",
+        help: "GPUs of the backend, from the configuration.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::BACKEND],
+        read: MetricSource::Status(|status, emit| emit_configured(status, emit, |[gpus, _]| gpus)),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_price_per_hour",
+        help: "Price of all GPUs of the backend for one hour, in the currency of the configuration.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::BACKEND],
+        read: MetricSource::Status(|status, emit| {
+            emit_configured(status, emit, |[_, price]| price);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_engine_restarts_total",
+        help: "Restarts of the backend's process that this gateway detected: a new start time, or counters that decreased.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::BACKEND],
+        read: MetricSource::Status(|status, emit| {
+            for backend in status.registered_backends() {
+                emit(&[&backend.backend], backend.restarts as f64);
+            }
+        }),
+    },
+];
+
+/// Emits a configured cost of each backend that has it.
+fn emit_configured(
+    status: &StatusSnapshot,
+    emit: MetricEmitter<'_>,
+    read: fn([Option<f64>; 2]) -> Option<f64>,
+) {
+    for backend in status.registered_backends() {
+        if let Some(value) = read(backend.gpu_cost) {
+            emit(&[&backend.backend], value);
+        }
+    }
+}
+
+/// A counter of the engine without further labels.
+const fn counter(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&EngineLoad, EngineEmitter<'_>),
+) -> MetricDescriptor {
+    let read = MetricSource::Engine(read);
+    MetricDescriptor {
+        name,
+        help,
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::BACKEND],
+        read,
+    }
+}
+
+/// A gauge of the engine without further labels.
+const fn gauge(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&EngineLoad, EngineEmitter<'_>),
+) -> MetricDescriptor {
+    MetricDescriptor { kind: MetricKind::Gauge, ..counter(name, help, read) }
+}

@@ -1,0 +1,220 @@
+//! Metrics of engines on the gateway's own page: the values of the scraped page with the name of the
+//! backend, no series for a value that the engine does not report, and metrics pages with a URL of
+//! their own.
+
+use crate::metrics::{samples, value};
+use crate::support::recording::folder;
+use crate::support::scripted_backend::{
+    FINISH, LLAMA_CPP, Page, ROLE, ScriptedBackend, USAGE, WORD, stream_of,
+};
+use crate::support::test_gateway::{Running, Setup, start, start_with};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokenweir_core::address::MetricsUrl;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+const CHAT: &str = "/v1/chat/completions";
+const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
+
+/// A page that vLLM sent, by its file name, as a complete response.
+pub(crate) fn recorded_page(name: &str) -> Vec<u8> {
+    let recorded = std::fs::read_to_string(folder().join("metrics").join(name)).unwrap();
+    let start = recorded.find("# HELP").unwrap();
+    page(&recorded[start..])
+}
+
+fn page(text: &str) -> Vec<u8> {
+    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len()).into_bytes()
+}
+
+/// The sum of the samples of a metric on a page of an engine.
+fn engine_value(page: &[u8], name: &str, label: &str) -> f64 {
+    let text = String::from_utf8_lossy(page);
+    let is_sample = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(label);
+    let numbers = text.lines().filter(is_sample).filter_map(|line| line.rsplit(' ').next());
+    let numbers: Vec<f64> = numbers.map(|number| number.parse().unwrap()).collect();
+    assert!(!numbers.is_empty(), "{name} {label}");
+    numbers.iter().sum()
+}
+
+/// Waits until the gateway has scraped a page that has a condition.
+async fn until_scraped(
+    gateway: &Running,
+    is_it: impl Fn(&tokenweir_core::dialect::EngineLoad) -> bool,
+) {
+    while !gateway.pool.backends()[0].health.state().sample.is_some_and(|it| is_it(&it.load)) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn values_of_the_engine_are_exported_with_the_name_of_the_backend() {
+    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
+    let scraped = recorded_page("python-metrics-spec.http");
+    fake.set_metrics(Some(Page::Whole(scraped.clone())));
+    let gateway = start(&[fake.addr]).await;
+    until_scraped(&gateway, |load| load.drafts.is_some()).await;
+    let own = gateway.admin("/metrics").await;
+    let backend = format!("backend=\"{}\"", fake.addr);
+    for (series, name, label) in [
+        ("engine_tokens_total{B,type=\"input\"}", "prompt_tokens_total", ""),
+        ("engine_tokens_total{B,type=\"output\"}", "generation_tokens_total", ""),
+        ("engine_prefix_cache_queries_total{B}", "prefix_cache_queries_total", ""),
+        ("engine_prefix_cache_hits_total{B}", "prefix_cache_hits_total", ""),
+        ("engine_first_token_seconds_total{B}", "time_to_first_token_seconds_sum", ""),
+        ("engine_first_tokens_total{B}", "time_to_first_token_seconds_count", ""),
+        ("engine_queue_seconds_total{B}", "request_queue_time_seconds_sum", ""),
+        ("engine_queued_requests_total{B}", "request_queue_time_seconds_count", ""),
+        ("engine_prefill_seconds_total{B}", "request_prefill_time_seconds_sum", ""),
+        ("engine_prefilled_requests_total{B}", "request_prefill_time_seconds_count", ""),
+        ("engine_inter_token_seconds_total{B}", "inter_token_latency_seconds_sum", ""),
+        ("engine_inter_token_gaps_total{B}", "inter_token_latency_seconds_count", ""),
+        (
+            "engine_waiting_requests{B,reason=\"deferred\"}",
+            "num_requests_waiting_by_reason",
+            "reason=\"deferred\"",
+        ),
+        (
+            "engine_cached_prompt_tokens_total{B,source=\"device\"}",
+            "prompt_tokens_cached_by_source_total",
+            "source=\"device\"",
+        ),
+        ("engine_admission_rejections_total{B}", "admission_rejections_total", ""),
+        ("engine_drafts_total{B}", "spec_decode_num_drafts_total", ""),
+        ("engine_draft_tokens_total{B}", "spec_decode_num_draft_tokens_total", ""),
+        ("engine_accepted_tokens_total{B}", "spec_decode_num_accepted_tokens_total", ""),
+    ] {
+        let expected = engine_value(&scraped, &format!("vllm:{name}"), label);
+        let actual = value(&own, &format!("tokenweir_{}", series.replace('B', &backend)));
+        assert!((actual - expected).abs() < 1e-9, "{series}: {actual}, not {expected}");
+    }
+    for absent in ["engine_swapped_requests", "engine_cpu_cache_usage_ratio"] {
+        assert!(!own.contains(&format!("tokenweir_{absent}{{")), "{absent} is only of V0");
+    }
+}
+
+#[tokio::test]
+async fn a_value_that_an_engine_does_not_report_has_no_series() {
+    let fake = ScriptedBackend::start_kind(LLAMA_CPP, |_| Vec::new()).await;
+    let gateway = start(&[fake.addr]).await;
+    let page = gateway.admin("/metrics").await;
+    let is_of_engine = |(series, _): &&(String, f64)| {
+        series.starts_with("tokenweir_engine_") && !series.contains("_restarts_total")
+    };
+    let found: Vec<_> = samples(&page).iter().filter(is_of_engine).cloned().collect();
+    assert!(found.is_empty(), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_restart_of_an_engine_is_counted() {
+    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
+    let started = |at: u32| {
+        page(&format!(
+            "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
+             process_start_time_seconds {at}\n"
+        ))
+    };
+    fake.set_metrics(Some(Page::Whole(started(100))));
+    let gateway = start(&[fake.addr]).await;
+    until_scraped(&gateway, |load| load.started == Some(100.0)).await;
+    let restarts = format!("tokenweir_engine_restarts_total{{backend=\"{}\"}}", fake.addr);
+    assert!(value(&gateway.admin("/metrics").await, &restarts) < 0.5);
+    fake.set_metrics(Some(Page::Whole(started(200))));
+    while value(&gateway.admin("/metrics").await, &restarts) < 0.5 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn the_gateway_counts_the_tokens_of_each_backend_beside_those_of_the_engine() {
+    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
+    let gateway = start(&[fake.addr]).await;
+    gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
+    gateway.record().await;
+    let page = gateway.admin("/metrics").await;
+    let series = |direction: &str| {
+        format!("tokenweir_backend_tokens_total{{backend=\"{}\",type=\"{direction}\"}}", fake.addr)
+    };
+    let tokens = ["input", "output"].map(|direction| value(&page, &series(direction)) as u64);
+    assert_eq!(tokens, [9, 3]);
+}
+
+/// Serves `page` for each request. Returns the address, and the heads of the requests.
+async fn serve_page(page: Vec<u8>) -> (SocketAddr, Arc<std::sync::Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let heads = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let received = heads.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (page, received) = (page.clone(), received.clone());
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 4_096];
+                while let Ok(count @ 1..) = stream.read(&mut buffer).await {
+                    let head = String::from_utf8_lossy(&buffer[..count]).into_owned();
+                    received.lock().unwrap().push(head);
+                    if stream.write_all(&page).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    (address, heads)
+}
+
+#[tokio::test]
+async fn a_metrics_url_is_scraped_instead_of_the_backend_and_without_its_key() {
+    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
+    let (metrics, heads) = serve_page(page(
+        "ray_vllm_num_requests_running{WorkerId=\"w\"} 3\nray_vllm_num_requests_waiting 2\n\
+         ray_vllm_kv_cache_usage_perc 0.5\n",
+    ))
+    .await;
+    let metrics_url = MetricsUrl::parse(&format!("http://{metrics}/-/metrics?a=1")).unwrap();
+    let setup = Setup {
+        metrics_url: Some(metrics_url),
+        backend_key: Some("Bearer secret"),
+        ..Setup::default()
+    };
+    let gateway = start_with(&[fake.addr], setup).await;
+    until_scraped(&gateway, |load| load.running == Some(3.0)).await;
+    assert_eq!(fake.looks()[1], 0, "the backend's own page is not requested");
+    let heads = heads.lock().unwrap().clone();
+    assert!(heads[0].starts_with("GET /-/metrics?a=1 HTTP/1.1\r\n"), "{}", heads[0]);
+    assert!(heads.iter().all(|head| !head.to_ascii_lowercase().contains("authorization")));
+    let answer = gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+    assert!(fake.seen()[0].head.contains("Bearer secret"));
+}
+
+#[tokio::test]
+async fn a_metrics_url_that_fails_does_not_take_the_backend_out_of_service() {
+    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
+    let metrics_url = MetricsUrl::parse("http://127.0.0.1:9/metrics").unwrap();
+    let setup = Setup { metrics_url: Some(metrics_url), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let answer = gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+    let errors = "tokenweir_scrape_errors_total{backend=\"B\",kind=\"connect\"}";
+    let errors = errors.replace('B', &fake.addr.to_string());
+    assert!(value(&gateway.admin("/metrics").await, &errors) >= 1.0);
+}
+
+#[tokio::test]
+async fn the_price_of_a_backend_is_exported_only_if_it_is_configured() {
+    let page = |gpus, price| async move {
+        let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
+        let gateway =
+            start_with(&[fake.addr], Setup { gpus, gpu_hour_price: price, ..Setup::default() });
+        (gateway.await.admin("/metrics").await, format!("{{backend=\"{}\"}}", fake.addr))
+    };
+    let (priced, backend) = page(Some(8), Some(2.5)).await;
+    let of = |name: &str| value(&priced, &format!("tokenweir_backend_{name}{backend}"));
+    assert!((of("gpus") - 8.0).abs() < 1e-9 && (of("price_per_hour") - 20.0).abs() < 1e-9);
+    let (unpriced, _) = page(Some(8), None).await;
+    assert!(!unpriced.contains("tokenweir_backend_price_per_hour{"));
+    let (unknown, _) = page(None, Some(2.5)).await;
+    assert!(!unknown.contains("tokenweir_backend_gpus{") && !unknown.contains("price_per_hour{"));
+}
