@@ -143,7 +143,7 @@ fn build_metrics(config: &Config, pool: &BackendPool) -> Result<Prometheus, Appl
         tenants: Vec::new(),
         slos: Vec::new(),
     };
-    Ok(Prometheus::new(label_values, &buckets, config.slos.clone()))
+    Ok(Prometheus::with_level(config.metrics.level, label_values, &buckets, config.slos.clone()))
 }
 
 // === impl TelemetryWorkers ===

@@ -200,7 +200,14 @@ impl MetricLabel {
 impl MetricDescriptor {
     /// All combinations of label values that have a series before the first request. Each
     /// combination has the order of `labels`.
+    ///
+    /// While no model is known, no request reaches a backend. A metric with both labels has no
+    /// series then, which would otherwise stay as series of the model `_other` of each backend.
     pub fn seeds(&self, known: &KnownLabelValues) -> Vec<Vec<String>> {
+        let has = |wanted: &MetricLabel| self.labels.iter().any(|label| label.name == wanted.name);
+        if known.models.is_empty() && has(&MetricLabel::MODEL) && has(&MetricLabel::BACKEND) {
+            return Vec::new();
+        }
         let mut combinations = vec![Vec::new()];
         for label in self.labels {
             let values = label.seeds(known);

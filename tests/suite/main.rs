@@ -32,6 +32,7 @@ mod http2_client;
 mod kubernetes;
 mod live_view;
 mod metrics;
+mod metrics_levels;
 mod metrics_pages;
 mod metrics_push;
 mod model_labels;

@@ -19,6 +19,10 @@ pub struct MetricDescription {
     pub kind: MetricKind,
     /// The labels of the metric, in the order of export.
     pub labels: Vec<LabelDescription>,
+    /// The lowest `metrics.level` at which the metric has series.
+    pub level: &'static str,
+    /// Whether the series have no label `backend` at the default level.
+    pub is_folded: bool,
 }
 
 /// The description of one label of a metric.
@@ -40,10 +44,14 @@ pub fn family(name: &str) -> &str {
 // === impl MetricCatalogue ===
 
 impl MetricCatalogue {
-    /// Whether the metric of a series has a label. False if the metric is not in the catalogue.
+    /// Whether the metric of a series has a label at the default level of the metrics. False if the
+    /// metric is not in the catalogue.
     pub(crate) fn has_label(&self, series: &str, label: &str) -> bool {
         let is_metric = |name: &str| name == series || name == family(series);
         let metric = self.0.iter().find(|metric| is_metric(metric.name));
-        metric.is_some_and(|metric| metric.labels.iter().any(|candidate| candidate.name == label))
+        metric.is_some_and(|metric| {
+            let is_folded = metric.is_folded && label == "backend";
+            !is_folded && metric.labels.iter().any(|candidate| candidate.name == label)
+        })
     }
 }

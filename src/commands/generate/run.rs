@@ -6,6 +6,7 @@ use crate::config::schema;
 use crate::config::{Config, Overrides};
 use crate::telemetry::catalog;
 use crate::telemetry::metric::MetricLabel;
+use crate::telemetry::metrics_registry::{MetricDetail, MetricsLevel};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -59,13 +60,6 @@ fn render_files(
 ) -> Result<Vec<(String, String)>, ExitCode> {
     let loaded = Config::load(generate.config.as_deref(), Overrides::default());
     let config = loaded.map_err(|error| report_config_error(&error))?.config;
-    if artifacts.contains(&Artifact::Prometheus) && !config.discovery.is_empty() {
-        eprintln!(
-            "warning: the scrape configuration lacks the backends that `discovery` finds; scrape \
-             them with a label `backend` that equals the name in the gateway, or panels and alerts \
-             based on metrics of the engines stay empty"
-        );
-    }
     let endpoints = build_endpoints(generate, &config);
     let gateway = tables();
     let render = |artifact: &Artifact| {
@@ -146,6 +140,11 @@ pub fn metrics() -> MetricCatalogue {
         help: row.help,
         kind: row.kind,
         labels: row.labels.iter().map(label).collect(),
+        level: {
+            let has = |level: &MetricsLevel| level.detail(row) != MetricDetail::Omitted;
+            MetricsLevel::ALL.into_iter().find(has).map_or("", MetricsLevel::as_str)
+        },
+        is_folded: MetricsLevel::default().detail(row) == MetricDetail::WithoutBackend,
     };
     MetricCatalogue(catalog::rows().map(metric).collect())
 }

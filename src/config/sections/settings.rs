@@ -3,6 +3,7 @@
 
 use super::secret::Secret;
 use crate::backend::DEFAULT_MAX_MODEL_LABELS;
+use crate::telemetry::metrics_registry::MetricsLevel;
 use crate::telemetry::otel::OtlpProtocol;
 use crate::telemetry::payload_log;
 use schemars::JsonSchema;
@@ -191,6 +192,8 @@ pub enum LogFormat {
 pub struct MetricsConfig {
     /// Whether the gateway records metrics and serves `/metrics`.
     pub enabled: bool,
+    /// How many series the gateway exports.
+    pub level: MetricsLevel,
     /// Bucket bounds that replace the defaults, by histogram: ascending, in the metric's unit.
     pub buckets: BTreeMap<String, Vec<f64>>,
     /// Maximum number of discovered models with their own label value. The first models get one.
@@ -231,6 +234,7 @@ impl Default for MetricsConfig {
     fn default() -> Self {
         Self {
             enabled: true,
+            level: MetricsLevel::default(),
             buckets: BTreeMap::new(),
             max_models: DEFAULT_MAX_MODEL_LABELS,
             otlp: OtlpMetricsConfig::default(),

@@ -3,6 +3,7 @@
 pub mod buckets;
 pub(super) mod exemplar;
 pub mod exposition;
+pub mod level;
 #[cfg(target_os = "linux")]
 mod process_metrics;
 pub mod prometheus;
@@ -11,4 +12,5 @@ pub(super) mod series;
 
 pub use buckets::{BucketOverrides, BucketOverridesError};
 pub use exposition::ExpositionFormat;
+pub use level::{MetricDetail, MetricsLevel};
 pub use prometheus::Prometheus;

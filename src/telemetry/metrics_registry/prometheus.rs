@@ -6,6 +6,7 @@
 use super::buckets::BucketOverrides;
 use super::exemplar::Exemplar;
 use super::exposition::{BucketLabels, ExpositionFormat, ExpositionWriter, format_bucket_labels};
+use super::level::{MetricDetail, MetricsLevel};
 use super::retired_backends::RetiredBackends;
 use super::series::{LockedSeries, MetricFamily, SeriesLabels, SeriesPoint};
 use crate::backend::LabelledModel;
@@ -59,21 +60,36 @@ const INITIAL_PAGE_CAPACITY_BYTES: usize = 1 << 17;
 // === impl Prometheus ===
 
 impl Prometheus {
-    /// Creates the sink. The series for the label values in `known` exist from the start, with the
-    /// value 0. `buckets` has the bucket bounds of the histograms. `objectives` are evaluated for
-    /// every request.
+    /// Creates the sink with the level `full`, see [`Prometheus::with_level`].
     pub fn new(
         known: KnownLabelValues,
         buckets: &BucketOverrides,
         objectives: Vec<Objective>,
     ) -> Self {
+        Self::with_level(MetricsLevel::Full, known, buckets, objectives)
+    }
+
+    /// Creates the sink. The series for the label values in `known` exist from the start, with the
+    /// value 0. `buckets` has the bucket bounds of the histograms. `objectives` are evaluated for
+    /// every request.
+    pub fn with_level(
+        level: MetricsLevel,
+        known: KnownLabelValues,
+        buckets: &BucketOverrides,
+        objectives: Vec<Objective>,
+    ) -> Self {
         let build_family = |row| {
-            let family = MetricFamily::new(row, buckets.bounds_for(row));
+            let folded_label = match level.detail(row) {
+                MetricDetail::Omitted => return None,
+                MetricDetail::WithoutBackend => Some(MetricLabel::BACKEND.name),
+                MetricDetail::Complete => None,
+            };
+            let family = MetricFamily::new(row, buckets.bounds_for(row), folded_label);
             let bucket_labels = format_bucket_labels(&family.bounds);
-            (family, bucket_labels)
+            Some((family, bucket_labels))
         };
         let mut families: Vec<(MetricFamily, BucketLabels)> =
-            catalog::rows().map(build_family).collect();
+            catalog::rows().filter_map(build_family).collect();
         families.sort_by_key(|(family, _)| family.row.name);
         let slos = objectives.iter().map(|objective| objective.name.clone()).collect();
         let known = KnownLabelValues { slos, ..known };

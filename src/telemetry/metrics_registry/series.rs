@@ -16,8 +16,11 @@ pub(in crate::telemetry) struct MetricFamily {
     pub(in crate::telemetry) row: &'static MetricDescriptor,
     /// Upper bounds of the buckets. Empty unless the metric is a histogram.
     pub(in crate::telemetry) bounds: BucketBounds,
-    /// Indexes into the row's labels, sorted by label name.
+    /// Indexes into the row's labels, sorted by label name, without `folded_label`.
     label_order: Box<[usize]>,
+    /// Index of the label that the series do not have: series that differ only in this label are
+    /// one series. `None`: the series have all labels of the row.
+    folded_label: Option<usize>,
     table: Mutex<SeriesTable>,
 }
 
@@ -84,11 +87,18 @@ pub(in crate::telemetry) struct SeriesPoint {
 // === impl MetricFamily ===
 
 impl MetricFamily {
-    /// Creates a metric without series.
-    pub(super) fn new(row: &'static MetricDescriptor, bounds: BucketBounds) -> Self {
-        let mut label_order: Vec<usize> = (0..row.labels.len()).collect();
+    /// Creates a metric without series. The series have no label named `folded_label`.
+    pub(super) fn new(
+        row: &'static MetricDescriptor,
+        bounds: BucketBounds,
+        folded_label: Option<&str>,
+    ) -> Self {
+        let folded_label = row.labels.iter().position(|label| Some(label.name) == folded_label);
+        let mut label_order: Vec<usize> =
+            (0..row.labels.len()).filter(|index| Some(*index) != folded_label).collect();
         label_order.sort_unstable_by_key(|index| row.labels[*index].name);
-        Self { row, bounds, label_order: label_order.into(), table: Mutex::default() }
+        let label_order = label_order.into();
+        Self { row, bounds, label_order, folded_label, table: Mutex::default() }
     }
 
     /// Creates the series that exist before the first request: one for each combination of `known`
@@ -106,7 +116,7 @@ impl MetricFamily {
     /// not changed.
     pub(super) fn retain(&self, label_name: &str, should_retain: impl Fn(&str) -> bool) {
         let index = self.row.labels.iter().position(|label| label.name == label_name);
-        let Some(index) = index else { return };
+        let Some(index) = index.filter(|index| Some(*index) != self.folded_label) else { return };
         self.lock_table().series.retain(|series| should_retain(&series.labels.values[index]));
     }
 
@@ -190,14 +200,19 @@ impl LockedSeries<'_> {
     /// does not exist.
     fn get_or_create(&mut self, labels: &[&str]) -> &mut SeriesPoint {
         let SeriesTable { series, created_count, key_buffer } = &mut *self.table;
-        let labels_hash = key_buffer.hash_labels(labels);
+        let folded = self.family.folded_label;
+        let exported = labels
+            .iter()
+            .enumerate()
+            .map(move |(index, value)| if Some(index) == folded { "" } else { *value });
+        let labels_hash = key_buffer.hash_labels(exported.clone());
         let entry = series.entry(
             labels_hash,
             |series| series.labels_hash == labels_hash,
             |series| series.labels_hash,
         );
         let entry = entry.or_insert_with(|| {
-            let values = labels.iter().map(|value| (*value).into()).collect();
+            let values = exported.map(Into::into).collect();
             let rendered = self.family.render_labels(labels);
             let labels = SeriesLabels { creation_index: *created_count, values, rendered }.into();
             *created_count += 1;
@@ -211,7 +226,7 @@ impl LockedSeries<'_> {
 
 impl LabelKeyBuffer {
     /// Returns the hash of the label values. Overwrites the buffer.
-    fn hash_labels(&mut self, labels: &[&str]) -> u64 {
+    fn hash_labels<'l>(&mut self, labels: impl Iterator<Item = &'l str>) -> u64 {
         self.0.clear();
         for label in labels {
             self.0.extend_from_slice(label.as_bytes());

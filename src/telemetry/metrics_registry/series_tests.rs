@@ -10,7 +10,7 @@ use tokenweir_core::record::fixtures::streamed;
 
 fn family(name: &str) -> MetricFamily {
     let row = catalog::rows().find(|row| row.name == name).unwrap();
-    MetricFamily::new(row, BucketBounds::from_slice(&[0.1, 1.0]))
+    MetricFamily::new(row, BucketBounds::from_slice(&[0.1, 1.0]), None)
 }
 
 fn exemplar(value: f64) -> Exemplar {

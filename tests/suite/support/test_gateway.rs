@@ -24,7 +24,7 @@ use tokenweir::server::{
 use tokenweir::telemetry::Telemetry;
 use tokenweir::telemetry::decision_log::DecisionLog;
 use tokenweir::telemetry::metric::KnownLabelValues;
-use tokenweir::telemetry::metrics_registry::{BucketOverrides, Prometheus};
+use tokenweir::telemetry::metrics_registry::{BucketOverrides, MetricsLevel, Prometheus};
 use tokenweir::telemetry::payload_log;
 use tokenweir::telemetry::quality::{self, QualityMonitor};
 use tokenweir::telemetry::recent_requests::RecentRequests;
@@ -121,6 +121,8 @@ pub(crate) struct Setup {
     pub gpus: Option<u32>,
     /// Price of one GPU for one hour.
     pub gpu_hour_price: Option<f64>,
+    /// The level of the metrics.
+    pub level: MetricsLevel,
     /// Histogram buckets.
     pub buckets: BucketOverrides,
     /// The SLOs.
@@ -194,6 +196,7 @@ impl Default for Setup {
             backend_key: None,
             gpus: None,
             gpu_hour_price: None,
+            level: MetricsLevel::Full,
             buckets: BucketOverrides::default(),
             slos: Vec::new(),
             scrape_interval: Duration::from_millis(20),
@@ -271,7 +274,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let pool = pool(backends, &setup);
     let client = client(&setup);
     let (sender, records) = mpsc::unbounded_channel();
-    let prometheus = Prometheus::new(setup.known, &setup.buckets, setup.slos);
+    let prometheus = Prometheus::with_level(setup.level, setup.known, &setup.buckets, setup.slos);
     let decisions = Arc::new(DecisionLog::new(setup.decision_log_size));
     let capture = setup.capture.map(|file| TraceCapture::start(&file, 1 << 20).unwrap());
     let (capture, capturing) = capture.unzip();

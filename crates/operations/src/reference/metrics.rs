@@ -18,6 +18,13 @@ the program. Times are in seconds. A histogram `NAME` consists of the series `NA
 
 ";
 
+const LEVELS_HEADER: &str = "
+## Levels
+
+`metrics.level` selects the metrics. `standard` is the default.
+
+";
+
 const LABELS_HEADER: &str = "
 ## Labels
 
@@ -45,6 +52,15 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
             cell(row.help)
         );
     }
+    page.push_str(LEVELS_HEADER);
+    let is_folded = |row: &&MetricDescription| row.is_folded;
+    for (text, names) in [
+        ("`minimal` has only", names_of(metrics, |row| row.level == "minimal")),
+        ("Only `full` has", names_of(metrics, |row| row.level == "full")),
+        ("Only at `full` with the label `backend`:", names_of(metrics, is_folded)),
+    ] {
+        let _ = writeln!(page, "- {text} {names}.");
+    }
     page.push_str(LABELS_HEADER);
     for (name, sets) in label_values(metrics) {
         let is_only_set = sets.len() == 1;
@@ -63,6 +79,12 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
         }
     }
     page
+}
+
+/// The names of the metrics for which a condition holds, in Markdown.
+fn names_of(metrics: &MetricCatalogue, condition: impl Fn(&&MetricDescription) -> bool) -> String {
+    let names = metrics.0.iter().filter(condition).map(|row| format!("`{}`", row.name));
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// The unit of a metric, from the suffix of its name according to the conventions of Prometheus.

@@ -141,7 +141,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         |load, emit| emit(&[], load.corrupted),
     ),
     counter("tokenweir_engine_drafts_total", "Drafts of speculative decoding.", |load, emit| {
-        emit(&[], load.drafts)
+        emit(&[], load.drafts);
     }),
     counter(
         "tokenweir_engine_draft_tokens_total",

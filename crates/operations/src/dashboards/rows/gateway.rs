@@ -4,7 +4,7 @@
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
 use crate::dashboards::panel::{Panel, Thresholds};
-use crate::dashboards::query::{quantile, quantile_by, rate_by};
+use crate::dashboards::query::{quantile, rate_by};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
@@ -68,10 +68,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "s",
                 "Time to fetch the metrics page of a backend.",
             )
-            .with_query(
-                quantile_by(metrics, 0.95, "le, backend", "tokenweir_scrape_duration_seconds", ""),
-                "{{backend}}",
-            ),
+            .with_query(quantile(metrics, 0.95, "tokenweir_scrape_duration_seconds", ""), "p95"),
             Panel::lines(
                 "Spans",
                 "short",

@@ -3,7 +3,7 @@
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
 use crate::dashboards::panel::{Panel, Thresholds};
-use crate::dashboards::query::{filtered_metric, gauge_by, quantile, quantile_by, rate_by};
+use crate::dashboards::query::{filtered_metric, gauge_by, quantile, rate_by};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     let decisions = |label| rate_by(metrics, label, "tokenweir_routing_decisions_total", "");
@@ -52,12 +52,10 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
             Panel::lines(
                 "Actual ÷ predicted, median",
                 "none",
-                "1 is exact. A backend that stays above 1 is slower than its load suggests.",
+                "1 is exact. Above 1: backends are slower than their load suggests. With \
+                 `metrics.level: full` the histogram has the label `backend`.",
             )
-            .with_query(
-                quantile_by(metrics, 0.5, "le, backend", "tokenweir_routing_prediction_ratio", ""),
-                "{{backend}}",
-            )
+            .with_query(quantile(metrics, 0.5, "tokenweir_routing_prediction_ratio", ""), "p50")
             .with_thresholds(Thresholds::Above(1.5, 2.0)),
             Panel::lines(
                 "Scrape age",

@@ -1,0 +1,125 @@
+//! The level of the metrics: which metrics have series, and which of them have the label `backend`.
+//!
+//! A histogram with the label `backend` has up to 30 series for each backend and model, so most
+//! histograms have the label only at the level `full`.
+
+use crate::telemetry::metric::{MetricDescriptor, MetricLabel};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokenweir_core::metric_kind::MetricKind;
+
+/// How many series the gateway exports.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum MetricsLevel {
+    /// The metrics of an overview: rates, latencies of the fleet, objectives, load of backends.
+    Minimal,
+    /// Every metric that dashboards and alerts use. Most histograms have no label `backend`.
+    #[default]
+    Standard,
+    /// Every metric with all its labels.
+    Full,
+}
+
+/// The series of one metric at one level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricDetail {
+    /// The metric has no series.
+    Omitted,
+    /// The series of all backends are added up to series without the label `backend`.
+    WithoutBackend,
+    /// The metric has all its labels.
+    Complete,
+}
+
+/// The metrics of the level `minimal`.
+const MINIMAL: &[&str] = &[
+    "gen_ai_server_request_duration_seconds",
+    "gen_ai_server_time_per_output_token_seconds",
+    "gen_ai_server_time_to_first_token_seconds",
+    "tokenweir_backend_kv_usage_ratio",
+    "tokenweir_backend_requests_in_flight",
+    "tokenweir_backend_running_requests",
+    "tokenweir_backend_scrape_age_seconds",
+    "tokenweir_backend_up",
+    "tokenweir_backend_waiting_requests",
+    "tokenweir_build_info",
+    "tokenweir_certificate_expiry_timestamp_seconds",
+    "tokenweir_config_last_reload_successful",
+    "tokenweir_draining",
+    "tokenweir_gateway_overhead_seconds",
+    "tokenweir_http_responses_total",
+    "tokenweir_oldest_request_age_seconds",
+    "tokenweir_panic_mode",
+    "tokenweir_queue_requests",
+    "tokenweir_ready",
+    "tokenweir_requests_in_flight",
+    "tokenweir_requests_rejected_total",
+    "tokenweir_requests_shed_total",
+    "tokenweir_requests_total",
+    "tokenweir_slo_objective_ratio",
+    "tokenweir_slo_requests_total",
+    "tokenweir_tenant_requests_total",
+    "tokenweir_tenant_tokens_total",
+    "tokenweir_tokens_total",
+];
+/// The metrics that only the level `full` has.
+const FULL_ONLY: &[&str] =
+    &["tokenweir_backend_breaker_state", "tokenweir_backend_metric_available"];
+/// The histograms that have the label `backend` at the level `standard` too.
+const WITH_BACKEND_AT_STANDARD: &[&str] = &["gen_ai_server_time_to_first_token_seconds"];
+
+impl MetricsLevel {
+    /// All levels, the lowest first.
+    pub const ALL: [Self; 3] = [Self::Minimal, Self::Standard, Self::Full];
+
+    /// The name in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Minimal => "minimal",
+            Self::Standard => "standard",
+            Self::Full => "full",
+        }
+    }
+
+    /// The series of a metric at this level.
+    pub fn detail(self, row: &MetricDescriptor) -> MetricDetail {
+        let is_histogram = matches!(row.kind, MetricKind::Histogram(_));
+        let can_fold =
+            is_histogram && row.labels.iter().any(|label| label.name == MetricLabel::BACKEND.name);
+        let folded = if can_fold { MetricDetail::WithoutBackend } else { MetricDetail::Complete };
+        match self {
+            Self::Full => MetricDetail::Complete,
+            Self::Minimal if MINIMAL.contains(&row.name) => folded,
+            Self::Standard if WITH_BACKEND_AT_STANDARD.contains(&row.name) => {
+                MetricDetail::Complete
+            }
+            Self::Standard if !FULL_ONLY.contains(&row.name) => folded,
+            Self::Minimal | Self::Standard => MetricDetail::Omitted,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::catalog;
+
+    #[test]
+    fn the_lists_of_levels_name_metrics_of_the_catalogue() {
+        for name in [MINIMAL, FULL_ONLY, WITH_BACKEND_AT_STANDARD].concat() {
+            assert!(catalog::rows().any(|row| row.name == name), "no metric {name}");
+        }
+        assert!(MINIMAL.is_sorted());
+    }
+
+    #[test]
+    fn a_higher_level_has_at_least_the_series_of_a_lower_one() {
+        for row in catalog::rows() {
+            let details = MetricsLevel::ALL.map(|level| level.detail(row) as u8);
+            assert!(details.is_sorted(), "{}: {details:?}", row.name);
+        }
+    }
+}
