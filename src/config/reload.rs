@@ -60,6 +60,7 @@ fn merge_reloadable(old: &Config, new: &Config) -> Config {
         refusal_detection: new.refusal_detection.clone(),
         tiers: new.tiers.clone(),
         cost: new.cost,
+        identities: new.identities.clone(),
         drain: new.drain,
         reload: new.reload,
         // The decision log is allocated at the start.

@@ -3,6 +3,7 @@
 use super::sections::access::AccessConfig;
 use super::sections::backends::BackendConfig;
 use super::sections::discovery::DiscoveryConfig;
+use super::sections::identities::IdentitiesConfig;
 use super::sections::limits::LimitsConfig;
 use super::sections::settings::{
     AdmissionConfig, CostConfig, DEFAULT_CONTINUOUS_USAGE_RATIO, DrainConfig, LogConfig,
@@ -95,6 +96,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Monitoring of the quality of responses.
     pub quality: crate::telemetry::quality::QualitySettings,
+    /// User, session and conversation of a request on spans and access log lines.
+    pub identities: IdentitiesConfig,
     /// Export of traces.
     pub tracing: otel::TracingConfig,
     /// Capture of the traffic to a file, without texts of prompts and responses.
@@ -134,6 +137,7 @@ impl Default for Config {
             reload: ReloadConfig::default(),
             log: LogConfig::default(),
             quality: crate::telemetry::quality::QualitySettings::default(),
+            identities: IdentitiesConfig::default(),
             tracing: otel::TracingConfig::default(),
             trace_capture: TraceCaptureConfig::default(),
         }

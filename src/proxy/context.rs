@@ -7,6 +7,7 @@ use super::overload_guard::OverloadGuard;
 use super::relay::retry::{RetryController, RetrySettings};
 use super::request::body_memory::BodyMemory;
 use super::request::features::PayloadSampling;
+use super::request::identity::IdentityReader;
 use crate::backend::pool::BackendPool;
 use crate::telemetry::Telemetry;
 use http::HeaderName;
@@ -75,6 +76,8 @@ pub struct RequestSettings {
     pub body_idle_timeout: Duration,
     /// Determines the tier of a request from its headers.
     pub tiers: TierResolver,
+    /// Reads user, session and conversation of a request, for spans and log lines.
+    pub identities: IdentityReader,
     /// The names of the headers that can contain a session id. If a request has several of them,
     /// the first in this list counts.
     pub session_headers: Vec<HeaderName>,

@@ -102,6 +102,8 @@ async fn forward<B: IncomingBody>(
         max_tokens: fields.max_tokens,
         n: fields.n,
         parameters: fields.parameters.clone(),
+        messages: (fields.identity.messages > 0).then_some(fields.identity.messages),
+        identity: context.settings.identities.read(&head.headers, &fields),
         ..RequestOptions::default()
     };
     let route = {

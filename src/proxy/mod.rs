@@ -32,3 +32,4 @@ pub use overload_guard::{ClientInfo, OverloadGuard, OverloadLimits};
 pub use relay::retry;
 pub use request::body_memory::BodyMemory;
 pub use request::features::PayloadSampling;
+pub use request::identity::{IdentityMode, IdentityReader};

@@ -114,6 +114,19 @@ struct AccessLogLine<'a> {
     #[serde(skip_serializing_if = "is_zero")]
     omitted_lines: u64,
     stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conversation: Option<&'a str>,
+    /// Number of messages of a chat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
     finish: Vec<&'static str>,
     input_tokens: Option<u64>,
     output_tokens: Option<u64>,
@@ -134,6 +147,8 @@ struct AccessLogLine<'a> {
     stalls: usize,
     write_stall_ms: f64,
     duration_ms: Option<f64>,
+    /// Output tokens per second of the whole request.
+    tokens_per_second: Option<f64>,
     overhead_us: Option<u128>,
     /// Time in the admission queue. Absent if the request was not queued.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -268,6 +283,12 @@ impl<'a> AccessLogLine<'a> {
             attempts: record.attempts.len(),
             omitted_lines: 0,
             stream: observed.is_stream,
+            user: record.options.identity.user.as_deref(),
+            session: record.options.identity.session.as_deref(),
+            conversation: record.options.identity.conversation.as_deref(),
+            messages: record.options.messages,
+            max_tokens: record.options.max_tokens,
+            temperature: record.options.parameters.temperature,
             finish: observed
                 .finish_reasons
                 .iter()
@@ -292,6 +313,7 @@ impl<'a> AccessLogLine<'a> {
             stalls: observed.stalls.len(),
             write_stall_ms: millis(observed.write_stall),
             duration_ms: Some(millis(record.duration())),
+            tokens_per_second: record.tokens_per_second().map(|rate| (rate * 10.0).round() / 10.0),
             overhead_us: record.overhead().map(|overhead| overhead.as_micros()),
             queued_ms: record.gateway_queue_wait().map(millis),
             phases: AccessLogPhaseTimes::from_phases(&RequestPhases::from_record(record)),
@@ -332,6 +354,8 @@ impl Display for AccessLogLine<'_> {
         write_field(f, "tpot_ms", self.tpot_ms)?;
         write_field(f, "gap_max_ms", self.gap_max_ms)?;
         write_field(f, "ms", self.duration_ms)?;
+        write_field(f, "session", self.session)?;
+        write_field(f, "user", self.user)?;
         write_field(f, "in", self.input_tokens)?;
         write_field(f, "out", self.output_tokens)?;
         write_field(f, "finish", (!self.finish.is_empty()).then(|| self.finish.join(",")))?;

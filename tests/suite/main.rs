@@ -28,6 +28,7 @@ mod file_descriptors;
 mod fleet_faults;
 mod generated_streams;
 mod http2_client;
+mod identities;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod live_view;

@@ -34,11 +34,13 @@ impl Config {
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<ProxySettings, ProxySettingsError> {
         let header_names = &self.routing.session_headers;
+        let identity_secret = self.identities.hash_secret().map(|secret| secret.resolve(&env));
         Ok(ProxySettings {
             requests: RequestSettings {
                 first_output_timeout: self.timeouts.first_output,
                 max_body_bytes: self.limits.body,
                 body_idle_timeout: self.limits.body_idle_timeout,
+                identities: self.identities.reader(identity_secret.transpose()?.as_ref()),
                 tiers: self.tiers.resolver(env)?,
                 // The rules have checked that the names parse.
                 session_headers: header_names.iter().filter_map(|name| name.parse().ok()).collect(),

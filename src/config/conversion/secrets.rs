@@ -4,6 +4,7 @@
 use crate::config::root::Config;
 use crate::config::sections::access::{AccessConfig, CacheSaltConfig};
 use crate::config::sections::backends::BackendConfig;
+use crate::config::sections::identities::IdentitiesConfig;
 use crate::config::sections::secret::{Secret, SecretValue, UnreadableSecret};
 use crate::config::sections::settings::TierKey;
 
@@ -48,6 +49,13 @@ impl CacheSaltConfig {
     }
 }
 
+impl IdentitiesConfig {
+    pub(super) fn hash_secret(&self) -> Option<ConfiguredSecret<'_>> {
+        let purpose = "the secret of identities".to_owned();
+        Some(ConfiguredSecret { purpose, secret: self.secret.as_ref()? })
+    }
+}
+
 impl TierKey {
     pub(super) fn key_secret(&self) -> ConfiguredSecret<'_> {
         let purpose = format!("the key of tier `{}` (tiers.keys)", self.tier);
@@ -72,6 +80,7 @@ impl Config {
         let single = [
             ("access.admin_token", access.admin_token_secret()),
             ("access.cache_salt.secret", access.cache_salt.salt_secret()),
+            ("identities.secret", self.identities.hash_secret()),
         ];
         let single =
             single.into_iter().filter_map(|(path, secret)| Some((path.to_owned(), secret?)));

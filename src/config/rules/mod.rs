@@ -10,7 +10,7 @@ pub(super) mod tls;
 use super::root::Config;
 use super::sections::backends::{self, BackendConfig};
 use super::sections::settings::OtlpMetricsConfig;
-use super::sections::{access, discovery, limits};
+use super::sections::{access, discovery, identities, limits};
 use super::violation::{RuleViolation, violation_at};
 use crate::backend::routes::ModelConfig;
 use http::{HeaderName, Uri};
@@ -47,6 +47,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     check_kv_aware_weights(config)?;
     check_session_headers(config)?;
     check_cost(config)?;
+    identities::check(&config.identities)?;
     check_admission(config)?;
     check_decision_log(config)?;
     check_tiers(config)?;

@@ -6,4 +6,5 @@ pub(super) mod body_memory;
 pub(super) mod deadline;
 pub(super) mod engine_control;
 pub(super) mod features;
+pub(super) mod identity;
 pub(super) mod upstream_body;

@@ -15,7 +15,7 @@ use tokenweir::proxy::access::AccessControl;
 use tokenweir::proxy::admission::{self, AdmissionController};
 use tokenweir::proxy::retry::{self, RetryController};
 use tokenweir::proxy::{
-    BodyMemory, OverloadGuard, OverloadLimits, PayloadSampling, ProxyContext,
+    BodyMemory, IdentityReader, OverloadGuard, OverloadLimits, PayloadSampling, ProxyContext,
     ProxyState, RecordingSettings, RequestSettings,
 };
 use tokenweir::server::{
@@ -121,6 +121,8 @@ pub(crate) struct Setup {
     pub gpus: Option<u32>,
     /// Price of one GPU for one hour.
     pub gpu_hour_price: Option<f64>,
+    /// Reads user, session and conversation of requests.
+    pub identities: IdentityReader,
     /// The level of the metrics.
     pub level: MetricsLevel,
     /// Histogram buckets.
@@ -196,6 +198,7 @@ impl Default for Setup {
             backend_key: None,
             gpus: None,
             gpu_hour_price: None,
+            identities: IdentityReader::default(),
             level: MetricsLevel::Full,
             buckets: BucketOverrides::default(),
             slos: Vec::new(),
@@ -349,6 +352,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             max_body_bytes: setup.max_body,
             body_idle_timeout: setup.body_idle,
             tiers: setup.tiers,
+            identities: setup.identities,
             session_headers: setup.session_headers,
         },
         backend_client: client,

@@ -22,6 +22,7 @@ pub mod cors;
 mod digest;
 mod key_file;
 mod model_allowlist;
+mod pseudonym;
 mod salt;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ pub use cors::Cors;
 pub use digest::{KeyDigest, mint};
 pub use key_file::{KeyEntry, KeyFile, KeyFileError, TenantEntry};
 pub use model_allowlist::ModelAllowlist;
+pub use pseudonym::PseudonymKey;
 pub use salt::SaltKey;
 pub use usage_limits::{RateLimitStatus, UsageLimits};
 pub use usage_meter::ConcurrencyPermit;

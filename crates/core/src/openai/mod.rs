@@ -18,7 +18,8 @@ mod response;
 pub use api::Api;
 pub use delta::{Delta, EngineTimes, FinishReason, InBandError, OutputKind, Usage};
 pub use request::{
-    GenerationParameters, ModelSpan, Splice, engine_control, form, prompt, request_fields,
+    GenerationParameters, IdentityFields, ModelSpan, Splice, engine_control, form, prompt,
+    request_fields,
 };
 pub use response::{PhraseMatcher, ResponseReader};
 pub use text_excerpt::TextExcerpt;

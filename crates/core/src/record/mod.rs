@@ -21,8 +21,8 @@ pub mod fixtures;
 pub use analysis::{PhaseDuration, RequestPhase, RequestPhases, WastedTokens};
 pub use labels::{BackendId, ModelLabel};
 pub use request::{
-    CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestOptions, Tier,
-    TierResolver,
+    CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestIdentity,
+    RequestOptions, Tier, TierResolver,
 };
 pub use request_record::RequestRecord;
 pub use response::{

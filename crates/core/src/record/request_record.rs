@@ -262,6 +262,14 @@ impl RequestRecord {
         }
     }
 
+    /// Output tokens ÷ duration of the request, per second. `None`: the response had no output
+    /// tokens to count.
+    pub fn tokens_per_second(&self) -> Option<f64> {
+        let tokens = self.output_tokens().filter(|tokens| *tokens > 0)?;
+        let rate = tokens as f64 / self.duration().as_secs_f64();
+        rate.is_finite().then_some(rate)
+    }
+
     /// Token counts of the engine: input, output, cached input, reasoning. Estimates are `None`.
     pub fn engine_token_counts(&self) -> [Option<u64>; 4] {
         let usage = &self.observed.usage;

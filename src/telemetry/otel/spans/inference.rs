@@ -14,7 +14,8 @@ use opentelemetry::trace::Event;
 use std::time::Instant;
 use tokenweir_core::openai::{Api, FinishReason};
 use tokenweir_core::record::{
-    Outcome, RequestPhase, RequestPhases, RequestRecord, SlowCause, UninspectedReason,
+    Outcome, RequestIdentity, RequestPhase, RequestPhases, RequestRecord, SlowCause,
+    UninspectedReason,
 };
 
 /// Value of `gen_ai.provider.name` for a request without an attempt.
@@ -94,6 +95,7 @@ fn add_request(
     semconv: Semconv,
 ) -> SpanAttributes {
     let options = &record.options;
+    let RequestIdentity { user, session, conversation } = &options.identity;
     let last = record.attempts.last();
     let address = last.map(|attempt| &attempt.address);
     add_parameters(attributes, record, semconv)
@@ -103,6 +105,9 @@ fn add_request(
         .put_some("gen_ai.request.stream", options.stream.then_some(true))
         .put_some("gen_ai.request.max_tokens", options.max_tokens.map(count))
         .put_some("gen_ai.request.choice.count", options.n.filter(|n| *n != 1).map(count))
+        .put_some("gen_ai.conversation.id", conversation.as_deref().map(text))
+        .put_some("session.id", session.as_deref().map(text))
+        .put_some("user.id", user.as_deref().map(text))
         .put_some("server.address", address.map(|(name, _)| host(name)))
         .put_some("server.port", address.map(|(_, port)| i64::from(*port)))
 }

@@ -1,6 +1,7 @@
 //! The fields of a request body, and edits of its bytes.
 
 mod generation_parameters;
+mod identity_fields;
 pub mod prompt;
 mod request_body_error;
 mod splice;
@@ -14,4 +15,5 @@ pub mod form;
 mod tests;
 
 pub use generation_parameters::GenerationParameters;
+pub use identity_fields::IdentityFields;
 pub use splice::{ModelSpan, Splice};

@@ -5,6 +5,7 @@
 
 use super::engine_control::{self, Permission, UsedControl};
 use super::generation_parameters::{GenerationParameter, GenerationParameters};
+use super::identity_fields::{IdentityField, IdentityFields};
 use super::prompt::{PromptPart, PromptSpans};
 pub use super::request_body_error::RequestBodyError;
 use super::splice::{ModelSpan, Splice, StreamOptions};
@@ -40,6 +41,8 @@ pub struct RequestFields {
     pub cache_key: Option<Box<str>>,
     /// Sampling and output parameters.
     pub parameters: GenerationParameters,
+    /// The user, the session and the conversation that the client names.
+    pub identity: IdentityFields,
     /// Whether the request creates or uses state at its backend, such as a stored response or a KV
     /// transfer. Such a request is executed at most once.
     pub is_stateful: bool,
@@ -74,6 +77,7 @@ enum RequestField {
     Store,
     Background,
     Parameter(GenerationParameter),
+    Identity(IdentityField),
     /// A row of [`engine_control::FIELDS`].
     Control(u8),
 }
@@ -109,6 +113,15 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
     ("reasoning_effort", RequestField::Parameter(GenerationParameter::Reasoning)),
     ("reasoning.effort", RequestField::Parameter(GenerationParameter::Reasoning)),
     ("previous_response_id", RequestField::Parameter(GenerationParameter::PreviousResponseId)),
+    ("messages[]", RequestField::Identity(IdentityField::Message)),
+    ("user", RequestField::Identity(IdentityField::User)),
+    ("safety_identifier", RequestField::Identity(IdentityField::SafetyIdentifier)),
+    ("metadata.user_id", RequestField::Identity(IdentityField::MetadataUser)),
+    ("metadata.session_id", RequestField::Identity(IdentityField::MetadataSession)),
+    ("metadata.conversation_id", RequestField::Identity(IdentityField::MetadataConversation)),
+    ("metadata.thread_id", RequestField::Identity(IdentityField::MetadataConversation)),
+    ("conversation", RequestField::Identity(IdentityField::Conversation)),
+    ("conversation.id", RequestField::Identity(IdentityField::Conversation)),
 ];
 
 /// Types of the tools that vLLM's Responses API runs itself.
@@ -213,6 +226,10 @@ impl FieldParser {
             fields.parameters.read(parameter, value);
             return;
         }
+        if let RequestField::Identity(identity) = field {
+            fields.identity.read(identity, value);
+            return;
+        }
         if let RequestField::Control(row) = field {
             self.read_control(row, value, end, fields);
             return;
@@ -235,7 +252,10 @@ impl FieldParser {
                 fields.cache_salt = CacheSaltSpan::At(end - "null".len()..end);
             }
             (
-                RequestField::Prompt(_) | RequestField::Parameter(_) | RequestField::Control(_),
+                RequestField::Prompt(_)
+                | RequestField::Parameter(_)
+                | RequestField::Identity(_)
+                | RequestField::Control(_),
                 _,
             )
             | (_, JsonValue::Null) => {}

@@ -1,8 +1,8 @@
 //! Tests of the fields that are read from request bodies.
 
-use super::ModelSpan;
 use super::prompt::PromptSpans;
 use super::request_fields::{RequestBodyError, RequestFields};
+use super::{IdentityFields, ModelSpan};
 use memchr::memmem;
 
 #[test]
@@ -22,6 +22,10 @@ fn fields_are_found_in_any_order() {
     };
     let parsed = RequestFields::parse(body)
         .map(|fields| RequestFields { prompt: PromptSpans::default(), ..fields });
+    let expected = RequestFields {
+        identity: IdentityFields { messages: 1, ..Default::default() },
+        ..expected
+    };
     assert_eq!(parsed, Ok(expected));
 }
 

@@ -9,5 +9,5 @@ mod tier;
 pub use captured_content::{CapturedPrompt, PayloadConsumers};
 pub use client_identity::ClientIdentity;
 pub use head_attributes::RequestHeadAttributes;
-pub use request_options::RequestOptions;
+pub use request_options::{RequestIdentity, RequestOptions};
 pub use tier::{Tier, TierResolver};

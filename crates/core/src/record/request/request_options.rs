@@ -13,8 +13,25 @@ pub struct RequestOptions {
     pub n: Option<u64>,
     /// Sampling and other generation parameters.
     pub parameters: GenerationParameters,
+    /// Number of messages of a chat. `None`: the request has no `messages`.
+    pub messages: Option<u64>,
+    /// The user, the session and the conversation of the request.
+    pub identity: RequestIdentity,
     /// The gateway added a request for usage to the body, because the client did not request usage.
     pub usage_injected: bool,
     /// The gateway also requested continuous usage.
     pub continuous_usage_injected: bool,
+}
+
+/// The user, the session and the conversation that the client names, as they are reported: as
+/// pseudonyms or as the client sent them. `None`: the client names none, or they are not reported.
+/// They are never label values of metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestIdentity {
+    /// The end user, such as the value of `safety_identifier` or `user`.
+    pub user: Option<Box<str>>,
+    /// The session, such as one run of an agent.
+    pub session: Option<Box<str>>,
+    /// The conversation. Several requests are turns of one conversation.
+    pub conversation: Option<Box<str>>,
 }

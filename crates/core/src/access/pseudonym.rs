@@ -1,0 +1,70 @@
+//! Pseudonyms of users, sessions and conversations: equal values have equal pseudonyms, and a
+//! pseudonym does not contain its value.
+
+use super::digest::{KeyDigest, to_hex};
+use ring::hmac;
+use std::fmt;
+
+/// Key from which pseudonyms are derived. Gateways with the same secret derive the same pseudonyms.
+#[derive(Clone)]
+pub struct PseudonymKey(hmac::Key);
+
+/// Secret of a gateway without a configured secret. Anyone who guesses a value can then compute its
+/// pseudonym.
+const DEFAULT_SECRET: [u8; 32] = *b"tokenweir pseudonyms, no secret.";
+/// Length of a pseudonym in bytes, before it is written in hexadecimal.
+const PSEUDONYM_BYTES: usize = 16;
+
+impl PseudonymKey {
+    /// A key from the digest of a secret that all gateways of a deployment share. `None`: no secret
+    /// is configured.
+    pub fn new(secret: Option<KeyDigest>) -> Self {
+        let bytes = secret.map_or(DEFAULT_SECRET, |digest| *digest.bytes());
+        Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+    }
+
+    /// The pseudonym of a value: 32 hexadecimal digits. Equal values of different kinds have
+    /// different pseudonyms.
+    pub fn pseudonym(&self, kind: &str, value: &str) -> String {
+        let mut context = hmac::Context::with_key(&self.0);
+        // The length separates the kind from the value.
+        context.update(&(kind.len() as u64).to_le_bytes());
+        context.update(kind.as_bytes());
+        context.update(value.as_bytes());
+        to_hex(&context.sign().as_ref()[..PSEUDONYM_BYTES])
+    }
+}
+
+impl Default for PseudonymKey {
+    fn default() -> Self {
+        Self::new(None)
+    }
+}
+
+impl fmt::Debug for PseudonymKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[pseudonym key]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pseudonym_depends_on_the_value_its_kind_and_the_secret_and_hides_the_value() {
+        let key = PseudonymKey::default();
+        let alice = key.pseudonym("user", "alice@example.com");
+        assert_eq!(alice, PseudonymKey::new(None).pseudonym("user", "alice@example.com"));
+        assert!(alice.len() == 32 && !alice.contains("alice"), "{alice}");
+        let secret = PseudonymKey::new(Some(KeyDigest::from_key(b"secret")));
+        for other in [
+            key.pseudonym("user", "bob@example.com"),
+            key.pseudonym("session", "alice@example.com"),
+            secret.pseudonym("user", "alice@example.com"),
+        ] {
+            assert_ne!(alice, other);
+        }
+        assert!(!format!("{secret:?}").contains("secret"));
+    }
+}

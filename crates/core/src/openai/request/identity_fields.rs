@@ -1,0 +1,104 @@
+//! The fields of a request that name its user, its session and its conversation. The gateway
+//! reports them and does not act on them. A value of another type is treated as absent.
+
+use crate::json::JsonValue;
+
+/// The fields of a request that name its user, its session and its conversation. `None`: the request
+/// does not have the field.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct IdentityFields {
+    /// `safety_identifier`, which replaces `user` in the API of OpenAI.
+    pub safety_identifier: Option<Box<str>>,
+    /// `user`
+    pub user: Option<Box<str>>,
+    /// `metadata.user_id`. Claude Code writes user and session into it.
+    pub metadata_user: Option<Box<str>>,
+    /// `metadata.session_id`
+    pub metadata_session: Option<Box<str>>,
+    /// `metadata.conversation_id` or `metadata.thread_id`
+    pub metadata_conversation: Option<Box<str>>,
+    /// `conversation` or `conversation.id` of a Responses request.
+    pub conversation: Option<Box<str>>,
+    /// Number of elements of `messages`.
+    pub messages: u64,
+}
+
+/// A field of [`IdentityFields`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IdentityField {
+    SafetyIdentifier,
+    User,
+    MetadataUser,
+    MetadataSession,
+    MetadataConversation,
+    Conversation,
+    Message,
+}
+
+/// Maximum length of a value in bytes. A longer value is treated as absent.
+const MAX_VALUE_BYTES: usize = 512;
+
+impl IdentityFields {
+    /// Stores the value of a field. A later value of the same field replaces it.
+    pub(super) fn read(&mut self, field: IdentityField, value: JsonValue<'_>) {
+        let target = match field {
+            IdentityField::Message => {
+                self.messages += u64::from(value == JsonValue::Object);
+                return;
+            }
+            IdentityField::SafetyIdentifier => &mut self.safety_identifier,
+            IdentityField::User => &mut self.user,
+            IdentityField::MetadataUser => &mut self.metadata_user,
+            IdentityField::MetadataSession => &mut self.metadata_session,
+            IdentityField::MetadataConversation => &mut self.metadata_conversation,
+            IdentityField::Conversation => &mut self.conversation,
+        };
+        let is_plausible = |text: &str| (1..=MAX_VALUE_BYTES).contains(&text.len());
+        if let Some(text) = value.as_text().filter(|text| is_plausible(text)) {
+            *target = Some(text.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::openai::request_fields::RequestFields;
+
+    fn fields(body: &str) -> IdentityFields {
+        RequestFields::parse(body.as_bytes()).unwrap().identity
+    }
+
+    #[test]
+    fn the_fields_of_each_api_are_read() {
+        let chat = fields(
+            r#"{"user":"u","safety_identifier":"s","metadata":{"user_id":"m","session_id":"n",
+            "thread_id":"t","other":"x"},"messages":[{"role":"system","content":"a"},
+            {"role":"user","content":[{"type":"text","text":"{\"role\":1}"}]}]}"#,
+        );
+        let text = |value: &str| Some(Box::from(value));
+        let expected = IdentityFields {
+            safety_identifier: text("s"),
+            user: text("u"),
+            metadata_user: text("m"),
+            metadata_session: text("n"),
+            metadata_conversation: text("t"),
+            conversation: None,
+            messages: 2,
+        };
+        assert_eq!(chat, expected);
+        for body in [r#"{"conversation":"conv_1"}"#, r#"{"conversation":{"id":"conv_1"}}"#] {
+            assert_eq!(fields(body).conversation, text("conv_1"), "{body}");
+        }
+    }
+
+    #[test]
+    fn values_of_another_type_and_long_values_are_absent() {
+        let long = "x".repeat(MAX_VALUE_BYTES + 1);
+        let body = format!(
+            r#"{{"user":7,"safety_identifier":"{long}","metadata":"m","conversation":null,
+            "messages":"hello"}}"#
+        );
+        assert_eq!(fields(&body), IdentityFields::default());
+    }
+}

@@ -1,0 +1,103 @@
+//! The configuration of the identities of requests: user, session and conversation.
+
+use super::secret::{Secret, SecretValue};
+use crate::config::violation::{RuleViolation, violation_at};
+use crate::proxy::{IdentityMode, IdentityReader};
+use http::HeaderName;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokenweir_core::access::PseudonymKey;
+
+/// User, session and conversation of a request on spans and access log lines. They are never label
+/// values of metrics.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct IdentitiesConfig {
+    /// `hashed`, `plain` or `off`.
+    pub mode: IdentityMode,
+    /// Secret that makes the hashes unpredictable. Gateways with the same secret report the same
+    /// hashes. `None`: no secret.
+    pub secret: Option<Secret>,
+    /// Headers that name the user, in order of preference, before `safety_identifier` and `user`.
+    pub user_headers: Vec<String>,
+    /// Headers that name the session, in order of preference, before `metadata` and
+    /// `prompt_cache_key`.
+    pub session_headers: Vec<String>,
+    /// Headers that name the conversation, in order of preference, before `conversation` and
+    /// `metadata`. Without any name, the session is the conversation.
+    pub conversation_headers: Vec<String>,
+}
+
+impl Default for IdentitiesConfig {
+    /// Hashed, with the headers of common agents and chat clients.
+    fn default() -> Self {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Self {
+            mode: IdentityMode::default(),
+            secret: None,
+            user_headers: names(&["x-openwebui-user-id"]),
+            session_headers: names(&[
+                "x-session-id",
+                "x-claude-code-session-id",
+                "x-opencode-session",
+                "x-session-affinity",
+                "session-id",
+                "session_id",
+            ]),
+            conversation_headers: names(&[
+                "x-conversation-id",
+                "x-openwebui-chat-id",
+                "conversation_id",
+            ]),
+        }
+    }
+}
+
+impl IdentitiesConfig {
+    /// The reader of identities. `secret`: the value of [`Self::secret`].
+    pub fn reader(&self, secret: Option<&SecretValue>) -> IdentityReader {
+        // The rules have checked that the names parse.
+        let names = |names: &[String]| names.iter().filter_map(|name| name.parse().ok()).collect();
+        IdentityReader {
+            mode: self.mode,
+            key: PseudonymKey::new(secret.map(SecretValue::digest)),
+            user_headers: names(&self.user_headers),
+            session_headers: names(&self.session_headers),
+            conversation_headers: names(&self.conversation_headers),
+        }
+    }
+}
+
+/// Checks that the names of headers are valid. Returns the first violation.
+pub(crate) fn check(identities: &IdentitiesConfig) -> Result<(), RuleViolation> {
+    for (key, names) in [
+        ("user_headers", &identities.user_headers),
+        ("session_headers", &identities.session_headers),
+        ("conversation_headers", &identities.conversation_headers),
+    ] {
+        if let Some(name) = names.iter().find(|name| name.parse::<HeaderName>().is_err()) {
+            let problem = format!("`{name}` is not a valid header name");
+            return Err(violation_at(&format!("identities.{key}"), problem));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, Overrides};
+    use std::path::Path;
+
+    #[test]
+    fn modes_and_header_names_are_checked() {
+        for (section, expected) in [
+            ("mode: plain, user_headers: [x-user], secret: { env: KEY }", ""),
+            ("session_headers: ['a b']", "`a b` is not a valid header name"),
+        ] {
+            let text = format!("identities: {{ {section} }}\n");
+            let parsed = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
+            let problem = parsed.err().map(|error| error.problem().to_owned()).unwrap_or_default();
+            assert_eq!(problem, expected, "{section}");
+        }
+    }
+}

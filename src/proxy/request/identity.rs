@@ -1,0 +1,176 @@
+//! The user, the session and the conversation of a request, as its client names them. They are
+//! reported on spans and log lines, and never in metrics.
+
+use http::{HeaderMap, HeaderName};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokenweir_core::access::PseudonymKey;
+use tokenweir_core::openai::request_fields::RequestFields;
+use tokenweir_core::record::RequestIdentity;
+
+/// How the values of clients are reported.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum IdentityMode {
+    /// As pseudonyms: equal values have equal pseudonyms.
+    #[default]
+    Hashed,
+    /// As the client sent them.
+    Plain,
+    /// Not at all.
+    Off,
+}
+
+/// Reads the identity of requests.
+#[derive(Debug, Clone, Default)]
+pub struct IdentityReader {
+    /// How values are reported.
+    pub mode: IdentityMode,
+    /// The key of the pseudonyms.
+    pub key: PseudonymKey,
+    /// Headers that can name the user, by preference.
+    pub user_headers: Vec<HeaderName>,
+    /// Headers that can name the session, by preference.
+    pub session_headers: Vec<HeaderName>,
+    /// Headers that can name the conversation, by preference.
+    pub conversation_headers: Vec<HeaderName>,
+}
+
+/// The user and the session in the `metadata.user_id` of an agent.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct AgentUser {
+    user: Option<String>,
+    session: Option<String>,
+}
+
+/// Maximum length of the value of a header in bytes. A longer value is ignored.
+const MAX_VALUE_BYTES: usize = 512;
+/// Separates user and session in the `metadata.user_id` of older versions of Claude Code:
+/// `user_…_account_…_session_…`.
+const SESSION_SEPARATOR: &str = "_session_";
+
+impl IdentityReader {
+    /// The identity of a request.
+    pub(crate) fn read(&self, headers: &HeaderMap, fields: &RequestFields) -> RequestIdentity {
+        if self.mode == IdentityMode::Off {
+            return RequestIdentity::default();
+        }
+        let sent = &fields.identity;
+        let agent = sent.metadata_user.as_deref().map(AgentUser::parse).unwrap_or_default();
+        let from_body = |value: &Option<Box<str>>| value.as_deref().map(str::to_owned);
+        let user = first_header(headers, &self.user_headers)
+            .or_else(|| from_body(&sent.safety_identifier))
+            .or_else(|| from_body(&sent.user))
+            .or(agent.user);
+        let session = first_header(headers, &self.session_headers)
+            .or_else(|| from_body(&sent.metadata_session))
+            .or(agent.session)
+            .or_else(|| from_body(&fields.cache_key));
+        let conversation = first_header(headers, &self.conversation_headers)
+            .or_else(|| from_body(&sent.conversation))
+            .or_else(|| from_body(&sent.metadata_conversation))
+            // The turns of a session are one conversation, unless the client says otherwise.
+            .or_else(|| session.clone());
+        RequestIdentity {
+            user: user.map(|value| self.report("user", value)),
+            // Conversation and session have one kind, so that equal values stay equal.
+            session: session.map(|value| self.report("session", value)),
+            conversation: conversation.map(|value| self.report("session", value)),
+        }
+    }
+
+    fn report(&self, kind: &str, value: String) -> Box<str> {
+        match self.mode {
+            IdentityMode::Plain => value.into(),
+            _ => self.key.pseudonym(kind, &value).into(),
+        }
+    }
+}
+
+impl AgentUser {
+    /// Splits a `metadata.user_id` into user and session. It is an object in JSON, or a text with
+    /// [`SESSION_SEPARATOR`], or the id of a user.
+    fn parse(text: &str) -> Self {
+        if let Ok(serde_json::Value::Object(members)) = serde_json::from_str(text) {
+            let member = |name: &str| {
+                let value = members.get(name).and_then(serde_json::Value::as_str);
+                value.filter(|value| !value.is_empty()).map(str::to_owned)
+            };
+            let user = member("account_uuid").or_else(|| member("device_id"));
+            return Self { user, session: member("session_id") };
+        }
+        match text.rsplit_once(SESSION_SEPARATOR) {
+            Some((user, session)) => {
+                Self { user: Some(user.to_owned()), session: Some(session.to_owned()) }
+            }
+            None => Self { user: Some(text.to_owned()), session: None },
+        }
+    }
+}
+
+/// The value of the first of these headers that the request has.
+fn first_header(headers: &HeaderMap, names: &[HeaderName]) -> Option<String> {
+    let value = |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
+    let is_plausible = |value: &&str| (1..=MAX_VALUE_BYTES).contains(&value.len());
+    names.iter().filter_map(value).find(is_plausible).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY: &str = r#"{"user":"alice","prompt_cache_key":"key","messages":[]}"#;
+
+    fn reader(mode: IdentityMode) -> IdentityReader {
+        IdentityReader {
+            mode,
+            session_headers: vec![HeaderName::from_static("x-session-id")],
+            ..IdentityReader::default()
+        }
+    }
+
+    fn identity(mode: IdentityMode, header: Option<&str>, body: &str) -> [Option<String>; 3] {
+        let headers = header.map(|value| ("x-session-id".parse().unwrap(), value.parse().unwrap()));
+        let headers = HeaderMap::from_iter(headers);
+        let fields = RequestFields::parse(body.as_bytes()).unwrap();
+        let RequestIdentity { user, session, conversation } = reader(mode).read(&headers, &fields);
+        [user, session, conversation].map(|value| value.map(String::from))
+    }
+
+    fn texts(values: [Option<&str>; 3]) -> [Option<String>; 3] {
+        values.map(|value| value.map(str::to_owned))
+    }
+
+    #[test]
+    fn a_header_wins_over_the_body_and_a_session_is_a_conversation() {
+        let plain = |header, body| identity(IdentityMode::Plain, header, body);
+        assert_eq!(plain(None, BODY), texts([Some("alice"), Some("key"), Some("key")]));
+        assert_eq!(plain(Some("s"), BODY), texts([Some("alice"), Some("s"), Some("s")]));
+        let own = r#"{"safety_identifier":"b","user":"a","conversation":"conv_1"}"#;
+        assert_eq!(plain(Some("s"), own), texts([Some("b"), Some("s"), Some("conv_1")]));
+        assert_eq!(plain(None, "{}"), texts([None; 3]));
+    }
+
+    #[test]
+    fn values_are_hashed_by_default_and_can_be_off() {
+        assert_eq!(identity(IdentityMode::Off, Some("s"), BODY), texts([None; 3]));
+        let [user, session, conversation] = identity(IdentityMode::default(), None, BODY);
+        assert_eq!(session, conversation);
+        for value in [user, session] {
+            let value = value.unwrap();
+            assert!(value.len() == 32 && value.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        }
+    }
+
+    #[test]
+    fn claude_code_writes_user_and_session_into_one_field() {
+        for user_id in [
+            "user_1_account_2_session_3",
+            r#"{\"device_id\":\"d\",\"account_uuid\":\"user_1_account_2\",\"session_id\":\"3\"}"#,
+        ] {
+            let body = format!(r#"{{"metadata":{{"user_id":"{user_id}"}}}}"#);
+            let expected = texts([Some("user_1_account_2"), Some("3"), Some("3")]);
+            assert_eq!(identity(IdentityMode::Plain, None, &body), expected, "{user_id}");
+        }
+    }
+}

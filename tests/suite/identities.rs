@@ -1,0 +1,54 @@
+//! User, session and conversation of a request: in the record, from which spans and log lines read
+//! them, and never on the metrics page.
+
+use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
+use crate::support::test_gateway::{Setup, post, start_with};
+use tokenweir::config::IdentitiesConfig;
+use tokenweir::proxy::{IdentityMode, IdentityReader};
+use tokenweir_core::record::RequestIdentity;
+
+const CHAT: &str = "/v1/chat/completions";
+const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
+const BODY: &str = r#"{"model":"tiny","stream":true,"user":"alice@example.com","max_tokens":7,
+    "temperature":0.5,"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}"#;
+
+/// The reader of the default configuration, with a mode.
+fn reader(mode: IdentityMode) -> IdentityReader {
+    IdentitiesConfig { mode, ..IdentitiesConfig::default() }.reader(|_| None).unwrap()
+}
+
+#[tokio::test]
+async fn the_identity_of_a_request_is_recorded_and_never_in_the_metrics() {
+    for (mode, user) in [
+        (IdentityMode::Plain, Some("alice@example.com")),
+        (IdentityMode::Hashed, None),
+        (IdentityMode::Off, None),
+    ] {
+        let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
+        let setup = Setup { identities: reader(mode), ..Setup::default() };
+        let gateway = start_with(&[fake.addr], setup).await;
+        let head = "\r\nx-claude-code-session-id: session-7\r\nhost";
+        gateway.raw(post(CHAT, BODY).replacen("\r\nhost", head, 1)).await;
+        let record = gateway.record().await;
+        let RequestIdentity { user: recorded, session, conversation } = &record.options.identity;
+        match mode {
+            IdentityMode::Plain => {
+                assert_eq!(recorded.as_deref(), user);
+                assert_eq!(session.as_deref(), Some("session-7"));
+            }
+            IdentityMode::Hashed => {
+                assert_eq!(recorded.as_ref().map(|hash| hash.len()), Some(32));
+                assert_eq!(session, conversation);
+            }
+            IdentityMode::Off => assert_eq!(record.options.identity, RequestIdentity::default()),
+        }
+        assert_eq!(record.options.messages, Some(2));
+        assert!(record.tokens_per_second().is_some());
+        let page = gateway.admin("/metrics").await;
+        for value in [recorded, session].into_iter().flatten() {
+            assert!(!page.contains(&**value), "{value} is in the metrics");
+        }
+        // The backend gets the body of the client, whatever the mode.
+        assert!(String::from_utf8_lossy(&fake.seen()[0].body).contains("alice@example.com"));
+    }
+}
