@@ -10,6 +10,7 @@ use super::request::deadline::{self, FirstOutputDeadline};
 use super::request::engine_control::EngineControlCheck;
 use super::request::features;
 use super::request::upstream_body::UpstreamBody;
+use super::routing_headers;
 use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
 use crate::backend::routes;
@@ -27,6 +28,7 @@ use tokenweir_core::observe::{
     Exchange, ObservedBody, PrefetchedBody, ResponseAbortHandle, StreamPolicy,
 };
 use tokenweir_core::openai::Api;
+use tokenweir_core::openai::engine_control::Permission;
 use tokenweir_core::record::RequestOptions;
 use tokenweir_net::backend_body::BackendBody;
 
@@ -146,6 +148,8 @@ async fn forward<B: IncomingBody>(
     let flow_key =
         context.state.admission.flow_key(&head.headers, record.client, &record.tier, tenant);
     let lease = context.state.admission.admit(requirements, flow_key, &mut record.timings).await?;
+    let is_explained = routing_headers::is_requested(&head.headers)
+        && control_check.allow(Permission::RoutingHeaders);
     control_check.strip_headers(&mut head.headers);
     apply_route_policy(exchange.policy(), &route.policy, deadline);
     let response_headers_timeout = route.policy.response_headers;
@@ -159,7 +163,9 @@ async fn forward<B: IncomingBody>(
         backend_model,
         response_headers_timeout,
     };
-    relay::send(context, exchange, prepared, lease).await
+    let (mut response, lease) = relay::send(context, exchange, prepared, lease).await?;
+    routing_headers::write(response.headers_mut(), exchange.record(), is_explained);
+    Ok((response, lease))
 }
 
 /// Sets the deadline of the first output in the policy of a stream, and the idle timeout and the

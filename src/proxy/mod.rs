@@ -24,6 +24,7 @@ mod handle;
 mod overload_guard;
 mod relay;
 mod request;
+mod routing_headers;
 
 pub use accept::{AcceptedRequest, accept_request};
 pub use context::{ProxyContext, ProxySettings, ProxyState, RecordingSettings, RequestSettings};

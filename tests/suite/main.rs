@@ -54,6 +54,7 @@ mod response_shapes;
 mod restart;
 mod retry_safety;
 mod routing_decisions;
+mod routing_headers;
 mod scraping;
 mod secret_leaks;
 mod server_dialects;

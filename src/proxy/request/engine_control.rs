@@ -79,6 +79,11 @@ impl EngineControlCheck {
         Ok(())
     }
 
+    /// Whether the request has a permission.
+    pub(crate) const fn allow(&self, permission: Permission) -> bool {
+        self.permissions.allow(permission)
+    }
+
     /// Removes the engine-control headers for which the request lacks the permission. Call this
     /// after the gateway itself has read the headers, for example the session header.
     pub(crate) fn strip_headers(&self, headers: &mut HeaderMap) {

@@ -41,6 +41,9 @@ pub enum Permission {
     PromptEmbeds,
     /// LoRA adapters selected by a field other than `model`.
     Lora,
+    /// `x-tokenweir-explain`, which controls no engine: response headers with the backend, the
+    /// reason of the routing decision and the wait in the admission queue.
+    RoutingHeaders,
 }
 
 /// A set of permissions.
@@ -260,6 +263,7 @@ impl Permission {
             Self::ChatTemplate => "chat_template",
             Self::PromptEmbeds => "prompt_embeds",
             Self::Lora => "lora",
+            Self::RoutingHeaders => "routing_headers",
         }
     }
 }

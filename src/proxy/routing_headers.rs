@@ -1,0 +1,68 @@
+//! Response headers that name the backend of a request and the reason of its routing decision, for
+//! clients that ask for them and have the permission `routing_headers`. They reveal the names and
+//! the number of the backends, so no client has the permission by default.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tokenweir_core::record::RequestRecord;
+
+/// The request header with which a client asks for the response headers. Its value is `1`.
+const REQUEST_HEADER: HeaderName = HeaderName::from_static("x-tokenweir-explain");
+/// The name of the backend.
+const BACKEND: HeaderName = HeaderName::from_static("x-tokenweir-backend");
+/// The reason of the routing decision.
+const REASON: HeaderName = HeaderName::from_static("x-tokenweir-reason");
+/// The time in the admission queue, in milliseconds.
+const QUEUE_MILLIS: HeaderName = HeaderName::from_static("x-tokenweir-queue-ms");
+
+/// Whether the client asks for the headers.
+pub(super) fn is_requested(headers: &HeaderMap) -> bool {
+    headers.get(REQUEST_HEADER).is_some_and(|value| value == "1")
+}
+
+/// Replaces the headers in the response of a backend. `is_allowed`: the client asks for the headers
+/// and has the permission. Otherwise headers of these names are removed, because a gateway behind
+/// this one may have set them.
+pub(super) fn write(headers: &mut HeaderMap, record: &RequestRecord, is_allowed: bool) {
+    for name in [BACKEND, REASON, QUEUE_MILLIS] {
+        headers.remove(name);
+    }
+    if !is_allowed {
+        return;
+    }
+    let backend = record.backend().and_then(|backend| backend.as_str().parse().ok());
+    let reason = record.decision.as_ref().map(|decision| decision.reason());
+    let queued = record.gateway_queue_wait().unwrap_or_default().as_millis();
+    let queued = u64::try_from(queued).unwrap_or(u64::MAX);
+    let values: [(HeaderName, Option<HeaderValue>); 3] = [
+        (BACKEND, backend),
+        (REASON, reason.map(HeaderValue::from_static)),
+        (QUEUE_MILLIS, Some(queued.into())),
+    ];
+    headers.extend(values.into_iter().filter_map(|(name, value)| Some((name, value?))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_core::record::fixtures::streamed;
+
+    fn written(is_allowed: bool) -> Vec<(String, String)> {
+        let mut headers = HeaderMap::from_iter([(BACKEND, HeaderValue::from_static("of-backend"))]);
+        write(&mut headers, &streamed(), is_allowed);
+        let text = |(name, value): (&HeaderName, &HeaderValue)| {
+            (name.to_string(), value.to_str().unwrap().to_owned())
+        };
+        headers.iter().map(text).collect()
+    }
+
+    #[test]
+    fn the_headers_describe_the_last_attempt_or_are_absent() {
+        let expected = [
+            ("x-tokenweir-backend", "vllm-0"),
+            ("x-tokenweir-reason", "lowest_ttft"),
+            ("x-tokenweir-queue-ms", "0"),
+        ];
+        assert_eq!(written(true), expected.map(|(name, value)| (name.into(), value.into())));
+        assert_eq!(written(false), []);
+    }
+}

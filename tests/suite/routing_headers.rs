@@ -1,0 +1,44 @@
+//! Response headers with the backend and the reason of a routing decision: only for clients that ask
+//! for them and have the permission.
+
+use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
+use crate::support::test_gateway::{Setup, post, start_with};
+use std::sync::Arc;
+use tokenweir::proxy::access::AccessControl;
+use tokenweir_core::openai::engine_control::{Permission, Permissions};
+
+const CHAT: &str = "/v1/chat/completions";
+const BODY: &str = r#"{"model":"tiny","stream":true}"#;
+
+/// The head of the response in lower case. `asks`: the client sends the request header.
+async fn response_head(fake: &ScriptedBackend, permissions: &[Permission], asks: bool) -> String {
+    let access = AccessControl::default().with_permissions(Permissions::new(permissions));
+    let setup = Setup { access: Arc::new(access), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let request = post(CHAT, BODY);
+    let header = "\r\nx-tokenweir-explain: 1\r\nhost";
+    let request = if asks { request.replacen("\r\nhost", header, 1) } else { request };
+    let answer = gateway.raw(request).await;
+    let text = String::from_utf8_lossy(&answer).to_ascii_lowercase();
+    text.split("\r\n\r\n").next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn the_backend_is_named_only_to_clients_that_ask_and_are_allowed() {
+    let response = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
+    let response = String::from_utf8(response).unwrap();
+    // As if another gateway answered.
+    let response = response.replacen("\r\n", "\r\nx-tokenweir-backend: inner\r\n", 1);
+    let fake = ScriptedBackend::answering(response).await;
+    let allowed = [Permission::RoutingHeaders];
+    let head = response_head(&fake, &allowed, true).await;
+    let expected = format!("x-tokenweir-backend: {}\r\n", fake.addr);
+    assert!(head.contains(&expected), "{head}");
+    assert!(head.contains("x-tokenweir-reason: only_candidate"), "{head}");
+    assert!(head.contains("x-tokenweir-queue-ms: 0"), "{head}");
+    for (permissions, asks) in [(&allowed[..], false), (&[], true), (&[Permission::Lora], true)] {
+        let head = response_head(&fake, permissions, asks).await;
+        assert!(head.starts_with("http/1.1 200") && !head.contains("x-tokenweir-"), "{head}");
+    }
+    assert!(fake.seen().iter().all(|it| !it.head.contains("x-tokenweir-explain")));
+}
