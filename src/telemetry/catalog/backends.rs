@@ -215,7 +215,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
             for rule in FLEET_RULES {
                 let all = std::iter::once("").filter(|_| rule.is_about_all);
-                let names = registered_backends(status).map(|backend| &*backend.backend);
+                let names = status.registered_backends().map(|backend| &*backend.backend);
                 for backend in all.chain(names.filter(|_| !rule.is_about_all)) {
                     let is_active = status.diagnosis.is_active(rule.name, backend);
                     emit(&[backend, rule.name], f64::from(u8::from(is_active)));
