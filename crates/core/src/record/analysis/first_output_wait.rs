@@ -18,7 +18,12 @@ pub(super) struct FirstOutputWait {
     /// Time that neither the queue nor the prefill explains: an engine or host without progress,
     /// the network, or a cause that the backend does not report.
     pub(super) unexplained: Duration,
+    /// The prompt is known to be too short for a long prefill.
+    is_short_prompt: bool,
 }
+
+/// A prompt with fewer tokens to compute is short.
+const MIN_LONG_PROMPT_TOKENS: f64 = 256.0;
 
 /// Multiple of the predicted prefill time up to which a wait counts as prefill: other sequences are
 /// computed in the same batches.
@@ -37,24 +42,37 @@ impl FirstOutputWait {
         let [queue, prefill] =
             [RequestPhase::EngineQueue, RequestPhase::Prefill].map(|phase| phases.get(phase));
         let is_measured = prefill.is_some_and(|span| !span.is_estimated);
+        let tokens = computed_tokens(record);
+        let is_short_prompt = tokens.is_some_and(|tokens| tokens < MIN_LONG_PROMPT_TOKENS);
         let [queue, prefill] =
             [queue, prefill].map(|span| span.map_or(Duration::ZERO, |span| span.took));
         if is_measured {
             let unexplained = wait.saturating_sub(queue + prefill);
-            return Self { queue, prefill, unexplained };
+            return Self { queue, prefill, unexplained, is_short_prompt };
         }
-        let PredictedPrefill { prompt, backlog } = PredictedPrefill::from_record(record);
+        let PredictedPrefill { prompt, backlog } = PredictedPrefill::from_record(record, tokens);
         // Mean prefill times of other requests do not show that a short prompt took as long.
         let prefill = prompt.mul_f64(PREFILL_TOLERANCE_FACTOR).min(wait);
         let after_prefill = wait.saturating_sub(prefill);
         let queue =
             if was_queued(record) { after_prefill } else { queue.max(backlog).min(after_prefill) };
-        Self { queue, prefill, unexplained: after_prefill.saturating_sub(queue) }
+        let unexplained = after_prefill.saturating_sub(queue);
+        Self { queue, prefill, unexplained, is_short_prompt }
+    }
+
+    /// The time that the length of the prompt explains.
+    pub(super) fn long_prompt(self) -> Duration {
+        if self.is_short_prompt { Duration::ZERO } else { self.prefill }
+    }
+
+    /// The time that neither the queue nor the length of the prompt explains.
+    pub(super) fn unresponsive(self) -> Duration {
+        self.unexplained + self.prefill.saturating_sub(self.long_prompt())
     }
 
     /// Name of the longest part, as the phase of a request that ended without output.
     pub(super) fn phase(self) -> &'static str {
-        let Self { queue, prefill, unexplained } = self;
+        let Self { queue, prefill, unexplained, .. } = self;
         if unexplained > MIN_UNRESPONSIVE_WAIT && unexplained > queue.max(prefill) {
             "unresponsive"
         } else if queue > prefill {
@@ -107,20 +125,32 @@ struct PredictedPrefill {
 }
 
 impl PredictedPrefill {
-    fn from_record(record: &RequestRecord) -> Self {
-        let Some(predicted) = record.selected_candidate() else { return Self::default() };
+    /// `tokens`: the number of tokens of the prompt to compute.
+    fn from_record(record: &RequestRecord, tokens: Option<f64>) -> Self {
+        let (Some(predicted), Some(tokens)) = (record.selected_candidate(), tokens) else {
+            return Self::default();
+        };
         let candidate = predicted.candidate;
-        let usage = &record.observed.usage;
-        let is_exact = record.observed.usage_source == UsageSource::Exact;
-        let input = usage.input.filter(|_| is_exact);
-        let counted = input.map(|input| input.saturating_sub(usage.cached.unwrap_or(0)) as f64);
-        let tokens = counted.unwrap_or(candidate.prompt - candidate.cached);
         let prefill_time = |tokens: f64| {
             let seconds = (tokens * candidate.prefill.per_token).max(0.0);
             Duration::try_from_secs_f64(seconds).unwrap_or_default()
         };
         Self { prompt: prefill_time(tokens), backlog: prefill_time(candidate.backlog) }
     }
+}
+
+/// Number of tokens of the prompt that the engine had to compute: its own count, else the
+/// prediction. `None`: unknown.
+fn computed_tokens(record: &RequestRecord) -> Option<f64> {
+    let usage = &record.observed.usage;
+    let is_exact = record.observed.usage_source == UsageSource::Exact;
+    let input = usage.input.filter(|_| is_exact);
+    let counted = input.map(|input| input.saturating_sub(usage.cached.unwrap_or(0)) as f64);
+    let predicted = || {
+        let candidate = record.selected_candidate()?.candidate;
+        Some(candidate.prompt - candidate.cached)
+    };
+    counted.or_else(predicted)
 }
 
 /// Whether requests waited in the engine while this request was open, according to the reports of
@@ -140,6 +170,7 @@ fn was_queued(record: &RequestRecord) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::openai::EngineTimes;
     use crate::record::fixtures::{at, decision, streamed};
     use crate::record::{BackendCondition, Outcome, RecentEngineTimes, SlowCause, SlowLimits};
     use crate::routing::{Candidate, PrefillCost};
@@ -227,6 +258,25 @@ mod tests {
         assert_eq!(cause_and_phase(&record), (Some(SlowCause::LongPrompt), "prefill"));
         let shorter = record_without_output(2_000.0, 3_000);
         assert_eq!(cause_and_phase(&shorter).0, Some(SlowCause::Unresponsive));
+    }
+
+    #[test]
+    fn a_short_prompt_is_not_long_although_the_engine_reports_a_long_prefill() {
+        for (tokens, expected) in [(30, SlowCause::Unresponsive), (3_000, SlowCause::LongPrompt)] {
+            let mut record = streamed();
+            let accepted = record.timings.accepted;
+            record.timings.first_output = Some(at(accepted, 4_000));
+            record.timings.ended = Some(at(accepted, 5_000));
+            record.observed.usage.input = Some(tokens);
+            record.observed.usage.cached = None;
+            record.observed.usage_source = UsageSource::Exact;
+            record.observed.engine_times = Some(EngineTimes {
+                queue: Some(Duration::ZERO),
+                prefill: Some(Duration::from_secs(3)),
+                decode: None,
+            });
+            assert_eq!(cause_and_phase(&record).0, Some(expected), "{tokens} tokens");
+        }
     }
 
     #[test]

@@ -53,8 +53,8 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
         (SlowCause::GatewayQueue, took(RequestPhase::GatewayQueue)),
         (SlowCause::Gateway, took(RequestPhase::Gateway)),
         (SlowCause::EngineQueue, wait.queue),
-        (SlowCause::LongPrompt, wait.prefill),
-        (SlowCause::Unresponsive, wait.unexplained),
+        (SlowCause::LongPrompt, wait.long_prompt()),
+        (SlowCause::Unresponsive, wait.unresponsive()),
         (SlowCause::Preempted, preempted),
         (SlowCause::Stalled, stalled),
         (SlowCause::SlowDecode, if is_slow_decode { decode } else { Duration::ZERO }),
@@ -152,6 +152,7 @@ mod tests {
         {
             let set_engine_times = |record: &mut RequestRecord| {
                 delay_output(record, 3_000);
+                record.observed.usage.input = Some(4_000);
                 record.observed.engine_times = Some(EngineTimes {
                     queue: Some(Duration::from_millis(queue)),
                     prefill: Some(Duration::from_millis(prefill)),
