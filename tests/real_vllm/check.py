@@ -19,6 +19,7 @@ import frozen
 import merged
 import pathologies
 import spans
+import transparency
 import usage
 from fleet import FRONT_ENDS, AccessLog, Fleet
 from report import Report
@@ -56,6 +57,7 @@ async def main() -> int:
     steps = [
         ("answers", answers.check(fleet, report)),
         ("usage", usage.check(fleet, report, rig)),
+        ("byte for byte", transparency.check(fleet, report, rig)),
         ("cancel", faults.check_cancel(fleet, report)),
     ]
     if args.bench:
@@ -75,6 +77,7 @@ async def main() -> int:
         steps.append(("frozen", frozen.check(rig, report)))
         steps.append(("pathologies", pathologies.check(rig, report)))
         steps.append(("merged", merged.check(rig, report)))
+        steps.append(("byte for byte", transparency.check_merged(rig, report)))
     report.note("machine", "load average before", load_average())
     for name, step in steps:
         try:

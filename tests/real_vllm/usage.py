@@ -14,9 +14,8 @@ from sdk import Request, Sdk
 from stream import PATHS, USAGE, Stream
 
 REQUESTS = [known for known in KNOWN if known[0] in PATHS]
-# Fields that differ between two responses to the same request. The gateway removes the fingerprint together with
-# the usage event, the only event that has it.
-VOLATILE = ("id", "created", "system_fingerprint")
+# Fields that differ between two responses to the same request.
+VOLATILE = ("id", "created")
 TEXTS = ("content", "reasoning", "text", "arguments")
 
 
