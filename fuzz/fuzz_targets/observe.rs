@@ -9,7 +9,7 @@ use std::time::Instant;
 use tokenweir_core::clock;
 use tokenweir_core::observe::ResponseObserver;
 use tokenweir_core::openai::Api;
-use tokenweir_core::record::{ObservedResponse, Timings, UsageEventOutcome};
+use tokenweir_core::record::{ObservedResponse, RequestOptions, Timings, UsageEventOutcome};
 use tokenweir_fuzz::cut;
 
 const MEDIA_TYPES: [&str; 2] = ["text/event-stream", "application/json"];
@@ -60,7 +60,9 @@ fn observe<'a>(
     let mut observer = ResponseObserver::new(settings.api);
     observer.on_head(settings.media_type, false);
     if settings.takes_usage_event {
-        observer.remove_usage_event();
+        let options = RequestOptions { usage_injected: true, ..RequestOptions::default() };
+        // The server is known to have no fingerprint, so nothing is inserted.
+        observer.remove_injected_usage(&options, Some(Bytes::new()));
     }
     let mut timings = Timings::begin(*NOW);
     let mut forwarded = Vec::new();

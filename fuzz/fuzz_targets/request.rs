@@ -67,6 +67,7 @@ fn check_fields(body: &[u8], tree: &Tree, fields: Result<RequestFields, RequestB
         // The positions in the body have changed.
         let moved = RequestFields {
             usage_splice: None,
+            continuous_usage_splice: again.continuous_usage_splice.clone(),
             model_slot: again.model_slot.clone(),
             prompt: again.prompt.clone(),
             cache_salt: again.cache_salt.clone(),

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::clock;
 use tokenweir_core::dialect::EngineKind;
+use tokenweir_core::openai::Api;
 use tokenweir_core::record::BackendId;
 use tokenweir_core::resilience::{BreakerAction, CircuitBreakerSettings, FailureKind};
 use tokenweir_core::routing::{Candidate, PromptFingerprint};
@@ -153,17 +154,24 @@ impl Backend {
     }
 
     /// The share, from 0 to 1, of the streams for which the gateway requests usage in every event.
-    /// 0 for servers other than vLLM. 0 also until a stream has shown that the server sends usage
-    /// only on request: before that, the gateway does not know which usage it must remove from the
-    /// response.
-    pub fn continuous_usage_share(&self) -> f64 {
-        let has_usage_on_request_only = self.load.stream_profile.has_usage_on_request_only();
+    /// 0 for servers other than vLLM. 0 also until a stream of this API has shown that the server
+    /// writes usage into events only on request: before that, the gateway does not know which usage
+    /// it must remove from the response.
+    pub fn continuous_usage_share(&self, api: Option<Api>) -> f64 {
+        let has_usage_on_request_only = self.load.stream_profile.has_usage_on_request_only(api);
         let is_vllm = || self.health.server_kind() == Some(EngineKind::Vllm);
         if has_usage_on_request_only && is_vllm() {
-            self.identity.continuous_usage_share()
+            self.load.stream_profile.sampled_share(self.identity.continuous_usage_share())
         } else {
             0.0
         }
+    }
+
+    /// Whether the streams of the backend have a `system_fingerprint`, so that the front end of vLLM
+    /// is the Python one. With continuous usage, the Rust one writes all parts of a tool call that
+    /// the engine generates in one step into one event, and otherwise into several.
+    pub fn has_fingerprint(&self) -> bool {
+        self.load.stream_profile.fingerprint().is_some_and(|member| !member.is_empty())
     }
 
     /// Drains the backend: it finishes its requests and gets no new requests. If the backend is

@@ -3,10 +3,12 @@
 //! dropped.
 
 use super::backend::Backend;
+use bytes::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
 use tokenweir_core::observe::BackendMonitor;
+use tokenweir_core::openai::Api;
 use tokenweir_core::record::{BackendCondition, ObservedResponse, RecentEngineTimes, UsageSource};
 use tokenweir_core::routing::{Candidate, PromptFingerprint, Reservation, TokenCounts};
 
@@ -95,8 +97,12 @@ impl BackendMonitor for LeaseState {
         self.backend.load.stream_profile.tokens_per_event()
     }
 
-    fn on_answer(&self, observed: &ObservedResponse) {
-        self.backend.load.stream_profile.on_response_ended(observed);
+    fn fingerprint(&self) -> Option<Bytes> {
+        self.backend.load.stream_profile.fingerprint()
+    }
+
+    fn on_answer(&self, api: Option<Api>, observed: &ObservedResponse) {
+        self.backend.load.stream_profile.on_response_ended(api, observed);
         let (usage, is_exact) = (&observed.usage, observed.usage_source == UsageSource::Exact);
         let counts = TokenCounts {
             prompt: usage.input.filter(|_| is_exact),

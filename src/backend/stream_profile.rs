@@ -1,15 +1,21 @@
-//! Learns two properties of the streams of a backend: whether they contain usage that the request
-//! did not ask for, and the mean number of tokens per event.
+//! Learns three properties of the streams of a backend: whether they contain usage that the request
+//! did not ask for, the fingerprint of the server, and the mean number of tokens per event.
 
+use bytes::Bytes;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use tokenweir_core::record::{ObservedResponse, UsageEventOutcome};
+use std::sync::{Mutex, PoisonError};
+use tokenweir_core::openai::Api;
+use tokenweir_core::record::{ObservedResponse, UsageEventOutcome, UsageLayout};
 
 /// The learned properties of the streams of a backend. Two updates at the same time may lose one
 /// sample, which is tolerated.
 #[derive(Debug, Default)]
 pub(super) struct StreamProfile {
-    /// One of the `USAGE_` constants.
-    usage_mode: AtomicU8,
+    /// One of the `USAGE_` constants for each API with `stream_options`. The APIs of one server can
+    /// differ: old versions of vLLM write `null` only into the events of completions.
+    usage_modes: [AtomicU8; 2],
+    /// The `system_fingerprint` member of its usage events. Empty: they have none. `None`: unknown.
+    fingerprint: Mutex<Option<Bytes>>,
     /// Exponentially weighted mean of the output tokens of a stream, as bits of an `f64`. 0 before
     /// the first stream. The ratio of `mean_tokens` and `mean_events` weighs each stream by its
     /// length.
@@ -21,36 +27,47 @@ pub(super) struct StreamProfile {
 
 /// Usage mode: not learned yet.
 const USAGE_UNKNOWN: u8 = 0;
-/// Usage mode: streams contain usage only if the request asks for usage.
+/// Usage mode: the events contain usage only if the request asks for continuous usage.
 const USAGE_ON_REQUEST: u8 = 1;
-/// Usage mode: streams always contain usage (vLLM with `--enable-force-include-usage`).
-const USAGE_FORCED: u8 = 2;
+/// Usage mode: the events contain a `usage` member without a request for continuous usage: `null`,
+/// or counts (vLLM with `--enable-force-include-usage`).
+const USAGE_ALWAYS: u8 = 2;
 /// Usage mode: the gateway cannot remove usage from the events of this backend.
 const USAGE_UNREMOVABLE: u8 = 3;
 
 /// Weight of a new stream in the exponentially weighted means.
 const EWMA_WEIGHT: f64 = 0.1;
+/// Mean output of the streams, in tokens, above which fewer of them are sampled. With a reasoning
+/// parser, vLLM's Python front end counts all reasoning tokens again for every event with usage, so
+/// the cost of a stream grows with the square of its length.
+const LONG_OUTPUT_TOKENS: f64 = 1_000.0;
 /// Lower and upper bound of the learned tokens per event. The lower bound is below 1 because a
 /// server may send several events per token, such as the first events of a tool call.
 const TOKENS_PER_EVENT_RANGE: std::ops::RangeInclusive<f64> = 0.25..=1024.0;
 
 impl StreamProfile {
-    /// Learns from a response that has ended.
-    pub(super) fn on_response_ended(&self, observed: &ObservedResponse) {
-        let usage = match observed.usage_event {
-            // If the gateway requested usage in every event, a server that always sends usage
-            // cannot be told apart, so nothing is learned.
-            Some(UsageEventOutcome::Stripped) if !observed.has_continuous_usage => {
-                Some(USAGE_ON_REQUEST)
+    /// Learns from a response of `api` that has ended.
+    pub(super) fn on_response_ended(&self, api: Option<Api>, observed: &ObservedResponse) {
+        let usage = match observed.usage_layout {
+            _ if observed.usage_event == Some(UsageEventOutcome::NotRemoved) => {
+                Some(USAGE_UNREMOVABLE)
             }
-            Some(UsageEventOutcome::AlwaysSent) => Some(USAGE_FORCED),
-            Some(UsageEventOutcome::NotRemoved) => Some(USAGE_UNREMOVABLE),
-            _ => None,
+            Some(UsageLayout::AtEnd) => Some(USAGE_ON_REQUEST),
+            Some(UsageLayout::Nulls | UsageLayout::EveryEvent) => Some(USAGE_ALWAYS),
+            // If the request asked for continuous usage, a server that always sends usage cannot
+            // be told apart.
+            None => None,
         };
-        if let Some(usage) = usage
-            && self.usage_mode.load(Ordering::Relaxed) != USAGE_UNREMOVABLE
+        if let (Some(usage), Some(mode)) = (usage, self.usage_mode(api))
+            && mode.load(Ordering::Relaxed) != USAGE_UNREMOVABLE
         {
-            self.usage_mode.store(usage, Ordering::Relaxed);
+            mode.store(usage, Ordering::Relaxed);
+        }
+        if let Some(member) = &observed.fingerprint {
+            let mut fingerprint = self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner);
+            if fingerprint.as_ref() != Some(member) {
+                *fingerprint = Some(member.clone());
+            }
         }
         if let Some((tokens, events)) = observed.exact_tokens_and_output_events() {
             let is_first = load_f64(&self.mean_events) <= 0.0;
@@ -60,15 +77,43 @@ impl StreamProfile {
         }
     }
 
-    /// Forgets the learned usage mode, because the server process restarted, possibly with other
-    /// flags.
+    /// Forgets what depends on the version and the flags of the server, because its process
+    /// restarted.
     pub(super) fn on_restart(&self) {
-        self.usage_mode.store(USAGE_UNKNOWN, Ordering::Relaxed);
+        for mode in &self.usage_modes {
+            mode.store(USAGE_UNKNOWN, Ordering::Relaxed);
+        }
+        *self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Whether a stream has shown that the backend sends usage only if the request asks for usage.
-    pub(super) fn has_usage_on_request_only(&self) -> bool {
-        self.usage_mode.load(Ordering::Relaxed) == USAGE_ON_REQUEST
+    /// Whether a stream of this API has shown that the backend writes usage into events only if the
+    /// request asks for continuous usage.
+    pub(super) fn has_usage_on_request_only(&self, api: Option<Api>) -> bool {
+        let mode = self.usage_mode(api);
+        mode.is_some_and(|mode| mode.load(Ordering::Relaxed) == USAGE_ON_REQUEST)
+    }
+
+    /// The `system_fingerprint` member that the usage events of the server have.
+    pub(super) fn fingerprint(&self) -> Option<Bytes> {
+        self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The usage mode of an API. `None`: the API has no `stream_options`.
+    fn usage_mode(&self, api: Option<Api>) -> Option<&AtomicU8> {
+        match api {
+            Some(Api::Chat) => Some(&self.usage_modes[0]),
+            Some(Api::Completions) => Some(&self.usage_modes[1]),
+            _ => None,
+        }
+    }
+
+    /// The share of the streams to sample. It is lower than the configured share if the streams of
+    /// the backend are long. A share of 1 is not reduced.
+    pub(super) fn sampled_share(&self, configured: f64) -> f64 {
+        if configured >= 1.0 {
+            return configured;
+        }
+        configured * (LONG_OUTPUT_TOKENS / load_f64(&self.mean_tokens).max(LONG_OUTPUT_TOKENS))
     }
 
     /// Mean number of tokens per event with output. 1 before the first stream with an exact token
@@ -123,7 +168,7 @@ mod tests {
     fn an_event_counts_as_one_token_before_the_first_exact_stream_and_as_learned_after_it() {
         let profile = StreamProfile::default();
         assert_eq!(estimate_truncated_stream(&profile, 70), 70);
-        profile.on_response_ended(&counted_stream(281, 70));
+        profile.on_response_ended(None, &counted_stream(281, 70));
         assert!((252..=308).contains(&estimate_truncated_stream(&profile, 70)));
         assert_eq!(
             estimate_truncated_stream(&StreamProfile::default(), 70),
@@ -136,11 +181,11 @@ mod tests {
     fn long_streams_weigh_more_than_short_ones_and_the_mean_follows_changes() {
         let profile = StreamProfile::default();
         for _ in 0..20 {
-            profile.on_response_ended(&counted_stream(400, 100));
-            profile.on_response_ended(&counted_stream(1, 1));
+            profile.on_response_ended(None, &counted_stream(400, 100));
+            profile.on_response_ended(None, &counted_stream(1, 1));
         }
         assert!((3.8..=4.0).contains(&profile.tokens_per_event()));
-        (0..60).for_each(|_| profile.on_response_ended(&counted_stream(100, 100)));
+        (0..60).for_each(|_| profile.on_response_ended(None, &counted_stream(100, 100)));
         assert!((1.0..=1.05).contains(&profile.tokens_per_event()));
     }
 
@@ -152,7 +197,7 @@ mod tests {
             ObservedResponse { usage_source: UsageSource::Continuous, ..counted_stream(400, 100) };
         let without_events = counted_stream(400, 0);
         for observed in [non_stream, not_exact, without_events] {
-            profile.on_response_ended(&observed);
+            profile.on_response_ended(None, &observed);
         }
         assert_eq!(profile.tokens_per_event().to_bits(), 1.0_f64.to_bits());
     }
@@ -171,33 +216,60 @@ mod tests {
     }
 
     #[test]
-    fn usage_in_every_event_is_requested_only_where_it_is_not_forced_and_can_be_removed() {
-        let response_with_usage = |usage_event, has_continuous_usage| ObservedResponse {
-            usage_event: Some(usage_event),
-            has_continuous_usage,
+    fn continuous_usage_is_requested_only_where_it_is_not_sent_anyway_and_can_be_removed() {
+        let api = Some(Api::Chat);
+        let with_layout = |usage_layout| ObservedResponse {
+            usage_layout,
+            usage_event: Some(UsageEventOutcome::Stripped),
             ..ObservedResponse::default()
         };
         let profile = StreamProfile::default();
         let is_on_request = |observed| {
-            profile.on_response_ended(&observed);
-            profile.has_usage_on_request_only()
+            profile.on_response_ended(api, &observed);
+            profile.has_usage_on_request_only(api)
         };
-        assert!(!is_on_request(response_with_usage(UsageEventOutcome::Missing, false)));
-        assert!(is_on_request(response_with_usage(UsageEventOutcome::Stripped, false)));
-        assert!(is_on_request(response_with_usage(UsageEventOutcome::Stripped, true)));
-        assert!(!is_on_request(response_with_usage(UsageEventOutcome::AlwaysSent, false)));
-        assert!(
-            !is_on_request(response_with_usage(UsageEventOutcome::Stripped, true)),
-            "forced usage looks the same"
-        );
-        assert!(
-            is_on_request(response_with_usage(UsageEventOutcome::Stripped, false)),
-            "it restarted without the flag"
-        );
-        assert!(!is_on_request(response_with_usage(UsageEventOutcome::NotRemoved, true)));
-        assert!(!is_on_request(response_with_usage(UsageEventOutcome::Stripped, false)));
+        assert!(!is_on_request(with_layout(None)));
+        assert!(is_on_request(with_layout(Some(UsageLayout::AtEnd))));
+        assert!(is_on_request(with_layout(None)));
+        for always in [UsageLayout::EveryEvent, UsageLayout::Nulls] {
+            assert!(!is_on_request(with_layout(Some(always))), "{always:?}");
+            assert!(!is_on_request(with_layout(None)), "forced usage looks the same");
+            assert!(is_on_request(with_layout(Some(UsageLayout::AtEnd))), "without the flag");
+        }
+        assert!(!profile.has_usage_on_request_only(Some(Api::Completions)), "another API");
+        assert!(!is_on_request(ObservedResponse {
+            usage_event: Some(UsageEventOutcome::NotRemoved),
+            ..ObservedResponse::default()
+        }));
+        assert!(!is_on_request(with_layout(Some(UsageLayout::AtEnd))));
         profile.on_restart();
-        profile.on_response_ended(&response_with_usage(UsageEventOutcome::Stripped, false));
-        assert!(profile.has_usage_on_request_only());
+        assert!(is_on_request(with_layout(Some(UsageLayout::AtEnd))));
+    }
+
+    #[test]
+    fn fewer_streams_are_sampled_where_streams_are_long() {
+        for (tokens, expected) in [(100, 0.05), (1_000, 0.05), (10_000, 0.005)] {
+            let profile = StreamProfile::default();
+            profile.on_response_ended(None, &counted_stream(tokens, 50));
+            assert!((profile.sampled_share(0.05) - expected).abs() < 1e-9, "{tokens} tokens");
+            assert!((profile.sampled_share(1.0) - 1.0).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn the_fingerprint_is_that_of_the_last_stream_since_the_restart() {
+        let profile = StreamProfile::default();
+        for (observed, expected) in
+            [(None, None), (Some("a"), Some("a")), (None, Some("a")), (Some(""), Some(""))]
+        {
+            let fingerprint = observed.map(|member: &'static str| Bytes::from(member));
+            profile.on_response_ended(
+                Some(Api::Chat),
+                &ObservedResponse { fingerprint, ..ObservedResponse::default() },
+            );
+            assert_eq!(profile.fingerprint().as_deref(), expected.map(str::as_bytes));
+        }
+        profile.on_restart();
+        assert_eq!(profile.fingerprint(), None);
     }
 }

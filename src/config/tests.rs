@@ -163,6 +163,13 @@ const INVALID_CONFIGS: &[(&str, &str)] = &[
   |          ^^^",
     ),
     (
+        "models: [{ name: a, policy: { continuous_usage: 2 } }]\n",
+        "gateway.yaml:1:49: this must be between 0 and 1
+  |
+1 | models: [{ name: a, policy: { continuous_usage: 2 } }]
+  |                                                 ^",
+    ),
+    (
         "admission:\n  max_waiting: 0\n",
         "gateway.yaml:2:16: this must be 1 or more, or null for no threshold
   |

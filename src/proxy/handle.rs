@@ -122,7 +122,8 @@ async fn forward<B: IncomingBody>(
     let original_body = body.clone();
     let (api, edits) = (record.api, take(&mut control_check.edits));
     let body = UpstreamBody::new(body, api, &head.headers, &fields, &route, edits)?
-        .with_usage_sampling_value(fastrand::f64());
+        .with_usage_sampling(record.request_id.as_str());
+    record.options.usage_requested = body.requests_usage_event();
     memory_permit.add(body.edited_copy_bytes())?;
     let requirements = BackendRequirements {
         model: fields.model.as_deref(),

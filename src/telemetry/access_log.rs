@@ -140,6 +140,9 @@ struct AccessLogLine<'a> {
     first_event_ms: Option<f64>,
     ttft_ms: Option<f64>,
     first_answer_ms: Option<f64>,
+    first_reasoning_ms: Option<f64>,
+    first_text_ms: Option<f64>,
+    first_tool_call_ms: Option<f64>,
     tpot_ms: Option<f64>,
     itl_mean_ms: Option<f64>,
     gap_mean_ms: Option<f64>,
@@ -253,6 +256,7 @@ impl<'a> AccessLogLine<'a> {
         let observed = &record.observed;
         let (decision, predicted) = (record.decision.as_ref(), record.selected_candidate());
         let [headers, first_event, first_answer] = record.stream_times();
+        let channel = |at| record.stream_time_to(at).map(millis);
         let is_incomplete =
             record.phase() != "done" && record.status.is_none_or(|status| status < 400);
         Self {
@@ -306,6 +310,9 @@ impl<'a> AccessLogLine<'a> {
             first_event_ms: first_event.map(millis),
             ttft_ms: record.ttft().map(millis),
             first_answer_ms: first_answer.map(millis),
+            first_reasoning_ms: channel(record.timings.first_reasoning),
+            first_text_ms: channel(record.timings.first_text),
+            first_tool_call_ms: channel(record.timings.first_tool_call),
             tpot_ms: record.tpot().map(millis),
             itl_mean_ms: observed.inter_token_latency.mean().map(seconds_to_millis),
             gap_mean_ms: observed.inter_chunk_latency.mean().map(seconds_to_millis),

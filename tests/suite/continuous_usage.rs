@@ -9,6 +9,7 @@ use crate::support::scripted_backend::{
 };
 use crate::support::test_gateway::{Running, Setup, body, post, start_with};
 use std::time::Duration;
+use tokenweir::backend::routes::{ModelConfig, RoutePolicy};
 use tokenweir_core::access::TokenCharge;
 use tokenweir_core::record::{Outcome, UsageEventOutcome, UsageSource};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -118,6 +119,114 @@ async fn a_sampled_stream_has_exact_token_counts_and_its_client_gets_the_same_by
 }
 
 #[tokio::test]
+async fn a_client_that_requests_usage_gets_the_usage_event_and_no_other_usage() {
+    let fake = vllm(5, 4).await;
+    let gateway = sampling(&[&fake], 1.0).await;
+    let usage_event = format!("data: {}\n\n", usage_event(21));
+    let done = "data: [DONE]\n\n";
+    let expected = without_usage(5).replace(done, &format!("{usage_event}{done}"));
+    for (sent, counted) in [(AT_END, 0), (EVERY_EVENT, 5), (EVERY_EVENT, 5)] {
+        assert_eq!(text(&gateway.post(CHAT, AT_END).await), expected);
+        assert_eq!(last_body(&fake), sent);
+        let record = gateway.record().await;
+        let observed = &record.observed;
+        assert_eq!((observed.usage_event, observed.usage.output), (None, Some(21)));
+        assert_eq!(observed.chunk_tokens.count(), counted);
+    }
+    // The stream of such a client shows how the server writes usage, also for other clients.
+    gateway.post(CHAT, PLAIN).await;
+    assert_eq!(last_body(&fake), EVERY_EVENT);
+    // A client that refuses continuous usage gets the response to its own request.
+    let refused = AT_END.replace("true}", r#"true,"continuous_usage_stats":false}"#);
+    gateway.post(CHAT, &refused).await;
+    assert_eq!(last_body(&fake), refused);
+}
+
+#[tokio::test]
+async fn a_server_that_writes_null_gets_no_request_for_continuous_usage() {
+    let null = WORD.replace("}]}", r#"}],"usage":null}"#);
+    let fake = ScriptedBackend::answering(stream_of(&[ROLE, &null, FINISH, USAGE, "[DONE]"])).await;
+    let gateway = sampling(&[&fake], 1.0).await;
+    for request in [PLAIN, AT_END, PLAIN] {
+        assert!(text(&gateway.post(CHAT, request).await).contains(&null));
+        assert_eq!(last_body(&fake), AT_END);
+        gateway.record().await;
+    }
+}
+
+#[tokio::test]
+async fn a_model_can_be_left_out_of_the_sample() {
+    let fake = vllm(5, 4).await;
+    fake.set_models(&["tiny", "other"]);
+    let policy = RoutePolicy { continuous_usage: Some(0.0), ..RoutePolicy::default() };
+    let setup = Setup {
+        injects_usage: true,
+        continuous_usage: 1.0,
+        models: vec![ModelConfig { name: "other".into(), policy, ..ModelConfig::default() }],
+        ..Setup::default()
+    };
+    let gateway = start_with(&[fake.addr], setup).await;
+    gateway.post(CHAT, PLAIN).await;
+    gateway.record().await;
+    for (model, expected) in [("tiny", EVERY_EVENT), ("other", AT_END)] {
+        gateway.post(CHAT, &PLAIN.replace("tiny", model)).await;
+        assert_eq!(last_body(&fake), expected.replace("tiny", model));
+        gateway.record().await;
+    }
+}
+
+#[tokio::test]
+async fn the_request_id_decides_whether_a_stream_is_in_the_sample() {
+    let fake = vllm(1, 4).await;
+    let mut samples = Vec::new();
+    for _ in 0..2 {
+        let gateway = sampling(&[&fake], 0.5).await;
+        gateway.post(CHAT, PLAIN).await;
+        gateway.record().await;
+        let mut sample = Vec::new();
+        for id in 0..24 {
+            let head = format!("host: gateway\r\nx-request-id: sample-{id}");
+            gateway.raw(post(CHAT, PLAIN).replace("host: gateway", &head)).await;
+            sample.push(gateway.record().await.options.continuous_usage_injected);
+        }
+        samples.push(sample);
+    }
+    assert_eq!(samples[0], samples[1], "two gateways");
+    let sampled = samples[0].iter().filter(|is_sampled| **is_sampled).count();
+    assert!((4..=20).contains(&sampled), "{sampled} of 24");
+}
+
+/// vLLM's Rust front end, which has no fingerprint, divides tool calls into other events if it sends
+/// continuous usage.
+#[tokio::test]
+async fn a_request_with_tools_is_sampled_only_on_the_python_front_end() {
+    let with_tools = |body: &str| body.replacen(r#""model""#, r#""tools":[],"model""#, 1);
+    for (fingerprint, expected) in
+        [("", AT_END), (r#","system_fingerprint":"vllm-1""#, EVERY_EVENT)]
+    {
+        let fake = ScriptedBackend::start(move |seen| {
+            let mut events = answer(seen, 2, 4);
+            for event in events.iter_mut().filter(|event| event.contains(r#""choices":[]"#)) {
+                *event = format!("{}{fingerprint}}}", event.strip_suffix('}').unwrap());
+            }
+            let events: Vec<&str> = events.iter().map(String::as_str).collect();
+            vec![Step::Send(stream_of(&events))]
+        })
+        .await;
+        let gateway = sampling(&[&fake], 1.0).await;
+        for (request, sent) in [
+            (PLAIN.to_owned(), AT_END.to_owned()),
+            (with_tools(PLAIN), with_tools(expected)),
+            (PLAIN.to_owned(), EVERY_EVENT.to_owned()),
+        ] {
+            gateway.post(CHAT, &request).await;
+            assert_eq!(last_body(&fake), sent);
+            gateway.record().await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_gap_is_divided_among_the_tokens_of_its_event() {
     let fake = ScriptedBackend::start(|seen| {
         let events = answer(seen, 2, 4);
@@ -178,14 +287,11 @@ async fn recorded_streams_with_usage_become_equal_to_recorded_streams_without() 
     }
 }
 
-/// Removes ids and times, and the fingerprint, which the Python front end sends in the usage event
-/// if there is one.
+/// Removes ids and times.
 fn normalized(answer: &str) -> Vec<String> {
     let mut events: Vec<_> = answer.split("\n\n").map(str::to_owned).collect();
     for event in &mut events {
-        for (name, end) in
-            [(r#""id":""#, '"'), (r#""created":"#, ','), (r#","system_fingerprint":""#, '"')]
-        {
+        for (name, end) in [(r#""id":""#, '"'), (r#""created":"#, ',')] {
             if let Some(start) = event.find(name) {
                 let value = start + name.len();
                 let end = value + event[value..].find(end).unwrap();

@@ -135,15 +135,18 @@ fn has_names(case: &Case, record: &RequestRecord) -> bool {
 }
 
 /// The client must get all bytes that arrived, except an injected usage event. If it disconnects
-/// during an event that could be the usage event, it may lack the beginning of that event.
+/// during an event that could be the usage event, it may lack the beginning of that event, and an
+/// event with a finish reason before it, which waits for the fingerprint.
 fn wrong_bytes(case: &Case, seen: &Seen, expected: &RecordFields) -> Option<String> {
     let arrived = &case.stream.bytes[..case.arrived];
     let removed =
         case.stream.usage_event.clone().filter(|_| expected.usage_event == Some("stripped"));
     let removed = removed.map_or(0..0, |event| event.start..event.end.min(case.arrived));
     let due = [&arrived[..removed.start], &arrived[removed.end..]].concat();
-    let last_event = case.stream.events.iter().map(|event| event.complete_at);
-    let whole = last_event.take_while(|end| *end <= case.arrived).last().unwrap_or(0);
+    let whole = case.stream.events.iter().take_while(|event| event.complete_at <= case.arrived);
+    let mut whole = whole.collect::<Vec<_>>();
+    whole.pop_if(|event| event.meaning.finish.is_some());
+    let whole = whole.last().map_or(0, |event| event.complete_at);
     let may_lack = case.close == Close::Left && expected.usage_event == Some("missing");
     let least = if may_lack { whole } else { due.len() };
     let is_right = due.starts_with(&seen.bytes) && seen.bytes.len() >= least;

@@ -96,6 +96,7 @@ fn a_recorded_response_gives_the_values_of_an_independent_parser() {
 
 #[test]
 fn the_timestamps_of_a_recorded_stream_are_those_of_the_events_with_output() {
+    let mut tool_calls = 0;
     for recording in recording::all() {
         if recording.expected["stream"] != json!(true) {
             continue;
@@ -118,7 +119,39 @@ fn the_timestamps_of_a_recorded_stream_are_those_of_the_events_with_output() {
         let name = &recording.name;
         assert_eq!(index(timings.first_output), expected("first_output_event"), "{name}");
         assert_eq!(index(timings.first_answer), expected("first_answer_event"), "{name}");
+        if recording.path == "/v1/chat/completions" {
+            let first = |has: fn(&Value) -> bool| {
+                pieces
+                    .iter()
+                    .position(|piece| chat_deltas(piece).iter().any(has))
+                    .map(|at| at as u64)
+            };
+            let channels = [timings.first_text, timings.first_reasoning, timings.first_tool_call];
+            let expected = [
+                first(|delta| is_text(&delta["content"])),
+                first(|delta| is_text(&delta["reasoning"])),
+                first(|delta| {
+                    delta["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty())
+                }),
+            ];
+            assert_eq!(channels.map(index), expected, "{name}");
+            tool_calls += usize::from(expected[2].is_some());
+        }
     }
+    assert!(tool_calls > 4, "{tool_calls} recordings with a tool call");
+}
+
+fn is_text(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| !text.is_empty())
+}
+
+/// The deltas of the choices of an event.
+fn chat_deltas(event: &[u8]) -> Vec<Value> {
+    let text = String::from_utf8_lossy(event);
+    let data = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or_default();
+    let event: Value = serde_json::from_str(data).unwrap_or_default();
+    let choices = event["choices"].as_array().cloned().unwrap_or_default();
+    choices.iter().map(|choice| choice["delta"].clone()).collect()
 }
 
 #[test]

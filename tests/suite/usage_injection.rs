@@ -340,10 +340,22 @@ fn expected_response(body: &str) -> (String, UsageEventOutcome) {
     if blocks.iter().any(|block| has_usage(block) && has_choices(block)) {
         return (body.to_owned(), UsageEventOutcome::AlwaysSent);
     }
-    let (events, rest): (Vec<&str>, Vec<&str>) =
-        blocks.into_iter().partition(|block| has_usage(block));
-    assert_eq!(events.len(), 1, "one usage event in {body}");
-    (rest.concat(), UsageEventOutcome::Stripped)
+    let at = blocks.iter().position(|block| has_usage(block)).expect("a usage event");
+    let (before, after) = (&blocks[..at], &blocks[at + 1..]);
+    assert!(!after.iter().any(|block| has_usage(block)), "one usage event in {body}");
+    // The front end writes its fingerprint into the event with the finish reason instead.
+    let fingerprint = data(blocks[at]).and_then(|data| data.get("system_fingerprint").cloned());
+    let expected = match (fingerprint, before.concat().strip_suffix("}\n\n")) {
+        (Some(fingerprint), Some(finish)) if has_finish(before[at - 1]) => {
+            format!("{finish},\"system_fingerprint\":{fingerprint}}}\n\n{}", after.concat())
+        }
+        _ => [before, after].concat().concat(),
+    };
+    (expected, UsageEventOutcome::Stripped)
+}
+
+fn has_finish(block: &str) -> bool {
+    data(block).is_some_and(|data| data["choices"][0]["finish_reason"].is_string())
 }
 
 fn is_stream_with_usage(recording: &Recording) -> bool {
@@ -385,9 +397,9 @@ async fn usage_is_removed_from_every_recorded_stream_for_a_client_that_did_not_r
 }
 
 /// vLLM's Python front end sends its fingerprint in the last event, which is the usage event if
-/// there is one. So a client that did not request usage does not get the fingerprint.
+/// there is one. A client that did not request usage gets the fingerprint in the event before.
 #[tokio::test]
-async fn the_fingerprint_of_the_python_front_end_is_removed_with_the_usage_event() {
+async fn the_fingerprint_of_the_python_front_end_is_where_it_is_without_a_usage_event() {
     let all = recording::all();
     let named = |name: &str| all.iter().find(|recording| recording.name == name).unwrap();
     let raw = |name: &str| [named(name).head.as_bytes(), &named(name).framed].concat();
@@ -400,10 +412,22 @@ async fn the_fingerprint_of_the_python_front_end_is_removed_with_the_usage_event
         ]
     })
     .await;
-    let has_fingerprint = |answer: &[u8]| text(answer).0.contains("\"system_fingerprint\"");
+    let with_fingerprint = |answer: &[u8]| {
+        let text = text(answer).0;
+        let events = blocks(&text).into_iter().filter_map(data);
+        let members = events.filter(|event| event.get("system_fingerprint").is_some());
+        members
+            .map(|event| (event["choices"].clone(), event["system_fingerprint"].clone()))
+            .collect()
+    };
     let passive = start(&[fake.addr]).await;
-    assert!(has_fingerprint(&passive.post(CHAT, PLAIN).await));
+    let direct: Vec<(Value, Value)> = with_fingerprint(&passive.post(CHAT, PLAIN).await);
+    assert_eq!(direct.len(), 1);
     let gateway = injecting(&fake).await;
-    assert!(!has_fingerprint(&gateway.post(CHAT, PLAIN).await));
-    assert!(has_fingerprint(&gateway.post(CHAT, EDITED).await));
+    // The first stream of a server shows its fingerprint.
+    for _ in 0..2 {
+        assert_eq!(with_fingerprint(&gateway.post(CHAT, PLAIN).await), direct);
+    }
+    let requested = with_fingerprint(&gateway.post(CHAT, EDITED).await);
+    assert_eq!(requested, [(Value::Array(Vec::new()), direct[0].1.clone())]);
 }

@@ -16,7 +16,7 @@ use tokenweir_core::openai::engine_control::Permissions;
 use tokenweir_core::record::{BackendId, ModelLabel};
 
 /// The route of a model.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ModelRoute {
     /// The metric label of the model.
     pub label: ModelLabel,

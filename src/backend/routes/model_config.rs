@@ -8,7 +8,7 @@ use tokenweir_core::openai::engine_control::Permission;
 use tokenweir_core::units;
 
 /// A configured model name or alias. It takes precedence over a listed model of the same name.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
     /// The model name in client requests.
@@ -29,7 +29,7 @@ pub struct ModelConfig {
 }
 
 /// Per-model overrides. An unset key means the global setting applies.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RoutePolicy {
     /// Timeout for the response headers.
@@ -46,6 +46,10 @@ pub struct RoutePolicy {
     pub idle: Option<Duration>,
     /// How the gateway ends a truncated stream.
     pub on_truncation: Option<OnTruncation>,
+    /// Maximum share of streams, 0 to 1, for which the gateway requests usage in every event. The
+    /// smaller one of this share and of the share of the backend applies. `null`: the share of the
+    /// backend. 0: never.
+    pub continuous_usage: Option<f64>,
 }
 
 // === impl ModelConfig ===

@@ -19,8 +19,15 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
         ("circuit_breaker.failure_ratio", circuit_breaker.failure_ratio),
         ("circuit_breaker.panic_threshold", circuit_breaker.panic_threshold),
     ];
-    if let Some((path, _)) = shares.iter().find(|(_, share)| !(0.0..=1.0).contains(share)) {
+    let is_share = |share: f64| (0.0..=1.0).contains(&share);
+    if let Some((path, _)) = shares.iter().find(|(_, share)| !is_share(*share)) {
         return Err(violation_at(path, "this must be between 0 and 1"));
+    }
+    let of_models = config.models.iter().map(|model| model.policy.continuous_usage);
+    let mut invalid = of_models.map(|share| share.is_some_and(|share| !is_share(share)));
+    if let Some(index) = invalid.position(|is_invalid| is_invalid) {
+        let path = format!("models.{index}.policy.continuous_usage");
+        return Err(violation_at(&path, "this must be between 0 and 1"));
     }
     let min_1ms = [
         ("timeouts.first_output", config.timeouts.first_output),

@@ -48,10 +48,9 @@ pub enum UsageMode {
     Passive,
 }
 
-/// Default of `continuous_usage`. An event with usage costs the gateway 50 % more instructions than
-/// an event without usage, if each event arrives in its own chunk. With this share of streams, all
-/// events together cost 0.5 % more.
-pub(crate) const DEFAULT_CONTINUOUS_USAGE_RATIO: f64 = 0.01;
+/// Default of `continuous_usage`. With this share of streams, all events together cost the gateway
+/// up to 3 % more instructions. docs/concepts/usage.md has the figures, also for vLLM.
+pub(crate) const DEFAULT_CONTINUOUS_USAGE_RATIO: f64 = 0.03;
 
 /// Assignment of a tier to each request. The tier is a label of metrics.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

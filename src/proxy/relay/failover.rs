@@ -7,7 +7,6 @@ use super::retry::{FailedRequest, RetryBudgetShare};
 use crate::backend::{Backend, Lease};
 use crate::proxy::context::ProxyContext;
 use crate::proxy::request::deadline::{FirstOutputDeadline, within_deadline};
-use crate::proxy::request::upstream_body::UsageInjection;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode};
 use std::borrow::Cow;
@@ -147,8 +146,9 @@ async fn send_to_backend(
     let (body, usage) = request.body.for_backend(lease.backend());
     exchange.on_request_sent(lease.backend_feedback());
     let record = exchange.record();
-    record.options.usage_injected = usage != UsageInjection::None;
-    record.options.continuous_usage_injected = usage == UsageInjection::EveryEvent;
+    let options = &mut record.options;
+    options.usage_injected = usage.requests_usage_event();
+    options.continuous_usage_injected = usage.requests_continuous_usage();
     let result = loop {
         let sending =
             attempt::send(&context.backend_client, record, lease.backend(), request, &body);

@@ -11,6 +11,7 @@ use tokenweir_core::headers;
 use tokenweir_core::openai::engine_control::FieldEdit;
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::openai::{Api, Splice};
+use tokenweir_core::routing::{mix, unit};
 
 /// The request body that the client sent, and the edits for the backends.
 pub(crate) struct UpstreamBody {
@@ -20,18 +21,25 @@ pub(crate) struct UpstreamBody {
     model_edit: Option<Splice>,
     /// Remove or set engine-control fields.
     control_edits: Vec<FieldEdit>,
-    /// Requests usage at the end of the stream. `None`: the gateway requests no usage.
+    /// The API, if it has `stream_options`.
+    api: Option<Api>,
+    /// Requests usage at the end of the stream. `None`: the client requests it.
     usage_edit: Option<Splice>,
-    /// A random number from 0 to 1. The gateway requests continuous usage if the number is below
-    /// the configured share of the backend. 1: never.
+    /// Requests continuous usage in addition to the usage that the client requests. `None`: the
+    /// client does not request usage at the end of the stream only.
+    continuous_usage_edit: Option<Splice>,
+    /// A number from 0 to 1. The gateway requests continuous usage if the number is below the
+    /// configured share of the backend and of the model. 1: never.
     usage_sampling_value: f64,
+    /// Upper limit of the share of streams with continuous usage, from 0 to 1.
+    max_continuous_usage: f64,
     /// The edited copy, and the usage that it requests. The copy is made for the first backend that
     /// needs one. A copy for a backend that needs another injection replaces it, so that at most
     /// two bodies exist.
     edited_copy: Mutex<Option<(UsageInjection, Bytes)>>,
 }
 
-/// The usage that the gateway requests from the backend although the client did not request usage.
+/// The usage that the gateway requests from the backend although the client did not request it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UsageInjection {
     /// The gateway requests no usage.
@@ -41,6 +49,20 @@ pub(crate) enum UsageInjection {
     /// The gateway requests the usage event at the end of the stream and continuous usage, which is
     /// a token count in every event.
     EveryEvent,
+    /// The gateway requests continuous usage. The client requests the usage event.
+    Counts,
+}
+
+impl UsageInjection {
+    /// Whether the gateway requests the usage event.
+    pub(crate) fn requests_usage_event(self) -> bool {
+        matches!(self, Self::FinalEvent | Self::EveryEvent)
+    }
+
+    /// Whether the gateway requests continuous usage.
+    pub(crate) fn requests_continuous_usage(self) -> bool {
+        matches!(self, Self::EveryEvent | Self::Counts)
+    }
 }
 
 impl UpstreamBody {
@@ -74,21 +96,31 @@ impl UpstreamBody {
         {
             return Err(GatewayError::SignedField { field: edit.field });
         }
-        let has_stream_options = matches!(api, Some(Api::Chat | Api::Completions));
+        let api = api.filter(|api| matches!(api, Api::Chat | Api::Completions) && !is_signed);
+        let edit = |splice: &Option<Splice>| splice.clone().filter(|_| api.is_some());
         Ok(Self {
             original,
             model_edit: renaming.map(|(served_as, span)| span.renamed(served_as)),
             control_edits,
-            usage_edit: fields.usage_splice.clone().filter(|_| has_stream_options && !is_signed),
+            api,
+            usage_edit: edit(&fields.usage_splice),
+            continuous_usage_edit: edit(&fields.continuous_usage_splice),
             usage_sampling_value: 1.0,
+            max_continuous_usage: route.policy.continuous_usage.unwrap_or(1.0),
             edited_copy: Mutex::default(),
         })
     }
 
-    /// Sets the random number, from 0 to 1, that decides whether the gateway requests continuous
-    /// usage.
-    pub(crate) fn with_usage_sampling_value(self, usage_sampling_value: f64) -> Self {
-        Self { usage_sampling_value, ..self }
+    /// Sets the number that decides whether the gateway requests continuous usage. It depends on
+    /// nothing but the request id, so every attempt and every gateway decides alike.
+    pub(crate) fn with_usage_sampling(self, request_id: &str) -> Self {
+        let hash = request_id.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
+        Self { usage_sampling_value: unit(hash), ..self }
+    }
+
+    /// Whether the client requests the usage event and not continuous usage.
+    pub(crate) fn requests_usage_event(&self) -> bool {
+        self.continuous_usage_edit.is_some()
     }
 
     /// Approximate size of the edited copy in bytes: the length of the original body. The few bytes
@@ -96,6 +128,7 @@ impl UpstreamBody {
     pub(crate) fn edited_copy_bytes(&self) -> usize {
         let is_edited = self.model_edit.is_some()
             || self.usage_edit.is_some()
+            || self.continuous_usage_edit.is_some()
             || !self.control_edits.is_empty();
         if is_edited { self.original.len() } else { 0 }
     }
@@ -107,12 +140,7 @@ impl UpstreamBody {
 
     /// The bytes for a backend, and the usage that the gateway requests in them.
     pub(crate) fn for_backend(&self, backend: &Backend) -> (Bytes, UsageInjection) {
-        let usage = self.usage_edit.as_ref().filter(|_| backend.should_inject_usage());
-        let injection = match usage {
-            None => UsageInjection::None,
-            Some(_) if self.is_in_usage_sample(backend) => UsageInjection::EveryEvent,
-            Some(_) => UsageInjection::FinalEvent,
-        };
+        let injection = self.usage_injection(backend);
         if self.model_edit.is_none()
             && self.control_edits.is_empty()
             && injection == UsageInjection::None
@@ -121,21 +149,41 @@ impl UpstreamBody {
         }
         let mut copy = self.edited_copy.lock().unwrap_or_else(PoisonError::into_inner);
         let reusable = copy.take().filter(|(copied_for, _)| *copied_for == injection);
-        let current = reusable.unwrap_or_else(|| (injection, self.apply_edits(injection, usage)));
+        let current = reusable.unwrap_or_else(|| (injection, self.apply_edits(injection)));
         let (_, bytes) = copy.insert(current);
         (bytes.clone(), injection)
     }
 
-    fn apply_edits(&self, injection: UsageInjection, usage: Option<&Splice>) -> Bytes {
-        let continuous = usage.filter(|_| injection == UsageInjection::EveryEvent);
-        let continuous = continuous.map(Splice::with_continuous_usage);
+    fn usage_injection(&self, backend: &Backend) -> UsageInjection {
+        let edits = (&self.usage_edit, &self.continuous_usage_edit);
+        if matches!(edits, (None, None)) || !backend.should_inject_usage() {
+            return UsageInjection::None;
+        }
+        match edits {
+            (None, _) if self.is_in_usage_sample(backend) => UsageInjection::Counts,
+            (None, _) => UsageInjection::None,
+            (Some(_), _) if self.is_in_usage_sample(backend) => UsageInjection::EveryEvent,
+            (Some(_), _) => UsageInjection::FinalEvent,
+        }
+    }
+
+    fn apply_edits(&self, injection: UsageInjection) -> Bytes {
+        let usage = match injection {
+            UsageInjection::None => None,
+            UsageInjection::FinalEvent => self.usage_edit.clone(),
+            UsageInjection::EveryEvent => {
+                self.usage_edit.as_ref().map(Splice::with_continuous_usage)
+            }
+            UsageInjection::Counts => self.continuous_usage_edit.clone(),
+        };
         let control = self.control_edits.iter().map(|edit| &edit.splice);
-        let edits = self.model_edit.iter().chain(control).chain(continuous.as_ref().or(usage));
-        Splice::apply(edits, &self.original)
+        Splice::apply(self.model_edit.iter().chain(control).chain(&usage), &self.original)
     }
 
     fn is_in_usage_sample(&self, backend: &Backend) -> bool {
-        self.usage_sampling_value < backend.continuous_usage_share()
+        let share = backend.continuous_usage_share(self.api).min(self.max_continuous_usage);
+        self.usage_sampling_value < share
             && !RequestFields::has_counting_field(&self.original)
+            && (backend.has_fingerprint() || !RequestFields::has_tools(&self.original))
     }
 }

@@ -64,6 +64,27 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
     MetricDescriptor {
+        name: "tokenweir_time_to_first_channel_output_seconds",
+        help: "Streams: request head read to the first reasoning, the first answer text and the first part of a tool call.",
+        kind: MetricKind::Histogram(TTFT_BOUNDS),
+        labels: &[
+            MetricLabel::MODEL,
+            MetricLabel::fixed("channel", || vec!["reasoning", "text", "tool_call"]),
+        ],
+        read: MetricSource::Record(|record, emit| {
+            let timings = &record.timings;
+            for (channel, first) in [
+                ("reasoning", timings.first_reasoning),
+                ("text", timings.first_text),
+                ("tool_call", timings.first_tool_call),
+            ] {
+                if let Some(took) = record.stream_time_to(first) {
+                    emit(&[record.model.as_str(), channel], took.as_secs_f64());
+                }
+            }
+        }),
+    },
+    MetricDescriptor {
         name: "gen_ai_server_time_per_output_token_seconds",
         help: "Streams with an exact token count: (last output - first output) / (output tokens - 1).",
         kind: MetricKind::Histogram(OutputGap::BOUNDS),

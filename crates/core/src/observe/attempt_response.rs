@@ -59,7 +59,8 @@ impl AttemptResponse {
         if let Some(metadata) = headers.get("metadata") {
             observer.on_metadata(metadata.as_bytes(), now, &mut record.timings);
         }
-        observer.remove_injected_usage(&record.options);
+        let fingerprint = self.backend.as_ref().and_then(|backend| backend.fingerprint());
+        observer.remove_injected_usage(&record.options, fingerprint);
         let is_stream = observer.observed().is_stream;
         let open_stream =
             |backend| in_flight.stream(backend, StreamInfo::from_record(record), policy, now);
@@ -168,7 +169,7 @@ impl AttemptResponse {
         record.outcome = outcome(record);
         if let Some(backend) = backend {
             record.observed.scale_estimated_tokens(backend.tokens_per_event());
-            backend.on_answer(&record.observed);
+            backend.on_answer(record.api, &record.observed);
             record.recent = backend.recent_times();
         }
     }

@@ -4,16 +4,15 @@
 //! unchanged.
 
 use super::choice_timer::ChoiceTimer;
-use super::usage_filters::{BlockEdit, ContinuousUsageFilter, UsageEventFilter, UsageSplitter};
-use crate::openai::{
-    Api, Delta, FinishReason, OutputKind, PhraseMatcher, ResponseReader, TextExcerpt,
-};
+use super::usage_filters::{EventParts, UsageFilter, UsageSplitter};
+use crate::openai::{Api, Delta, FinishReason, PhraseMatcher, ResponseReader, TextExcerpt};
 use crate::record::{
     ObservedResponse, RequestOptions, ResponseBuckets, Timings, UninspectedReason,
-    UsageEventOutcome,
+    UsageEventOutcome, UsageLayout,
 };
 use crate::sse::{SseDecoder, SsePiece};
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,11 +29,13 @@ pub struct ResponseObserver {
     write_stalled_until: Option<Instant>,
     /// Sum of the write stalls since the last output.
     recent_write_stall: Duration,
-    /// Removes the usage event. `None`: the usage event is not removed from this response.
-    usage_event_filter: Option<UsageEventFilter>,
-    /// Removes the usage of every event. Used instead of `usage_event_filter` if the gateway
-    /// requested continuous usage.
-    continuous_usage_filter: Option<Box<(ContinuousUsageFilter, UsageSplitter)>>,
+    /// Removes the usage that the gateway requested. `None`: nothing is removed from this response.
+    usage_filter: Option<Box<UsageFilter>>,
+    /// Splits the usage from each event. `None`: the gateway did not request continuous usage.
+    usage_splitter: Option<Box<UsageSplitter>>,
+    /// The request asked for the usage event and not for continuous usage, so the stream shows
+    /// where the server writes usage.
+    shows_usage_layout: bool,
 }
 
 /// Summary of the events that one chunk completed.
@@ -70,8 +71,9 @@ impl ResponseObserver {
             choice_timers: Vec::new(),
             write_stalled_until: None,
             recent_write_stall: Duration::ZERO,
-            usage_event_filter: None,
-            continuous_usage_filter: None,
+            usage_filter: None,
+            usage_splitter: None,
+            shows_usage_layout: false,
         }
     }
 
@@ -113,37 +115,30 @@ impl ResponseObserver {
         }
     }
 
-    /// Removes the usage event from the stream, because the gateway requested it, not the client.
-    pub fn remove_usage_event(&mut self) {
-        if self.mode == InspectionMode::Stream {
-            self.usage_event_filter = Some(UsageEventFilter::default());
+    /// Removes the usage that the gateway requested and the client did not. `fingerprint`: the
+    /// `system_fingerprint` member that the usage filter of an earlier stream of the server learned.
+    pub fn remove_injected_usage(&mut self, options: &RequestOptions, fingerprint: Option<Bytes>) {
+        if self.mode != InspectionMode::Stream {
+            return;
+        }
+        let (event, counts) = (options.usage_injected, options.continuous_usage_injected);
+        self.shows_usage_layout = (event || options.usage_requested) && !counts;
+        self.observed.has_continuous_usage = counts;
+        if event || counts {
+            self.usage_filter = Some(Box::new(UsageFilter::new(event, fingerprint)));
+        }
+        if event {
             self.observed.usage_event = Some(UsageEventOutcome::Missing);
         }
-    }
-
-    /// Removes the usage that the gateway requested and the client did not.
-    pub fn remove_injected_usage(&mut self, options: &RequestOptions) {
-        match (options.usage_injected, options.continuous_usage_injected) {
-            (true, true) => self.remove_all_usage(),
-            (true, false) => self.remove_usage_event(),
-            (false, _) => {}
-        }
-    }
-
-    /// Removes the usage of every event from the stream, because the gateway requested it, not the
-    /// client.
-    pub fn remove_all_usage(&mut self) {
-        if self.mode == InspectionMode::Stream {
-            self.continuous_usage_filter = Some(Box::default());
-            self.observed.usage_event = Some(UsageEventOutcome::Missing);
-            self.observed.has_continuous_usage = true;
+        if counts {
+            self.usage_splitter = Some(Box::default());
         }
     }
 
     /// Whether [`ResponseObserver::forward`] can return other bytes than it receives, because usage
     /// is removed.
     pub fn is_stripping(&self) -> bool {
-        self.usage_event_filter.is_some() || self.continuous_usage_filter.is_some()
+        self.usage_filter.is_some()
     }
 
     /// Observes a chunk of the body. Every event that it completes has the time `now`.
@@ -158,10 +153,7 @@ impl ResponseObserver {
 
     /// The bytes to forward of a frame that was passed to [`ResponseObserver::on_data`].
     pub fn forward(&mut self, frame: Bytes) -> Bytes {
-        if let Some(filter) = &mut self.usage_event_filter {
-            return filter.forward(frame);
-        }
-        let Some((filter, _)) = self.continuous_usage_filter.as_deref_mut() else { return frame };
+        let Some(filter) = &mut self.usage_filter else { return frame };
         let frame = filter.forward(frame);
         if filter.has_failed() {
             self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
@@ -171,10 +163,7 @@ impl ResponseObserver {
 
     /// The bytes that the usage filter holds back. Called when the body has ended.
     pub fn flush(&mut self) -> Bytes {
-        if let Some((filter, _)) = self.continuous_usage_filter.as_deref_mut() {
-            return filter.flush();
-        }
-        self.usage_event_filter.as_mut().map(UsageEventFilter::flush).unwrap_or_default()
+        self.usage_filter.as_mut().map(|filter| filter.flush()).unwrap_or_default()
     }
 
     /// Records a write stall: from `since` to `until` the client did not read the data that was
@@ -193,7 +182,7 @@ impl ResponseObserver {
             InspectionMode::Stream => {}
             InspectionMode::Json => {
                 let delta = self.reader.end_whole();
-                self.observed.has_answer |= delta.output == Some(OutputKind::Answer);
+                self.observed.has_answer |= delta.output.has_answer();
                 self.merge_delta(delta, now, timings);
             }
             InspectionMode::Opaque => self.observed.is_complete = true,
@@ -240,6 +229,7 @@ impl ResponseObserver {
             has_refusal_phrase: answer.has_phrase,
             is_refusal: answer.is_refusal,
             usage_source: self.observed.token_count_source(),
+            fingerprint: self.usage_filter.and_then(|filter| filter.fingerprint().cloned()),
             ..self.observed
         }
     }
@@ -247,13 +237,14 @@ impl ResponseObserver {
     fn read_events(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> ChunkSummary {
         let mut chunk_summary = ChunkSummary::default();
         let mut rest = bytes;
+        let mut usage_at = None;
         while let Some(piece) = self.decoder.next(&mut rest) {
-            let mut is_usage_event = false;
-            let mut has_usage = false;
+            let mut event = EventParts::default();
             match piece {
                 SsePiece::Data(data) => {
-                    if self.continuous_usage_filter.is_some() {
-                        self.read_without_usage(data);
+                    if self.usage_splitter.is_some() {
+                        let offset = data.as_ptr().addr() - bytes.as_ptr().addr();
+                        usage_at = self.read_without_usage(data, offset);
                     } else {
                         self.reader.data(data);
                     }
@@ -266,48 +257,39 @@ impl ResponseObserver {
                 SsePiece::Blank => {}
                 SsePiece::Dispatch => {
                     let delta = self.reader.finish_event(self.decoder.event_type());
-                    is_usage_event = delta.is_usage_event;
-                    has_usage = delta.usage.is_some();
+                    event = EventParts {
+                        is_usage_event: delta.is_usage_event,
+                        has_usage: delta.usage.is_some() && self.usage_splitter.is_some(),
+                        usage_at: usage_at.take(),
+                        has_finish: delta.finish.is_some(),
+                    };
                     self.on_event(delta, now, timings, &mut chunk_summary);
                 }
             }
-            let is_crlf = self.decoder.is_after_cr() && rest.starts_with(b"\n");
-            let end = bytes.len() - rest.len() + usize::from(is_crlf);
-            if self.continuous_usage_filter.is_some() {
-                self.finish_edited_block(end, BlockEdit::for_event(is_usage_event, has_usage));
+            if let Some(filter) = &mut self.usage_filter {
+                let is_crlf = self.decoder.is_after_cr() && rest.starts_with(b"\n");
+                let end = bytes.len() - rest.len() + usize::from(is_crlf);
+                if filter.on_block(end, event) {
+                    self.observed.usage_event = Some(UsageEventOutcome::Stripped);
+                }
             }
-            self.finish_block(end, is_usage_event);
         }
         chunk_summary
     }
 
     /// Parses the data of an event from which usage is removed. The usage is parsed separately from
-    /// the other data.
+    /// the other data. Returns the byte range of the `usage` member in the frame, if it is known.
+    /// `offset`: the offset of the data in the frame.
     #[cold]
-    fn read_without_usage(&mut self, data: &[u8]) {
-        let filter = self.continuous_usage_filter.as_deref_mut();
-        let filter = filter.filter(|_| self.reader.is_between_events());
-        match filter.and_then(|(_, splitter)| splitter.split(data)) {
-            Some((other_data, usage)) => self.reader.push_data_without_usage(other_data, usage),
-            None => self.reader.data(data),
-        }
-    }
-
-    #[cold]
-    /// Reports a block to the continuous usage filter. `end`: its end in the current frame.
-    fn finish_edited_block(&mut self, end: usize, edit: BlockEdit) {
-        let filter = self.continuous_usage_filter.as_deref_mut();
-        if filter.is_some_and(|(filter, _)| filter.on_block(end, edit)) {
-            self.observed.usage_event = Some(UsageEventOutcome::Stripped);
-        }
-    }
-
-    /// Reports a block to the usage event filter. `end`: its end in the current frame.
-    fn finish_block(&mut self, end: usize, is_usage_event: bool) {
-        let Some(filter) = &mut self.usage_event_filter else { return };
-        if filter.on_block(end, is_usage_event) {
-            self.observed.usage_event = Some(UsageEventOutcome::Stripped);
-        }
+    fn read_without_usage(&mut self, data: &[u8], offset: usize) -> Option<Range<usize>> {
+        let splitter = self.usage_splitter.as_deref_mut();
+        let splitter = splitter.filter(|_| self.reader.is_between_events());
+        let Some(event) = splitter.and_then(|splitter| splitter.split(data)) else {
+            self.reader.data(data);
+            return None;
+        };
+        self.reader.push_data_without_usage(event.other_data, event.usage);
+        Some(event.member.start + offset..event.member.end + offset)
     }
 
     fn on_event(
@@ -319,29 +301,38 @@ impl ResponseObserver {
     ) {
         self.observed.events += 1;
         timings.first_event.get_or_insert(now);
-        if let Some(output) = delta.output {
-            timings.first_output.get_or_insert(now);
-            timings.last_output = Some(now);
-            if output == OutputKind::Answer {
-                timings.first_answer.get_or_insert(now);
-                self.observed.has_answer = true;
-            }
+        if !delta.output.is_empty() {
+            timings.on_output(delta.output, now);
+            self.observed.has_answer |= delta.output.has_answer();
             chunk_summary.outputs += 1;
             chunk_summary.gap = chunk_summary.gap.max(self.on_output(&delta, now));
         } else if matches!(delta.finish, Some(FinishReason::Stop | FinishReason::ToolCalls)) {
             // The engine counts the end token, which has no text.
             self.observed.estimated_tokens += 1;
         }
-        let is_always_sent = delta.usage.is_some() && !delta.is_usage_event;
-        let filter = self.usage_event_filter.as_mut().filter(|filter| filter.is_searching());
+        if self.shows_usage_layout && (delta.usage.is_some() || delta.has_null_usage) {
+            self.on_usage_member(&delta);
+        }
+        self.merge_delta(delta, now, timings);
+    }
+
+    /// Learns where the server writes usage if the request does not ask for continuous usage.
+    #[cold]
+    fn on_usage_member(&mut self, delta: &Delta) {
+        let layout = match delta.usage {
+            Some(_) if delta.is_usage_event => UsageLayout::AtEnd,
+            Some(_) => UsageLayout::EveryEvent,
+            None => UsageLayout::Nulls,
+        };
+        self.observed.usage_layout.get_or_insert(layout);
+        let filter = self.usage_filter.as_mut().filter(|filter| filter.is_searching());
         if let Some(filter) = filter
-            && is_always_sent
+            && layout == UsageLayout::EveryEvent
         {
             // The backend sends usage with every event, also to clients that do not request it.
             self.observed.usage_event = Some(UsageEventOutcome::AlwaysSent);
-            filter.stop_searching();
+            filter.stop();
         }
-        self.merge_delta(delta, now, timings);
     }
 
     fn on_output(&mut self, delta: &Delta, now: Instant) -> Option<Duration> {

@@ -5,9 +5,8 @@ use std::time::Duration;
 /// The content of one event of a stream, or of a complete response.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Delta {
-    /// The kind of output in the event. If there are several kinds, the last one of [`OutputKind`].
-    /// `None`: the event has no output.
-    pub output: Option<OutputKind>,
+    /// The kinds of output in the event. Empty: the event has no output.
+    pub output: OutputKinds,
     /// Exact number of output tokens in the event. `None`: the event does not report it.
     pub tokens: Option<u32>,
     /// Index of the choice that the event belongs to. If the event has several choices, the index
@@ -17,6 +16,8 @@ pub struct Delta {
     pub finish: Option<FinishReason>,
     /// Token counts of the request up to this event. `None`: the event reports no usage.
     pub usage: Option<Usage>,
+    /// The event has a `usage` member that is `null`.
+    pub has_null_usage: bool,
     /// The event is the usage event, which `stream_options.include_usage` requests: it has usage
     /// and an empty list of choices.
     pub is_usage_event: bool,
@@ -31,16 +32,22 @@ pub struct Delta {
     pub malformed: bool,
 }
 
-/// The kind of output that an event carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// A kind of output that an event carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputKind {
     /// Tokens without text. The event does not show whether the tokens are reasoning or answer.
     Unspecified,
     /// Reasoning text.
     Reasoning,
-    /// Answer text or a tool call.
-    Answer,
+    /// Answer text.
+    Text,
+    /// A part of a tool call.
+    ToolCall,
 }
+
+/// A set of [`OutputKind`]s. An event with several tokens can have several kinds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OutputKinds(u8);
 
 /// Token counts of a request, as the engine reports them. `None`: the engine did not report the
 /// count.
@@ -97,6 +104,36 @@ pub struct InBandError {
     pub code: Option<Box<str>>,
     /// The value of `error.type`.
     pub kind: Option<Box<str>>,
+}
+
+// === impl OutputKinds ===
+
+impl OutputKinds {
+    /// Whether the set has no kind.
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Whether the set has this kind.
+    pub fn has(self, kind: OutputKind) -> bool {
+        self.0 & Self::from(kind).0 != 0
+    }
+
+    /// Whether the set has a kind of the answer: text or a tool call.
+    pub fn has_answer(self) -> bool {
+        self.has(OutputKind::Text) || self.has(OutputKind::ToolCall)
+    }
+
+    /// Adds the kinds of another set.
+    pub fn add(&mut self, kinds: impl Into<Self>) {
+        self.0 |= kinds.into().0;
+    }
+}
+
+impl From<OutputKind> for OutputKinds {
+    fn from(kind: OutputKind) -> Self {
+        Self(1 << kind as u8)
+    }
 }
 
 // === impl Usage ===

@@ -16,7 +16,7 @@ mod shapes;
 mod response;
 
 pub use api::Api;
-pub use delta::{Delta, EngineTimes, FinishReason, InBandError, OutputKind, Usage};
+pub use delta::{Delta, EngineTimes, FinishReason, InBandError, OutputKind, OutputKinds, Usage};
 pub use request::{
     GenerationParameters, IdentityFields, ModelSpan, Splice, engine_control, form, prompt,
     request_fields,

@@ -27,7 +27,7 @@ pub use request::{
 pub use request_record::RequestRecord;
 pub use response::{
     ObservedResponse, Outcome, ResponseBuckets, TERMINATION_REASONS, Termination,
-    TerminationInitiator, UninspectedReason, UsageEventOutcome, UsageSource,
+    TerminationInitiator, UninspectedReason, UsageEventOutcome, UsageLayout, UsageSource,
 };
 pub use routing::{
     Attempt, BackendCondition, FailoverDenialReason, PredictedCandidate, RecentEngineTimes,

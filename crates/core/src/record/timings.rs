@@ -1,5 +1,6 @@
 //! Monotonic instants of a request.
 
+use crate::openai::{OutputKind, OutputKinds};
 use std::time::Instant;
 
 /// The instants at which the steps of a request happened. `None`: the step did not happen.
@@ -23,8 +24,14 @@ pub struct Timings {
     pub first_event: Option<Instant>,
     /// The first generated output of a stream arrived: text, reasoning or tool call.
     pub first_output: Option<Instant>,
-    /// The first output that is not reasoning arrived.
+    /// The first output that is not reasoning arrived: text or a tool call.
     pub first_answer: Option<Instant>,
+    /// The first reasoning arrived.
+    pub first_reasoning: Option<Instant>,
+    /// The first answer text arrived.
+    pub first_text: Option<Instant>,
+    /// The first part of a tool call arrived.
+    pub first_tool_call: Option<Instant>,
     /// The last generated output arrived.
     pub last_output: Option<Instant>,
     /// The terminal event of the stream arrived, or the complete body of a JSON response.
@@ -49,9 +56,30 @@ impl Timings {
             first_event: None,
             first_output: None,
             first_answer: None,
+            first_reasoning: None,
+            first_text: None,
+            first_tool_call: None,
             last_output: None,
             terminal: None,
             ended: None,
+        }
+    }
+
+    /// Output of these kinds arrived at `now`.
+    pub fn on_output(&mut self, output: OutputKinds, now: Instant) {
+        self.first_output.get_or_insert(now);
+        self.last_output = Some(now);
+        if output.has_answer() {
+            self.first_answer.get_or_insert(now);
+        }
+        for (kind, first) in [
+            (OutputKind::Reasoning, &mut self.first_reasoning),
+            (OutputKind::Text, &mut self.first_text),
+            (OutputKind::ToolCall, &mut self.first_tool_call),
+        ] {
+            if output.has(kind) {
+                first.get_or_insert(now);
+            }
         }
     }
 

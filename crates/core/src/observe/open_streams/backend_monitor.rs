@@ -1,6 +1,8 @@
 //! The reports between an exchange and its backend.
 
+use crate::openai::Api;
 use crate::record::{BackendCondition, ObservedResponse, RecentEngineTimes};
+use bytes::Bytes;
 use std::time::{Duration, Instant};
 
 /// The backend of an exchange: where its observers report to and read from.
@@ -21,6 +23,11 @@ pub trait BackendMonitor: Send + Sync + 'static {
     fn tokens_per_event(&self) -> f64 {
         1.0
     }
-    /// Records the observations of a response that has ended.
-    fn on_answer(&self, _observed: &ObservedResponse) {}
+    /// The `system_fingerprint` member that its usage events have. Empty: they have none. `None`:
+    /// not known.
+    fn fingerprint(&self) -> Option<Bytes> {
+        None
+    }
+    /// Records the observations of a response of `api` that has ended.
+    fn on_answer(&self, _api: Option<Api>, _observed: &ObservedResponse) {}
 }

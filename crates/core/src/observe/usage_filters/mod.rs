@@ -2,11 +2,9 @@
 
 mod usage_member;
 
-mod continuous_usage_filter;
 #[cfg(test)]
 mod tests;
-mod usage_event_filter;
+mod usage_filter;
 
-pub(super) use continuous_usage_filter::{BlockEdit, ContinuousUsageFilter};
-pub(super) use usage_event_filter::UsageEventFilter;
+pub(super) use usage_filter::{EventParts, UsageFilter};
 pub(super) use usage_member::UsageSplitter;

@@ -26,6 +26,10 @@ pub struct RequestFields {
     /// The edit that requests usage at the end of the stream. `None`: the client requests usage
     /// itself, or requests no stream, or sends `stream_options` that the backend will reject.
     pub usage_splice: Option<Splice>,
+    /// The edit that requests continuous usage in addition to the usage event that the client
+    /// requests. `None`: the client does not request usage, or the body has
+    /// `continuous_usage_stats`.
+    pub continuous_usage_splice: Option<Splice>,
     /// The client's limit of generated tokens: `max_completion_tokens`, else `max_tokens`, else
     /// `max_output_tokens`.
     pub max_tokens: Option<u64>,
@@ -176,6 +180,9 @@ impl RequestFields {
         fields.is_stateful |= fields.parameters.previous_response.is_some();
         let usage_splice = Splice::include_usage(body, parser.stream_options);
         fields.usage_splice = usage_splice.filter(|_| fields.stream);
+        let continuous_usage_splice = Splice::continuous_usage(parser.stream_options);
+        fields.continuous_usage_splice = continuous_usage_splice
+            .filter(|_| fields.stream && !parser.has_read(RequestField::ContinuousUsage));
         Ok(fields)
     }
 
@@ -185,6 +192,11 @@ impl RequestFields {
     pub fn has_effects(&self, body: &[u8]) -> bool {
         let has_tool = || SERVER_SIDE_TOOLS.iter().any(|name| memmem::find(body, name).is_some());
         self.is_stateful || has_tool()
+    }
+
+    /// Whether the body contains the name of the field `tools`, anywhere in the body.
+    pub fn has_tools(body: &[u8]) -> bool {
+        memmem::find(body, b"\"tools\"").is_some()
     }
 
     /// Whether the body contains the name of a field with which events list or count their tokens,
@@ -209,6 +221,11 @@ struct FieldParser {
 }
 
 impl FieldParser {
+    /// Whether the body has this field.
+    fn has_read(&self, field: RequestField) -> bool {
+        self.seen_fields & (1 << field.index()) != 0
+    }
+
     fn read_field(
         &mut self,
         field: RequestField,
@@ -334,6 +351,9 @@ impl StreamOptions {
             }
             (Self::Object(_), RequestField::IncludeUsage, JsonValue::Null) => {
                 Self::Excluded { end, len: "null".len() }
+            }
+            (Self::Object(_), RequestField::IncludeUsage, JsonValue::Bool(true)) => {
+                Self::Included(end)
             }
             (same, RequestField::ContinuousUsage, JsonValue::Bool(false) | JsonValue::Null) => same,
             _ => Self::Unchanged,

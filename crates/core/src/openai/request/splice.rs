@@ -40,9 +40,16 @@ pub(super) enum StreamOptions {
     /// The value is an object whose `include_usage` is a `false` or `null`. That literal has `len`
     /// bytes and ends at `end`.
     Excluded { end: usize, len: usize },
-    /// The body is not edited: it requests usage already, or the backend will reject the value.
+    /// The value is an object whose `include_usage` is a `true` that ends at this offset, without
+    /// `continuous_usage_stats`.
+    Included(usize),
+    /// The body is not edited: it has `continuous_usage_stats`, or the backend will reject the
+    /// value.
     Unchanged,
 }
+
+/// The member that requests continuous usage, with the comma after `include_usage`.
+const CONTINUOUS_USAGE: &str = r#","continuous_usage_stats":true"#;
 
 // === impl Splice ===
 
@@ -60,9 +67,16 @@ impl Splice {
             StreamOptions::Object(at) if is_empty(at) => (at..at, r#""include_usage":true"#),
             StreamOptions::Object(at) => (at..at, r#""include_usage":true,"#),
             StreamOptions::Excluded { end, len } => (end - len..end, "true"),
-            StreamOptions::Unchanged => return None,
+            StreamOptions::Included(_) | StreamOptions::Unchanged => return None,
         };
         Some(Self { range, replacement: replacement.into() })
+    }
+
+    /// The edit that adds continuous usage to a request that has `include_usage`. `None` if the
+    /// body must not be edited in this way.
+    pub(super) fn continuous_usage(options: StreamOptions) -> Option<Self> {
+        let StreamOptions::Included(end) = options else { return None };
+        Some(Self { range: end..end, replacement: CONTINUOUS_USAGE.into() })
     }
 
     /// The edit that replaces a byte range.
@@ -82,10 +96,9 @@ impl Splice {
     /// This edit, which requests usage, extended so that it also requests continuous usage.
     pub fn with_continuous_usage(&self) -> Self {
         const INCLUDED: &str = "true";
-        const CONTINUOUS: &str = r#","continuous_usage_stats":true"#;
         let mut replacement = self.replacement.clone().into_owned();
         if let Some(start) = replacement.find(INCLUDED) {
-            replacement.insert_str(start + INCLUDED.len(), CONTINUOUS);
+            replacement.insert_str(start + INCLUDED.len(), CONTINUOUS_USAGE);
         }
         Self { range: self.range.clone(), replacement: replacement.into() }
     }
@@ -198,6 +211,32 @@ mod tests {
         ] {
             let splice = RequestFields::parse(body.as_bytes()).unwrap().usage_splice.unwrap();
             assert_eq!(apply(&[splice.with_continuous_usage()], body), expected);
+        }
+    }
+
+    #[test]
+    fn continuous_usage_is_added_to_a_request_for_usage_only() {
+        let splice = |options: &str| {
+            let body = format!(r#"{{"stream":true,"stream_options":{options},"model":"a"}}"#);
+            let edit = RequestFields::parse(body.as_bytes()).unwrap().continuous_usage_splice?;
+            Some(apply(&[edit], &body).replace(r#","model":"a"}"#, ""))
+        };
+        for options in [r#"{"include_usage":true}"#, r#"{"x":1, "include_usage" : true , "y":{}}"#]
+        {
+            let expected = options.replace("true", r#"true,"continuous_usage_stats":true"#);
+            let expected = format!(r#"{{"stream":true,"stream_options":{expected}"#);
+            assert_eq!(splice(options), Some(expected));
+        }
+        for options in [
+            r#"{"include_usage":true,"continuous_usage_stats":true}"#,
+            r#"{"include_usage":true,"continuous_usage_stats":false}"#,
+            r#"{"continuous_usage_stats":null,"include_usage":true}"#,
+            r#"{"include_usage":false}"#,
+            r#"{"include_usage":1}"#,
+            "{}",
+            "null",
+        ] {
+            assert_eq!(splice(options), None, "{options}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::prompt::PromptSpans;
 use super::request_fields::{RequestBodyError, RequestFields};
-use super::{IdentityFields, ModelSpan};
+use super::{IdentityFields, ModelSpan, Splice};
 use memchr::memmem;
 
 #[test]
@@ -11,11 +11,16 @@ fn fields_are_found_in_any_order() {
         "stream_options":{"include_usage":true},"n":2,"max_tokens":5,
         "max_completion_tokens":9,"stream":true,"model":"q\u0077en","metadata":{"model":"no"}}"#;
     let start = memmem::find(body, br#""q\u0077en""#).unwrap();
+    let included = memmem::find(body, br#"true},"n""#).unwrap() + "true".len();
     let expected = RequestFields {
         model: Some("qwen".into()),
         model_slot: Some(ModelSpan::Json(start..start + r#""q\u0077en""#.len())),
         stream: true,
         usage_splice: None,
+        continuous_usage_splice: Some(Splice::replace(
+            included..included,
+            r#","continuous_usage_stats":true"#,
+        )),
         max_tokens: Some(9),
         n: Some(2),
         ..RequestFields::default()

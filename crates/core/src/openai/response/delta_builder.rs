@@ -3,7 +3,9 @@
 use super::response_summary::ResponseSummary;
 use crate::json::JsonValue;
 use crate::openai::shapes::ResponseField;
-use crate::openai::{Delta, EngineTimes, FinishReason, InBandError, OutputKind, Usage};
+use crate::openai::{
+    Delta, EngineTimes, FinishReason, InBandError, OutputKind, OutputKinds, Usage,
+};
 
 /// The state of the event that is being parsed.
 #[derive(Debug, Default)]
@@ -13,12 +15,13 @@ pub(super) struct DeltaBuilder {
     choice_count: u32,
     /// Index of the last choice in the event.
     last_index: usize,
-    output: Option<OutputKind>,
+    output: OutputKinds,
     tokens: Option<u32>,
     finish_reason: Option<FinishReason>,
     /// The event has a `choices` array, which may be empty.
     has_choices: bool,
     usage: Option<Usage>,
+    has_null_usage: bool,
     total_tokens: Option<u64>,
     engine_times: Option<EngineTimes>,
     error: Option<InBandError>,
@@ -36,7 +39,7 @@ pub(super) struct DeltaBuilder {
 #[derive(Debug, Default)]
 struct ChoiceDelta {
     index: usize,
-    output: Option<OutputKind>,
+    output: OutputKinds,
     has_empty_text: bool,
     has_role: bool,
     /// The event has this choice. `false`: the fields read so far belong to no choice.
@@ -88,14 +91,16 @@ impl DeltaBuilder {
                 self.current_choice.index = value.as_count().unwrap_or(0) as usize;
             }
             ResponseField::Role => self.current_choice.has_role |= value != JsonValue::Null,
-            ResponseField::Output(OutputKind::Answer) => self.record_answer(value, summary),
+            ResponseField::Output(kind @ (OutputKind::Text | OutputKind::ToolCall)) => {
+                self.record_answer(kind, value, summary);
+            }
             ResponseField::Output(kind) => self.current_choice.record_output(kind, value),
             ResponseField::Refusal => {
                 self.is_refusal |= matches!(value, JsonValue::Text(text) if !text.is_empty());
-                self.record_answer(value, summary);
+                self.record_answer(OutputKind::Text, value, summary);
             }
             ResponseField::Arguments => {
-                self.current_choice.record_output(OutputKind::Answer, value);
+                self.current_choice.record_output(OutputKind::ToolCall, value);
                 summary.search(self.current_choice.index, value);
             }
             ResponseField::Text => summary.capture(value),
@@ -127,7 +132,8 @@ impl DeltaBuilder {
             }
             ResponseField::Usage => match value {
                 JsonValue::Object => drop(self.usage.get_or_insert_default()),
-                JsonValue::Null | JsonValue::End => {}
+                JsonValue::Null => self.has_null_usage = true,
+                JsonValue::End => {}
                 _ => self.is_malformed = true,
             },
             ResponseField::Input => self.record_count(value, |usage| &mut usage.input),
@@ -179,6 +185,7 @@ impl DeltaBuilder {
             choice: self.last_index,
             finish: self.finish_reason,
             usage: self.usage,
+            has_null_usage: self.has_null_usage,
             is_usage_event: is_usage_event && self.error.is_none(),
             engine: self.engine_times,
             error: self.error.take(),
@@ -188,8 +195,13 @@ impl DeltaBuilder {
     }
 
     /// Records answer text, or an object that is part of the answer, such as a tool call.
-    fn record_answer(&mut self, value: JsonValue<'_>, summary: &mut ResponseSummary) {
-        self.current_choice.record_output(OutputKind::Answer, value);
+    fn record_answer(
+        &mut self,
+        kind: OutputKind,
+        value: JsonValue<'_>,
+        summary: &mut ResponseSummary,
+    ) {
+        self.current_choice.record_output(kind, value);
         summary.search(self.current_choice.index, value);
         summary.capture(value);
     }
@@ -223,9 +235,11 @@ impl DeltaBuilder {
     /// Finishes the current choice. The end of the event calls it too, because APIs without choices
     /// have one implicit choice.
     fn finish_choice(&mut self, summary: &mut ResponseSummary) {
-        let choice = std::mem::take(&mut self.current_choice);
-        let output = choice.output.or_else(|| choice.unspecified_output());
-        self.output = self.output.max(output);
+        let mut choice = std::mem::take(&mut self.current_choice);
+        if choice.output.is_empty() && choice.has_unspecified_output() {
+            choice.output.add(OutputKind::Unspecified);
+        }
+        self.output.add(choice.output);
         if !choice.is_present {
             return;
         }
@@ -272,18 +286,18 @@ impl ChoiceDelta {
     fn record_output(&mut self, kind: OutputKind, value: JsonValue<'_>) {
         match value {
             JsonValue::Text(text) if text.is_empty() => self.has_empty_text = true,
-            JsonValue::Text(_) | JsonValue::Object => self.output = self.output.max(Some(kind)),
+            JsonValue::Text(_) | JsonValue::Object => self.output.add(kind),
             _ => {}
         }
     }
 
-    /// [`OutputKind::Unspecified`] if the choice has output without text. Token ids or logprobs
-    /// show tokens, or the text is empty in an event that is neither the first nor the last of its
-    /// choice, so the engine holds text back.
-    fn unspecified_output(&self) -> Option<OutputKind> {
+    /// Whether the choice has output without text. Token ids or logprobs show tokens, or the text
+    /// is empty in an event that is neither the first nor the last of its choice, so the engine
+    /// holds text back.
+    fn has_unspecified_output(&self) -> bool {
         let has_tokens = self.tokens.is_some_and(|tokens| tokens > 0);
         let is_held_back = self.has_empty_text && !self.has_role && self.finish_reason.is_none();
-        (has_tokens || is_held_back).then_some(OutputKind::Unspecified)
+        has_tokens || is_held_back
     }
 }
 

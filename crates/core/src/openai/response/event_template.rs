@@ -87,10 +87,11 @@ impl EventTemplate {
             output: delta.output,
             tokens: delta.tokens,
             choice: delta.choice,
+            has_null_usage: delta.has_null_usage,
             ..Delta::default()
         };
         let is_template = !self.data.is_empty() && self.text_count == 1 && !self.text.is_empty();
-        if is_template && delta.output.is_some() && *delta == output_only {
+        if is_template && !delta.output.is_empty() && *delta == output_only {
             self.recorded =
                 Some(RecordedDelta { event_type: event_type.into(), delta: output_only });
         }
@@ -161,7 +162,7 @@ mod tests {
                 }
                 last = reader.finish_event("");
             }
-            assert_eq!((last.malformed, last.output.is_some()), (is_malformed, !is_malformed));
+            assert_eq!((last.malformed, last.output.is_empty()), (is_malformed, is_malformed));
         }
     }
 

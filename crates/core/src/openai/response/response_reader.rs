@@ -7,7 +7,7 @@ use super::phrase_matcher::PhraseMatcher;
 use super::response_summary::ResponseSummary;
 use crate::json::{JsonScanner, JsonValue};
 use crate::openai::shapes::{self, REFUSAL_EVENT_TYPE, ResponseSchema, TEXT_EVENT_TYPES};
-use crate::openai::{Api, Delta, TextExcerpt, Usage};
+use crate::openai::{Api, Delta, OutputKinds, TextExcerpt, Usage};
 use std::sync::Arc;
 
 /// The parser of one response, streamed or complete.
@@ -170,7 +170,8 @@ impl ResponseReader {
         let event_type =
             if event_type.is_empty() { type_in_data.as_deref().unwrap_or("") } else { event_type };
         if let Some(output_type) = self.schema.output_type {
-            delta.output = output_type(event_type).filter(|_| is_valid);
+            let output = output_type(event_type).filter(|_| is_valid);
+            delta.output = output.map(OutputKinds::from).unwrap_or_default();
             self.summary.commit_or_discard_text(TEXT_EVENT_TYPES.contains(&event_type));
             self.summary.is_refusal |= is_valid && event_type == REFUSAL_EVENT_TYPE;
         }
@@ -178,7 +179,7 @@ impl ResponseReader {
         delta.terminal = self.schema.terminal_types.contains(&event_type);
         if delta.terminal {
             // Terminal events repeat the text of earlier events, if they have any.
-            delta.output = None;
+            delta.output = OutputKinds::default();
         }
         if event_type == "error" {
             delta.error.get_or_insert_default();

@@ -19,10 +19,10 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("choices", ResponseField::Choices),
     ("choices[]", ResponseField::Choice),
     ("choices[].index", ResponseField::Index),
-    ("choices[].delta.content", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].delta.content", ResponseField::Output(OutputKind::Text)),
     ("choices[].finish_reason", ResponseField::FinishReason),
-    ("delta", ResponseField::Output(OutputKind::Answer)),
-    ("text", ResponseField::Output(OutputKind::Answer)),
+    ("delta", ResponseField::Output(OutputKind::Text)),
+    ("text", ResponseField::Output(OutputKind::Text)),
     // Names in OpenAI's events.
     ("usage.input_tokens", ResponseField::Input),
     ("usage.output_tokens", ResponseField::OutputTokens),

@@ -14,7 +14,7 @@ const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
     ("choices", ResponseField::Choices),
     ("choices[]", ResponseField::Choice),
     ("choices[].index", ResponseField::Index),
-    ("choices[].text", ResponseField::Output(OutputKind::Answer)),
+    ("choices[].text", ResponseField::Output(OutputKind::Text)),
     ("choices[].finish_reason", ResponseField::FinishReason),
     ("choices[].token_ids", ResponseField::Tokens),
     ("choices[].token_ids[]", ResponseField::Token),

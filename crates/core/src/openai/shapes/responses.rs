@@ -29,7 +29,11 @@ pub(in crate::openai) const REFUSAL_EVENT_TYPE: &str = "response.refusal.delta";
 
 fn output_type(event: &str) -> Option<OutputKind> {
     let item = event.strip_prefix("response.")?.strip_suffix(".delta")?;
-    Some(if item.contains("reasoning") { OutputKind::Reasoning } else { OutputKind::Answer })
+    Some(match item {
+        _ if item.contains("reasoning") => OutputKind::Reasoning,
+        _ if item.contains("_call") => OutputKind::ToolCall,
+        _ => OutputKind::Text,
+    })
 }
 
 const FIELDS: &[(&str, ResponseField)] = &[
@@ -41,7 +45,7 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("incomplete_details.reason", ResponseField::IncompleteReason),
     ("output[].content[]", ResponseField::ContentPart),
     ("output[].content[].type", ResponseField::ContentPartType),
-    ("output[].content[].text", ResponseField::Output(OutputKind::Answer)),
+    ("output[].content[].text", ResponseField::Output(OutputKind::Text)),
     ("output[].content[].refusal", ResponseField::Refusal),
     ("output[].arguments", ResponseField::Arguments),
     ("usage.input_tokens", ResponseField::Input),

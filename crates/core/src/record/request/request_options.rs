@@ -17,9 +17,11 @@ pub struct RequestOptions {
     pub messages: Option<u64>,
     /// The user, the session and the conversation of the request.
     pub identity: RequestIdentity,
+    /// The client requested the usage event, and not continuous usage.
+    pub usage_requested: bool,
     /// The gateway added a request for usage to the body, because the client did not request usage.
     pub usage_injected: bool,
-    /// The gateway also requested continuous usage.
+    /// The gateway added a request for continuous usage to the body.
     pub continuous_usage_injected: bool,
 }
 

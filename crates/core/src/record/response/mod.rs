@@ -8,5 +8,5 @@ pub use observed_response::{ObservedResponse, ResponseBuckets};
 pub(super) use outcome::termination_reason;
 pub use outcome::{
     Outcome, TERMINATION_REASONS, Termination, TerminationInitiator, UninspectedReason,
-    UsageEventOutcome, UsageSource,
+    UsageEventOutcome, UsageLayout, UsageSource,
 };

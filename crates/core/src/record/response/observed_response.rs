@@ -1,11 +1,12 @@
 //! The observations of a response.
 
-use super::outcome::{UninspectedReason, UsageEventOutcome, UsageSource};
+use super::outcome::{UninspectedReason, UsageEventOutcome, UsageLayout, UsageSource};
 use crate::histogram::{
     BucketBounds, BucketLayout, ChunkTokensHistogram, OutputGap, OutputGapHistogram, TokenCount,
 };
 use crate::openai::{EngineTimes, FinishReason, InBandError, TextExcerpt, Usage};
 use crate::record::Stall;
+use bytes::Bytes;
 use std::time::Duration;
 
 /// The observations of one response.
@@ -54,6 +55,11 @@ pub struct ObservedResponse {
     /// How the gateway handled the usage event that it requested. `None`: the gateway requested no
     /// usage event.
     pub usage_event: Option<UsageEventOutcome>,
+    /// Where the server writes usage, learned from this stream. `None`: not learned.
+    pub usage_layout: Option<UsageLayout>,
+    /// The `system_fingerprint` member of the removed usage event, including its leading comma.
+    /// Empty: the event had none. `None`: not known.
+    pub fingerprint: Option<Bytes>,
     /// Token counts that the engine reported.
     pub usage: Usage,
     /// Accuracy of the output token count, set when the response has ended.

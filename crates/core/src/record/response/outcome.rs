@@ -89,6 +89,18 @@ pub enum UsageEventOutcome {
     NotRemoved,
 }
 
+/// Where a server writes usage into a stream whose request asks for the usage event, and not for
+/// continuous usage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageLayout {
+    /// In the usage event only.
+    AtEnd,
+    /// In the usage event. The other events have a `usage` of `null`, as in old versions of vLLM.
+    Nulls,
+    /// In every event (vLLM with `--enable-force-include-usage`).
+    EveryEvent,
+}
+
 /// Why a response could not be inspected in full. Its bytes are forwarded regardless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UninspectedReason {

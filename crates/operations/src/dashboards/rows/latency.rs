@@ -84,9 +84,8 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
             Panel::lines(
                 "Milestones of a stream, p95",
                 "s",
-                "Time to the response headers, to the first event, and to the first output that is \
-                 not reasoning. Reasoning models have an early first event and a late first \
-                 answer.",
+                "Time to the response headers, to the first event, and to the first reasoning, text \
+                 and tool call. Reasoning models have an early first event and a late first text.",
             )
             .with_query(
                 quantile(metrics, 0.95, "tokenweir_time_to_response_headers_seconds", ""),
@@ -101,6 +100,16 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 quantile(metrics, 0.95, "tokenweir_time_to_first_answer_seconds", ""),
                 "first \
                                                                                           answer",
+            )
+            .with_query(
+                quantile_by(
+                    metrics,
+                    0.95,
+                    "le, channel",
+                    "tokenweir_time_to_first_channel_output_seconds",
+                    "",
+                ),
+                "first {{channel}}",
             )
             .with_width(12),
         ],
