@@ -51,6 +51,27 @@ fn trace(name: &str) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_number_of_gateways_is_simulated_with_each_view_of_the_caches() {
+    let arguments = "--policy kv_aware --seeds 1 --backends 2 --gateways 1,2 \
+                     --cache-view exact,exchange --exchange-delay 1s --exchange-loss 0.5";
+    let report = replay(&trace("views"), arguments).await;
+    let group = |outcome: &Value| {
+        let text = |key: &str| outcome[key].to_string().replace('"', "");
+        format!("{} {} {}", text("policy"), text("gateways"), text("cache_view"))
+    };
+    let groups: Vec<String> = report["outcomes"].as_array().unwrap().iter().map(group).collect();
+    let expected =
+        ["1 exact", "1 exchange", "2 exact", "2 exchange"].map(|group| format!("kv_aware {group}"));
+    assert_eq!(groups, expected);
+    let wrong = ["--exchange-loss 1.5", "--cache-view oracle", "--gateways 0", "--workload chess"];
+    for flags in wrong {
+        let arguments = format!("replay {} {flags}", trace("wrong").display());
+        let output = tokenweir(arguments.split(' ').map(str::to_owned).collect()).await;
+        assert_eq!(output.status.code(), Some(2), "{flags}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_trace_is_replayed_in_real_time_as_recorded() {
     let fleet = Fleet::start_with(1, Setup { injects_usage: true, ..Setup::default() }).await;
     let url = format!("http://{}", fleet.gateway.addr);

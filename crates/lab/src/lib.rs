@@ -3,11 +3,13 @@
 //! A simulation uses the load estimators and policies of the gateway and the engines of
 //! `tokenweir_sim`. An hour of traffic takes seconds. Equal seeds give equal results.
 
+pub mod cache_view;
 mod engines;
 pub mod experiment;
 pub mod prompt_synthesis;
 pub mod results;
 pub mod routers;
+mod simulated_gateway;
 pub mod simulation;
 pub mod simulation_setup;
 pub mod standings;

@@ -4,17 +4,16 @@
 //! The gateways use the load estimators and policies of the real gateway. The engines are those of
 //! `tokenweir_sim`. All random numbers come from one seed, so a run can be repeated exactly.
 
+use super::cache_view::{CacheView, EVENT_DELAY, PeerMessage, PeerMessages, PublishedCaches};
 use super::results::{RunResults, ServedRequest};
-use super::routers::{Router, RouterKind, RoutingInput};
+use super::routers::{RouterKind, RoutingInput};
+use super::simulated_gateway::SimulatedGateway;
 use super::simulation_setup::SimulationSetup;
-use super::trace::TraceRequest;
+use super::trace::{self, TraceRequest};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::time::{Duration, Instant};
-use tokenweir_core::routing::{
-    self, Candidate, CandidateSampler, LoadEstimator, LoadReport, PromptFingerprint, Reservation,
-    RoutingRequest, TokenCounts,
-};
+use std::time::Duration;
+use tokenweir_core::routing::{self, LoadReport, Reservation, TokenCounts};
 use tokenweir_sim::engine::{Engine, EngineSpec, EngineStep, SequenceId, SimulatedEngineLoad};
 
 /// One simulation run.
@@ -27,6 +26,10 @@ pub struct Simulation<'a> {
     now: Duration,
     engines: Vec<EngineState>,
     gateways: Vec<SimulatedGateway>,
+    /// With [`CacheView::Exact`].
+    published_caches: PublishedCaches,
+    /// With [`CacheView::Exchange`].
+    peer_messages: PeerMessages,
     scrape_interval: Duration,
     /// By the number of the request in the trace: the request that the client sends after this one.
     next_in_session: Vec<Option<usize>>,
@@ -47,6 +50,10 @@ enum SimulationEvent {
     Scrape(usize, usize),
     /// The API server of a backend passes a request to its engine.
     Submit(usize),
+    /// The KV events of a step arrive at the gateways, by backend.
+    KvEvents(usize),
+    /// The oldest message between gateways arrives.
+    PeerMessage,
 }
 
 /// An engine and its present batch.
@@ -61,15 +68,6 @@ struct EngineState {
     front_end_busy_until: Duration,
 }
 
-struct SimulatedGateway {
-    load_estimators: Vec<LoadEstimator>,
-    candidate_sampler: CandidateSampler,
-    /// Last load report of each backend.
-    reported_loads: Vec<LoadReport>,
-    router: Router,
-    decision_count: u64,
-}
-
 /// State of a request that was sent to a backend.
 #[derive(Debug, Clone, Copy, Default)]
 struct InFlightRequest {
@@ -81,6 +79,8 @@ struct InFlightRequest {
     cached_tokens: u32,
     /// Predicted time to first output in seconds. NaN: the router does not predict.
     predicted_ttft: f64,
+    /// Whether the request has no output yet.
+    is_pending: bool,
 }
 
 impl<'a> Simulation<'a> {
@@ -91,16 +91,6 @@ impl<'a> Simulation<'a> {
         kind: RouterKind,
         seed: u64,
     ) -> Self {
-        let backend_count = setup.specs.len();
-        let horizon = Duration::from_secs_f64(setup.policy.kv_aware.horizon_seconds.max(0.001));
-        let estimator = |_: &EngineSpec| LoadEstimator::new(setup.epoch, horizon);
-        let gateway = |_| SimulatedGateway {
-            load_estimators: setup.specs.iter().map(estimator).collect(),
-            candidate_sampler: CandidateSampler::new(setup.epoch, backend_count),
-            reported_loads: vec![LoadReport::default(); backend_count],
-            router: kind.router(&setup.policy, backend_count),
-            decision_count: 0,
-        };
         let engine = |(position, spec): (usize, &EngineSpec)| EngineState {
             engine: Engine::with_seed(*spec, routing::mix(seed ^ position as u64)),
             spec: *spec,
@@ -117,13 +107,20 @@ impl<'a> Simulation<'a> {
             now: Duration::ZERO,
             engines: setup.specs.iter().enumerate().map(engine).collect(),
             scrape_interval: kind.scrape_interval(setup.scrape),
-            next_in_session: next_in_session(requests),
-            gateways: (0..setup.gateways.max(1)).map(gateway).collect(),
+            next_in_session: trace::next_in_session(requests),
+            gateways: (0..setup.gateways.max(1))
+                .map(|_| SimulatedGateway::new(setup, kind))
+                .collect(),
+            published_caches: PublishedCaches::new(setup.specs.len()),
+            peer_messages: PeerMessages::new(setup.exchange.loss, seed),
             in_flight: vec![InFlightRequest::default(); requests.len()],
             rng: fastrand::Rng::with_seed(seed),
             arrived_requests: 0,
             results: RunResults::default(),
         };
+        if setup.cache_view == CacheView::Exact {
+            simulation.engines.iter_mut().for_each(|state| state.engine.record_cache_changes());
+        }
         simulation.schedule_initial_events();
         simulation
     }
@@ -141,6 +138,8 @@ impl<'a> Simulation<'a> {
                 SimulationEvent::BatchDone(backend) => self.handle_batch_done(backend),
                 SimulationEvent::Scrape(gateway, backend) => self.scrape(gateway, backend),
                 SimulationEvent::Submit(number) => self.submit(number),
+                SimulationEvent::KvEvents(backend) => self.published_caches.receive(backend),
+                SimulationEvent::PeerMessage => self.receive_peer_message(),
             }
         }
         self.results.requests = self.requests.len();
@@ -180,35 +179,18 @@ impl<'a> Simulation<'a> {
         let gateway = self.rng.usize(0..self.gateways.len());
         let seed = self.rng.u64(..);
         let now = self.setup.epoch + self.now;
-        let SimulatedGateway {
-            load_estimators,
-            candidate_sampler,
-            reported_loads,
-            router,
-            decision_count,
-        } = &mut self.gateways[gateway];
-        let routing_request =
-            RoutingRequest { sequence: *decision_count, seed, session: job.session };
-        *decision_count += 1;
         let joined = |position: &usize| {
             self.setup.joins.is_none_or(|(late, at)| late != *position || self.now >= at)
         };
-        let all: Vec<usize> = (0..load_estimators.len()).filter(joined).collect();
-        let sample = router
-            .policy()
-            .and_then(|kind| candidate_sampler.sample(kind, &all, &job.prompt, &routing_request));
-        let positions = sample.unwrap_or(all);
-        let candidate = |position: &usize| Candidate {
-            position: *position,
-            key: routing::mix(*position as u64 + 1),
-            ..load_estimators[*position].candidate(&job.prompt, now)
-        };
-        let mut candidates: Vec<Candidate> = positions.iter().map(candidate).collect();
-        routing::impute_missing_estimates(&mut candidates);
+        let all: Vec<usize> = (0..self.engines.len()).filter(joined).collect();
+        let routing_request = self.gateways[gateway].next_decision(job, seed);
+        let knowledge = (self.setup, &self.published_caches, self.now);
+        let candidates = self.gateways[gateway].candidates(job, &routing_request, all, knowledge);
         let cached_tokens = |position: usize| {
             let EngineState { engine, spec, .. } = &self.engines[position];
             engine.cached_tokens(&job.request(spec.block_size))
         };
+        let SimulatedGateway { router, reported_loads, .. } = &mut self.gateways[gateway];
         let choice = router.route(&RoutingInput {
             number,
             job,
@@ -220,10 +202,15 @@ impl<'a> Simulation<'a> {
         let backend = candidates[choice].position;
         let predicted_ttft = router.predicted_ttft(&candidates[choice]);
         let is_stream = self.rng.f64() >= self.setup.non_streaming;
-        let reservation =
-            load_estimators[backend].reserve(&candidates[choice], &job.prompt, is_stream, now);
-        candidate_sampler.sent(&job.prompt, backend);
-        self.gateways[gateway].update_load_hint(backend, now);
+        let sender = &mut self.gateways[gateway];
+        let estimator = &sender.load_estimators[backend];
+        let reservation = estimator.reserve(&candidates[choice], &job.prompt, is_stream, now);
+        sender.candidate_sampler.sent(&job.prompt, backend);
+        sender.update_load_hint(backend, now);
+        if self.setup.cache_view == CacheView::Exact {
+            sender.pending_prompts.add(backend, &job.prompt.blocks);
+        }
+        self.tell_peers(gateway, backend, Some(number));
         self.results.placements.push((self.now.as_secs_f64(), backend));
         self.in_flight[number] = InFlightRequest {
             gateway,
@@ -231,6 +218,7 @@ impl<'a> Simulation<'a> {
             reservation: Some(reservation),
             arrived_at: self.now,
             predicted_ttft,
+            is_pending: true,
             ..InFlightRequest::default()
         };
         let state = &mut self.engines[backend];
@@ -274,6 +262,10 @@ impl<'a> Simulation<'a> {
     fn handle_batch_done(&mut self, backend: usize) {
         let state = &mut self.engines[backend];
         state.reported_load = state.engine.load();
+        if self.published_caches.publish(backend, state.engine.take_cache_changes()) {
+            self.schedule(self.now + EVENT_DELAY, SimulationEvent::KvEvents(backend));
+        }
+        let state = &mut self.engines[backend];
         let Some(batch) = state.batch.take() else { return };
         for token in &batch.tokens {
             let number = token.id.0 as usize;
@@ -309,6 +301,48 @@ impl<'a> Simulation<'a> {
         }
         let router = &mut self.gateways[self.in_flight[number].gateway].router;
         router.on_first_output(number);
+        self.end_pending(number);
+    }
+
+    /// A request has output, or it has ended.
+    fn end_pending(&mut self, number: usize) {
+        let request = &mut self.in_flight[number];
+        if !std::mem::take(&mut request.is_pending) {
+            return;
+        }
+        let (gateway, backend) = (request.gateway, request.backend);
+        if self.setup.cache_view == CacheView::Exact {
+            let blocks = &self.requests[number].prompt.blocks;
+            self.gateways[gateway].pending_prompts.remove(backend, blocks);
+        }
+        self.tell_peers(gateway, backend, None);
+    }
+
+    /// Tells the other gateways what this one sent, and its pending tokens.
+    fn tell_peers(&mut self, from: usize, backend: usize, sent: Option<usize>) {
+        if self.setup.cache_view != CacheView::Exchange {
+            return;
+        }
+        let local_load = self.gateways[from].load_estimators[backend].local_load();
+        let pending_tokens = local_load.backlog as f64;
+        for to in (0..self.gateways.len()).filter(|to| *to != from) {
+            let message = PeerMessage { from, to, backend, sent, pending_tokens };
+            if self.peer_messages.send(message) {
+                let at = self.now + self.setup.exchange.delay;
+                self.schedule(at, SimulationEvent::PeerMessage);
+            }
+        }
+    }
+
+    fn receive_peer_message(&mut self) {
+        let Some(message) = self.peer_messages.receive() else { return };
+        let gateway = &mut self.gateways[message.to];
+        gateway.peer_backlogs.receive(&message, self.now);
+        if let Some(number) = message.sent {
+            let prompt = &self.requests[number].prompt;
+            gateway.load_estimators[message.backend].on_peer_prompt(prompt);
+            gateway.candidate_sampler.sent(prompt, message.backend);
+        }
     }
 
     /// Ends a request with a number of output tokens. `None`: the engine rejected it.
@@ -345,6 +379,7 @@ impl<'a> Simulation<'a> {
         gateway.update_load_hint(request.backend, now);
         let router = &mut self.gateways[request.gateway].router;
         router.on_end(number);
+        self.end_pending(number);
     }
 
     fn scrape(&mut self, gateway: usize, backend: usize) {
@@ -368,25 +403,5 @@ impl<'a> Simulation<'a> {
             let next = self.now + self.scrape_interval;
             self.schedule(next, SimulationEvent::Scrape(gateway, backend));
         }
-    }
-}
-
-/// By the number of a request: the request that the client sends after its end.
-fn next_in_session(requests: &[TraceRequest]) -> Vec<Option<usize>> {
-    let mut next = vec![None; requests.len()];
-    for (number, request) in requests.iter().enumerate() {
-        if let Some(previous) = request.after {
-            next[previous] = Some(number);
-        }
-    }
-    next
-}
-
-impl SimulatedGateway {
-    /// Updates the load hint of a backend in the candidate sampler.
-    fn update_load_hint(&self, backend: usize, now: Instant) {
-        let estimator = &self.load_estimators[backend];
-        let candidate = || estimator.candidate(&PromptFingerprint::default(), now);
-        self.candidate_sampler.show(backend, now, || Some(candidate()));
     }
 }

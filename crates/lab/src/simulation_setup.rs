@@ -1,5 +1,6 @@
 //! Parameters of a simulation.
 
+use super::cache_view::{CacheView, ExchangeSettings};
 use super::routers::DEFAULT_SCRAPE_INTERVAL;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -18,8 +19,12 @@ pub struct SimulationSetup {
     pub spread: Duration,
     /// Time between two scrapes of a backend by a gateway.
     pub scrape: Duration,
-    /// Number of gateways, which share no state. 0 counts as 1.
+    /// Number of gateways. 0 counts as 1.
     pub gateways: usize,
+    /// What the gateways know about the caches.
+    pub cache_view: CacheView,
+    /// The exchange of [`CacheView::Exchange`].
+    pub exchange: ExchangeSettings,
     /// Share of the responses that do not report their cached tokens, from 0 to 1.
     pub without_cached_tokens: f64,
     /// Share of the requests whose response is not a stream, from 0 to 1.
@@ -44,6 +49,8 @@ impl SimulationSetup {
             spread: Duration::ZERO,
             scrape: DEFAULT_SCRAPE_INTERVAL,
             gateways: 1,
+            cache_view: CacheView::default(),
+            exchange: ExchangeSettings::default(),
             without_cached_tokens: 0.0,
             non_streaming: 0.0,
             joins: None,

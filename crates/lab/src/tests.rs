@@ -1,5 +1,6 @@
 //! Tests of whole simulations with known results.
 
+use super::cache_view::{CacheView, ExchangeSettings};
 use super::engines::engine_groups::{EngineGroup, default_engine_spec};
 use super::experiment::Experiment;
 use super::results::{LatencyObjectives, RunMetrics, RunResults};
@@ -7,6 +8,7 @@ use super::routers::RouterKind;
 use super::simulation::Simulation;
 use super::simulation_setup::SimulationSetup;
 use super::trace::{self, TraceRequest};
+use super::workload::{ArrivalProcess, TrafficShape, Workload};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -181,4 +183,40 @@ fn bursts_are_split_evenly_over_learned_slots_at_any_engine_speed() {
         let second = sent_to_second(&score, from, from + 1.0);
         assert!((16..=24).contains(&second), "{second} of 40 in burst {burst}");
     }
+}
+
+/// Results of `kv_aware` with gateways in front of four backends, on traffic that shares prefixes.
+fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings) -> RunMetrics {
+    let shape = TrafficShape::SystemPrompts;
+    let workload = Workload { shape, arrivals: ArrivalProcess::Poisson, requests: 1_500 };
+    let setup = SimulationSetup { gateways, cache_view, exchange, ..setup("4:kv=60000", 25.0) };
+    figures(&setup, &workload.generate(1), KV_AWARE, 1)
+}
+
+#[test]
+fn several_gateways_find_more_cached_tokens_with_kv_events_or_an_exchange_than_alone() {
+    let exchange = ExchangeSettings::default();
+    let [approximate, exact, told] = CacheView::ALL.map(|view| with_view(4, view, exchange).cached);
+    let one = with_view(1, CacheView::Approximate, exchange).cached;
+    assert!(approximate < 0.9 * one, "{approximate} {one}");
+    assert!(exact > 0.95 * one && told > 0.95 * one, "{exact} {told} {one}");
+}
+
+#[test]
+fn an_exchange_without_peers_or_without_messages_changes_nothing() {
+    let exchange = ExchangeSettings::default();
+    let lossy = ExchangeSettings { loss: 1.0, ..exchange };
+    let alone = |gateways| with_view(gateways, CacheView::Approximate, exchange);
+    assert_eq!(with_view(1, CacheView::Exchange, exchange), alone(1));
+    assert_eq!(with_view(4, CacheView::Exchange, lossy), alone(4));
+    assert_ne!(with_view(4, CacheView::Exchange, exchange), alone(4));
+}
+
+#[test]
+fn a_delayed_message_is_worth_less() {
+    let delayed = |millis| {
+        let exchange = ExchangeSettings { delay: Duration::from_millis(millis), loss: 0.0 };
+        with_view(4, CacheView::Exchange, exchange).cached
+    };
+    assert!(delayed(5) > delayed(600_000));
 }

@@ -103,6 +103,17 @@ pub fn has_rounded_timestamps(jobs: &[TraceRequest]) -> bool {
     distinct * 2 < jobs.len()
 }
 
+/// By the number of a request: the request that the client sends after its end.
+pub fn next_in_session(requests: &[TraceRequest]) -> Vec<Option<usize>> {
+    let mut next = vec![None; requests.len()];
+    for (number, request) in requests.iter().enumerate() {
+        if let Some(previous) = request.after {
+            next[previous] = Some(number);
+        }
+    }
+    next
+}
+
 impl TraceLine {
     /// Converts a line. The Mooncake format has no bytes, so each of its tokens counts as one byte.
     fn into_request(self) -> TraceRequest {

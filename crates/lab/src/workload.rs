@@ -6,6 +6,7 @@
 
 use super::trace::TraceRequest;
 use serde::Serialize;
+use std::str::FromStr;
 use std::time::Duration;
 use tokenweir_core::routing::PromptFingerprint;
 use tokenweir_sim::engine::cost_model::standard_normal;
@@ -68,6 +69,30 @@ impl TrafficShape {
         Self::Retrieval,
         Self::Mixed,
     ];
+
+    /// Name on the command line and in results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Chat => "chat",
+            Self::Reasoning => "reasoning",
+            Self::Completion => "completion",
+            Self::SystemPrompts => "system_prompts",
+            Self::Conversation => "conversation",
+            Self::Agents => "agents",
+            Self::Retrieval => "retrieval",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
+impl FromStr for TrafficShape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let shape = Self::ALL.into_iter().find(|shape| shape.name() == text);
+        let names = || Self::ALL.map(Self::name).join(", ");
+        shape.ok_or_else(|| format!("unknown traffic `{text}`; there is {}", names()))
+    }
 }
 
 impl ArrivalProcess {

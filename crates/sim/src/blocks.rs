@@ -14,6 +14,17 @@ pub struct BlockPool {
     free_blocks: BTreeMap<u64, BlockId>,
     /// Number of releases so far, which is the `release_order` of the next released block.
     release_count: u64,
+    /// Changes of the prefix cache since the last call of `take_changes`. `None`: not recorded.
+    changes: Option<Vec<CacheChange>>,
+}
+
+/// A change of the prefix cache, which vLLM publishes as a KV event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheChange {
+    /// A full block with this hash can be reused.
+    Stored(u64),
+    /// The block with this hash was evicted.
+    Removed(u64),
 }
 
 /// Index of a block in the pool that created it. It is invalid in another pool.
@@ -38,12 +49,24 @@ impl BlockPool {
             blocks_by_hash: HashMap::new(),
             free_blocks: BTreeMap::new(),
             release_count: 0,
+            changes: None,
         };
         for index in 0..total {
             pool.blocks.push(KvBlock::default());
             pool.add_to_free_list(BlockId(index));
         }
         pool
+    }
+
+    /// Begins to record the changes of the prefix cache.
+    pub fn record_changes(&mut self) {
+        self.changes.get_or_insert_default();
+    }
+
+    /// The changes of the prefix cache since the last call, in their order. Empty if they are not
+    /// recorded.
+    pub fn take_changes(&mut self) -> Vec<CacheChange> {
+        self.changes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Number of blocks.
@@ -93,6 +116,7 @@ impl BlockPool {
             block.pin_count = 1;
             if let Some(hash) = block.hash.take() {
                 self.blocks_by_hash.remove(&hash);
+                self.changes.iter_mut().for_each(|log| log.push(CacheChange::Removed(hash)));
             }
             held.push(id);
         }
@@ -106,6 +130,7 @@ impl BlockPool {
         if block.hash.is_none() && !self.blocks_by_hash.contains_key(&hash) {
             block.hash = Some(hash);
             self.blocks_by_hash.insert(hash, id);
+            self.changes.iter_mut().for_each(|log| log.push(CacheChange::Stored(hash)));
         }
     }
 
@@ -173,6 +198,21 @@ mod tests {
         assert!(pool.allocate(1, &mut Vec::new()));
         assert_eq!(pool.cached_prefix(&[1]).len(), 0);
         assert_eq!(pool.cached_prefix(&[3, 4]).len(), 2);
+    }
+
+    #[test]
+    fn recorded_changes_lead_from_one_content_of_the_cache_to_the_next() {
+        let mut pool = BlockPool::new(2);
+        drop(allocate_with_hashes(&mut pool, &[9]));
+        assert!(pool.take_changes().is_empty(), "nothing is recorded before it is asked for");
+        let mut pool = BlockPool::new(2);
+        pool.record_changes();
+        let mut held = allocate_with_hashes(&mut pool, &[1, 2]);
+        assert_eq!(pool.take_changes(), [CacheChange::Stored(1), CacheChange::Stored(2)]);
+        pool.release(&mut held);
+        assert!(pool.take_changes().is_empty(), "a released block stays in the cache");
+        allocate_with_hashes(&mut pool, &[3]);
+        assert_eq!(pool.take_changes(), [CacheChange::Removed(2), CacheChange::Stored(3)]);
     }
 
     #[test]

@@ -5,22 +5,25 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::units;
+use tokenweir_lab::cache_view::CacheView;
 use tokenweir_lab::engine_groups::{self, EngineGroup};
 use tokenweir_lab::routers::RouterKind;
+use tokenweir_lab::workload::TrafficShape;
 
 /// Arguments of `tokenweir replay`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
 pub struct ReplayArgs {
     /// The trace: a trace capture of the gateway, or Mooncake's format.
-    #[arg(required_unless_present = "tournament")]
+    #[arg(required_unless_present_any = ["tournament", "workload"])]
     pub trace: Option<PathBuf>,
     /// Run N generated setups instead of a trace, and print the regret of each policy.
     #[arg(long, value_name = "N", env = "TOKENWEIR_REPLAY_TOURNAMENT")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
     #[arg(conflicts_with_all = [
         "trace", "backends", "speed", "target_goodput", "ttft", "tpot", "scrape", "jitter",
-        "gateways", "max_requests", "target",
+        "gateways", "cache_view", "exchange_delay", "exchange_loss", "workload", "max_requests",
+        "target",
     ])]
     pub tournament: Option<u64>,
     /// Random seed from which the setups of the tournament are drawn.
@@ -68,11 +71,30 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "DURATION", env = "TOKENWEIR_REPLAY_JITTER")]
     #[arg(value_parser = units::duration::parse)]
     pub jitter: Option<Duration>,
-    /// Number of independent gateways in front of the backends.
-    #[arg(long, value_name = "N", default_value_t = 1, env = "TOKENWEIR_REPLAY_GATEWAYS")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub gateways: u16,
-    /// Use only the first N requests of the trace.
+    /// Number of gateways in front of the backends. Several numbers: a table for each.
+    #[arg(long, value_name = "N", default_value = "1", env = "TOKENWEIR_REPLAY_GATEWAYS")]
+    #[arg(value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub gateways: Vec<u16>,
+    /// What the policies know about the prefix caches: approximate (the prompts of their own
+    /// gateway), exact (the KV events of the engines) or exchange (what the gateways tell each
+    /// other). Several views: a table for each.
+    #[arg(long, value_name = "VIEW", default_value = "approximate")]
+    #[arg(value_delimiter = ',', env = "TOKENWEIR_REPLAY_CACHE_VIEW")]
+    pub cache_view: Vec<CacheView>,
+    /// With --cache-view exchange: time that a message between gateways takes.
+    #[arg(long, value_name = "DURATION", default_value = "5ms")]
+    #[arg(env = "TOKENWEIR_REPLAY_EXCHANGE_DELAY", value_parser = units::duration::parse)]
+    pub exchange_delay: Duration,
+    /// With --cache-view exchange: share of the messages that are lost.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(env = "TOKENWEIR_REPLAY_EXCHANGE_LOSS", value_parser = parse_loss)]
+    pub exchange_loss: f64,
+    /// Generate this traffic instead of reading a trace: chat, reasoning, completion,
+    /// system_prompts, conversation, agents, retrieval or mixed. About one request per second.
+    #[arg(long, value_name = "SHAPE", env = "TOKENWEIR_REPLAY_WORKLOAD")]
+    #[arg(conflicts_with_all = ["trace", "target"])]
+    pub workload: Option<TrafficShape>,
+    /// Use only the first N requests of the trace. [default for --workload: 10000]
     #[arg(long, value_name = "N", env = "TOKENWEIR_REPLAY_MAX_REQUESTS")]
     pub max_requests: Option<usize>,
     /// Configuration file, for the weights of the default policy.
@@ -94,7 +116,8 @@ pub struct RealTimeArgs {
     #[arg(long = "real", value_name = "URL", env = "TOKENWEIR_REPLAY_REAL")]
     #[arg(value_parser = BackendAddress::parse)]
     #[arg(conflicts_with_all = [
-        "policy", "backends", "target_goodput", "seeds", "scrape", "gateways", "config",
+        "policy", "backends", "target_goodput", "seeds", "scrape", "gateways", "cache_view",
+        "exchange_delay", "exchange_loss", "config",
     ])]
     pub target: Option<BackendAddress>,
     /// Model of the requests. [default: the first that the server lists]
@@ -146,10 +169,16 @@ fn parse_share(text: &str) -> Result<f64, &'static str> {
     share.ok_or("expected a number between 0 and 1, such as 0.5")
 }
 
+fn parse_loss(text: &str) -> Result<f64, &'static str> {
+    let share = text.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
+    share.ok_or("expected a number from 0 to 1, such as 0.01")
+}
+
 impl ReplayArgs {
-    /// Path of the trace, for reports. Empty: there is no trace.
+    /// Path of the trace or name of the generated traffic, for reports. Empty: neither.
     pub fn trace_name(&self) -> String {
-        self.trace.as_ref().map_or_else(String::new, |path| path.display().to_string())
+        let path = self.trace.as_ref().map(|path| path.display().to_string());
+        path.or(self.workload.map(|shape| shape.name().to_owned())).unwrap_or_default()
     }
 
     /// The simulation parameters of each backend of `--backends`, in the order of the groups.

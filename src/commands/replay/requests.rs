@@ -6,6 +6,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokenweir_lab::trace::{self, TraceError, TraceRequest};
+use tokenweir_lab::workload::{ArrivalProcess, Workload};
 
 /// Resolution of rounded time stamps in published traces.
 pub(crate) const TIMESTAMP_ROUNDING: Duration = Duration::from_secs(3);
@@ -18,8 +19,16 @@ pub(super) struct UnreadableTrace {
     source: TraceError,
 }
 
-/// Reads the trace, and returns its first `--max-requests` requests.
+/// Number of generated requests without `--max-requests`.
+const DEFAULT_GENERATED_REQUESTS: usize = 10_000;
+
+/// Reads the trace, and returns its first `--max-requests` requests. With `--workload` it generates
+/// them.
 pub(super) fn read(replay: &ReplayArgs) -> Result<Vec<TraceRequest>, UnreadableTrace> {
+    if let Some(shape) = replay.workload {
+        let requests = replay.max_requests.unwrap_or(DEFAULT_GENERATED_REQUESTS);
+        return Ok(Workload { shape, arrivals: ArrivalProcess::Poisson, requests }.generate(1));
+    }
     let path = replay.trace.as_deref().unwrap_or(Path::new("-"));
     let opened = File::open(path).map_err(TraceError::from);
     let read = opened.and_then(|file| trace::read(BufReader::new(file)));

@@ -9,6 +9,7 @@ use serde::Serialize;
 use std::process::ExitCode;
 use tokenweir_core::clock;
 use tokenweir_core::routing::{Policy, PolicyKind};
+use tokenweir_lab::cache_view::{CacheView, ExchangeSettings};
 use tokenweir_lab::experiment::{Experiment, PolicyOutcome};
 use tokenweir_lab::results::LatencyObjectives;
 use tokenweir_lab::routers::RouterKind;
@@ -24,7 +25,16 @@ struct ReplayReport<'a> {
     speed: f64,
     seeds: u64,
     objectives: LatencyObjectives,
-    outcomes: &'a [PolicyOutcome],
+    outcomes: &'a [ReplayOutcome],
+}
+
+/// The results of one policy with one number of gateways and one view of the caches.
+#[derive(Debug, Serialize)]
+struct ReplayOutcome {
+    gateways: usize,
+    cache_view: CacheView,
+    #[serde(flatten)]
+    outcome: PolicyOutcome,
 }
 
 pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
@@ -54,9 +64,18 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
         experiment.setup.speed = experiment.calibrate(round_robin, goodput, &|| progress.step());
     }
     let kinds = if replay.policy.is_empty() { RouterKind::all() } else { replay.policy.clone() };
-    let total = jobs.len() * kinds.len() * replay.seeds as usize;
+    let group_count = replay.gateways.len() * replay.cache_view.len();
+    let total = jobs.len() * kinds.len() * replay.seeds as usize * group_count;
     let progress = ProgressLine::new("requests", Some(total));
-    let outcomes = experiment.run(&kinds, &|| progress.step());
+    let mut outcomes = Vec::new();
+    for gateways in replay.gateways.iter().map(|gateways| usize::from(*gateways)) {
+        for cache_view in replay.cache_view.iter().copied() {
+            (experiment.setup.gateways, experiment.setup.cache_view) = (gateways, cache_view);
+            let results = experiment.run(&kinds, &|| progress.step()).into_iter();
+            let outcome = |outcome| ReplayOutcome { gateways, cache_view, outcome };
+            outcomes.extend(results.map(outcome));
+        }
+    }
     drop(progress);
     print_report(
         &ReplayReport {
@@ -81,7 +100,9 @@ fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> Si
         speed: replay.speed,
         spread: requests::arrival_jitter(replay, jobs),
         scrape: replay.scrape,
-        gateways: replay.gateways.into(),
+        // The load is calibrated with the first of several numbers of gateways.
+        gateways: replay.gateways.first().copied().unwrap_or(1).into(),
+        exchange: ExchangeSettings { delay: replay.exchange_delay, loss: replay.exchange_loss },
         policy,
         ..SimulationSetup::new(replay.specs(), clock::now())
     }
@@ -102,7 +123,24 @@ fn print_report(report: &ReplayReport<'_>, is_json: bool) -> ExitCode {
         report.requests, report.backends, report.speed, report.seeds
     );
     println!("goodput: share with TTFT ≤ {ttft} s and TPOT ≤ {} ms", tpot * 1e3);
-    println!();
+    let same_group = |a: &ReplayOutcome, b: &ReplayOutcome| {
+        (a.gateways, a.cache_view) == (b.gateways, b.cache_view)
+    };
+    let has_groups = !report.outcomes.windows(2).all(|pair| same_group(&pair[0], &pair[1]));
+    for group in report.outcomes.chunk_by(same_group) {
+        println!();
+        if let Some(ReplayOutcome { gateways, cache_view, .. }) =
+            group.first().filter(|_| has_groups)
+        {
+            println!("gateways: {gateways}, cache view: {}", cache_view.name());
+        }
+        print_table(group);
+    }
+    ExitCode::SUCCESS
+}
+
+#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+fn print_table(outcomes: &[ReplayOutcome]) {
     println!(
         "{:<18} {:>14} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>9} {:>9}",
         "policy",
@@ -116,7 +154,8 @@ fn print_report(report: &ReplayReport<'_>, is_json: bool) -> ExitCode {
         "preempted",
         "imbalance"
     );
-    for PolicyOutcome { policy, mean, goodput_spread, .. } in report.outcomes {
+    for ReplayOutcome { outcome, .. } in outcomes {
+        let PolicyOutcome { policy, mean, goodput_spread, .. } = outcome;
         println!(
             "{policy:<18} {:>6.1} ± {:>3.1} % {:>7.2} s {:>7.2} s {:>6.1} ms {:>6.1} ms {:>9.0} \
              {:>5.1} % {:>9.1} {:>9.3}",
@@ -132,5 +171,4 @@ fn print_report(report: &ReplayReport<'_>, is_json: bool) -> ExitCode {
             mean.imbalance,
         );
     }
-    ExitCode::SUCCESS
 }

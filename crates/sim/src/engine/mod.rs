@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::blocks::BlockPool;
+pub use super::blocks::CacheChange;
 use super::sequence::Sequence;
 pub use super::sequence::{FinishedSequence, GeneratedToken, SequenceId, SequenceRequest};
 use cost_model::BatchWork;
@@ -126,6 +127,16 @@ impl Engine {
         let reusable = request.prompt_tokens.saturating_sub(1) / self.spec.block_size;
         let hashes = &request.block_hashes[..request.block_hashes.len().min(reusable as usize)];
         self.pool.cached_prefix(hashes).len() as u32 * self.spec.block_size
+    }
+
+    /// Begins to record the changes of the prefix cache.
+    pub fn record_cache_changes(&mut self) {
+        self.pool.record_changes();
+    }
+
+    /// The recorded changes of the prefix cache since the last call, in their order.
+    pub fn take_cache_changes(&mut self) -> Vec<CacheChange> {
+        self.pool.take_changes()
     }
 
     /// Removes a sequence and frees its blocks at once. Returns false if the sequence is neither in

@@ -202,13 +202,13 @@ impl LoadEstimator {
         self.kv_tokens.fetch_add(reservation.tokens, Ordering::Relaxed);
         self.last_sent_at.set(since_epoch);
         self.begin_prefill(&reservation, &candidate.prefill, since_epoch);
-        if !prompt.blocks.is_empty() {
-            let tokens_per_byte = candidate.prompt / prompt.bytes as f64;
-            let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
-            let table = || PrefixTable::new(self.blocks(block_tokens) as usize);
-            self.prefix_table.get_or_init(table).touch(&prompt.blocks);
-        }
+        self.add_to_prefix_table(prompt, candidate.prompt / prompt.bytes as f64);
         reservation
+    }
+
+    /// Records that another gateway sent a prompt to the backend.
+    pub fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
+        self.add_to_prefix_table(prompt, self.learned_estimates.tokens_per_byte());
     }
 
     /// Records the first output of a stream. Later calls for the same reservation have no effect.
@@ -285,6 +285,14 @@ impl LoadEstimator {
         self.slot_estimator.forget();
         if let Some(prefix_table) = self.prefix_table.get() {
             prefix_table.clear();
+        }
+    }
+
+    fn add_to_prefix_table(&self, prompt: &PromptFingerprint, tokens_per_byte: f64) {
+        if !prompt.blocks.is_empty() {
+            let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
+            let table = || PrefixTable::new(self.blocks(block_tokens) as usize);
+            self.prefix_table.get_or_init(table).touch(&prompt.blocks);
         }
     }
 

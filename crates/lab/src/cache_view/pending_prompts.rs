@@ -1,0 +1,60 @@
+//! The prompts of one gateway that have no output yet. Their blocks are not in the published
+//! caches, but the engine computes them before a prompt that is sent later.
+
+use std::collections::HashMap;
+
+/// Blocks of the prompts without output, by position of the backend.
+#[derive(Debug)]
+pub(crate) struct PendingPrompts {
+    /// Number of pending prompts with each block.
+    blocks: Vec<HashMap<u64, u32>>,
+}
+
+impl PendingPrompts {
+    /// No pending prompt.
+    pub(crate) fn new(backends: usize) -> Self {
+        Self { blocks: vec![HashMap::new(); backends] }
+    }
+
+    /// A prompt is sent.
+    pub(crate) fn add(&mut self, backend: usize, blocks: &[u64]) {
+        for block in blocks {
+            *self.blocks[backend].entry(*block).or_default() += 1;
+        }
+    }
+
+    /// A prompt has its first output, or its request has ended.
+    pub(crate) fn remove(&mut self, backend: usize, blocks: &[u64]) {
+        for block in blocks {
+            if let Some(count) = self.blocks[backend].get_mut(block) {
+                *count -= 1;
+                if *count == 0 {
+                    self.blocks[backend].remove(block);
+                }
+            }
+        }
+    }
+
+    /// Number of leading blocks that pending prompts of a backend have in common with a prompt.
+    pub(crate) fn matched(&self, backend: usize, blocks: &[u64]) -> usize {
+        let pending = &self.blocks[backend];
+        blocks.iter().take_while(|block| pending.contains_key(block)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_pending_until_the_last_prompt_with_it_has_output() {
+        let mut pending = PendingPrompts::new(2);
+        pending.add(0, &[1, 2, 3]);
+        pending.add(0, &[1, 2, 4]);
+        assert_eq!((pending.matched(0, &[1, 2, 3, 9]), pending.matched(1, &[1])), (3, 0));
+        pending.remove(0, &[1, 2, 3]);
+        assert_eq!(pending.matched(0, &[1, 2, 3]), 2);
+        pending.remove(0, &[1, 2, 4]);
+        assert_eq!(pending.matched(0, &[1, 2]), 0);
+    }
+}

@@ -1,0 +1,114 @@
+//! A gateway of a simulation: its load estimators, its router, and what it knows about the caches.
+
+use super::cache_view::{CacheView, PeerBacklogs, PendingPrompts, PublishedCaches};
+use super::routers::{Router, RouterKind};
+use super::simulation_setup::SimulationSetup;
+use super::trace::TraceRequest;
+use std::time::{Duration, Instant};
+use tokenweir_core::routing::{
+    self, Candidate, CandidateSampler, LoadEstimator, LoadReport, PromptFingerprint, RoutingRequest,
+};
+
+pub(super) struct SimulatedGateway {
+    pub(super) load_estimators: Vec<LoadEstimator>,
+    pub(super) candidate_sampler: CandidateSampler,
+    /// Last load report of each backend.
+    pub(super) reported_loads: Vec<LoadReport>,
+    pub(super) router: Router,
+    /// With [`CacheView::Exact`].
+    pub(super) pending_prompts: PendingPrompts,
+    /// With [`CacheView::Exchange`].
+    pub(super) peer_backlogs: PeerBacklogs,
+    decision_count: u64,
+}
+
+impl SimulatedGateway {
+    pub(super) fn new(setup: &SimulationSetup, kind: RouterKind) -> Self {
+        let backends = setup.specs.len();
+        let horizon = Duration::from_secs_f64(setup.policy.kv_aware.horizon_seconds.max(0.001));
+        let estimator = |_| LoadEstimator::new(setup.epoch, horizon);
+        Self {
+            load_estimators: (0..backends).map(estimator).collect(),
+            candidate_sampler: CandidateSampler::new(setup.epoch, backends),
+            reported_loads: vec![LoadReport::default(); backends],
+            router: kind.router(&setup.policy, backends),
+            pending_prompts: PendingPrompts::new(backends),
+            peer_backlogs: PeerBacklogs::new(setup.gateways.max(1), backends),
+            decision_count: 0,
+        }
+    }
+
+    /// The next decision of this gateway.
+    pub(super) fn next_decision(&mut self, job: &TraceRequest, seed: u64) -> RoutingRequest {
+        let sequence = self.decision_count;
+        self.decision_count += 1;
+        RoutingRequest { sequence, seed, session: job.session }
+    }
+
+    /// The candidates of a decision among the backends `all`.
+    pub(super) fn candidates(
+        &self,
+        job: &TraceRequest,
+        request: &RoutingRequest,
+        all: Vec<usize>,
+        (setup, published, now): (&SimulationSetup, &PublishedCaches, Duration),
+    ) -> Vec<Candidate> {
+        let sampler = &self.candidate_sampler;
+        let sample =
+            self.router.policy().and_then(|kind| sampler.sample(kind, &all, &job.prompt, request));
+        let instant = setup.epoch + now;
+        let candidate = |position: &usize| Candidate {
+            position: *position,
+            key: routing::mix(*position as u64 + 1),
+            ..self.load_estimators[*position].candidate(&job.prompt, instant)
+        };
+        let mut candidates: Vec<Candidate> = sample.unwrap_or(all).iter().map(candidate).collect();
+        routing::impute_missing_estimates(&mut candidates);
+        match setup.cache_view {
+            CacheView::Approximate => {}
+            CacheView::Exact => self.set_cached_tokens(job, setup, published, &mut candidates),
+            CacheView::Exchange => {
+                candidates.iter_mut().for_each(|candidate| self.add_peer_backlog(candidate, now));
+            }
+        }
+        candidates
+    }
+
+    /// Replaces the cached tokens by those in the published caches or in own pending prompts.
+    fn set_cached_tokens(
+        &self,
+        job: &TraceRequest,
+        setup: &SimulationSetup,
+        published: &PublishedCaches,
+        candidates: &mut [Candidate],
+    ) {
+        let (mut lookup, block_tokens) = (published.lookup(job), job.block_tokens());
+        for candidate in candidates {
+            let position = candidate.position;
+            let pending = self.pending_prompts.matched(position, &job.prompt.blocks) as f64;
+            let resident = lookup.cached_tokens(position, setup.specs[position].block_size);
+            let cached = resident.max(pending * block_tokens).min(candidate.prompt);
+            candidate.cached = cached;
+            candidate.cached_blocks = (cached / block_tokens.max(1.0)) as u32;
+        }
+    }
+
+    /// Adds the prompt tokens that the other gateways told, as far as the last report does not
+    /// have them as waiting requests.
+    fn add_peer_backlog(&self, candidate: &mut Candidate, now: Duration) {
+        let estimator = &self.load_estimators[candidate.position];
+        let pending = f64::from(estimator.local_load().pending);
+        let external_waiting = (candidate.waiting - pending).max(0.0);
+        let reported = external_waiting * estimator.learned().prompt_tokens();
+        let per_token = candidate.prefill.per_token;
+        let told = self.peer_backlogs.tokens(candidate.position, per_token, now);
+        candidate.backlog += (told - reported).max(0.0);
+    }
+
+    /// Updates the load hint of a backend in the candidate sampler.
+    pub(super) fn update_load_hint(&self, backend: usize, now: Instant) {
+        let estimator = &self.load_estimators[backend];
+        let candidate = || estimator.candidate(&PromptFingerprint::default(), now);
+        self.candidate_sampler.show(backend, now, || Some(candidate()));
+    }
+}
