@@ -7,6 +7,7 @@ A seed has at most MAX_BYTES bytes; some seeds have exactly as many.
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -66,6 +67,13 @@ def configurations():
         part.append(line)
 
 
+def event_batches():
+    """The batches of KV events in the tests of their decoder."""
+    text = (WIRE.parent.parent / "crates/kv_events/src/decoder/tests.rs").read_text()
+    for digits in re.findall(r'&str = "([0-9a-f\\\s]+)"', text):
+        yield bytes.fromhex("".join(re.findall("[0-9a-f]+", digits)))
+
+
 def seeds():
     """(target, input)"""
     for number, (api, is_stream, body, answer) in enumerate(recordings()):
@@ -86,6 +94,8 @@ def seeds():
         yield "metrics_page", page
     for part in configurations():
         yield "config", part
+    for batch in event_batches():
+        yield "kv_events", batch
     for target in ("/v1/chat/completions?a=b", "http://g/v1/models", "*"):
         for lines in HEADERS:
             yield "headers", "\n".join([target, "host:g", *lines]).encode()

@@ -1,0 +1,77 @@
+//! A map of bounded size in two generations. New entries go to the young generation. When that is
+//! full, the old generation is dropped and the young one becomes old. An entry that is inserted again
+//! is young again, so entries that are used often stay.
+
+use hashbrown::HashTable;
+
+#[derive(Debug)]
+pub(super) struct BoundedMap<V> {
+    young: HashTable<(u64, V)>,
+    old: HashTable<(u64, V)>,
+    /// Greatest number of entries of a generation.
+    generation: usize,
+    seed: u64,
+}
+
+impl<V: Copy> BoundedMap<V> {
+    /// An empty map of at most `capacity` entries. `seed`: a random number.
+    pub(super) fn new(capacity: usize, seed: u64) -> Self {
+        let generation = (capacity / 2).max(1);
+        Self { young: HashTable::new(), old: HashTable::new(), generation, seed }
+    }
+
+    pub(super) fn get(&self, key: u64) -> Option<V> {
+        let position = self.position(key);
+        let find = |table: &HashTable<(u64, V)>| {
+            table.find(position, |entry| entry.0 == key).map(|entry| entry.1)
+        };
+        find(&self.young).or_else(|| find(&self.old))
+    }
+
+    pub(super) fn insert(&mut self, key: u64, value: V) {
+        let (position, seed) = (self.position(key), self.seed);
+        if let Some(entry) = self.young.find_mut(position, |entry| entry.0 == key) {
+            entry.1 = value;
+            return;
+        }
+        if self.young.len() >= self.generation {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert_unique(position, (key, value), |entry| spread(entry.0, seed));
+    }
+
+    /// Allocated bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.young.allocation_size() + self.old.allocation_size()
+    }
+
+    fn position(&self, key: u64) -> u64 {
+        spread(key, self.seed)
+    }
+}
+
+/// Folded multiplication: the table uses the highest and the lowest bits.
+fn spread(key: u64, seed: u64) -> u64 {
+    let product = u128::from(key ^ seed) * u128::from(0x9e37_79b9_7f4a_7c15_u64);
+    (product >> 64) as u64 ^ product as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_map_does_not_grow_and_entries_in_use_stay() {
+        let mut map = BoundedMap::new(100, 3);
+        map.insert(1_000_000, 7);
+        let mut greatest = 0;
+        for key in 0..10_000 {
+            map.insert(key, key);
+            map.insert(1_000_000, 7);
+            greatest = greatest.max(map.bytes());
+        }
+        assert_eq!(map.get(1_000_000), Some(7));
+        assert_eq!((map.get(9_999), map.get(5)), (Some(9_999), None));
+        assert!(greatest < 100 * 17 * 4, "{greatest}");
+    }
+}

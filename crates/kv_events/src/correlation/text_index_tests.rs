@@ -1,0 +1,254 @@
+//! Tests of the text index against an engine that makes tokens of different lengths.
+
+use super::super::request_chains::{RequestChains, RequestKey};
+use super::*;
+use crate::decoder::EventBatch;
+use crate::test_batches::{Stored, batch};
+use std::collections::HashMap;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+const BLOCK_SIZE: u32 = 16;
+const BLOCK_BYTES: u32 = 512;
+
+/// A prompt: words of 1 to 7 bytes, each of them a token.
+#[derive(Clone)]
+struct Prompt {
+    words: Vec<u64>,
+}
+
+fn word_bytes(word: u64) -> u64 {
+    1 + word % 7
+}
+
+impl Prompt {
+    fn random(random: &mut fastrand::Rng, words: usize) -> Self {
+        Self { words: std::iter::repeat_with(|| random.u64(..)).take(words).collect() }
+    }
+
+    /// The first words of this prompt, and others.
+    fn branch(&self, random: &mut fastrand::Rng, shared: usize, others: usize) -> Self {
+        let shared = &self.words[..shared.min(self.words.len())];
+        Self { words: [shared, &Self::random(random, others).words].concat() }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.words.iter().copied().map(word_bytes).sum()
+    }
+
+    /// Hashes of the blocks of text, as the gateway computes them.
+    fn text_blocks(&self) -> Vec<u64> {
+        let text: Vec<u8> = self
+            .words
+            .iter()
+            .copied()
+            .flat_map(|word| (0..word_bytes(word)).map(move |n| (word >> (8 * n)) as u8))
+            .collect();
+        let mut hash = 0;
+        text.chunks_exact(BLOCK_BYTES as usize)
+            .map(|block| {
+                hash = xxh3_64_with_seed(block, hash);
+                hash
+            })
+            .collect()
+    }
+
+    /// Names of the full blocks, as an engine with this seed computes them.
+    fn engine_blocks(&self, seed: u64) -> Vec<u64> {
+        let mut hash = seed;
+        self.words
+            .chunks_exact(BLOCK_SIZE as usize)
+            .map(|tokens| {
+                let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_be_bytes()).collect();
+                hash = xxh3_64_with_seed(&bytes, hash);
+                hash
+            })
+            .collect()
+    }
+
+    fn tokens(&self) -> u64 {
+        self.words.len() as u64
+    }
+}
+
+/// An engine with a cache of bounded size, and a gateway that receives its events.
+struct Fixture {
+    contents: CacheContents,
+    chains: RequestChains,
+    index: TextIndex,
+    /// What the engine has, by time of the last use.
+    cache: HashMap<u64, u64>,
+    max_blocks: usize,
+    time: u64,
+    request_count: u64,
+}
+
+impl Fixture {
+    fn new(max_blocks: usize) -> Self {
+        Self {
+            contents: CacheContents::new(1 << 20, 1),
+            chains: RequestChains::default(),
+            index: TextIndex::new(1 << 16, 1 << 18, 2),
+            cache: HashMap::new(),
+            max_blocks,
+            time: 0,
+            request_count: 0,
+        }
+    }
+
+    /// Cached tokens of a prompt, as the engine reports them.
+    fn true_cached(&self, prompt: &Prompt) -> u64 {
+        let reusable = (prompt.tokens() - 1) / u64::from(BLOCK_SIZE);
+        let blocks = prompt.engine_blocks(0);
+        let reused = blocks.iter().take(reusable as usize);
+        let count = reused.take_while(|block| self.cache.contains_key(block)).count();
+        count as u64 * u64::from(BLOCK_SIZE)
+    }
+
+    /// What the gateway believes. `None`: nothing is known about the text.
+    fn predicted(&self, prompt: &Prompt) -> Option<u64> {
+        let text = prompt.text_blocks();
+        let known = self.index.known_text(&text);
+        (known > 0).then(|| self.index.cached_tokens(&text[..known], &self.contents))
+    }
+
+    /// Sends a prompt, by this gateway or by another one.
+    fn send(&mut self, prompt: &Prompt, is_own: bool) {
+        self.request_count += 1;
+        let id = format!("{}{}", if is_own { "own" } else { "other" }, self.request_count);
+        if is_own {
+            self.chains.begin(RequestKey::new(0, &id));
+        }
+        let cached = self.true_cached(prompt);
+        let blocks = prompt.engine_blocks(0);
+        let reused = (cached / u64::from(BLOCK_SIZE)) as usize;
+        // The first block of a prompt is used last, so it is evicted last.
+        self.time += blocks.len() as u64 + 1;
+        for (index, block) in blocks.iter().enumerate() {
+            self.cache.insert(*block, self.time - index as u64);
+        }
+        let mut oldest: Vec<(u64, u64)> = self.cache.iter().map(|(b, t)| (*t, *b)).collect();
+        oldest.sort_unstable();
+        oldest.truncate(self.cache.len().saturating_sub(self.max_blocks));
+        let removed: Vec<u64> = oldest.iter().map(|(_, block)| *block).collect();
+        self.cache.retain(|block, _| !removed.contains(block));
+        let parent = reused.checked_sub(1).map(|last| blocks[last]);
+        let stored = Stored {
+            blocks: &blocks[reused..],
+            parent,
+            block_size: BLOCK_SIZE as u8,
+            session_id: &id,
+        };
+        let stored = if reused < blocks.len() { vec![stored] } else { Vec::new() };
+        let payload = batch(&stored, &removed);
+        for event in EventBatch::parse(&payload).unwrap().events() {
+            let event = event.unwrap();
+            if let Some(chain) = self.contents.apply(&event).unwrap() {
+                self.chains.on_stored(0, &chain);
+                self.index.on_stored(&chain);
+            }
+        }
+        if let Some(chain) = self.chains.end(RequestKey::new(0, &id)) {
+            let request = AnsweredRequest {
+                text_blocks: &prompt.text_blocks(),
+                block_bytes: BLOCK_BYTES,
+                bytes: prompt.bytes(),
+                prompt_tokens: prompt.tokens(),
+                cached_tokens: Some(cached),
+            };
+            assert!(self.index.learn(&request, &chain, BLOCK_SIZE));
+        }
+    }
+}
+
+/// Tokens in a block of text, and in a block of the engine, rounded up.
+const TEXT_BLOCK_TOKENS: u64 = 128 + BLOCK_SIZE as u64;
+
+#[test]
+fn a_repeated_prompt_is_predicted_to_a_block_of_text_and_forgotten_with_its_eviction() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut fixture = Fixture::new(1_000);
+    let prompt = Prompt::random(&mut random, 4_000);
+    assert_eq!(fixture.predicted(&prompt), None);
+    fixture.send(&prompt, true);
+    let (predicted, reported) = (fixture.predicted(&prompt).unwrap(), fixture.true_cached(&prompt));
+    assert!(reported.abs_diff(predicted) <= TEXT_BLOCK_TOKENS, "{predicted} {reported}");
+    fixture.send(&Prompt::random(&mut random, 15_900), true);
+    let (predicted, reported) = (fixture.predicted(&prompt).unwrap(), fixture.true_cached(&prompt));
+    assert!(reported < 500 && reported.abs_diff(predicted) <= TEXT_BLOCK_TOKENS, "{predicted}");
+}
+
+#[test]
+fn a_prefix_that_another_gateway_sent_is_known_after_one_own_request() {
+    let mut random = fastrand::Rng::with_seed(2);
+    let mut fixture = Fixture::new(10_000);
+    let system = Prompt::random(&mut random, 3_000);
+    let questions: Vec<Prompt> = (0..3).map(|_| system.branch(&mut random, 3_000, 200)).collect();
+    fixture.send(&questions[0], false);
+    assert_eq!(fixture.predicted(&questions[1]), None);
+    fixture.send(&questions[1], true);
+    let predicted = fixture.predicted(&questions[2]).unwrap();
+    let reported = fixture.true_cached(&questions[2]);
+    // Of the blocks that another request stored, only every fourth is known.
+    let tolerance = TEXT_BLOCK_TOKENS + u64::from(STRIDE * BLOCK_SIZE);
+    assert!(reported.abs_diff(predicted) <= tolerance, "{predicted} {reported}");
+    // Another gateway makes the engine evict it.
+    fixture.max_blocks = 300;
+    fixture.send(&Prompt::random(&mut random, 4_800), false);
+    assert_eq!(
+        (fixture.predicted(&questions[2]), fixture.true_cached(&questions[2])),
+        (Some(0), 0)
+    );
+}
+
+#[test]
+fn predictions_are_right_to_a_block_of_text_under_eviction_and_with_a_second_gateway() {
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut fixture = Fixture::new(3_000);
+    // Prompts that this gateway sent, and prompts of the other gateway.
+    let first = Prompt::random(&mut random, 2_000);
+    let mut prompts = [vec![first.clone()], vec![first]];
+    let (mut known, mut wrong, mut above) = (0, 0, 0_u64);
+    for _ in 0..1_500 {
+        let is_own = random.bool();
+        let sent = &mut prompts[usize::from(is_own)];
+        let base = sent[random.usize(..sent.len())].clone();
+        let shared = random.usize(..=base.words.len());
+        let others = random.usize(20..1_500);
+        let prompt = base.branch(&mut random, shared, others);
+        if sent.len() < 20 {
+            sent.push(prompt.clone());
+        } else {
+            let replaced = random.usize(..20);
+            sent[replaced] = prompt.clone();
+        }
+        let reported = fixture.true_cached(&prompt);
+        if let Some(predicted) = fixture.predicted(&prompt).filter(|_| is_own) {
+            known += 1;
+            wrong += u64::from(reported.abs_diff(predicted) > TEXT_BLOCK_TOKENS);
+            above = above.max(predicted.saturating_sub(reported));
+        }
+        fixture.send(&prompt, is_own);
+    }
+    println!("{wrong} of {known} wrong by more than {TEXT_BLOCK_TOKENS}, at most {above} too many");
+    assert!(known > 400, "{known}");
+    assert!(wrong * 100 <= known * 2, "{wrong} of {known}");
+    assert!(above <= 2 * TEXT_BLOCK_TOKENS, "{above}");
+}
+
+#[test]
+fn a_request_that_contradicts_the_reported_cached_tokens_teaches_nothing() {
+    let mut index = TextIndex::new(100, 100, 0);
+    let chain = RequestChain { parent: Some(1), first_depth: 1, blocks: vec![2, 3] };
+    let request = AnsweredRequest {
+        text_blocks: &[10],
+        block_bytes: 512,
+        bytes: 512,
+        prompt_tokens: 48,
+        cached_tokens: Some(32),
+    };
+    assert!(!index.learn(&request, &chain, 16));
+    assert!(!index.learn(&request, &chain, 0));
+    assert_eq!(index.known_text(&[10]), 0);
+    assert!(index.learn(&AnsweredRequest { cached_tokens: Some(16), ..request }, &chain, 16));
+    assert_eq!(index.known_text(&[10]), 1);
+}

@@ -1,0 +1,16 @@
+//! Decoder of event batches in MessagePack, in the array encoding of vLLM up to 0.22 and in the map
+//! encoding of later versions. It borrows from the payload and allocates nothing.
+
+mod batch;
+mod error;
+mod event;
+mod msgpack;
+mod values;
+
+pub use batch::{EventBatch, Events};
+pub use error::DecodeError;
+pub use event::{BlockRemoved, BlockStored, KvEvent};
+pub use values::{BlockHash, BlockHashes, CacheKind, Medium};
+
+#[cfg(test)]
+mod tests;

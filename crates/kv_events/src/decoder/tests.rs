@@ -1,0 +1,144 @@
+//! Tests of the decoder on batches that msgspec 0.22 wrote with vLLM's structures.
+
+use super::*;
+use proptest::prelude::*;
+
+/// vLLM up to 0.22: arrays.
+const ARRAYS: &str = "93cb3ff8000000000000939eab426c6f636b53746f72656492cff123456789abcdef07c09401cd012cce000111 \
+     700202c0a3475055c09291a473616c74c000ae66756c6c5f617474656e74696f6ec0c0c094ac426c6f636b5265 \
+     6d6f7665649107a34750550091b0416c6c426c6f636b73436c656172656400";
+/// vLLM since 0.27: maps.
+const MAPS: &str = "93cb3ff8000000000000938ca474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392cff1 \
+     23456789abcdef07b1706172656e745f626c6f636b5f68617368c0a9746f6b656e5f6964739401cd012cce0001 \
+     117002aa626c6f636b5f73697a6502a76c6f72615f6964c0a66d656469756da3475055a96c6f72615f6e616d65 \
+     c0aa65787472615f6b6579739291a473616c74c0a967726f75705f69647800b26b765f63616368655f73706563 \
+     5f6b696e64ae66756c6c5f617474656e74696f6eaa73657373696f6e5f6964b374772e30313233343536373839 \
+     61626364656684a474797065ac426c6f636b52656d6f766564ac626c6f636b5f6861736865739107a66d656469 \
+     756da3475055a967726f75705f6964780081a474797065b0416c6c426c6f636b73436c656172656400";
+/// `VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0`: hashes of 32 and 16 bytes; an offload tier.
+const BYTES: &str = "93cb3ff8000000000000928aa474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392c420 \
+     000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fc410000102030405060708090a \
+     0b0c0d0e0fb1706172656e745f626c6f636b5f68617368c410000102030405060708090a0b0c0d0e0fa9746f6b \
+     656e5f696473920102aa626c6f636b5f73697a6501a76c6f72615f696403a66d656469756da3435055a96c6f72 \
+     615f6e616d65a26164a967726f75705f69647801b26b765f63616368655f737065635f6b696e64ae736c696469 \
+     6e675f77696e646f7784a474797065ac426c6f636b52656d6f766564ac626c6f636b5f68617368657391c42000 \
+     0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1fa66d656469756da3435055a96772 \
+     6f75705f69647801c0";
+
+fn bytes(hex: &str) -> Vec<u8> {
+    let digits: Vec<u32> = hex.chars().filter_map(|digit| digit.to_digit(16)).collect();
+    digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect()
+}
+
+fn events(payload: &[u8]) -> Result<Vec<KvEvent<'_>>, DecodeError> {
+    EventBatch::parse(payload)?.events().collect()
+}
+
+fn stored<'a>(events: &[KvEvent<'a>]) -> BlockStored<'a> {
+    let stored = events.iter().find_map(|event| match event {
+        KvEvent::Stored(stored) => Some(*stored),
+        _ => None,
+    });
+    stored.unwrap()
+}
+
+fn removed<'a>(events: &[KvEvent<'a>]) -> BlockRemoved<'a> {
+    let removed = events.iter().find_map(|event| match event {
+        KvEvent::Removed(removed) => Some(*removed),
+        _ => None,
+    });
+    removed.unwrap()
+}
+
+#[test]
+fn both_encodings_give_the_same_events() {
+    let (arrays, maps) = (bytes(ARRAYS), bytes(MAPS));
+    for (payload, session_id) in [(&arrays, None), (&maps, Some("tw.0123456789abcdef"))] {
+        let events = events(payload).unwrap();
+        assert_eq!(events.len(), 3);
+        let BlockStored { block_hashes, parent, .. } = stored(&events);
+        let hashes: Vec<u64> = block_hashes.iter().collect();
+        assert_eq!((hashes, parent), (vec![0xf123_4567_89ab_cdef, 7], None));
+        let BlockStored { block_size, medium, group, cache_kind, .. } = stored(&events);
+        assert_eq!((block_size, medium, group), (2, Medium::Gpu, Some(0)));
+        assert_eq!(cache_kind, CacheKind::Contiguous);
+        assert_eq!(stored(&events).session_id, session_id);
+        assert!(stored(&events).has_extra_keys);
+        assert_eq!(removed(&events).block_hashes.iter().collect::<Vec<_>>(), [7]);
+        assert_eq!((removed(&events).medium, removed(&events).group), (Medium::Gpu, Some(0)));
+        assert_eq!(events[2], KvEvent::AllCleared);
+    }
+}
+
+#[test]
+fn of_a_hash_of_16_or_32_bytes_the_last_8_bytes_count() {
+    let payload = bytes(BYTES);
+    let events = events(&payload).unwrap();
+    let stored = stored(&events);
+    let hashes: Vec<u64> = stored.block_hashes.iter().collect();
+    assert_eq!(hashes, [0x1819_1a1b_1c1d_1e1f, 0x0809_0a0b_0c0d_0e0f]);
+    assert_eq!(stored.parent, Some(0x0809_0a0b_0c0d_0e0f));
+    assert_eq!((stored.medium, stored.cache_kind), (Medium::Offloaded, CacheKind::Other));
+    assert_eq!((stored.lora_id, stored.lora_name), (Some(3), Some("ad")));
+    assert!(!stored.has_extra_keys);
+}
+
+#[test]
+fn a_map_head_that_is_not_the_shortest_and_unknown_keys_are_read() {
+    let long_head = MAPS.replacen("8ca474797065", "de000ea474797065", 1);
+    // "new": {"a": [1.5]}, 9: nil
+    let unknown = long_head.replacen(
+        "ac626c6f636b5f686173686573",
+        "a36e657781a16191cb3ff8000000000000\
+                                      09c0ac626c6f636b5f686173686573",
+        1,
+    );
+    let (payload, expected) = (bytes(&unknown), bytes(MAPS));
+    assert_eq!(events(&payload).unwrap(), events(&expected).unwrap());
+}
+
+#[test]
+fn an_event_of_version_0_11_and_an_unknown_event_are_read() {
+    // [0.0, [["BlockStored", [5], 4, [1], 1, nil, "GPU"], ["New", 1], {"type": "New", "a": []}]]
+    let payload = [
+        &b"\x92\xcb\0\0\0\0\0\0\0\0\x93\x97\xabBlockStored\x91\x05\x04\x91\x01\x01\xc0\xa3GPU"[..],
+        b"\x92\xa3New\x01\x82\xa4type\xa3New\xa1a\x90",
+    ]
+    .concat();
+    let events = events(&payload).unwrap();
+    assert_eq!((stored(&events).parent, stored(&events).group), (Some(4), None));
+    assert_eq!(events[1..], [KvEvent::Unknown, KvEvent::Unknown]);
+}
+
+#[test]
+fn every_truncation_of_a_batch_is_an_error() {
+    for hex in [ARRAYS, MAPS, BYTES] {
+        let whole = bytes(hex);
+        // The last element, the rank, is not read.
+        for length in 0..whole.len() - 1 {
+            assert!(events(&whole[..length]).is_err(), "{length}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_input_is_read_to_an_end(
+        input in proptest::collection::vec(any::<u8>(), 0..200),
+        position in 0_usize..300, byte in any::<u8>(),
+    ) {
+        let _ = events(&input);
+        for hex in [ARRAYS, MAPS, BYTES] {
+            let mut payload = bytes(hex);
+            let position = position % payload.len();
+            payload[position] = byte;
+            if let Ok(batch) = EventBatch::parse(&payload) {
+                for event in batch.events() {
+                    if let Ok(KvEvent::Stored(stored)) = event {
+                        prop_assert_eq!(stored.block_hashes.iter().count(), stored.block_hashes.len());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Values of events: block hashes, media and kinds of caches.
+
+use super::error::DecodeError;
+use super::msgpack::{Reader, Value};
+
+/// Name of a block, as the engine computes it: the lowest 64 bits of the hash of the block and all
+/// blocks before it. It is never computed again here, because the engine may use a random seed.
+pub type BlockHash = u64;
+
+/// The block hashes of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockHashes<'a> {
+    elements: Reader<'a>,
+    count: usize,
+}
+
+/// The place of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Medium {
+    /// Memory of the GPU. Also blocks whose event names no medium.
+    Gpu,
+    /// Any other place: memory of the CPU, a disk, a shared store.
+    Offloaded,
+}
+
+/// The kind of cache of a group of layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CacheKind {
+    /// The blocks of a prompt are cached from its beginning without holes: full attention and MLA.
+    /// Also events that name no kind.
+    Contiguous,
+    /// Old blocks are dropped, or states are kept: sliding windows, Mamba and others.
+    Other,
+}
+
+impl<'a> BlockHashes<'a> {
+    /// Reads an array of hashes and checks each of them.
+    pub(super) fn read(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        let Value::Array(count) = reader.value()? else { return Err(DecodeError::WrongType) };
+        let elements = *reader;
+        for _ in 0..count {
+            read_hash(reader)?.ok_or(DecodeError::WrongType)?;
+        }
+        Ok(Self { elements, count })
+    }
+
+    /// Number of hashes.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is no hash.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The hashes.
+    pub fn iter(&self) -> impl Iterator<Item = BlockHash> + use<'a> {
+        let mut elements = self.elements;
+        // `read` has checked every element.
+        (0..self.count).map_while(move |_| read_hash(&mut elements).ok().flatten())
+    }
+}
+
+impl Default for BlockHashes<'_> {
+    fn default() -> Self {
+        Self { elements: Reader::new(&[]), count: 0 }
+    }
+}
+
+impl Medium {
+    pub(super) fn from_name(name: &str) -> Self {
+        if name == "GPU" { Self::Gpu } else { Self::Offloaded }
+    }
+}
+
+impl CacheKind {
+    pub(super) fn from_name(name: &str) -> Self {
+        match name {
+            "full_attention" | "mla_attention" | "sink_full_attention" => Self::Contiguous,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Reads one hash: a number, or at least 8 bytes whose last 8 are the number. `None`: nil.
+pub(super) fn read_hash(reader: &mut Reader<'_>) -> Result<Option<BlockHash>, DecodeError> {
+    match reader.value()? {
+        Value::Nil => Ok(None),
+        Value::Unsigned(hash) => Ok(Some(hash)),
+        Value::Negative(hash) => Ok(Some(hash.cast_unsigned())),
+        Value::Bytes(bytes) => {
+            let last = bytes.last_chunk().ok_or(DecodeError::WrongType)?;
+            Ok(Some(u64::from_be_bytes(*last)))
+        }
+        _ => Err(DecodeError::WrongType),
+    }
+}

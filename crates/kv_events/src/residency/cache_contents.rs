@@ -1,0 +1,237 @@
+//! The contents of the prefix cache of one engine, from its events.
+
+use super::block_set::{BlockSet, TooManyBlocks, UNKNOWN_DEPTH};
+use crate::decoder::{BlockHash, BlockStored, CacheKind, KvEvent, Medium};
+
+/// Contents of the prefix cache of one engine.
+///
+/// A prompt is cached as far as the group of layers with full attention has it, so the blocks of
+/// one such group are followed and those of other groups are ignored. If a model has several, the
+/// first that the engine announces is followed.
+#[derive(Debug)]
+pub struct CacheContents {
+    on_gpu: BlockSet,
+    /// Blocks on offload tiers, which the engine loads faster than it computes them.
+    offloaded: BlockSet,
+    /// The group that is followed. `None`: no event yet.
+    followed: Option<Group>,
+    /// Tokens in a block. 0: no event yet.
+    block_size: u32,
+}
+
+/// A group of layers, as an event names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Group(Option<u32>);
+
+/// Stored blocks whose depth is known.
+#[derive(Debug, Clone, Copy)]
+pub struct StoredChain<'a> {
+    /// The block before the first one. `None`: the first one begins a prompt.
+    pub parent: Option<BlockHash>,
+    /// Number of blocks of the prompt before the first one.
+    pub first_depth: u32,
+    /// The event.
+    pub event: &'a BlockStored<'a>,
+}
+
+impl CacheContents {
+    /// An empty cache. `max_blocks`: limit for each medium. `seed`: a random number.
+    pub fn new(max_blocks: usize, seed: u64) -> Self {
+        Self {
+            on_gpu: BlockSet::new(max_blocks, seed),
+            offloaded: BlockSet::new(max_blocks, seed),
+            followed: None,
+            block_size: 0,
+        }
+    }
+
+    /// Number of different blocks on the GPU.
+    pub fn len(&self) -> usize {
+        self.on_gpu.len()
+    }
+
+    /// Whether there is no block on the GPU.
+    pub fn is_empty(&self) -> bool {
+        self.on_gpu.is_empty()
+    }
+
+    /// Allocated bytes.
+    pub fn bytes(&self) -> usize {
+        self.on_gpu.bytes() + self.offloaded.bytes()
+    }
+
+    /// Tokens in a block. 0: not known.
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// Whether the engine can reuse a block.
+    pub fn contains(&self, hash: BlockHash) -> bool {
+        self.on_gpu.contains(hash) || self.offloaded.contains(hash)
+    }
+
+    /// Applies an event. Returns the stored blocks if their place in a prompt is known.
+    pub fn apply<'a>(
+        &mut self,
+        event: &'a KvEvent<'a>,
+    ) -> Result<Option<StoredChain<'a>>, TooManyBlocks> {
+        match event {
+            KvEvent::Stored(stored) => return self.store(stored),
+            KvEvent::Removed(removed) => {
+                if self.followed == Some(Group(removed.group)) {
+                    let blocks = self.medium(removed.medium);
+                    removed.block_hashes.iter().for_each(|hash| blocks.remove(hash));
+                }
+            }
+            KvEvent::AllCleared => self.clear(),
+            KvEvent::Unknown => {}
+        }
+        Ok(None)
+    }
+
+    /// Removes all blocks.
+    pub fn clear(&mut self) {
+        self.on_gpu.clear();
+        self.offloaded.clear();
+        // The engine may have restarted with another model.
+        self.followed = None;
+    }
+
+    fn store<'a>(
+        &mut self,
+        stored: &'a BlockStored<'a>,
+    ) -> Result<Option<StoredChain<'a>>, TooManyBlocks> {
+        let is_followed = stored.cache_kind == CacheKind::Contiguous
+            && *self.followed.get_or_insert(Group(stored.group)) == Group(stored.group);
+        if !is_followed {
+            return Ok(None);
+        }
+        let first_depth = match stored.parent {
+            None => 0,
+            Some(parent) => match self.on_gpu.depth(parent) {
+                Some(depth) if depth < UNKNOWN_DEPTH - 1 => depth + 1,
+                _ => UNKNOWN_DEPTH,
+            },
+        };
+        // With `kv_cache_report_mode: full` an engine announces the blocks that a request reuses,
+        // and never removes these announcements. They begin a prompt. A real copy that begins a
+        // prompt is not counted either: the table then forgets it too early, not too late.
+        let counts_copies = stored.parent.is_some();
+        let blocks = self.medium(stored.medium);
+        for (index, hash) in stored.block_hashes.iter().enumerate() {
+            let depth = first_depth.saturating_add(index as u32);
+            blocks.store(hash, depth, counts_copies)?;
+        }
+        if stored.medium != Medium::Gpu {
+            return Ok(None);
+        }
+        self.block_size = stored.block_size;
+        let is_placed = first_depth != UNKNOWN_DEPTH;
+        let chain = StoredChain { parent: stored.parent, first_depth, event: stored };
+        Ok(is_placed.then_some(chain))
+    }
+
+    fn medium(&mut self, medium: Medium) -> &mut BlockSet {
+        match medium {
+            Medium::Gpu => &mut self.on_gpu,
+            Medium::Offloaded => &mut self.offloaded,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decoder::EventBatch;
+
+    /// A batch with one event in the map encoding.
+    fn batch(fields: &[&[u8]]) -> Vec<u8> {
+        let mut payload = vec![0x92, 0x00, 0x91, 0x80 | (fields.len() as u8)];
+        fields.iter().for_each(|field| payload.extend_from_slice(field));
+        payload
+    }
+
+    const STORED: &[u8] = b"\xa4type\xabBlockStored";
+    const REMOVED: &[u8] = b"\xa4type\xacBlockRemoved";
+
+    fn hashes(hashes: &[u8]) -> Vec<u8> {
+        [b"\xacblock_hashes", &[0x90 | hashes.len() as u8][..], hashes].concat()
+    }
+
+    fn parent(parent: u8) -> Vec<u8> {
+        [b"\xb1parent_block_hash", &[parent][..]].concat()
+    }
+
+    fn group(group: u8, kind: &str) -> Vec<u8> {
+        let kind =
+            [&b"\xb2kv_cache_spec_kind"[..], &[0xa0 | kind.len() as u8], kind.as_bytes()].concat();
+        [b"\xa9group_idx", &[group][..], &kind].concat()
+    }
+
+    fn apply(contents: &mut CacheContents, payload: &[u8]) -> Option<u32> {
+        let event = EventBatch::parse(payload).unwrap().events().next().unwrap().unwrap();
+        contents.apply(&event).unwrap().map(|chain| chain.first_depth)
+    }
+
+    fn contents() -> CacheContents {
+        CacheContents::new(1_000, 1)
+    }
+
+    #[test]
+    fn the_depth_of_a_block_counts_from_the_beginning_of_its_prompt() {
+        let mut contents = contents();
+        assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3])])), Some(0));
+        assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[4]), &parent(3)])), Some(3));
+        assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[9]), &parent(8)])), None);
+        assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[10]), &parent(9)])), None);
+        assert!(contents.contains(9) && contents.contains(4));
+    }
+
+    #[test]
+    fn reused_blocks_that_are_announced_again_are_not_counted_as_copies() {
+        let mut contents = contents();
+        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2])]));
+        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3])]));
+        apply(&mut contents, &batch(&[STORED, &hashes(&[3]), &parent(2)]));
+        apply(&mut contents, &batch(&[REMOVED, &hashes(&[2])]));
+        apply(&mut contents, &batch(&[REMOVED, &hashes(&[3])]));
+        assert_eq!([1, 2, 3].map(|hash| contents.contains(hash)), [true, false, true]);
+    }
+
+    #[test]
+    fn blocks_of_sliding_windows_and_of_a_second_group_are_ignored() {
+        let mut contents = contents();
+        let event = |kind: &str, group_number, blocks: &[u8]| {
+            batch_of_group(STORED, blocks, &group(group_number, kind))
+        };
+        apply(&mut contents, &event("sliding_window", 0, &[1]));
+        apply(&mut contents, &event("full_attention", 1, &[2]));
+        apply(&mut contents, &event("full_attention", 2, &[3]));
+        let removed = batch(&[REMOVED, &hashes(&[2]), b"\xa9group_idx\x02"]);
+        apply(&mut contents, &removed);
+        assert_eq!([1, 2, 3].map(|hash| contents.contains(hash)), [false, true, false]);
+    }
+
+    /// `group` has two fields.
+    fn batch_of_group(kind: &[u8], blocks: &[u8], group: &[u8]) -> Vec<u8> {
+        let mut payload = batch(&[kind, &hashes(blocks), group]);
+        payload[3] += 1;
+        payload
+    }
+
+    #[test]
+    fn a_block_stays_while_an_offload_tier_has_it_and_a_clear_removes_everything() {
+        let mut contents = contents();
+        let cpu: &[u8] = b"\xa6medium\xa3CPU";
+        apply(&mut contents, &batch(&[STORED, &hashes(&[1])]));
+        apply(&mut contents, &batch(&[STORED, &hashes(&[1]), cpu]));
+        apply(&mut contents, &batch(&[STORED, &hashes(&[1]), cpu]));
+        apply(&mut contents, &batch(&[REMOVED, &hashes(&[1])]));
+        assert!(contents.contains(1) && contents.is_empty(), "not on the GPU");
+        apply(&mut contents, &batch(&[REMOVED, &hashes(&[1]), cpu]));
+        assert!(!contents.contains(1));
+        apply(&mut contents, &batch(&[STORED, &hashes(&[1])]));
+        apply(&mut contents, &batch(&[b"\xa4type\xb0AllBlocksCleared"]));
+        assert!(!contents.contains(1));
+    }
+}

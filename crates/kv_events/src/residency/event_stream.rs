@@ -1,0 +1,513 @@
+//! Which messages of a publisher are applied, and how far the contents can be trusted. A state
+//! machine without I/O: the subscriber tells what it receives and does what each step asks for.
+//!
+//! Numbers begin at 0 in each process of the engine and grow by 1 with each message. A publisher
+//! with a replay endpoint answers with its last messages (10,000 by default) from a number on, then
+//! with an end mark. It may have restarted while the subscriber was not connected, and then its
+//! numbers begin again. After a reconnection the last applied message is therefore asked for again:
+//! the same payload proves that the publisher is the same process.
+
+/// How far the contents can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum StreamState {
+    /// No message has been received.
+    #[default]
+    Off,
+    /// Messages are missing.
+    Gap,
+    /// All messages since some moment were applied. Blocks that were stored before are not known.
+    FromHere,
+    /// All messages since the start of the engine, or since its cache was cleared, were applied.
+    Exact,
+}
+
+/// What the subscriber has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[must_use]
+pub struct StreamStep {
+    /// Remove all blocks, before anything else.
+    pub clears: bool,
+    /// Apply the message.
+    pub applies: bool,
+    /// Ask for a replay from this number on.
+    pub replay_from: Option<u64>,
+}
+
+/// State of the messages of one publisher.
+#[derive(Debug, Default)]
+pub struct EventStream {
+    state: StreamState,
+    has_replay: bool,
+    phase: Phase,
+    /// Number of the next message. `None`: nothing is applied.
+    expected: Option<u64>,
+    /// Digest of the payload of the last applied message.
+    last_digest: u64,
+    /// Greatest number of a published message of this connection.
+    last_published: Option<u64>,
+    /// State that the end of the present replay leads to.
+    after_replay: StreamState,
+    /// Value of `expected` when the present replay was asked for.
+    asked_from: Option<u64>,
+    /// Whether a message from `asked_from` on had been published by then, so the replay has it
+    /// unless the publisher has dropped it.
+    asked_late: bool,
+    /// Replays whose end mark has not arrived. Only the last one counts.
+    pending_replays: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    /// Published messages are applied.
+    #[default]
+    Live,
+    /// The last applied message is asked for again.
+    Verifying,
+    /// The publisher has restarted; the rest of a replay is ignored.
+    Restarted,
+    /// Replayed messages are applied.
+    Replaying,
+}
+
+impl EventStream {
+    /// How far the contents can be trusted.
+    pub fn state(&self) -> StreamState {
+        self.state
+    }
+
+    /// The subscriber is connected. `has_replay`: it can ask for replays.
+    pub fn on_connect(&mut self, has_replay: bool) -> StreamStep {
+        (self.has_replay, self.last_published, self.pending_replays) = (has_replay, None, 0);
+        match self.expected {
+            Some(expected) if has_replay && expected > 0 => {
+                self.on_disconnect();
+                (self.phase, self.asked_late) = (Phase::Verifying, false);
+                self.ask(expected - 1)
+            }
+            _ => self.restart(),
+        }
+    }
+
+    /// The connection was lost.
+    pub fn on_disconnect(&mut self) {
+        if matches!(self.state, StreamState::FromHere | StreamState::Exact) {
+            (self.after_replay, self.state) = (self.state, StreamState::Gap);
+        }
+    }
+
+    /// A message could not be decoded or applied: everything before it is doubtful.
+    pub fn on_damage(&mut self) -> StreamStep {
+        self.after_replay = StreamState::FromHere;
+        if self.phase == Phase::Live {
+            self.state = StreamState::FromHere;
+        }
+        StreamStep { clears: true, ..StreamStep::default() }
+    }
+
+    /// The engine cleared its cache, so its contents are known.
+    pub fn on_all_cleared(&mut self) {
+        self.after_replay = StreamState::Exact;
+        if self.phase == Phase::Live {
+            self.state = StreamState::Exact;
+        }
+    }
+
+    /// Nothing was received for a while. The last messages may have been lost: only the next one would
+    /// show it.
+    pub fn on_idle(&mut self) -> StreamStep {
+        match self.expected {
+            Some(expected) if self.has_replay && self.phase == Phase::Live => self.ask(expected),
+            _ => StreamStep::default(),
+        }
+    }
+
+    /// A message was published. `digest`: a hash of its payload.
+    pub fn on_published(&mut self, number: u64, digest: u64) -> StreamStep {
+        let has_restarted = self.last_published.is_some_and(|last| number <= last);
+        self.last_published = Some(number);
+        if has_restarted {
+            let step = self.restart();
+            return if self.has_replay { step } else { self.apply_live(number, digest, true) };
+        }
+        if self.phase != Phase::Live {
+            // The replay contains this message, or another replay follows.
+            return StreamStep::default();
+        }
+        match self.expected {
+            Some(expected) if number < expected => StreamStep::default(),
+            Some(expected) if number > expected && self.has_replay => {
+                self.after_replay = self.state;
+                self.replay(Some(expected))
+            }
+            Some(expected) => self.apply_live(number, digest, number > expected),
+            None => self.apply_live(number, digest, false),
+        }
+    }
+
+    /// A message was replayed.
+    pub fn on_replayed(&mut self, number: u64, digest: u64) -> StreamStep {
+        match self.phase {
+            // The replay after an idle time. Messages that are missing there show as a gap later.
+            Phase::Live if self.expected == Some(number) => self.apply_live(number, digest, false),
+            Phase::Live | Phase::Restarted => StreamStep::default(),
+            Phase::Verifying => {
+                let is_same = self.expected == Some(number + 1) && self.last_digest == digest;
+                self.phase = if is_same { Phase::Replaying } else { Phase::Restarted };
+                self.asked_from = self.expected;
+                StreamStep::default()
+            }
+            Phase::Replaying => {
+                let (is_known, clears) = match self.expected {
+                    Some(expected) => (number < expected, number > expected),
+                    None => (false, false),
+                };
+                if is_known {
+                    return StreamStep::default();
+                }
+                if clears || self.expected.is_none() {
+                    let is_start = number == 0;
+                    self.after_replay =
+                        if is_start { StreamState::Exact } else { StreamState::FromHere };
+                }
+                self.applied(number, digest);
+                StreamStep { clears, applies: true, replay_from: None }
+            }
+        }
+    }
+
+    /// The publisher has replayed all messages that it has.
+    pub fn on_replay_end(&mut self) -> StreamStep {
+        self.pending_replays = self.pending_replays.saturating_sub(1);
+        match self.phase {
+            _ if self.pending_replays > 0 => StreamStep::default(),
+            Phase::Live => StreamStep::default(),
+            Phase::Verifying | Phase::Restarted => self.restart(),
+            Phase::Replaying => {
+                let next = self.expected.unwrap_or(0);
+                let is_behind = self.last_published.is_some_and(|last| last >= next);
+                if is_behind && !(self.asked_late && self.expected == self.asked_from) {
+                    return self.replay(self.expected);
+                }
+                self.phase = Phase::Live;
+                if is_behind {
+                    // The publisher does not have the missing messages any more.
+                    self.state = StreamState::Gap;
+                    self.expected = None;
+                    return StreamStep { clears: true, ..StreamStep::default() };
+                }
+                // A publisher without any message belongs to an engine with an empty cache.
+                let is_new = self.expected.is_none();
+                self.state = if is_new { StreamState::Exact } else { self.after_replay };
+                self.expected = Some(next);
+                StreamStep::default()
+            }
+        }
+    }
+
+    /// Begins again with a publisher whose earlier messages are not known.
+    fn restart(&mut self) -> StreamStep {
+        self.expected = None;
+        self.after_replay = StreamState::FromHere;
+        if self.has_replay {
+            return StreamStep { clears: true, ..self.replay(None) };
+        }
+        (self.state, self.phase) = (StreamState::Gap, Phase::Live);
+        StreamStep { clears: true, ..StreamStep::default() }
+    }
+
+    /// Asks for a replay from a number on.
+    fn replay(&mut self, from: Option<u64>) -> StreamStep {
+        (self.state, self.phase) = (StreamState::Gap, Phase::Replaying);
+        self.asked_from = from;
+        self.asked_late = self.last_published.is_some_and(|last| last >= from.unwrap_or(0));
+        self.ask(from.unwrap_or(0))
+    }
+
+    fn ask(&mut self, from: u64) -> StreamStep {
+        self.pending_replays += 1;
+        StreamStep { replay_from: Some(from), ..StreamStep::default() }
+    }
+
+    fn apply_live(&mut self, number: u64, digest: u64, clears: bool) -> StreamStep {
+        if clears || self.expected.is_none() {
+            let is_start = number == 0;
+            self.state = if is_start { StreamState::Exact } else { StreamState::FromHere };
+        }
+        self.applied(number, digest);
+        StreamStep { clears, applies: true, replay_from: None }
+    }
+
+    fn applied(&mut self, number: u64, digest: u64) {
+        self.expected = Some(number.saturating_add(1));
+        self.last_digest = digest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    fn apply() -> StreamStep {
+        StreamStep { applies: true, ..StreamStep::default() }
+    }
+
+    fn ask(from: u64) -> StreamStep {
+        StreamStep { replay_from: Some(from), ..StreamStep::default() }
+    }
+
+    fn clearing(step: StreamStep) -> StreamStep {
+        StreamStep { clears: true, ..step }
+    }
+
+    /// A stream that is exact after the messages 0 to 9.
+    fn exact() -> EventStream {
+        let mut stream = EventStream::default();
+        assert_eq!(stream.on_connect(true), clearing(ask(0)));
+        (0..10).for_each(|number| assert_eq!(stream.on_replayed(number, number), apply()));
+        assert_eq!(stream.state(), StreamState::Gap);
+        assert_eq!(stream.on_replay_end(), StreamStep::default());
+        assert_eq!(stream.state(), StreamState::Exact);
+        stream
+    }
+
+    #[test]
+    fn a_replay_from_the_first_message_makes_the_contents_exact() {
+        let mut stream = exact();
+        assert_eq!(stream.on_published(10, 10), apply());
+        assert_eq!(stream.state(), StreamState::Exact);
+    }
+
+    #[test]
+    fn without_a_replay_only_the_first_message_makes_the_contents_exact() {
+        for (first, state) in [(0, StreamState::Exact), (7, StreamState::FromHere)] {
+            let mut stream = EventStream::default();
+            assert_eq!(stream.on_connect(false), clearing(StreamStep::default()));
+            assert_eq!(stream.on_published(first, 0), apply());
+            assert_eq!(stream.state(), state);
+        }
+    }
+
+    #[test]
+    fn the_missing_messages_of_a_gap_are_replayed() {
+        let mut stream = exact();
+        assert_eq!(stream.on_published(12, 12), ask(10));
+        assert_eq!(stream.state(), StreamState::Gap);
+        (10..13).for_each(|number| assert_eq!(stream.on_replayed(number, number), apply()));
+        // Published after the publisher had served the replay.
+        assert_eq!(stream.on_published(13, 13), StreamStep::default());
+        assert_eq!(stream.on_replay_end(), ask(13));
+        assert_eq!(stream.on_replayed(13, 13), apply());
+        assert_eq!(stream.on_replay_end(), StreamStep::default());
+        assert_eq!(stream.state(), StreamState::Exact);
+        assert_eq!(stream.on_published(14, 14), apply());
+    }
+
+    #[test]
+    fn messages_that_the_publisher_has_dropped_clear_the_contents() {
+        let mut stream = exact();
+        assert_eq!(stream.on_published(40, 40), ask(10));
+        assert_eq!(stream.on_replayed(30, 30), clearing(apply()));
+        (31..=40).for_each(|number| assert_eq!(stream.on_replayed(number, number), apply()));
+        assert_eq!(stream.on_replay_end(), StreamStep::default());
+        assert_eq!(stream.state(), StreamState::FromHere);
+        // The cache is cleared, so everything is known again.
+        assert_eq!(stream.on_published(41, 41), apply());
+        stream.on_all_cleared();
+        assert_eq!(stream.state(), StreamState::Exact);
+    }
+
+    #[test]
+    fn a_publisher_that_replays_nothing_of_a_gap_does_not_cause_endless_replays() {
+        let mut stream = exact();
+        assert_eq!(stream.on_published(12, 12), ask(10));
+        assert_eq!(stream.on_replay_end(), clearing(StreamStep::default()));
+        assert_eq!(stream.on_published(13, 13), apply());
+        assert_eq!(stream.state(), StreamState::FromHere);
+    }
+
+    #[test]
+    fn after_a_reconnection_the_last_message_proves_that_the_publisher_is_the_same() {
+        let mut stream = exact();
+        stream.on_disconnect();
+        assert_eq!(stream.state(), StreamState::Gap);
+        assert_eq!(stream.on_connect(true), ask(9));
+        assert_eq!(stream.on_replayed(9, 9), StreamStep::default());
+        assert_eq!(stream.on_replayed(10, 10), apply());
+        assert_eq!(stream.on_replay_end(), StreamStep::default());
+        assert_eq!(stream.state(), StreamState::Exact);
+    }
+
+    #[test]
+    fn after_a_restart_of_the_engine_everything_begins_again() {
+        for other in [None, Some(9)] {
+            let mut stream = exact();
+            stream.on_disconnect();
+            assert_eq!(stream.on_connect(true), ask(9));
+            if let Some(number) = other {
+                assert_eq!(stream.on_replayed(number, 999), StreamStep::default());
+                assert_eq!(stream.on_replayed(10, 10), StreamStep::default());
+            }
+            assert_eq!(stream.on_replay_end(), clearing(ask(0)));
+            assert_eq!(stream.on_replayed(0, 0), apply());
+            assert_eq!(stream.on_replay_end(), StreamStep::default());
+            assert_eq!(stream.state(), StreamState::Exact);
+        }
+    }
+
+    #[test]
+    fn a_new_engine_without_messages_has_an_empty_cache() {
+        let mut stream = EventStream::default();
+        assert_eq!(stream.on_connect(true), clearing(ask(0)));
+        assert_eq!(stream.on_replay_end(), StreamStep::default());
+        assert_eq!(stream.state(), StreamState::Exact);
+        assert_eq!(stream.on_published(0, 0), apply());
+        assert_eq!(stream.state(), StreamState::Exact);
+    }
+
+    #[test]
+    fn a_lost_last_message_is_found_when_nothing_follows_it() {
+        let mut stream = exact();
+        assert_eq!(stream.on_idle(), ask(10));
+        assert_eq!(stream.on_replayed(10, 10), apply());
+        // A gap while the replay is under way.
+        assert_eq!(stream.on_published(13, 13), ask(11));
+        assert_eq!(stream.on_replay_end(), StreamStep::default(), "the end of the first replay");
+        (11..14).for_each(|number| assert_eq!(stream.on_replayed(number, number), apply()));
+        assert_eq!(stream.on_replay_end(), StreamStep::default());
+        assert_eq!(stream.state(), StreamState::Exact);
+        let mut without_replay = EventStream::default();
+        let _ = without_replay.on_connect(false);
+        let _ = without_replay.on_published(0, 0);
+        assert_eq!(without_replay.on_idle(), StreamStep::default());
+    }
+
+    #[test]
+    fn a_damaged_message_clears_the_contents() {
+        let mut stream = exact();
+        assert_eq!(stream.on_published(10, 10), apply());
+        assert_eq!(stream.on_damage(), clearing(StreamStep::default()));
+        assert_eq!(stream.state(), StreamState::FromHere);
+    }
+
+    /// A publisher, its lossy connection to a subscriber, and what the subscriber applied.
+    #[derive(Debug)]
+    struct Model {
+        stream: EventStream,
+        has_replay: bool,
+        process: u64,
+        /// Digests of all messages of the process.
+        messages: Vec<u64>,
+        buffered: usize,
+        is_connected: bool,
+        /// Replay messages in transit. `None`: the end mark.
+        replay: VecDeque<Option<(u64, u64)>>,
+        /// Digests of the applied messages since the contents were cleared.
+        applied: Vec<u64>,
+    }
+
+    impl Model {
+        fn act(&mut self, step: StreamStep, digest: u64) {
+            if step.clears {
+                self.applied.clear();
+            }
+            if step.applies {
+                self.applied.push(digest);
+            }
+            if let Some(from) = step.replay_from {
+                let first = (from as usize).max(self.messages.len().saturating_sub(self.buffered));
+                let numbered = (first..self.messages.len()).map(|n| (n as u64, self.messages[n]));
+                self.replay.extend(numbered.map(Some).chain([None]));
+            }
+        }
+
+        fn deliver_replay(&mut self) {
+            let step = match self.replay.pop_front() {
+                None => return,
+                Some(Some((number, digest))) => (self.stream.on_replayed(number, digest), digest),
+                Some(None) => (self.stream.on_replay_end(), 0),
+            };
+            self.act(step.0, step.1);
+        }
+
+        fn run(&mut self, operation: u8) {
+            match operation {
+                0..=5 => {
+                    let digest = self.process << 32 | self.messages.len() as u64;
+                    self.messages.push(digest);
+                    // One in six is lost.
+                    if self.is_connected && operation > 0 {
+                        let number = self.messages.len() as u64 - 1;
+                        let step = self.stream.on_published(number, digest);
+                        self.act(step, digest);
+                    }
+                }
+                6 | 7 => self.deliver_replay(),
+                9 => {
+                    if self.is_connected {
+                        let step = self.stream.on_idle();
+                        self.act(step, 0);
+                    }
+                }
+                8 if self.is_connected => {
+                    self.is_connected = false;
+                    self.replay.clear();
+                    self.stream.on_disconnect();
+                }
+                8 => {
+                    self.is_connected = true;
+                    let step = self.stream.on_connect(self.has_replay);
+                    self.act(step, 0);
+                }
+                _ => {
+                    if self.is_connected {
+                        self.run(8);
+                    }
+                    self.process += 1;
+                    self.messages.clear();
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_state_is_exact_only_if_all_messages_were_applied_in_order(
+            operations in proptest::collection::vec(0_u8..11, 0..400),
+            has_replay: bool,
+            buffered in 1_usize..60,
+        ) {
+            let mut model = Model {
+                stream: EventStream::default(), has_replay, process: 1, messages: Vec::new(),
+                buffered, is_connected: false, replay: VecDeque::new(), applied: Vec::new(),
+            };
+            for operation in operations {
+                model.run(operation);
+                let received = model.stream.expected.unwrap_or(0) as usize;
+                if model.stream.state() == StreamState::Exact {
+                    prop_assert!(model.is_connected);
+                    prop_assert_eq!(&model.applied[..], &model.messages[..received]);
+                }
+                if model.stream.state() == StreamState::FromHere {
+                    prop_assert!(model.messages[..received].ends_with(&model.applied));
+                }
+            }
+            // In the end the stream recovers.
+            if !model.is_connected {
+                model.run(8);
+            }
+            model.run(1);
+            while !model.replay.is_empty() {
+                model.deliver_replay();
+            }
+            model.run(1);
+            while !model.replay.is_empty() {
+                model.deliver_replay();
+            }
+            let state = model.stream.state();
+            prop_assert!(matches!(state, StreamState::Exact | StreamState::FromHere), "{:?}", state);
+            prop_assert_eq!(model.applied.last(), model.messages.last());
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Any payload of KV events is decoded to an end, and the contents of the cache stay within their
+//! limit.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tokenweir_kv_events::correlation::TextIndex;
+use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
+use tokenweir_kv_events::residency::CacheContents;
+
+/// Maximum number of blocks of the cache.
+const MAX_BLOCKS: usize = 64;
+/// Maximum allocated bytes of the cache: both media, with hash tables of twice the size.
+const MAX_BYTES: usize = 2 * MAX_BLOCKS * 2 * (12 + 1 + 24) + 1024;
+
+fuzz_target!(|input: &[u8]| {
+    let mut contents = CacheContents::new(MAX_BLOCKS, 1);
+    let mut index = TextIndex::new(16, 16, 1);
+    // A batch of each half, so that events of one refer to blocks of the other.
+    for payload in [&input[..input.len() / 2], &input[input.len() / 2..], input] {
+        let Ok(batch) = EventBatch::parse(payload) else { continue };
+        let mut count = 0;
+        for event in batch.events() {
+            count += 1;
+            assert!(count <= payload.len(), "an event has at least one byte");
+            let Ok(event) = event else { break };
+            let Ok(chain) = contents.apply(&event) else { break };
+            if let Some(chain) = chain {
+                index.on_stored(&chain);
+            }
+            if let KvEvent::Stored(stored) = &event {
+                assert_eq!(stored.block_hashes.iter().count(), stored.block_hashes.len());
+                assert!(stored.block_hashes.len() <= payload.len());
+            }
+            assert!(contents.len() <= MAX_BLOCKS && contents.bytes() <= MAX_BYTES);
+        }
+    }
+});
