@@ -1,16 +1,19 @@
 //! KV events of vLLM: which blocks the prefix cache of an engine contains.
 //!
-//! An engine publishes an event for each block that it stores or removes. [`decoder`] reads them, [`residency`] keeps the contents of one cache, and
+//! An engine publishes an event for each block that it stores or removes. [`zmtp`] receives the
+//! events, [`decoder`] reads them, [`residency`] keeps the contents of one cache, and
 //! [`correlation`] learns which blocks of an engine are which text, from the session id that the
 //! gateway sets on its requests. No tokenizer is needed.
 //!
-//! No module opens sockets. The modules are declared in layers: a module imports only from
+//! Only [`zmtp`] opens sockets. The modules are declared in layers: a module imports only from
 //! modules above it in this file.
 
 pub mod decoder;
 pub mod residency;
 
 pub mod correlation;
+
+pub mod zmtp;
 
 #[cfg(test)]
 mod test_batches;

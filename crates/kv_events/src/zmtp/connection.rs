@@ -1,0 +1,176 @@
+//! A connection to one peer.
+
+use super::frame::{FrameDecoder, ProtocolError, Traffic, write_command, write_message};
+use super::handshake::{
+    GREETING_BYTES, SocketType, check_greeting, check_ready, greeting, write_ready,
+};
+use bytes::Bytes;
+use std::io;
+use std::str::FromStr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// Address of a socket: `tcp://HOST:PORT`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// Host name or address, IPv6 without brackets.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+/// A text is no endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no endpoint of KV events; expected tcp://HOST:PORT")]
+pub struct InvalidEndpoint(String);
+
+/// The connection cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// The network failed, or the peer closed the connection.
+    #[error("the connection to the publisher of KV events failed")]
+    Io(#[from] io::Error),
+    /// The peer violates the protocol.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// The peer does not answer.
+    #[error("the publisher of KV events does not answer")]
+    Unresponsive,
+}
+
+/// An open connection after the handshake.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+    decoder: FrameDecoder,
+    out: Vec<u8>,
+}
+
+/// Time limit of the connection and of the handshake each, and of a write.
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes that a read asks for.
+const READ_BYTES: usize = 16 << 10;
+
+impl FromStr for Endpoint {
+    type Err = InvalidEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
+        let parts = text.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':'));
+        let endpoint = parts.and_then(|(host, port)| {
+            let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+            let is_valid = !host.is_empty() && (bare.is_some() || !host.contains(':'));
+            let host = bare.unwrap_or(host).to_owned();
+            Some(Self { host, port: port.parse().ok().filter(|port| *port > 0)? })
+                .filter(|_| is_valid)
+        });
+        endpoint.ok_or_else(|| InvalidEndpoint(text.to_owned()))
+    }
+}
+
+impl Connection {
+    /// Connects, and completes the handshake as a socket of this type.
+    pub async fn open(endpoint: &Endpoint, socket: SocketType) -> Result<Self, ConnectionError> {
+        let address = (endpoint.host.as_str(), endpoint.port);
+        let stream = within(TcpStream::connect(address)).await??;
+        stream.set_nodelay(true)?;
+        let mut connection = Self { stream, decoder: FrameDecoder::default(), out: Vec::new() };
+        within(connection.shake(socket)).await??;
+        Ok(connection)
+    }
+
+    /// The handshake. Both sides send at once.
+    async fn shake(&mut self, socket: SocketType) -> Result<(), ConnectionError> {
+        self.stream.write_all(&greeting()).await?;
+        let mut theirs = [0; GREETING_BYTES];
+        self.stream.read_exact(&mut theirs).await?;
+        check_greeting(&theirs)?;
+        write_ready(socket, &mut self.out);
+        self.flush().await?;
+        match self.traffic().await? {
+            Traffic::Command(command) => Ok(check_ready(socket, &command)?),
+            Traffic::Message(_) => Err(ProtocolError::Frame.into()),
+        }
+    }
+
+    /// Subscribes to the messages whose first part begins with `topic`.
+    pub async fn subscribe(&mut self, topic: &str) -> Result<(), ConnectionError> {
+        let subscription = [&[1], topic.as_bytes()].concat();
+        self.send(&[&subscription]).await
+    }
+
+    /// Sends a message.
+    pub async fn send(&mut self, parts: &[&[u8]]) -> Result<(), ConnectionError> {
+        write_message(parts, &mut self.out);
+        within(self.flush()).await?
+    }
+
+    /// Asks the peer for a sign of life.
+    pub async fn ping(&mut self) -> Result<(), ConnectionError> {
+        write_command("PING", &[0, 0], &mut self.out);
+        within(self.flush()).await?
+    }
+
+    /// The next message. `None`: the answer to a ping. The future can be dropped at any time.
+    pub async fn receive(&mut self) -> Result<Option<Vec<Bytes>>, ConnectionError> {
+        loop {
+            match self.traffic().await? {
+                Traffic::Message(parts) => return Ok(Some(parts)),
+                Traffic::Command(command) if command.starts_with(b"\x04PONG") => return Ok(None),
+                Traffic::Command(command) => {
+                    // The data of PING are a time to live of two bytes and a context to be returned.
+                    if let Some(context) =
+                        command.strip_prefix(b"\x04PING").and_then(|ping| ping.get(2..))
+                    {
+                        write_command("PONG", &context[..context.len().min(16)], &mut self.out);
+                        self.flush().await?;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn traffic(&mut self) -> Result<Traffic, ConnectionError> {
+        loop {
+            if let Some(traffic) = self.decoder.next()? {
+                return Ok(traffic);
+            }
+            let buffer = self.decoder.buffer();
+            buffer.reserve(READ_BYTES);
+            if self.stream.read_buf(buffer).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+            }
+        }
+    }
+
+    /// Writes what is in `out`. A dropped future leaves the rest there.
+    async fn flush(&mut self) -> Result<(), ConnectionError> {
+        while !self.out.is_empty() {
+            let written = self.stream.write(&self.out).await?;
+            self.out.drain(..written);
+        }
+        Ok(())
+    }
+}
+
+async fn within<T>(step: impl Future<Output = T>) -> Result<T, ConnectionError> {
+    timeout(STEP_TIMEOUT, step).await.map_err(|_| ConnectionError::Unresponsive)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_tcp_address_with_a_port() {
+        let parse = |text: &str| text.parse::<Endpoint>().map(|e| (e.host, e.port)).ok();
+        assert_eq!(parse("tcp://vllm-0:5557"), Some(("vllm-0".into(), 5557)));
+        assert_eq!(parse("tcp://[fd00::1]:5557"), Some(("fd00::1".into(), 5557)));
+        for wrong in
+            ["vllm-0:5557", "ipc:///tmp/x", "tcp://a", "tcp://:1", "tcp://a:0", "tcp://::1:5"]
+        {
+            assert_eq!(parse(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Frames: splits received bytes into messages and commands, and writes both.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+/// A received message or command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Traffic {
+    /// The parts of a message.
+    Message(Vec<Bytes>),
+    /// The body of a command: length of the name, name, data.
+    Command(Bytes),
+}
+
+/// The peer violates the protocol, or it is not the expected peer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProtocolError {
+    /// The greeting is not that of ZMTP 3.
+    #[error("the peer does not speak ZMTP 3; is the port that of the KV events?")]
+    Greeting,
+    /// The peer wants authentication.
+    #[error("the peer uses the security mechanism `{0}`; only NULL is supported")]
+    Mechanism(String),
+    /// The peer has a socket of another type.
+    #[error("the peer is a socket of type {found}, expected {expected}")]
+    SocketType {
+        /// Type of the peer.
+        found: String,
+        /// Type that is needed.
+        expected: &'static str,
+    },
+    /// The peer refuses the connection.
+    #[error("the peer refuses the connection: {0}")]
+    Refused(String),
+    /// A frame is invalid.
+    #[error("the peer sent an invalid frame")]
+    Frame,
+    /// A message is too long.
+    #[error("the peer sent a message of more than {MAX_MESSAGE_BYTES} bytes")]
+    TooLong,
+}
+
+/// Splits received bytes.
+#[derive(Debug, Default)]
+pub(super) struct FrameDecoder {
+    buffer: BytesMut,
+    /// Parts of a message that is not complete.
+    parts: Vec<Bytes>,
+    part_bytes: usize,
+}
+
+/// Greatest length of a message. A step of vLLM with 16,384 new tokens has an event batch of about
+/// 80 KB.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+/// Greatest number of parts of a message. A replayed batch has four.
+const MAX_PARTS: usize = 8;
+
+const FLAG_MORE: u8 = 1;
+const FLAG_LONG: u8 = 2;
+const FLAG_COMMAND: u8 = 4;
+
+impl FrameDecoder {
+    /// The buffer that received bytes are appended to.
+    pub(super) fn buffer(&mut self) -> &mut BytesMut {
+        &mut self.buffer
+    }
+
+    /// The next message or command. `None`: more bytes are needed.
+    pub(super) fn next(&mut self) -> Result<Option<Traffic>, ProtocolError> {
+        while let Some((flags, body)) = self.frame()? {
+            if flags & FLAG_COMMAND != 0 {
+                if flags & FLAG_MORE != 0 {
+                    return Err(ProtocolError::Frame);
+                }
+                return Ok(Some(Traffic::Command(body)));
+            }
+            self.part_bytes += body.len();
+            if self.part_bytes > MAX_MESSAGE_BYTES || self.parts.len() == MAX_PARTS {
+                return Err(ProtocolError::TooLong);
+            }
+            self.parts.push(body);
+            if flags & FLAG_MORE == 0 {
+                self.part_bytes = 0;
+                return Ok(Some(Traffic::Message(std::mem::take(&mut self.parts))));
+            }
+        }
+        Ok(None)
+    }
+
+    fn frame(&mut self) -> Result<Option<(u8, Bytes)>, ProtocolError> {
+        let Some(flags) = self.buffer.first().copied() else { return Ok(None) };
+        if flags & !(FLAG_MORE | FLAG_LONG | FLAG_COMMAND) != 0 {
+            return Err(ProtocolError::Frame);
+        }
+        let (head, length) = if flags & FLAG_LONG == 0 {
+            let Some(length) = self.buffer.get(1) else { return Ok(None) };
+            (2, u64::from(*length))
+        } else {
+            let Some(length) = self.buffer[1..].first_chunk() else { return Ok(None) };
+            (9, u64::from_be_bytes(*length))
+        };
+        // Checked before anything is allocated.
+        let length = usize::try_from(length).ok().filter(|length| *length <= MAX_MESSAGE_BYTES);
+        let length = length.ok_or(ProtocolError::TooLong)?;
+        if self.buffer.len() < head + length {
+            self.buffer.reserve(head + length - self.buffer.len());
+            return Ok(None);
+        }
+        self.buffer.advance(head);
+        Ok(Some((flags, self.buffer.split_to(length).freeze())))
+    }
+}
+
+/// Appends a message.
+pub(super) fn write_message(parts: &[&[u8]], out: &mut Vec<u8>) {
+    for (index, part) in parts.iter().enumerate() {
+        let more = if index + 1 < parts.len() { FLAG_MORE } else { 0 };
+        write_frame(more, part, out);
+    }
+}
+
+/// Appends a command.
+pub(super) fn write_command(name: &str, data: &[u8], out: &mut Vec<u8>) {
+    let body = [&[name.len() as u8], name.as_bytes(), data].concat();
+    write_frame(FLAG_COMMAND, &body, out);
+}
+
+fn write_frame(flags: u8, body: &[u8], out: &mut Vec<u8>) {
+    if let Ok(length) = u8::try_from(body.len()) {
+        out.extend_from_slice(&[flags, length]);
+    } else {
+        out.push(flags | FLAG_LONG);
+        out.extend_from_slice(&(body.len() as u64).to_be_bytes());
+    }
+    out.extend_from_slice(body);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn decode(bytes: &[u8], piece: usize) -> Result<Vec<Traffic>, ProtocolError> {
+        let (mut decoder, mut found) = (FrameDecoder::default(), Vec::new());
+        for piece in bytes.chunks(piece) {
+            decoder.buffer().extend_from_slice(piece);
+            while let Some(traffic) = decoder.next()? {
+                found.push(traffic);
+            }
+        }
+        Ok(found)
+    }
+
+    #[test]
+    fn messages_and_commands_are_split_the_same_way_for_any_pieces() {
+        let long = vec![7; 300];
+        let mut bytes = Vec::new();
+        write_message(&[b"topic", b"", &long], &mut bytes);
+        write_command("PING", b"\0\0", &mut bytes);
+        let expected = [
+            Traffic::Message(vec![Bytes::from("topic"), Bytes::new(), Bytes::from(long)]),
+            Traffic::Command(Bytes::from_static(b"\x04PING\0\0")),
+        ];
+        for piece in [1, 2, 3, 100, 1_000] {
+            assert_eq!(decode(&bytes, piece).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_length_beyond_the_limit_is_refused_before_memory_is_allocated() {
+        for length in [u64::MAX, 1 << 60, MAX_MESSAGE_BYTES as u64 + 1] {
+            let frame = [&[FLAG_LONG][..], &length.to_be_bytes()].concat();
+            assert_eq!(decode(&frame, 9), Err(ProtocolError::TooLong));
+        }
+    }
+
+    #[test]
+    fn a_message_without_an_end_is_refused() {
+        let parts = [FLAG_MORE, 0].repeat(MAX_PARTS + 1);
+        assert_eq!(decode(&parts, 2), Err(ProtocolError::TooLong));
+        assert_eq!(decode(&[0x80, 0], 2), Err(ProtocolError::Frame));
+        assert_eq!(decode(&[FLAG_COMMAND | FLAG_MORE, 0], 2), Err(ProtocolError::Frame));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_split_or_refused(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200), piece in 1_usize..50,
+        ) {
+            let _ = decode(&bytes, piece);
+        }
+    }
+}

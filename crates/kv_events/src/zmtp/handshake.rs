@@ -1,0 +1,127 @@
+//! The handshake: greeting and READY command of both sides.
+
+use super::frame::{ProtocolError, write_command};
+
+/// Type of the own socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SocketType {
+    /// Receives published messages. The peer is a PUB socket.
+    Sub,
+    /// Asks for replays. The peer is a ROUTER socket.
+    Dealer,
+}
+
+/// Length of a greeting.
+pub(super) const GREETING_BYTES: usize = 64;
+/// Greatest length of a text of the peer that an error shows.
+const MAX_SHOWN_BYTES: usize = 80;
+
+impl SocketType {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Sub => "SUB",
+            Self::Dealer => "DEALER",
+        }
+    }
+
+    const fn peer(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Sub => ("PUB", "XPUB"),
+            Self::Dealer => ("ROUTER", "ROUTER"),
+        }
+    }
+}
+
+/// The own greeting: signature, version 3.0, mechanism NULL, not a server.
+pub(super) fn greeting() -> [u8; GREETING_BYTES] {
+    let mut greeting = [0; GREETING_BYTES];
+    (greeting[0], greeting[9]) = (0xff, 0x7f);
+    greeting[10] = 3;
+    greeting[12..16].copy_from_slice(b"NULL");
+    greeting
+}
+
+/// Checks the greeting of the peer.
+pub(super) fn check_greeting(greeting: &[u8; GREETING_BYTES]) -> Result<(), ProtocolError> {
+    if greeting[0] != 0xff || greeting[9] & 1 != 1 || greeting[10] < 3 {
+        return Err(ProtocolError::Greeting);
+    }
+    let mechanism = greeting[12..32].split(|byte| *byte == 0).next().unwrap_or_default();
+    if mechanism == b"NULL" { Ok(()) } else { Err(ProtocolError::Mechanism(shown(mechanism))) }
+}
+
+/// Appends the own READY command.
+pub(super) fn write_ready(socket: SocketType, out: &mut Vec<u8>) {
+    let name = socket.name();
+    let data =
+        [b"\x0bSocket-Type", &(name.len() as u32).to_be_bytes()[..], name.as_bytes()].concat();
+    write_command("READY", &data, out);
+}
+
+/// Checks the first command of the peer, which must be READY of a socket of the right type.
+pub(super) fn check_ready(socket: SocketType, command: &[u8]) -> Result<(), ProtocolError> {
+    if let Some(reason) = command.strip_prefix(b"\x05ERROR") {
+        return Err(ProtocolError::Refused(shown(reason.get(1..).unwrap_or_default())));
+    }
+    let mut properties = command.strip_prefix(b"\x05READY").ok_or(ProtocolError::Frame)?;
+    while let Some((name, value, rest)) = property(properties) {
+        if name.eq_ignore_ascii_case(b"Socket-Type") {
+            let (expected, other) = socket.peer();
+            let is_expected = value == expected.as_bytes() || value == other.as_bytes();
+            let wrong = || ProtocolError::SocketType { found: shown(value), expected };
+            return if is_expected { Ok(()) } else { Err(wrong()) };
+        }
+        properties = rest;
+    }
+    Err(ProtocolError::Frame)
+}
+
+/// Splits the first property off: name, value and rest.
+fn property(properties: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let (length, rest) = properties.split_first()?;
+    let (name, rest) = rest.split_at_checked((*length).into())?;
+    let (length, rest) = rest.split_first_chunk()?;
+    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+    let (value, rest) = rest.split_at_checked(length)?;
+    Some((name, value, rest))
+}
+
+/// A text of the peer for an error message.
+fn shown(text: &[u8]) -> String {
+    let text = &text[..text.len().min(MAX_SHOWN_BYTES)];
+    text.escape_ascii().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What libzmq 4.3.5 sends as a PUB socket.
+    const PUB: &[u8] = b"\x05READY\x0bSocket-Type\0\0\0\x03PUB";
+
+    #[test]
+    fn a_publisher_without_authentication_is_accepted() {
+        let mut theirs = greeting();
+        theirs[11] = 1;
+        assert_eq!(check_greeting(&theirs), Ok(()));
+        assert_eq!(check_ready(SocketType::Sub, PUB), Ok(()));
+    }
+
+    #[test]
+    fn an_error_says_what_the_peer_is() {
+        let mut curve = greeting();
+        curve[12..17].copy_from_slice(b"CURVE");
+        assert_eq!(check_greeting(&curve), Err(ProtocolError::Mechanism("CURVE".into())));
+        let http = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        assert_eq!(check_greeting(http.first_chunk().unwrap()), Err(ProtocolError::Greeting));
+        let wrong = check_ready(SocketType::Dealer, PUB).unwrap_err();
+        assert_eq!(wrong.to_string(), "the peer is a socket of type PUB, expected ROUTER");
+        let refused = check_ready(SocketType::Sub, b"\x05ERROR\x03no\n").unwrap_err();
+        assert_eq!(refused.to_string(), "the peer refuses the connection: no\\n");
+        for damaged in
+            [&b"\x05READY"[..], &PUB[..20], b"", b"\x05READY\x0bSocket-Type\xff\xff\xff\xff"]
+        {
+            assert_eq!(check_ready(SocketType::Sub, damaged), Err(ProtocolError::Frame));
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Receives the events of one publisher for as long as it runs: connects, subscribes, asks for
+//! replays, and begins again after each failure. A subscriber that falls behind loses messages at
+//! the publisher, sees the gap in their numbers and asks for a replay. It never makes anything wait.
+
+use super::connection::{Connection, ConnectionError, Endpoint};
+use super::frame::ProtocolError;
+use super::handshake::SocketType;
+use crate::decoder::DecodeError;
+use crate::residency::{EventStream, StreamState, StreamStep, TooManyBlocks};
+use bytes::Bytes;
+use std::convert::Infallible;
+use std::future::pending;
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+use tokio::time::{sleep, sleep_until, timeout};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Takes the events of one publisher.
+pub trait EventSink {
+    /// Forgets all blocks.
+    fn clear(&mut self);
+    /// Applies a batch of events. Returns whether the engine cleared its cache in it.
+    fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError>;
+    /// The contents can be trusted as far as this.
+    fn on_state(&mut self, state: StreamState);
+    /// The connection failed. The subscriber tries again.
+    fn on_error(&mut self, error: &ConnectionError);
+}
+
+/// A batch cannot be applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// The payload is no batch of events.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// There are more blocks than a cache can have.
+    #[error(transparent)]
+    TooManyBlocks(#[from] TooManyBlocks),
+}
+
+/// Receives the events of one publisher.
+#[derive(Debug)]
+pub struct Subscriber<S> {
+    endpoint: Endpoint,
+    replay_endpoint: Option<Endpoint>,
+    topic: String,
+    sink: S,
+    stream: EventStream,
+}
+
+/// The connections of one attempt.
+struct Connections {
+    live: Connection,
+    replay: Option<Connection>,
+    /// Whether the publisher answers pings: libzmq since 4.2.
+    answers_pings: bool,
+    /// Time at which the next message, or else the answer to a ping or a replay, is due.
+    deadline: Instant,
+    /// Time without a message after which the publisher is asked.
+    idle_time: Duration,
+    awaits_pong: bool,
+    awaits_replay: bool,
+}
+
+/// A received message.
+enum Received {
+    Published(Vec<Bytes>),
+    Replayed(Vec<Bytes>),
+    Pong,
+    Deadline,
+}
+
+/// Shortest and longest pause between two attempts to connect.
+const PAUSE_RANGE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Time without a message after which the publisher is asked for a sign of life and for messages that
+/// were lost.
+const IDLE_TIME: Duration = Duration::from_secs(5);
+/// Idle time after the connection: libzmq handles a subscription up to some milliseconds late, so the
+/// first messages can be lost.
+const FIRST_IDLE_TIME: Duration = Duration::from_millis(200);
+/// Time limit of the answer to the first ping.
+const FIRST_PING_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time limit of a sign of life, and of the next part of a replay.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Number of the end mark of a replay.
+const REPLAY_END: u64 = u64::MAX;
+
+impl<S: EventSink> Subscriber<S> {
+    /// A subscriber to the messages whose topic begins with `topic`.
+    pub fn new(
+        endpoint: Endpoint,
+        replay_endpoint: Option<Endpoint>,
+        topic: String,
+        sink: S,
+    ) -> Self {
+        Self { endpoint, replay_endpoint, topic, sink, stream: EventStream::default() }
+    }
+
+    /// Receives events until the future is dropped.
+    pub async fn run(&mut self) -> Infallible {
+        let mut pause = PAUSE_RANGE.0;
+        loop {
+            let began = clock::now();
+            let Err(error) = self.receive_until_failure().await;
+            self.stream.on_disconnect();
+            self.sink.on_state(self.stream.state());
+            self.sink.on_error(&error);
+            if clock::now().saturating_duration_since(began) > PAUSE_RANGE.1 {
+                pause = PAUSE_RANGE.0;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_RANGE.1);
+        }
+    }
+
+    async fn receive_until_failure(&mut self) -> Result<Infallible, ConnectionError> {
+        let mut connections = self.connect().await?;
+        let step = self.stream.on_connect(connections.replay.is_some());
+        self.perform(step, &[], &mut connections).await?;
+        loop {
+            let (step, payload) = match connections.receive().await? {
+                Received::Pong => continue,
+                Received::Deadline => {
+                    connections.on_deadline().await?;
+                    (self.stream.on_idle(), Bytes::new())
+                }
+                Received::Published(parts) => {
+                    let [_, number, payload] = &parts[..] else {
+                        return Err(ProtocolError::Frame.into());
+                    };
+                    let number = number_of(number)?;
+                    (self.stream.on_published(number, xxh3_64(payload)), payload.clone())
+                }
+                Received::Replayed(parts) => {
+                    // Up to vLLM 0.22 without a topic: the number and the payload are the last parts.
+                    let [delimiter, .., number, payload] = &parts[..] else {
+                        return Err(ProtocolError::Frame.into());
+                    };
+                    let number = number_of(number)?;
+                    if !delimiter.is_empty() {
+                        return Err(ProtocolError::Frame.into());
+                    }
+                    if number == REPLAY_END {
+                        connections.awaits_replay = false;
+                        connections.await_message();
+                        (self.stream.on_replay_end(), Bytes::new())
+                    } else {
+                        (self.stream.on_replayed(number, xxh3_64(payload)), payload.clone())
+                    }
+                }
+            };
+            self.perform(step, &payload, &mut connections).await?;
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Connections, ConnectionError> {
+        let mut live = Connection::open(&self.endpoint, SocketType::Sub).await?;
+        live.subscribe(&self.topic).await?;
+        let mut replay = None;
+        if let Some(endpoint) = &self.replay_endpoint {
+            match Connection::open(endpoint, SocketType::Dealer).await {
+                Ok(connection) => replay = Some(connection),
+                Err(error) => self.sink.on_error(&error),
+            }
+        }
+        let mut answers_pings = false;
+        if replay.is_some() {
+            // A publisher handles the subscription before the ping. Everything that it publishes
+            // before its answer is in the replay.
+            live.ping().await?;
+            let pong = async {
+                while live.receive().await?.is_some() {}
+                Ok::<_, ConnectionError>(())
+            };
+            match timeout(FIRST_PING_TIMEOUT, pong).await {
+                Ok(answer) => answer?,
+                Err(_) => return Ok(Connections::new(live, replay, false)),
+            }
+            answers_pings = true;
+        }
+        Ok(Connections::new(live, replay, answers_pings))
+    }
+
+    async fn perform(
+        &mut self,
+        step: StreamStep,
+        payload: &[u8],
+        connections: &mut Connections,
+    ) -> Result<(), ConnectionError> {
+        if step.clears {
+            self.sink.clear();
+        }
+        if step.applies {
+            match self.sink.apply(payload) {
+                Ok(true) => self.stream.on_all_cleared(),
+                Ok(false) => {}
+                Err(_) => {
+                    if self.stream.on_damage().clears {
+                        self.sink.clear();
+                    }
+                }
+            }
+        }
+        if let (Some(from), Some(replay)) = (step.replay_from, &mut connections.replay) {
+            replay.send(&[&[], &from.to_be_bytes()]).await?;
+            connections.awaits_replay = true;
+            connections.deadline = clock::now() + ANSWER_TIMEOUT;
+        }
+        self.sink.on_state(self.stream.state());
+        Ok(())
+    }
+}
+
+impl Connections {
+    fn new(live: Connection, replay: Option<Connection>, answers_pings: bool) -> Self {
+        Self {
+            live,
+            replay,
+            answers_pings,
+            deadline: clock::now() + FIRST_IDLE_TIME,
+            idle_time: FIRST_IDLE_TIME,
+            awaits_pong: false,
+            awaits_replay: false,
+        }
+    }
+
+    /// The next message of either connection.
+    async fn receive(&mut self) -> Result<Received, ConnectionError> {
+        let replayed = async {
+            match &mut self.replay {
+                Some(replay) => replay.receive().await,
+                None => pending().await,
+            }
+        };
+        let received = tokio::select! {
+            published = self.live.receive() => published?.map_or(Received::Pong, Received::Published),
+            replayed = replayed => replayed?.map_or(Received::Pong, Received::Replayed),
+            () = sleep_until(self.deadline.into()) => return Ok(Received::Deadline),
+        };
+        match received {
+            Received::Pong => self.awaits_pong = false,
+            // Each message of a replay moves the deadline of the rest.
+            Received::Replayed(_) => self.deadline = clock::now() + ANSWER_TIMEOUT,
+            _ => {}
+        }
+        self.await_message();
+        Ok(received)
+    }
+
+    /// Sets the deadline of the next message, unless an answer is due.
+    fn await_message(&mut self) {
+        if !self.awaits_pong && !self.awaits_replay {
+            self.deadline = clock::now() + self.idle_time;
+        }
+    }
+
+    /// Nothing was received for a while.
+    async fn on_deadline(&mut self) -> Result<(), ConnectionError> {
+        if self.awaits_pong || self.awaits_replay {
+            return Err(ConnectionError::Unresponsive);
+        }
+        self.idle_time = IDLE_TIME;
+        self.await_message();
+        if self.answers_pings {
+            self.awaits_pong = true;
+            self.deadline = clock::now() + ANSWER_TIMEOUT;
+            return self.live.ping().await;
+        }
+        Ok(())
+    }
+}
+
+fn number_of(part: &[u8]) -> Result<u64, ProtocolError> {
+    part.try_into().map(u64::from_be_bytes).map_err(|_| ProtocolError::Frame)
+}
+
+#[cfg(test)]
+#[path = "subscriber_tests.rs"]
+mod tests;

@@ -1,0 +1,347 @@
+//! Tests of the subscriber against a publisher in this process.
+
+use super::super::frame::{FrameDecoder, Traffic, write_command, write_message};
+use super::super::handshake::greeting;
+use super::*;
+use std::sync::{Arc, Mutex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+/// What the subscriber told its sink.
+#[derive(Debug, PartialEq, Eq)]
+enum Told {
+    Clear,
+    Apply(Vec<u8>),
+    State(StreamState),
+    Error(String),
+}
+
+struct Sink {
+    told: mpsc::UnboundedSender<Told>,
+    state: Option<StreamState>,
+}
+
+impl EventSink for Sink {
+    fn clear(&mut self) {
+        let _ = self.told.send(Told::Clear);
+    }
+
+    fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError> {
+        let _ = self.told.send(Told::Apply(payload.to_vec()));
+        if payload == b"damaged" {
+            Err(DecodeError::Truncated.into())
+        } else {
+            Ok(payload == b"clear")
+        }
+    }
+
+    fn on_state(&mut self, state: StreamState) {
+        if self.state.replace(state) != Some(state) {
+            let _ = self.told.send(Told::State(state));
+        }
+    }
+
+    fn on_error(&mut self, error: &ConnectionError) {
+        let _ = self.told.send(Told::Error(error.to_string()));
+    }
+}
+
+/// A publisher with a replay socket.
+struct Publisher {
+    messages: Messages,
+    /// Number of messages.
+    published: watch::Sender<usize>,
+    tasks: Vec<JoinHandle<()>>,
+    endpoint: Endpoint,
+    replay_endpoint: Endpoint,
+    with_topic: bool,
+}
+
+fn endpoint(listener: &TcpListener) -> Endpoint {
+    let address = listener.local_addr().unwrap();
+    Endpoint { host: address.ip().to_string(), port: address.port() }
+}
+
+/// The handshake of a peer. `None`: the subscriber has gone.
+async fn shake(stream: &mut TcpStream, socket: &str) -> Option<()> {
+    let mut out = greeting().to_vec();
+    let value = [&(socket.len() as u32).to_be_bytes(), socket.as_bytes()].concat();
+    write_command("READY", &[b"\x0bSocket-Type", &value[..]].concat(), &mut out);
+    stream.write_all(&out).await.ok()?;
+    stream.read_exact(&mut [0; 64]).await.ok().map(|_| ())
+}
+
+async fn next(stream: &mut TcpStream, decoder: &mut FrameDecoder) -> Option<Traffic> {
+    loop {
+        if let Some(traffic) = decoder.next().unwrap() {
+            return Some(traffic);
+        }
+        if stream.read_buf(decoder.buffer()).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+fn numbered(parts: &[&[u8]], number: u64, payload: &[u8]) -> Vec<u8> {
+    let (number, mut out) = (number.to_be_bytes(), Vec::new());
+    write_message(&[parts, &[&number, payload]].concat(), &mut out);
+    out
+}
+
+/// Payloads of all messages, and whether they are lost on the way to a subscriber.
+type Messages = Arc<Mutex<Vec<(Vec<u8>, bool)>>>;
+
+/// Publishes on one connection.
+async fn publish_to(mut stream: TcpStream, messages: Messages, published: watch::Receiver<usize>) {
+    let (mut published, mut decoder) = (published, FrameDecoder::default());
+    if shake(&mut stream, "XPUB").await.is_none() {
+        return;
+    }
+    let mut sent = None;
+    loop {
+        tokio::select! {
+            traffic = next(&mut stream, &mut decoder) => match traffic {
+                None => return,
+                Some(Traffic::Message(parts)) => {
+                    assert_eq!(&parts[0][..], b"\x01kv");
+                    sent = Some(*published.borrow_and_update());
+                }
+                Some(Traffic::Command(command)) if command.starts_with(b"\x04PING") => {
+                    let mut out = Vec::new();
+                    write_command("PONG", b"", &mut out);
+                    stream.write_all(&out).await.unwrap();
+                }
+                Some(Traffic::Command(_)) => {}
+            },
+            changed = published.changed() => {
+                let (Ok(()), Some(first)) = (changed, &mut sent) else { continue };
+                let out: Vec<u8> = {
+                    let (messages, end) = (messages.lock().unwrap(), *published.borrow_and_update());
+                    let range = std::mem::replace(first, end)..end;
+                    let arriving = range.filter(|number| !messages[*number].1);
+                    let message = |n: usize| numbered(&[b"kv@x"], n as u64, &messages[n].0);
+                    arriving.flat_map(message).collect()
+                };
+                if stream.write_all(&out).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Replays on one connection.
+async fn replay_to(mut stream: TcpStream, messages: Messages, with_topic: bool) {
+    let mut decoder = FrameDecoder::default();
+    if shake(&mut stream, "ROUTER").await.is_none() {
+        return;
+    }
+    let parts: &[&[u8]] = if with_topic { &[b"", b"kv@x"] } else { &[b""] };
+    while let Some(traffic) = next(&mut stream, &mut decoder).await {
+        let Traffic::Message(request) = traffic else { continue };
+        let from = u64::from_be_bytes(request[1][..].try_into().unwrap()) as usize;
+        let mut out = Vec::new();
+        let replayed = messages.lock().unwrap().clone();
+        for (number, (payload, _)) in replayed.iter().enumerate().skip(from) {
+            out.extend(numbered(parts, number as u64, payload));
+        }
+        out.extend(numbered(parts, REPLAY_END, b""));
+        stream.write_all(&out).await.unwrap();
+    }
+}
+
+impl Publisher {
+    async fn start() -> Self {
+        let any = || TcpListener::bind("127.0.0.1:0");
+        Self::with(any().await.unwrap(), any().await.unwrap(), true)
+    }
+
+    fn with(live: TcpListener, replay: TcpListener, with_topic: bool) -> Self {
+        let (messages, published) = (Messages::default(), watch::Sender::new(0));
+        let (endpoint, replay_endpoint) = (endpoint(&live), endpoint(&replay));
+        let (shared, receiver) = (Arc::clone(&messages), published.subscribe());
+        let publishing = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = live.accept().await {
+                connections.spawn(publish_to(stream, Arc::clone(&shared), receiver.clone()));
+            }
+        });
+        let shared = Arc::clone(&messages);
+        let replaying = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = replay.accept().await {
+                connections.spawn(replay_to(stream, Arc::clone(&shared), with_topic));
+            }
+        });
+        let tasks = vec![publishing, replaying];
+        Self { messages, published, tasks, endpoint, replay_endpoint, with_topic }
+    }
+
+    /// Publishes. A message that is lost reaches no subscriber, but can be replayed.
+    fn publish(&self, payload: &str, is_lost: bool) {
+        self.messages.lock().unwrap().push((payload.into(), is_lost));
+        self.published.send_modify(|published| *published += 1);
+    }
+
+    /// Another process on the same ports, with numbers from 0 on.
+    async fn restart(self) -> Self {
+        for task in &self.tasks {
+            task.abort();
+        }
+        for task in self.tasks {
+            let _ = task.await;
+        }
+        let bind = async |endpoint: &Endpoint| loop {
+            if let Ok(listener) = TcpListener::bind((endpoint.host.as_str(), endpoint.port)).await {
+                break listener;
+            }
+            tokio::task::yield_now().await;
+        };
+        let live = bind(&self.endpoint).await;
+        Self::with(live, bind(&self.replay_endpoint).await, self.with_topic)
+    }
+
+    fn subscribe(&self, with_replay: bool) -> Subscription {
+        let replay_endpoint = with_replay.then(|| self.replay_endpoint.clone());
+        Subscription::start(self.endpoint.clone(), replay_endpoint)
+    }
+}
+
+/// A running subscriber.
+struct Subscription {
+    told: mpsc::UnboundedReceiver<Told>,
+    task: JoinHandle<()>,
+}
+
+impl Subscription {
+    fn start(endpoint: Endpoint, replay_endpoint: Option<Endpoint>) -> Self {
+        let (sender, told) = mpsc::unbounded_channel();
+        let sink = Sink { told: sender, state: None };
+        let mut subscriber = Subscriber::new(endpoint, replay_endpoint, "kv".into(), sink);
+        let task = tokio::spawn(async move {
+            subscriber.run().await;
+        });
+        Self { told, task }
+    }
+
+    /// Receives up to a state, and returns what was applied since the last clear.
+    async fn until(&mut self, state: StreamState, count: usize) -> Vec<String> {
+        let mut applied = Vec::new();
+        let mut last = StreamState::Off;
+        loop {
+            match self.told.recv().await.unwrap() {
+                Told::Clear => applied.clear(),
+                Told::Apply(payload) => applied.push(String::from_utf8(payload).unwrap()),
+                Told::State(state) => last = state,
+                Told::Error(_) => {}
+            }
+            if last == state && applied.len() == count {
+                return applied;
+            }
+        }
+    }
+
+    async fn error(&mut self) -> String {
+        loop {
+            if let Told::Error(error) = self.told.recv().await.unwrap() {
+                return error;
+            }
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[tokio::test]
+async fn events_before_and_after_the_subscription_are_applied_in_order() {
+    let any = || TcpListener::bind("127.0.0.1:0");
+    for with_topic in [true, false] {
+        let publisher = Publisher::with(any().await.unwrap(), any().await.unwrap(), with_topic);
+        publisher.publish("a", true);
+        publisher.publish("b", true);
+        let mut subscription = publisher.subscribe(true);
+        assert_eq!(subscription.until(StreamState::Exact, 2).await, ["a", "b"]);
+        publisher.publish("c", false);
+        assert_eq!(subscription.told.recv().await, Some(Told::Apply("c".into())));
+    }
+}
+
+#[tokio::test]
+async fn a_lost_message_is_replayed() {
+    let publisher = Publisher::start().await;
+    publisher.publish("a", true);
+    let mut subscription = publisher.subscribe(true);
+    assert_eq!(subscription.until(StreamState::Exact, 1).await, ["a"]);
+    publisher.publish("lost", true);
+    publisher.publish("c", false);
+    assert_eq!(subscription.until(StreamState::Exact, 2).await, ["lost", "c"]);
+}
+
+#[tokio::test]
+async fn after_a_restart_of_the_publisher_the_contents_are_those_of_the_new_process() {
+    let publisher = Publisher::start().await;
+    for payload in ["a", "b", "c"] {
+        publisher.publish(payload, true);
+    }
+    let mut subscription = publisher.subscribe(true);
+    subscription.until(StreamState::Exact, 3).await;
+    let publisher = publisher.restart().await;
+    publisher.publish("new", false);
+    assert_eq!(subscription.until(StreamState::Exact, 1).await, ["new"]);
+    publisher.publish("newer", false);
+    assert_eq!(subscription.told.recv().await, Some(Told::Apply("newer".into())));
+}
+
+#[tokio::test]
+async fn without_a_replay_socket_the_contents_are_known_from_here_on() {
+    let publisher = Publisher::start().await;
+    publisher.publish("a", true);
+    let mut subscription = publisher.subscribe(false);
+    assert_eq!(subscription.told.recv().await, Some(Told::Clear));
+    assert_eq!(subscription.told.recv().await, Some(Told::State(StreamState::Gap)));
+    // The subscription may reach the publisher after a message.
+    let publishing = async {
+        loop {
+            publisher.publish("b", false);
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        () = publishing => {}
+        applied = subscription.until(StreamState::FromHere, 1) => assert_eq!(applied, ["b"]),
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_message_clears_the_contents_and_a_cleared_cache_makes_them_exact() {
+    let publisher = Publisher::start().await;
+    publisher.publish("a", true);
+    let mut subscription = publisher.subscribe(true);
+    subscription.until(StreamState::Exact, 1).await;
+    publisher.publish("damaged", false);
+    subscription.until(StreamState::FromHere, 0).await;
+    publisher.publish("clear", false);
+    subscription.until(StreamState::Exact, 1).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_is_no_publisher_is_reported() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut subscription = Subscription::start(endpoint(&listener), None);
+    let (mut stream, _) = listener.accept().await.unwrap();
+    stream.write_all(&[b'x'; 64]).await.unwrap();
+    assert!(subscription.error().await.contains("does not speak ZMTP 3"));
+    let (mut stream, _) = listener.accept().await.unwrap();
+    shake(&mut stream, "PUB").await.unwrap();
+    stream.write_all(b"\x02\x10\0\0\0\0\0\0\0").await.unwrap();
+    assert!(subscription.error().await.contains("more than 16777216 bytes"));
+    let (mut stream, _) = listener.accept().await.unwrap();
+    shake(&mut stream, "PUSH").await.unwrap();
+    assert!(subscription.error().await.contains("is a socket of type PUSH, expected PUB"));
+}
