@@ -174,7 +174,9 @@ fn a_body_forwards_a_chunk_without_allocating() {
             }
             // The poll that removes the usage event continues with the next chunk.
             assert_eq!(costs.len() + usize::from(usage_injected), chunks.len(), "{name}");
-            assert_no_allocations(name, &costs);
+            // The removal of the usage event, once in a stream, allocates.
+            let costs = &costs[..costs.len() - usize::from(usage_injected)];
+            assert_no_allocations(name, costs);
         }
     }
 }

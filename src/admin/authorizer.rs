@@ -47,9 +47,8 @@ impl AdminAuthorizer {
     fn is_authorized(&self, path: &str, headers: &HeaderMap) -> bool {
         let is_public = match path {
             // The page is public. Its script asks for the token and sends it with each request.
-            "/" => true,
             // Alerts link to the runbooks, which are part of the documentation.
-            RUNBOOKS_PATH => true,
+            "/" | RUNBOOKS_PATH => true,
             path if is_probe_path(path) || path.starts_with(ASSET_PATH_PREFIX) => true,
             "/metrics" => self.has_unauthenticated_metrics,
             _ => false,

@@ -27,7 +27,7 @@ impl VerdictLog {
         let begun = current.iter().filter(|(key, _)| !self.active.contains_key(key));
         let begun: Vec<&Verdict> = begun.map(|(_, verdict)| *verdict).collect();
         let is_over = |key: &(String, String)| !current.iter().any(|(other, _)| other == key);
-        let ended = self.active.iter().filter(|(key, _)| is_over(*key));
+        let ended = self.active.iter().filter(|(key, _)| is_over(key));
         let ended: Vec<_> = ended.collect();
         for verdict in begun.iter().take(MAX_LINES) {
             tracing::warn!(

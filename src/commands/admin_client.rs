@@ -32,7 +32,8 @@ impl AdminClient {
         let env_secret = Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned());
         let secret = token_file.map_or(env_secret, Secret::File);
         let key = resolve_optional_secret(&secret)?.map_or(Token::None, Token::Known);
-        let target = GatherTarget { id: "admin".into(), url: admin.clone(), metrics_url: None, key };
+        let target =
+            GatherTarget { id: "admin".into(), url: admin.clone(), metrics_url: None, key };
         let outbound = OutboundTls::with_native_roots(Alpn::Http1);
         let options = GatherOptions { outbound, timeout, idle: Duration::ZERO, probe: false };
         Ok(Self(ServerClient::to(&target, &options)))

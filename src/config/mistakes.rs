@@ -80,7 +80,7 @@ impl<'a> RemainingText<'a> {
         let section = path.split('.').next().unwrap_or(path);
         let begins =
             |line: &&str| line.strip_prefix(section).is_some_and(|rest| rest.starts_with(':'));
-        let line = self.original.iter().position(|line| begins(&line));
+        let line = self.original.iter().position(begins);
         line.is_some_and(|line| self.is_damaged(line))
     }
 
@@ -88,7 +88,7 @@ impl<'a> RemainingText<'a> {
     fn parent(&self, line: usize, indent: usize) -> Option<usize> {
         let is_parent =
             |other: &&str| !other.trim_start().is_empty() && indentation(other) < indent;
-        self.original[..line].iter().rposition(|other| is_parent(&other))
+        self.original[..line].iter().rposition(is_parent)
     }
 
     /// The lines of the entry that begins on a line: the line, and those that are indented further.
@@ -106,7 +106,7 @@ impl<'a> RemainingText<'a> {
                 && !(is_nested_item && indentation(other) == indent)
         };
         let following = &self.original[line + 1..];
-        let length = following.iter().position(|other| ends(&other));
+        let length = following.iter().position(ends);
         line..line + 1 + length.unwrap_or(following.len())
     }
 

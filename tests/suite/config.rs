@@ -334,6 +334,7 @@ fn every_key_of_the_reference_file_has_a_comment() {
             "gpu_hour_price: null",
             "tls: null",
             "weight",
+            "drained",
         ]
         .iter()
         .any(|key| pair[1].starts_with(key));

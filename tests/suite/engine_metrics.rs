@@ -206,9 +206,9 @@ async fn a_metrics_url_that_fails_does_not_take_the_backend_out_of_service() {
 async fn the_price_of_a_backend_is_exported_only_if_it_is_configured() {
     let page = |gpus, price| async move {
         let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
-        let gateway =
-            start_with(&[fake.addr], Setup { gpus, gpu_hour_price: price, ..Setup::default() });
-        (gateway.await.admin("/metrics").await, format!("{{backend=\"{}\"}}", fake.addr))
+        let setup = Setup { gpus, gpu_hour_price: price, ..Setup::default() };
+        let gateway = start_with(&[fake.addr], setup).await;
+        (gateway.admin("/metrics").await, format!("{{backend=\"{}\"}}", fake.addr))
     };
     let (priced, backend) = page(Some(8), Some(2.5)).await;
     let of = |name: &str| value(&priced, &format!("tokenweir_backend_{name}{backend}"));

@@ -235,7 +235,9 @@ async fn a_fleet_that_sleeps_has_no_capacity() {
         ScriptedBackend::answering(json("200 OK", "{}")).await,
         ScriptedBackend::answering(json("200 OK", "{}")).await,
     ];
-    fakes.iter().for_each(|fake| fake.set_metrics(Some(Page::of(ASLEEP))));
+    for fake in &fakes {
+        fake.set_metrics(Some(Page::of(ASLEEP)));
+    }
     let program = Program::start("asleep", &fakes.each_ref().map(|fake| fake.addr), "").await;
     let diagnosis = program.diagnosis_with("no_capacity").await;
     let first = &diagnosis.verdicts[0];

@@ -14,7 +14,7 @@ const BODY: &str = r#"{"model":"tiny","stream":true,"user":"alice@example.com","
 
 /// The reader of the default configuration, with a mode.
 fn reader(mode: IdentityMode) -> IdentityReader {
-    IdentitiesConfig { mode, ..IdentitiesConfig::default() }.reader(|_| None).unwrap()
+    IdentitiesConfig { mode, ..IdentitiesConfig::default() }.reader(None)
 }
 
 #[tokio::test]

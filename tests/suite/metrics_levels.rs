@@ -6,6 +6,7 @@ use crate::support::scripted_backend::{
     FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
 };
 use crate::support::test_gateway::{Setup, start_with};
+use std::fmt::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::telemetry::metrics_registry::MetricsLevel;
 
@@ -61,7 +62,7 @@ async fn each_level_has_the_documented_number_of_series() {
             assert!(per_backend <= MAX_STANDARD_SERIES_PER_BACKEND, "{per_backend}");
         }
         let row = [all - with_backend, per_backend].map(round_up);
-        table += &format!("| `{}` | {} | {} |\n", level.as_str(), row[0], row[1]);
+        writeln!(table, "| `{}` | {} | {} |", level.as_str(), row[0], row[1]).unwrap();
     }
     let page = "docs/operate/sizing.md";
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(page);

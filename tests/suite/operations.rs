@@ -30,7 +30,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_default()
 }
 
-pub(crate) fn composed() -> LoadedConfig {
+fn composed() -> LoadedConfig {
     Config::load(Some(&root().join("docker/tokenweir.yaml")), Overrides::default()).unwrap()
 }
 
@@ -160,15 +160,19 @@ fn a_query_of_an_unknown_metric_is_detected() {
     assert_eq!(fault("tokenweir_backend_up_count"), 1);
 }
 
-#[test]
-fn the_committed_files_equal_the_generated_ones() {
-    // The services of docker/compose.yml, as in docs/check.sh.
-    let around = DeploymentEndpoints {
+/// The services of docker/compose.yml, as in docs/check.sh.
+pub(crate) fn compose_endpoints() -> DeploymentEndpoints {
+    DeploymentEndpoints {
         span_metrics: Some("collector:8889".to_owned()),
         gpus: Some(("dcgm-exporter".to_owned(), 9400)),
         runbooks: "http://127.0.0.1:9090/runbooks".to_owned(),
         ..default_surroundings(&composed().config)
-    };
+    }
+}
+
+#[test]
+fn the_committed_files_equal_the_generated_ones() {
+    let around = compose_endpoints();
     let mut stale = Vec::new();
     for artifact in Artifact::ALL {
         let text = artifact.print(&tables(), &around).unwrap();

@@ -1,12 +1,12 @@
 //! The packages: the Helm chart contains the generated files, its values are in the schema, and the
 //! image is built from existing files. `packaging/check.sh` renders and builds them.
 
-use crate::operations::composed;
+use crate::operations::compose_endpoints;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir::commands::generate::run::{default_surroundings, tables};
+use tokenweir::commands::generate::run::tables;
 use tokenweir_operations::Artifact;
 
 const CHART: &str = "packaging/helm/tokenweir";
@@ -46,7 +46,7 @@ fn follow<'a>(root: &'a Value, path: &str, between: Option<&str>) -> Option<&'a 
 /// a file contains only the target path.
 #[test]
 fn the_chart_contains_the_generated_rules_and_dashboards() {
-    let around = default_surroundings(&composed().config);
+    let around = compose_endpoints();
     let mut stale = Vec::new();
     for (carried, artifact) in [
         ("alert-rules.yml", Artifact::AlertRules),

@@ -155,7 +155,10 @@ impl Diagnoser {
     /// Adds the anomalies and correlated pairs of a backend.
     fn add_anomalies(&self, index: usize, diagnosis: &mut Diagnosis) {
         let (id, evaluation) = (self.backends[index].id.as_str(), self.evaluation(index));
-        if !evaluation.history.is_up() || evaluation.history.has_no_load_for(LOAD_EXPIRY) {
+        let has_evidence = evaluation.history.is_up()
+            && evaluation.short_window().len() >= MIN_EVALUATED_STEPS
+            && !evaluation.history.has_no_load_for(LOAD_EXPIRY);
+        if !has_evidence {
             return;
         }
         diagnosis.anomalies.extend(anomaly::anomalies(id, &evaluation));

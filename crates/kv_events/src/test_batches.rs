@@ -47,7 +47,9 @@ fn text(text: &str, out: &mut Vec<u8>) {
 fn hashes(hashes: &[u64], out: &mut Vec<u8>) {
     out.push(0xdd);
     out.extend_from_slice(&(hashes.len() as u32).to_be_bytes());
-    hashes.iter().for_each(|number| hash(*number, out));
+    for number in hashes {
+        hash(*number, out);
+    }
 }
 
 fn hash(number: u64, out: &mut Vec<u8>) {

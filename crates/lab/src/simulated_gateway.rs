@@ -68,7 +68,9 @@ impl SimulatedGateway {
             CacheView::Approximate => {}
             CacheView::Exact => self.set_cached_tokens(job, setup, published, &mut candidates),
             CacheView::Exchange => {
-                candidates.iter_mut().for_each(|candidate| self.add_peer_backlog(candidate, now));
+                for candidate in &mut candidates {
+                    self.add_peer_backlog(candidate, now);
+                }
             }
         }
         candidates

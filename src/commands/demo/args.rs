@@ -37,7 +37,7 @@ pub struct DemoArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DemoFault {
     /// The last backend needs 16 times as long for each step, from the start. The policy is
-    /// round_robin, which does not avoid it.
+    /// `round_robin`, which does not avoid it.
     Slow,
     /// The last backend stops to answer, like a stopped process.
     Hang,

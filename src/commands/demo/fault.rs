@@ -4,6 +4,7 @@ use super::args::DemoFault;
 use crate::commands::admin_client::AdminClient;
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
+use tokenweir_core::clock;
 use tokenweir_core::routing::PolicyKind;
 use tokenweir_sim::{PositiveNumber, SimulatedFaults, SimulatorSettings};
 use tokenweir_top::status_lines;
@@ -69,7 +70,7 @@ pub(super) fn default_rate(fault: Option<DemoFault>) -> f64 {
 pub(super) async fn run(fault: DemoFault, admin: BackendAddress, backends: Vec<String>) {
     eprintln!("\nFault: {}. The next reports follow every 30 s.", fault.description());
     let Ok(client) = AdminClient::new(&admin, None, ADMIN_TIMEOUT) else { return };
-    let start = tokio::time::Instant::now();
+    let start = clock::now();
     tokio::time::sleep(FAULT_DELAY).await;
     if fault == DemoFault::Drain {
         for backend in backends.iter().skip(1) {
@@ -80,7 +81,7 @@ pub(super) async fn run(fault: DemoFault, admin: BackendAddress, backends: Vec<S
     }
     for report in 1_u32.. {
         let elapsed = REPORT_INTERVAL * report;
-        tokio::time::sleep_until(start + elapsed).await;
+        tokio::time::sleep_until((start + elapsed).into()).await;
         eprintln!("\n--- after {} s", elapsed.as_secs());
         match client.get("/streams").await {
             Ok(body) => match serde_json::from_slice(&body) {

@@ -114,5 +114,7 @@ fn finish(lines: Result<Vec<String>, String>) -> ExitCode {
 
 #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
 fn print_lines(lines: &[String]) {
-    lines.iter().for_each(|line| println!("{line}"));
+    for line in lines {
+        println!("{line}");
+    }
 }

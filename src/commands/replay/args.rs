@@ -89,9 +89,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     #[arg(env = "TOKENWEIR_REPLAY_EXCHANGE_LOSS", value_parser = parse_loss)]
     pub exchange_loss: f64,
-    /// Generate this traffic instead of reading a trace: chat, reasoning, completion,
-    /// system_prompts, conversation, agents, retrieval or mixed. About one request per second.
-    #[arg(long, value_name = "SHAPE", env = "TOKENWEIR_REPLAY_WORKLOAD")]
+    /// Traffic that is generated instead of reading a trace.
+    #[arg(long, value_name = "SHAPE", env = "TOKENWEIR_REPLAY_WORKLOAD", help = WORKLOAD_HELP)]
     #[arg(conflicts_with_all = ["trace", "target"])]
     pub workload: Option<TrafficShape>,
     /// Use only the first N requests of the trace. [default for --workload: 10000]
@@ -158,6 +157,10 @@ The engines are models of vLLM's scheduler. The policies and their inputs are th
 With --real, requests for completions with random words are sent when they are due, whether or not
 earlier responses have arrived. Times count from the due time. OPENAI_API_KEY is sent as the bearer
 token if it is set.";
+
+const WORKLOAD_HELP: &str = "Generate this traffic instead of reading a trace: chat, reasoning, \
+                             completion, system_prompts, conversation, agents, retrieval or mixed. \
+                             About one request per second";
 
 fn parse_positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|number: &f64| (0.001..=1000.0).contains(number));

@@ -106,7 +106,7 @@ mod tests {
             Value::Array(items) => {
                 let items = items.iter().enumerate();
                 items.for_each(|(index, item)| {
-                    secret_paths(&child(&index.to_string()), item, found)
+                    secret_paths(&child(&index.to_string()), item, found);
                 });
             }
             _ => {}

@@ -145,13 +145,14 @@ fn samples_on_page(prometheus: &Prometheus) -> BTreeMap<String, String> {
         let (sample, exemplar) = line.split_once(" # ").unwrap_or((line, ""));
         let (series, value) = sample.rsplit_once(' ').unwrap();
         // A label with an empty value equals an absent label.
-        let series = ["tier", "error_type"].iter().fold(series.to_owned(), |series, name| {
-            let empty = format!("{name}=\"\"");
-            series
-                .replace(&format!("{empty},"), "")
-                .replace(&format!(",{empty}"), "")
-                .replace(&format!("{{{empty}}}"), "")
-        });
+        let series =
+            ["tier", "error_type", "backend"].iter().fold(series.to_owned(), |series, name| {
+                let empty = format!("{name}=\"\"");
+                series
+                    .replace(&format!("{empty},"), "")
+                    .replace(&format!(",{empty}"), "")
+                    .replace(&format!("{{{empty}}}"), "")
+            });
         (series, format!("{value} {exemplar}"))
     };
     samples.map(sample).collect()

@@ -60,7 +60,6 @@ mod tests {
     use super::super::{DrainNote, FLEET_RULES, FleetBackend};
     use super::*;
     use crate::history::test_instant;
-    use crate::verdict::VerdictSeverity;
     use std::time::Duration;
     use tokenweir_core::record::BackendId;
 

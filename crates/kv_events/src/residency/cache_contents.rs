@@ -147,7 +147,7 @@ mod tests {
     /// A batch with one event in the map encoding.
     fn batch(fields: &[&[u8]]) -> Vec<u8> {
         let mut payload = vec![0x92, 0x00, 0x91, 0x80 | (fields.len() as u8)];
-        fields.iter().for_each(|field| payload.extend_from_slice(field));
+        payload.extend(fields.concat());
         payload
     }
 

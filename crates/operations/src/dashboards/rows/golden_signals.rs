@@ -21,20 +21,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "p95",
             )
             .with_thresholds(Thresholds::Above(1.0, 2.0)),
-            Panel::stat(
-                "KV usage, maximum",
-                "percentunit",
-                "KV usage of the fullest backend. High usage is efficient until requests wait or \
-                 are preempted: then see Cache efficiency.",
-            )
-            .with_query(
-                format!(
-                    "max({})",
-                    gauge_by(metrics, "backend", "tokenweir_backend_kv_usage_ratio")
-                ),
-                "fullest",
-            )
-            .with_thresholds(Thresholds::Above(0.9, 0.97)),
+            kv_usage(metrics),
             Panel::stat(
                 "Queue depth",
                 "short",
@@ -108,4 +95,18 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 .with_thresholds(Thresholds::Below(1.0, 0.5)),
         ],
     }
+}
+
+fn kv_usage(metrics: &MetricCatalogue) -> Panel {
+    Panel::stat(
+        "KV usage, maximum",
+        "percentunit",
+        "KV usage of the fullest backend. High usage is efficient until requests wait or \
+         are preempted: then see Cache efficiency.",
+    )
+    .with_query(
+        format!("max({})", gauge_by(metrics, "backend", "tokenweir_backend_kv_usage_ratio")),
+        "fullest",
+    )
+    .with_thresholds(Thresholds::Above(0.9, 0.97))
 }

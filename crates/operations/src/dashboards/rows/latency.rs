@@ -13,14 +13,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
         title: "Latency",
         panels: vec![
-            Panel::lines(
-                "Time to first token",
-                "s",
-                "From the request head to the first output. A p95 below 1 s is good for a chat. \
-                 The dots are exemplars, which open traces.",
-            )
-            .quantiles(metrics, TTFT_METRIC)
-            .with_thresholds(Thresholds::Above(1.0, 2.0)),
+            time_to_first_token(metrics),
             Panel::lines(
                 "Time between outputs",
                 "s",
@@ -114,4 +107,15 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
             .with_width(12),
         ],
     }
+}
+
+fn time_to_first_token(metrics: &MetricCatalogue) -> Panel {
+    Panel::lines(
+        "Time to first token",
+        "s",
+        "From the request head to the first output. A p95 below 1 s is good for a chat. \
+         The dots are exemplars, which open traces.",
+    )
+    .quantiles(metrics, TTFT_METRIC)
+    .with_thresholds(Thresholds::Above(1.0, 2.0))
 }
