@@ -58,7 +58,7 @@ async def check_freeze(
         if not continues:
             await asyncio.wait(readings)
     streams = await asyncio.gather(*readings)
-    # The gateway counts the decisions of a request when the request has ended.
+    # The gateway counts the attempts of a request when the request has ended.
     await fleet.settled()
     count = sent(fleet, backend) - before
     report.check(step, "requests sent to it", 1 <= count <= MOST_SENT, show(count))
@@ -70,7 +70,7 @@ async def check_freeze(
 
 def sent(fleet: Fleet, backend: Backend) -> float:
     """Requests that the gateway has sent to a backend."""
-    return fleet.page().by("tokenweir_routing_decisions_total", "backend")[backend.url.removeprefix("http://")]
+    return fleet.page().by("tokenweir_attempts_total", "backend")[backend.url.removeprefix("http://")]
 
 
 @contextmanager
