@@ -29,7 +29,7 @@ from prometheus_client.parser import text_string_to_metric_families
 deadline = time.monotonic() + 30
 admin = None
 while admin is None and time.monotonic() < deadline:
-    found = re.search(r"admin +http://(\S+)", open(sys.argv[1]).read())
+    found = re.search(r"curl http://(\S+)/metrics", open(sys.argv[1]).read())
     admin = found and found.group(1)
     time.sleep(0.1)
 assert admin, open(sys.argv[1]).read()

@@ -111,7 +111,7 @@ async def measure(arguments, folder):
         port = None
         while port is None:
             line = (await asyncio.wait_for(gateway.stderr.readline(), 20)).decode()
-            found = re.search(r"clients\s+https?://127.0.0.1:(\d+)", line)
+            found = re.search(r"\bclients\W+https?://127.0.0.1:(\d+)", line)
             port = found and int(found[1])
         await asyncio.sleep(1)
         before = rss(gateway.pid)
