@@ -38,7 +38,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     ),
     (
         "crates/kv_events/src",
-        &[&["decoder", "test_batches"], &["residency"], &["correlation"], &["zmtp"]],
+        &[&["key_hash", "decoder", "test_batches"], &["residency"], &["correlation"], &["zmtp"]],
     ),
     (
         "crates/net/src",

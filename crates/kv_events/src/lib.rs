@@ -8,6 +8,8 @@
 //! Only [`zmtp`] opens sockets. The modules are declared in layers: a module imports only from
 //! modules above it in this file.
 
+mod key_hash;
+
 pub mod decoder;
 pub mod residency;
 

@@ -2,6 +2,7 @@
 //! full, the old generation is dropped and the young one becomes old. An entry that is inserted again
 //! is young again, so entries that are used often stay.
 
+use crate::key_hash::position;
 use hashbrown::HashTable;
 
 #[derive(Debug)]
@@ -21,39 +22,30 @@ impl<V: Copy> BoundedMap<V> {
     }
 
     pub(super) fn get(&self, key: u64) -> Option<V> {
-        let position = self.position(key);
+        let slot = position(key, self.seed);
         let find = |table: &HashTable<(u64, V)>| {
-            table.find(position, |entry| entry.0 == key).map(|entry| entry.1)
+            table.find(slot, |entry| entry.0 == key).map(|entry| entry.1)
         };
         find(&self.young).or_else(|| find(&self.old))
     }
 
     pub(super) fn insert(&mut self, key: u64, value: V) {
-        let (position, seed) = (self.position(key), self.seed);
-        if let Some(entry) = self.young.find_mut(position, |entry| entry.0 == key) {
+        let seed = self.seed;
+        let slot = position(key, seed);
+        if let Some(entry) = self.young.find_mut(slot, |entry| entry.0 == key) {
             entry.1 = value;
             return;
         }
         if self.young.len() >= self.generation {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert_unique(position, (key, value), |entry| spread(entry.0, seed));
+        self.young.insert_unique(slot, (key, value), |entry| position(entry.0, seed));
     }
 
     /// Allocated bytes.
     pub(super) fn bytes(&self) -> usize {
         self.young.allocation_size() + self.old.allocation_size()
     }
-
-    fn position(&self, key: u64) -> u64 {
-        spread(key, self.seed)
-    }
-}
-
-/// Folded multiplication: the table uses the highest and the lowest bits.
-fn spread(key: u64, seed: u64) -> u64 {
-    let product = u128::from(key ^ seed) * u128::from(0x9e37_79b9_7f4a_7c15_u64);
-    (product >> 64) as u64 ^ product as u64
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! only their numbers beyond the first are stored, in a map of their own.
 
 use crate::decoder::BlockHash;
+use crate::key_hash::position;
 use hashbrown::HashTable;
 use std::collections::HashMap;
 
@@ -125,12 +126,6 @@ impl Block {
 
 fn halves(hash: BlockHash) -> [u32; 2] {
     [(hash >> 32) as u32, hash as u32]
-}
-
-/// Folded multiplication: the table uses the highest and the lowest bits.
-fn position(hash: BlockHash, seed: u64) -> u64 {
-    let product = u128::from(hash ^ seed) * u128::from(0x9e37_79b9_7f4a_7c15_u64);
-    (product >> 64) as u64 ^ product as u64
 }
 
 #[cfg(test)]
