@@ -54,13 +54,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Share of requests that a backend failed: errors, incomplete streams, no response. \
                  Good: 0.",
             )
-            .with_query(
-                share(
-                    &total_rate(metrics, "tokenweir_requests_total", FAILED_OUTCOMES),
-                    &total_rate(metrics, "tokenweir_requests_total", ""),
-                ),
-                "failed",
-            )
+            .with_query(share_of_requests(metrics, FAILED_OUTCOMES), "failed")
             .with_thresholds(Thresholds::Above(0.01, 0.05))
             .with_width(2),
             Panel::stat(
@@ -69,13 +63,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "Share of requests that the gateway refused with 429 or 503: no backend was \
                  available or had capacity, or the gateway was at its own limit. Good: 0.",
             )
-            .with_query(
-                share(
-                    &total_rate(metrics, "tokenweir_requests_total", REFUSED_OUTCOME),
-                    &total_rate(metrics, "tokenweir_requests_total", ""),
-                ),
-                "refused",
-            )
+            .with_query(share_of_requests(metrics, REFUSED_OUTCOME), "refused")
             .with_thresholds(Thresholds::Above(0.01, 0.05))
             .with_width(2),
             Panel::stat("Output tokens", "short", "Output tokens per second of all backends.")
@@ -95,6 +83,12 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 .with_thresholds(Thresholds::Below(1.0, 0.5)),
         ],
     }
+}
+
+/// Share of the requests with these outcomes.
+fn share_of_requests(metrics: &MetricCatalogue, outcomes: &str) -> String {
+    let requests = |filter| total_rate(metrics, "tokenweir_requests_total", filter);
+    share(&requests(outcomes), &requests(""))
 }
 
 fn kv_usage(metrics: &MetricCatalogue) -> Panel {
