@@ -153,8 +153,7 @@ pub(in crate::routing) fn pick(
             } else {
                 0.0
             };
-            let rank = cost + if lateness > 1.0 { LATE_PENALTY_SECONDS } else { 0.0 };
-            Evaluation { cost, rank, lateness }
+            Evaluation::new(cost, lateness)
         })
         .collect();
     if evaluations.iter().all(Evaluation::is_late) {
@@ -218,6 +217,14 @@ impl FleetLoad {
 // === impl Evaluation ===
 
 impl Evaluation {
+    fn new(cost: f64, lateness: f64) -> Self {
+        let mut evaluation = Self { cost, rank: cost, lateness };
+        if evaluation.is_late() {
+            evaluation.rank += LATE_PENALTY_SECONDS;
+        }
+        evaluation
+    }
+
     fn is_late(&self) -> bool {
         self.lateness > 1.0
     }
