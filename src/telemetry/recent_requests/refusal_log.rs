@@ -1,7 +1,6 @@
 //! Logs the begin and the end of each wave of refused requests.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::time::{Duration, Instant};
 use tokenweir_core::record::{Outcome, RequestRecord};
 
@@ -45,8 +44,8 @@ impl RefusalLog {
     pub(super) fn record(&mut self, record: &RequestRecord, ended_at: Instant) -> bool {
         let is_refused = record.outcome == Outcome::Rejected;
         let is_first = is_refused && self.wave.is_none();
+        let reason = record.refusal.unwrap_or("unknown");
         if is_first {
-            let reason = record.refusal.unwrap_or("unknown");
             let request_id = record.request_id.as_str();
             tracing::warn!(reason, request_id, "requests are refused: this is the first one");
             self.wave = Some(RefusalWave {
@@ -62,7 +61,6 @@ impl RefusalLog {
             if is_refused {
                 wave.refused += 1;
                 wave.last_refusal_at = wave.last_refusal_at.max(ended_at);
-                let reason = record.refusal.unwrap_or("unknown");
                 *wave.refused_by_reason.entry(reason).or_default() += 1;
             }
         }
@@ -84,12 +82,9 @@ impl RefusalLog {
 
 impl RefusalWave {
     fn into_ended(self) -> EndedWave {
-        let mut reasons = String::new();
-        for (reason, count) in &self.refused_by_reason {
-            let separator = if reasons.is_empty() { "" } else { ", " };
-            // Writing to a string cannot fail.
-            let _ = write!(reasons, "{separator}{reason} {count}");
-        }
+        let reasons =
+            self.refused_by_reason.iter().map(|(reason, count)| format!("{reason} {count}"));
+        let reasons = reasons.collect::<Vec<_>>().join(", ");
         let duration = self.last_refusal_at.saturating_duration_since(self.began_at);
         let (requests, refused) = (self.requests, self.refused);
         EndedWave { seconds: duration.as_secs(), requests, refused, reasons }
