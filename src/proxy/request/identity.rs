@@ -68,14 +68,15 @@ impl IdentityReader {
             .or_else(|| from_body(&fields.cache_key));
         let conversation = first_header(headers, &self.conversation_headers)
             .or_else(|| from_body(&sent.conversation))
-            .or_else(|| from_body(&sent.metadata_conversation))
-            // The turns of a session are one conversation, unless the client says otherwise.
-            .or_else(|| session.clone());
+            .or_else(|| from_body(&sent.metadata_conversation));
+        // Conversation and session have one kind, so that equal values stay equal.
+        let session = session.map(|value| self.report("session", value));
+        let conversation = conversation.map(|value| self.report("session", value));
         RequestIdentity {
             user: user.map(|value| self.report("user", value)),
-            // Conversation and session have one kind, so that equal values stay equal.
-            session: session.map(|value| self.report("session", value)),
-            conversation: conversation.map(|value| self.report("session", value)),
+            // The turns of a session are one conversation, unless the client says otherwise.
+            conversation: conversation.or_else(|| session.clone()),
+            session,
         }
     }
 
