@@ -1,9 +1,7 @@
 //! The status of backends, as the admin listener shows it.
 
 use crate::backend::pool::BackendPool;
-use crate::backend::{
-    Availability, Backend, BackendAvailability, BackendState, Drain, Health, Readiness,
-};
+use crate::backend::{Backend, BackendAvailability, BackendState, Drain, Health, Readiness};
 use crate::telemetry::status::{
     BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE,
 };
@@ -11,6 +9,7 @@ use std::time::Instant;
 use tokenweir_api::DrainSummary;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::engine_metrics::ScrapeError;
+use tokenweir_core::resilience::Availability;
 use tokenweir_core::routing::{LoadEstimator, PromptFingerprint};
 
 /// The status of each backend of the pool, and of each removed backend that still has open

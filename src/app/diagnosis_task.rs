@@ -4,7 +4,7 @@
 use super::verdict_log::VerdictLog;
 use crate::admin::Admin;
 use crate::backend::pool::BackendPool;
-use crate::backend::{Availability, Backend, BackendAvailability, Drain, Health, Readiness};
+use crate::backend::{Backend, BackendAvailability, Drain, Health, Readiness};
 use crate::proxy::ProxyState;
 use crate::proxy::admission::AdmissionController;
 use crate::telemetry::recent_requests::RecentRequests;
@@ -14,7 +14,7 @@ use tokenweir_core::clock;
 use tokenweir_core::record::BackendId;
 use tokenweir_diagnose::{
     BackendRequestCounters, BackendRequestCounts, Diagnoser, Diagnosis, DiagnosisSample, DrainNote,
-    EVERY, FleetBackend, FleetBackendState, FleetObservation, GatewayObservations, LatestDiagnosis,
+    EVERY, FleetBackend, FleetObservation, GatewayObservations, LatestDiagnosis,
 };
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::time::MissedTickBehavior;
@@ -116,15 +116,7 @@ fn fleet_backend(current: &BackendAvailability, now: Instant) -> FleetBackend {
     };
     FleetBackend {
         id: backend.identity.id.clone(),
-        state: match availability {
-            Availability::Available => FleetBackendState::Available,
-            Availability::Ejected => FleetBackendState::Ejected,
-            Availability::Asleep => FleetBackendState::Asleep,
-            Availability::ZeroWeight => FleetBackendState::ZeroWeight,
-            Availability::Drained => FleetBackendState::Drained,
-            Availability::Down => FleetBackendState::Down,
-            Availability::Unknown => FleetBackendState::Unknown,
-        },
+        state: *availability,
         is_up: *is_up,
         reason: backend.health.state().reason.as_deref().map(Into::into),
         drain: backend.health.drain().map(note),

@@ -5,7 +5,7 @@ use super::health::BackendHealth;
 use super::identity::BackendIdentity;
 use super::load::BackendLoad;
 use super::pool_membership::PoolMembership;
-use super::state::{Availability, BackendState, Health};
+use super::state::{BackendState, Health};
 use http::HeaderValue;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,9 @@ use tokenweir_core::clock;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::openai::Api;
 use tokenweir_core::record::BackendId;
-use tokenweir_core::resilience::{BreakerAction, CircuitBreakerSettings, FailureKind};
+use tokenweir_core::resilience::{
+    Availability, BreakerAction, CircuitBreakerSettings, FailureKind,
+};
 use tokenweir_core::routing::{Candidate, PromptFingerprint};
 use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_net::resource_exhaustion;

@@ -2,7 +2,7 @@
 //! whether an operator has drained the backend.
 
 use super::drain::Drain;
-use super::state::{Availability, BackendState, Health};
+use super::state::{BackendState, Health};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,9 @@ use std::time::Instant;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::model::ServedModel;
 use tokenweir_core::record::BackendId;
-use tokenweir_core::resilience::{BreakerAction, CircuitBreaker, CircuitBreakerSettings};
+use tokenweir_core::resilience::{
+    Availability, BreakerAction, CircuitBreaker, CircuitBreakerSettings,
+};
 use tokio::sync::{Notify, SetOnce, watch};
 
 /// The health of a backend.

@@ -138,7 +138,7 @@ pub struct BackendStatusSnapshot {
     /// Number of ejections by the circuit breaker.
     pub ejections: u64,
     /// State that determines whether the backend can receive new requests:
-    /// [`Availability::as_str`](crate::backend::Availability::as_str). [`LEAVING_STATE`] for a
+    /// [`Availability::as_str`](tokenweir_core::resilience::Availability::as_str). [`LEAVING_STATE`] for a
     /// removed backend.
     pub state: &'static str,
     /// Whether the backend can receive new requests now. In panic mode an ejected backend can

@@ -5,8 +5,9 @@ use crate::metrics::value;
 use crate::support::scripted_backend::{Page, ScriptedBackend, json};
 use crate::support::test_gateway::{Running, Setup, start_with, status};
 use serde_json::Value;
-use tokenweir::backend::{Availability, Drain, DrainInitiator};
+use tokenweir::backend::{Drain, DrainInitiator};
 use tokenweir_core::resilience;
+use tokenweir_core::resilience::Availability;
 
 const CHAT: &str = "/v1/chat/completions";
 const BODY: &str = r#"{"model":"tiny"}"#;

@@ -30,9 +30,7 @@ mod rules;
 mod diagnoser;
 
 pub use diagnoser::Diagnoser;
-pub use fleet::{
-    DrainNote, FLEET_RULES, FleetBackend, FleetBackendState, FleetObservation, FleetRule,
-};
+pub use fleet::{DrainNote, FLEET_RULES, FleetBackend, FleetObservation, FleetRule};
 pub use history::{
     BackendHistory, BackendRequestCounts, DiagnosisSample, EVERY, FAST, GatewayObservations,
     LONG_WINDOW, SLOW_START,

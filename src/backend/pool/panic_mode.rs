@@ -1,9 +1,9 @@
 //! Panic mode: if too many backends are ejected, the gateway ignores ejections.
 
-use crate::backend::Availability;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokenweir_core::resilience::Availability;
 
 /// Logs the start and the end of panic mode.
 #[derive(Debug, Default)]

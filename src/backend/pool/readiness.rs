@@ -4,11 +4,12 @@
 use super::panic_mode::{count_eligible_and_ejected, is_panic};
 use super::readiness_log::ReadinessLog;
 use super::snapshot::PoolSnapshot;
-use crate::backend::{Availability, Backend};
+use crate::backend::Backend;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Instant;
+use tokenweir_core::resilience::Availability;
 
 /// The availability of all backends at one moment.
 #[derive(Debug, Clone)]

@@ -11,6 +11,7 @@ use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::error::GatewayError;
 use tokenweir_core::model::ServedModel;
 use tokenweir_core::resilience;
+use tokenweir_core::resilience::Availability;
 use tokenweir_core::routing::{PANIC, Policy, PolicyKind, PromptFingerprint};
 
 /// A pool of backends that are up, one backend for each model list.

@@ -2,11 +2,10 @@
 
 use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
 use super::super::status::{BackendStatusSnapshot, StatusSnapshot};
-use crate::backend::Availability;
 use tokenweir_core::engine_metrics::{ENGINE_METRICS, ScrapeError};
 use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::Attempt;
-use tokenweir_core::resilience::FailureKind;
+use tokenweir_core::resilience::{Availability, FailureKind};
 use tokenweir_core::routing;
 use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictSeverity};
 

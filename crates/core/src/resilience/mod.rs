@@ -1,10 +1,12 @@
-//! Failure handling: failover of requests and circuit breaking of backends. Nothing here reads a
+//! Failure handling: failover of requests, availability and circuit breaking of backends. Nothing here reads a
 //! clock: times are arguments.
 
+mod availability;
 mod circuit_breaker;
 mod failure_kind;
 mod poison_request;
 
+pub use availability::Availability;
 pub use circuit_breaker::{BreakerState, CircuitBreaker, CircuitBreakerSettings};
 pub use failure_kind::{BreakerAction, FailoverPolicy, FailureKind};
 pub use poison_request::PoisonRequestDetector;

@@ -54,16 +54,16 @@ fn verdict(found: FleetMatch, age_seconds: f64) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::FleetBackendState::{
-        self, Asleep, Available, Down, Drained, Ejected, Unknown, ZeroWeight,
-    };
     use super::super::{DrainNote, FLEET_RULES, FleetBackend};
     use super::*;
     use crate::history::test_instant;
     use std::time::Duration;
     use tokenweir_core::record::BackendId;
+    use tokenweir_core::resilience::Availability::{
+        self, Asleep, Available, Down, Drained, Ejected, Unknown, ZeroWeight,
+    };
 
-    fn backend(name: &str, state: FleetBackendState) -> FleetBackend {
+    fn backend(name: &str, state: Availability) -> FleetBackend {
         let drain = DrainNote {
             by: "an operator at 10.0.0.7".to_owned(),
             reason: Some("kernel update".to_owned()),
@@ -79,7 +79,7 @@ mod tests {
         }
     }
 
-    fn fleet(states: &[FleetBackendState], requests: u64, refused: u64) -> FleetObservation {
+    fn fleet(states: &[Availability], requests: u64, refused: u64) -> FleetObservation {
         let named = states.iter().enumerate();
         FleetObservation {
             backends: named.map(|(n, state)| backend(&format!("gpu-{n}"), *state)).collect(),
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn a_verdict_has_the_age_of_its_condition() {
         let (mut diagnoser, start) = (FleetDiagnoser::default(), test_instant());
-        let mut age_at = |seconds, states: &[FleetBackendState]| {
+        let mut age_at = |seconds, states: &[Availability]| {
             let now = start + Duration::from_secs(seconds);
             let verdicts = diagnoser.diagnose(&fleet(states, 0, 0), now);
             verdicts.first().map(|verdict| verdict.age_seconds as u64)

@@ -8,5 +8,5 @@ mod rules;
 mod fleet_diagnoser;
 
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
-pub use observation::{DrainNote, FleetBackend, FleetBackendState, FleetObservation};
+pub use observation::{DrainNote, FleetBackend, FleetObservation};
 pub use rules::{FLEET_RULES, FleetRule};

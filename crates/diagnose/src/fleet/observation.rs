@@ -1,6 +1,7 @@
 //! What the gateway observes about all backends at one time.
 
 use tokenweir_core::record::BackendId;
+use tokenweir_core::resilience::Availability;
 
 /// All backends of the gateway, and the requests of the last seconds.
 #[derive(Debug, Clone, Default)]
@@ -23,32 +24,13 @@ pub struct FleetBackend {
     /// The backend.
     pub id: BackendId,
     /// The state of the backend.
-    pub state: FleetBackendState,
+    pub state: Availability,
     /// Whether the backend gets new requests. In panic mode, an ejected backend does.
     pub is_up: bool,
     /// Why health checks fail. `None`: they pass, or none has completed.
     pub reason: Option<String>,
     /// The drain of the backend. `None`: it is not drained.
     pub drain: Option<DrainNote>,
-}
-
-/// Whether a backend can be sent requests, and if not, why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FleetBackendState {
-    /// The backend gets requests.
-    Available,
-    /// The circuit breaker has ejected the backend.
-    Ejected,
-    /// The engine sleeps.
-    Asleep,
-    /// The configured weight is 0.
-    ZeroWeight,
-    /// The backend is drained.
-    Drained,
-    /// Health checks fail.
-    Down,
-    /// No health check has completed.
-    Unknown,
 }
 
 /// The drain of a backend.
@@ -80,13 +62,13 @@ impl FleetObservation {
     /// The number of backends in each state other than available, as text such as `2 drained, 1
     /// down`. Empty: all backends are available.
     pub(super) fn missing_backends(&self) -> String {
-        let mut states: Vec<FleetBackendState> =
+        let mut states: Vec<Availability> =
             self.backends.iter().map(|backend| backend.state).collect();
         states.sort_unstable();
         let counts = states.chunk_by(|a, b| a == b);
-        let missing = counts.filter(|states| states[0] != FleetBackendState::Available);
+        let missing = counts.filter(|states| states[0] != Availability::Available);
         let missing: Vec<String> =
-            missing.map(|states| format!("{} {}", states.len(), states[0].label())).collect();
+            missing.map(|states| format!("{} {}", states.len(), label(states[0]))).collect();
         missing.join(", ")
     }
 
@@ -95,30 +77,20 @@ impl FleetObservation {
     pub(crate) fn exclusion(&self, id: &BackendId) -> Option<&'static str> {
         let backend = self.backends.iter().find(|backend| backend.id == *id)?;
         match backend.state {
-            FleetBackendState::Drained => Some("requests: the backend is drained"),
-            FleetBackendState::Asleep => Some("requests: the engine is asleep"),
-            FleetBackendState::ZeroWeight => Some("requests: the weight of the backend is 0"),
-            FleetBackendState::Down => Some("a response: the backend is down"),
-            FleetBackendState::Available
-            | FleetBackendState::Ejected
-            | FleetBackendState::Unknown => None,
+            Availability::Drained => Some("requests: the backend is drained"),
+            Availability::Asleep => Some("requests: the engine is asleep"),
+            Availability::ZeroWeight => Some("requests: the weight of the backend is 0"),
+            Availability::Down => Some("a response: the backend is down"),
+            Availability::Available | Availability::Ejected | Availability::Unknown => None,
         }
     }
 }
 
-// === impl FleetBackendState ===
-
-impl FleetBackendState {
-    /// The name in texts.
-    pub(super) const fn label(self) -> &'static str {
-        match self {
-            Self::Available => "available",
-            Self::Ejected => "ejected",
-            Self::Asleep => "asleep",
-            Self::ZeroWeight => "of weight 0",
-            Self::Drained => "drained",
-            Self::Down => "down",
-            Self::Unknown => "not checked yet",
-        }
+/// The name of a state in texts.
+fn label(state: Availability) -> &'static str {
+    match state {
+        Availability::ZeroWeight => "of weight 0",
+        Availability::Unknown => "not checked yet",
+        state => state.as_str(),
     }
 }

@@ -1,8 +1,9 @@
 //! The rules about the fleet, one row each, and their conditions.
 
-use super::observation::{DrainNote, FleetBackend, FleetBackendState, FleetObservation};
+use super::observation::{DrainNote, FleetBackend, FleetObservation};
 use crate::verdict::{Evidence, VerdictSeverity};
 use std::fmt::Write;
+use tokenweir_core::resilience::Availability;
 
 /// A rule about the state of backends or about refused requests.
 pub struct FleetRule {
@@ -86,7 +87,7 @@ pub static FLEET_RULES: [&FleetRule; 5] =
 
 /// The conditions that hold.
 pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
-    let is_unknown = |backend: &FleetBackend| backend.state == FleetBackendState::Unknown;
+    let is_unknown = |backend: &FleetBackend| backend.state == Availability::Unknown;
     let has_no_capacity = !fleet.has_capacity() && !fleet.backends.iter().any(is_unknown);
     let share = fleet.refused_share();
     let is_harmful = has_no_capacity || is_shedding(fleet) && share > CRITICAL_REFUSED_SHARE;
@@ -108,23 +109,21 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
             evidence: Vec::new(),
         };
         matches.extend(match backend.state {
-            FleetBackendState::Down => {
-                Some(at_backend(&BACKEND_DOWN, severity, backend.reason.clone()))
-            }
-            FleetBackendState::Ejected => {
+            Availability::Down => Some(at_backend(&BACKEND_DOWN, severity, backend.reason.clone())),
+            Availability::Ejected => {
                 let panic = "it gets requests nevertheless, because most backends are ejected";
                 let cause = backend.is_up.then(|| panic.to_owned());
                 Some(at_backend(&BACKEND_EJECTED, severity, cause))
             }
-            FleetBackendState::Drained => {
+            Availability::Drained => {
                 let severity = if is_harmful { severity } else { drain_severity(backend) };
                 let cause = backend.drain.as_ref().map(drain_cause);
                 Some(at_backend(&BACKEND_DRAINED, severity, cause))
             }
-            FleetBackendState::Available
-            | FleetBackendState::Asleep
-            | FleetBackendState::ZeroWeight
-            | FleetBackendState::Unknown => None,
+            Availability::Available
+            | Availability::Asleep
+            | Availability::ZeroWeight
+            | Availability::Unknown => None,
         });
     }
     matches
