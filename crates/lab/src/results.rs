@@ -1,6 +1,7 @@
 //! Results of a simulation run, and the metrics computed from them.
 
 use serde::{Deserialize, Serialize};
+use tokenweir_core::histogram::sample_quantile;
 
 /// Measurements of one served request.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -104,14 +105,14 @@ impl RunResults {
         let sum = |read: fn(&ServedRequest) -> u32| -> f64 {
             self.served.iter().map(|served| u64::from(read(served))).sum::<u64>() as f64
         };
-        let ttft = sorted(self.served.iter().map(|served| served.ttft));
-        let tpot = sorted(self.served.iter().map(ServedRequest::tpot));
+        let mut ttft: Vec<f64> = self.served.iter().map(|served| served.ttft).collect();
+        let mut tpot: Vec<f64> = self.served.iter().map(ServedRequest::tpot).collect();
         RunMetrics {
             goodput: good as f64 / self.requests.max(1) as f64,
-            ttft_p50: quantile(&ttft, 0.5),
-            ttft_p99: quantile(&ttft, 0.99),
-            tpot_p50: quantile(&tpot, 0.5),
-            tpot_p99: quantile(&tpot, 0.99),
+            ttft_p50: quantile(&mut ttft, 0.5),
+            ttft_p99: quantile(&mut ttft, 0.99),
+            tpot_p50: quantile(&mut tpot, 0.5),
+            tpot_p99: quantile(&mut tpot, 0.99),
             tokens_per_second: sum(|served| served.output) / self.seconds.max(1e-9),
             cached: sum(|served| served.cached) / sum(|served| served.prompt).max(1.0),
             preemptions: self.preemptions as f64,
@@ -120,16 +121,9 @@ impl RunResults {
     }
 }
 
-fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values
-}
-
-/// The value with the nearest rank for a share of sorted values. 0 without values.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let rank = (share * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+/// 0 without values.
+fn quantile(values: &mut [f64], q: f64) -> f64 {
+    sample_quantile(values, q).unwrap_or(0.0)
 }
 
 /// Mean and standard deviation of the population. 0 without values.
