@@ -2,7 +2,7 @@
 //! output, no client notices a crash while another backend is up. After it, every client sees a
 //! truncated stream. Every request is recorded once, and no state remains.
 
-use crate::support::mortal::{CrashPoint, CrashableBackend};
+use crate::support::crashable_backend::{CrashPoint, CrashableBackend};
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head,
 };
@@ -73,12 +73,12 @@ async fn until_up(gateway: &Running) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backend_crash_in_any_phase_truncates_only_streams_with_output() {
     let crash_count = std::env::var("FAULTS").map_or(CRASH_COUNT, |count| count.parse().unwrap());
-    let fakes = [start_backend(1).await, start_backend(2).await, start_backend(3).await];
-    let mut mortals = Vec::new();
-    for fake in &fakes {
-        mortals.push(CrashableBackend::before(fake.addr).await);
+    let servers = [start_backend(1).await, start_backend(2).await, start_backend(3).await];
+    let mut backends = Vec::new();
+    for server in &servers {
+        backends.push(CrashableBackend::in_front_of(server.addr));
     }
-    let addresses: Vec<_> = mortals.iter().map(|mortal| mortal.addr).collect();
+    let addresses: Vec<_> = backends.iter().map(|backend| backend.addr).collect();
     // The test crashes backends several times per second, so the retry budget is effectively
     // disabled.
     let retry = retry::RetrySettings {
@@ -92,22 +92,22 @@ async fn a_backend_crash_in_any_phase_truncates_only_streams_with_output() {
     let mut random = fastrand::Rng::with_seed(6);
     let mut outcomes_by_phase: HashMap<&str, [usize; 2]> = HashMap::new();
     for number in 0..crash_count {
-        let (phase, death) = crash_points()[number % crash_points().len()];
-        let victim = random.usize(..mortals.len());
-        match death {
-            Some(death) => mortals[victim].doom(death),
-            None => drop(mortals[victim].kill().await),
+        let (phase, crash_point) = crash_points()[number % crash_points().len()];
+        let index = random.usize(..backends.len());
+        match crash_point {
+            Some(crash_point) => backends[index].set_crash_point(crash_point),
+            None => drop(backends[index].crash().await),
         }
-        let asks = (0..CONCURRENT_REQUESTS).map(|one| {
+        let responses = (0..CONCURRENT_REQUESTS).map(|one| {
             let prompt = format!("{number} {one} {}", "x".repeat(PROMPT_BYTES));
-            let ask = serde_json::json!({
+            let request = serde_json::json!({
                 "model": "tiny", "stream": true,
                 "messages": [{ "role": "user", "content": prompt }],
             });
             let gateway = &gateway;
-            async move { gateway.post(CHAT, &ask.to_string()).await }
+            async move { gateway.post(CHAT, &request.to_string()).await }
         });
-        let answers = futures_util::future::join_all(asks).await;
+        let answers = futures_util::future::join_all(responses).await;
         for answer in answers {
             assert_eq!(status(&answer), 200, "{phase}: {}", String::from_utf8_lossy(&answer));
             let (bytes, is_whole) = body(&answer);
@@ -117,8 +117,8 @@ async fn a_backend_crash_in_any_phase_truncates_only_streams_with_output() {
             assert!(!is_whole || bytes == whole, "{phase}: a complete end of a truncated stream");
             outcomes_by_phase.entry(phase).or_default()[usize::from(is_whole)] += 1;
         }
-        mortals[victim].kill().await;
-        mortals[victim].revive().await;
+        backends[index].crash().await;
+        backends[index].restart();
         until_up(&gateway).await;
     }
     let mut outcomes = [0, 0];

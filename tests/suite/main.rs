@@ -73,12 +73,13 @@ mod usage_injection;
 
 mod support {
     pub(crate) mod certificates;
+    pub(crate) mod corrupted_bytes;
+    pub(crate) mod crashable_backend;
     pub(crate) mod fault_injection_proxy;
     pub(crate) mod http2_client;
     pub(crate) mod import_graph;
     #[cfg(feature = "kubernetes")]
     pub(crate) mod kubernetes_api_server;
-    pub(crate) mod mortal;
     pub(crate) mod process;
     pub(crate) mod program_log;
     pub(crate) mod promql;
@@ -87,7 +88,6 @@ mod support {
     pub(crate) mod recording;
     pub(crate) mod scripted_backend;
     pub(crate) mod simulated_fleet;
-    pub(crate) mod spoilt;
     pub(crate) mod strict;
     pub(crate) mod test_gateway;
 }

@@ -2,8 +2,8 @@
 //! accepts, hyper accepts with the same meaning, for any split or corruption of the bytes. Also
 //! tests the client's view of a request that is answered before it was read.
 
+use crate::support::corrupted_bytes::corrupted;
 use crate::support::scripted_backend::{ScriptedBackend, json};
-use crate::support::spoilt::spoilt;
 use crate::support::test_gateway::{Setup, body, post, start, start_with, status};
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, Method, Uri};
@@ -126,7 +126,7 @@ proptest! {
 
     #[test]
     fn a_corrupted_request_is_accepted_only_if_hyper_accepts_it(
-        wire in spoilt(wire()),
+        wire in corrupted(wire()),
         piece in 1_usize..80,
     ) {
         if let Some(parsed) = parse_with_gateway(&wire, piece) {

@@ -1,8 +1,8 @@
 //! Compares the HTTP/1.1 response parser with hyper's client, for any split or corruption of the
 //! bytes.
 
+use crate::support::corrupted_bytes::corrupted;
 use crate::support::scripted_backend::{FINISH, WORD, chunk, event_stream_head, json};
-use crate::support::spoilt::spoilt;
 use crate::support::test_gateway::{Setup, body, start_with, status};
 use bytes::{Buf, Bytes, BytesMut};
 use http::{Method, Request};
@@ -116,7 +116,7 @@ proptest! {
 
     #[test]
     fn a_corrupted_response_is_accepted_only_if_hyper_accepts_it(
-        wire in spoilt(wire()),
+        wire in corrupted(wire()),
         piece in 1_usize..80,
     ) {
         if let Some(answer) = parse_with_gateway(&wire, piece) {

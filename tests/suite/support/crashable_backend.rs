@@ -2,7 +2,8 @@
 //! the port closes and every connection is cut, as if the process had been killed. It can be
 //! restarted.
 
-use std::net::SocketAddr;
+use socket2::{Domain, Socket, Type};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -25,6 +26,9 @@ pub(crate) struct CrashableBackend {
     backend_addr: SocketAddr,
     trigger: Arc<CrashTrigger>,
     accept_task: Option<JoinHandle<()>>,
+    /// Bound and never listening: no other program gets the port while the backend is down, and a
+    /// connection to it is refused.
+    _reserved_port: Socket,
 }
 
 #[derive(Default)]
@@ -35,22 +39,23 @@ struct CrashTrigger {
 
 impl CrashableBackend {
     /// Starts a proxy in front of this backend.
-    pub(crate) async fn before(backend: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
+    pub(crate) fn in_front_of(backend: SocketAddr) -> Self {
+        let reserved_port = bind_shared(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let addr = reserved_port.local_addr().unwrap().as_socket().unwrap();
+        let listener = listen(addr);
         let trigger = Arc::<CrashTrigger>::default();
         let accept_task =
             Some(tokio::spawn(accept_connections(listener, backend, trigger.clone())));
-        Self { addr, backend_addr: backend, trigger, accept_task }
+        Self { addr, backend_addr: backend, trigger, accept_task, _reserved_port: reserved_port }
     }
 
     /// Sets the crash point.
-    pub(crate) fn doom(&self, crash_point: CrashPoint) {
+    pub(crate) fn set_crash_point(&self, crash_point: CrashPoint) {
         *self.trigger.crash_point.lock().unwrap() = Some(crash_point);
     }
 
     /// Crashes now, unless it has crashed already. Returns whether it had.
-    pub(crate) async fn kill(&mut self) -> bool {
+    pub(crate) async fn crash(&mut self) -> bool {
         let had_crashed = self.trigger.crash_point.lock().unwrap().take().is_none();
         self.trigger.crashed.notify_one();
         if let Some(accept_task) = self.accept_task.take() {
@@ -60,15 +65,31 @@ impl CrashableBackend {
     }
 
     /// Restarts at the same address.
-    pub(crate) async fn revive(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.trigger = Arc::default();
-        let listener = TcpListener::bind(self.addr).await.unwrap();
+        let listener = listen(self.addr);
         self.accept_task = Some(tokio::spawn(accept_connections(
             listener,
             self.backend_addr,
             self.trigger.clone(),
         )));
     }
+}
+
+fn listen(addr: SocketAddr) -> TcpListener {
+    let socket = bind_shared(addr);
+    socket.set_nonblocking(true).unwrap();
+    socket.listen(128).unwrap();
+    TcpListener::from_std(socket.into()).unwrap()
+}
+
+/// A socket that shares its port with other sockets of this user that ask for it.
+fn bind_shared(addr: SocketAddr) -> Socket {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_port(true).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&addr.into()).unwrap();
+    socket
 }
 
 async fn accept_connections(

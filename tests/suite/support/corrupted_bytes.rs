@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 /// Replaces one to three bytes.
-pub(crate) fn spoilt(wire: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
+pub(crate) fn corrupted(wire: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     let others = proptest::collection::vec((any::<Index>(), any::<u8>()), 1..4);
     (wire, others).prop_map(|(mut wire, others)| {
         for (index, byte) in others {
