@@ -10,13 +10,16 @@ use serde::Serialize;
 use serde_json::json;
 use tokenweir_core::access::ModelAllowlist;
 use tokenweir_core::error::GatewayError;
-use tokenweir_core::model::ModelEntry;
+use tokenweir_core::model::{ModelEntry, ServedModel};
 use tokenweir_core::openai::route::ApiRoute;
 
 #[derive(Serialize)]
 struct ModelListResponse<'a> {
     object: &'static str,
     data: Vec<&'a ModelEntry>,
+    /// Extension of the gateway: models that `data` leaves out because all their backends are down.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unavailable_models: Vec<&'a str>,
 }
 
 /// The response to a route that is not forwarded to a backend. `allowed` are the models that the
@@ -32,20 +35,29 @@ pub fn respond(
         ApiRoute::Version => json_response(&json!({ "version": env!("CARGO_PKG_VERSION") })),
         // Like vLLM: 200 without a body while the gateway is ready.
         ApiRoute::Health if pool.is_ready() => Response::default(),
-        ApiRoute::Health | ApiRoute::Forward(_) => GatewayError::NoBackend.response(),
+        _ => GatewayError::NoBackend.response(),
     }
 }
 
-/// The response to `/v1/models`. The entries of models are forwarded as the backends sent them, so
-/// that fields that the gateway does not know are preserved.
+/// The response to `/v1/models`, without models whose backends are all down. The entries of models
+/// are forwarded as the backends sent them, so that fields that the gateway does not know are
+/// preserved.
 fn list_models(pool: &BackendPool, allowed: &ModelAllowlist) -> Response<Full<Bytes>> {
     let routes = pool.routes();
-    if routes.models().is_empty() && !pool.is_ready() {
+    let is_up = pool.backends_up();
+    let is_available = |model: &&ServedModel| {
+        let backends = &routes.lookup(Some(&model.id)).backends;
+        backends.iter().any(|position| is_up.get(*position) == Some(&true))
+    };
+    let (available, unavailable): (Vec<_>, Vec<_>) = routes.models().iter().partition(is_available);
+    if available.is_empty() && !pool.is_ready() {
         return GatewayError::NoBackend.response();
     }
-    let models = routes.models().iter().filter(|model| allowed.allow(Some(&model.id)));
-    let data = models.map(|model| &model.entry).collect();
-    json_response(&ModelListResponse { object: "list", data })
+    let is_allowed = |model: &&ServedModel| allowed.allow(Some(&model.id));
+    let data = available.into_iter().filter(is_allowed).map(|model| &model.entry).collect();
+    let unavailable = unavailable.into_iter().filter(is_allowed).map(|model| &*model.id);
+    let unavailable_models = unavailable.collect();
+    json_response(&ModelListResponse { object: "list", data, unavailable_models })
 }
 
 fn json_response(value: &impl Serialize) -> Response<Full<Bytes>> {

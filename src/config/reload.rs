@@ -38,6 +38,7 @@ fn merge_reloadable(old: &Config, new: &Config) -> Config {
         backends: new.backends.clone(),
         discovery: new.discovery.clone(),
         models: new.models.clone(),
+        routes: new.routes.clone(),
         admission: new.admission.clone(),
         // These limits are fixed with the file descriptor budget at the start.
         limits: LimitsConfig {

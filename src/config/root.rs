@@ -5,6 +5,7 @@ use super::sections::backends::BackendConfig;
 use super::sections::discovery::DiscoveryConfig;
 use super::sections::identities::IdentitiesConfig;
 use super::sections::limits::LimitsConfig;
+use super::sections::routes::RouteConfig;
 use super::sections::settings::{
     AdmissionConfig, CostConfig, DEFAULT_CONTINUOUS_USAGE_RATIO, DrainConfig, LogConfig,
     MetricsConfig, RefusalDetectionConfig, ReloadConfig, RoutingConfig, TiersConfig,
@@ -47,6 +48,8 @@ pub struct Config {
     pub discovery: Vec<DiscoveryConfig>,
     /// Model names and aliases for clients, in addition to the models that the backends list.
     pub models: Vec<ModelConfig>,
+    /// Further paths of the backends that clients may use, up to 100.
+    pub routes: Vec<RouteConfig>,
     /// Selection of a backend for each request.
     pub routing: RoutingConfig,
     /// The admission queue, in which requests wait while every backend of a model is saturated.
@@ -113,6 +116,7 @@ impl Default for Config {
             backends: Vec::new(),
             discovery: Vec::new(),
             models: Vec::new(),
+            routes: Vec::new(),
             routing: RoutingConfig::default(),
             admission: AdmissionConfig::default(),
             access: AccessConfig::default(),

@@ -4,12 +4,14 @@
 use super::access::{AuthOutcome, Principal};
 use super::context::ProxyContext;
 use super::overload_guard::ClientInfo;
+use super::request::configured_routes::ConfiguredRoute;
 use crate::local_routes;
 use bytes::Bytes;
 use http::header::ORIGIN;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use std::net::IpAddr;
+use std::sync::Arc;
 use tokenweir_core::access::ConcurrencyPermit;
 use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
@@ -36,6 +38,10 @@ pub struct RecordedRequest {
     /// The concurrency permit of the tenant, or the error with which the gateway rejects the
     /// request. `None`: the request needs no concurrency permit.
     pub(super) permit: Result<Option<ConcurrencyPermit>, GatewayError>,
+    /// The route. `None`: the gateway does not serve the path, and `permit` has the error.
+    pub(super) route: Option<ApiRoute>,
+    /// The configured route. `None`: the path is one of the inference APIs.
+    pub(super) configured: Option<Arc<ConfiguredRoute>>,
     /// The `Origin` header of the request, for the CORS headers of the response.
     pub(super) origin: Option<HeaderValue>,
 }
@@ -56,7 +62,7 @@ pub fn accept_request<B>(
     }
     let origin = request.headers().get(ORIGIN).cloned();
     let has_host = headers::has_valid_host(request.version(), request.uri(), request.headers());
-    let route = ApiRoute::lookup(request.method(), request.uri().path());
+    let (route, configured) = find_route(context, request.method(), request.uri().path());
     let AuthOutcome { principal, permit } =
         context.state.access.authenticate(route, request.headers(), clock::now());
     let permit = match (route, permit) {
@@ -64,7 +70,7 @@ pub fn accept_request<B>(
         _ if !has_host => Err(GatewayError::BadHead),
         (Err(no_route), _) => Err(no_route_error(no_route, request.uri().path())),
         // `open()` does not include this request yet.
-        (Ok((ApiRoute::Forward(_), _)), Ok(permit)) => context
+        (Ok((route, _)), Ok(permit)) if route.is_forwarded() => context
             .state
             .overload_guard
             .check(context.state.open_streams.open() + 1, client)
@@ -73,6 +79,7 @@ pub fn accept_request<B>(
     };
     let api = match (route, &permit) {
         (Ok((ApiRoute::Forward(api), _)), _) => Some(api),
+        (Ok((ApiRoute::StoredResponse | ApiRoute::WebSocket, _)), _) => Some(Api::Http),
         (Ok((local_route, _)), Ok(_)) => {
             let mut response =
                 local_routes::respond(local_route, &context.state.pool, principal.allowed_models());
@@ -86,7 +93,27 @@ pub fn accept_request<B>(
     principal.annotate_record(&mut record, request.headers_mut());
     let exchange =
         Exchange::open(record, context.state.telemetry.clone(), &context.state.open_streams);
-    AcceptedRequest::Recorded(RecordedRequest { exchange, principal, permit, origin })
+    let route = route.ok().map(|(route, _)| route);
+    let recorded = RecordedRequest { exchange, principal, permit, route, configured, origin };
+    AcceptedRequest::Recorded(recorded)
+}
+
+/// The route of a request with its path for the record, or why the request has no route.
+type RouteLookup = Result<(ApiRoute, &'static str), RouteError>;
+
+/// The route of a request, and the configured route if it is one.
+fn find_route(
+    context: &ProxyContext,
+    method: &Method,
+    path: &str,
+) -> (RouteLookup, Option<Arc<ConfiguredRoute>>) {
+    match ApiRoute::lookup(method, path) {
+        Err(RouteError::NotFound) => match context.settings.routes.lookup(method, path) {
+            Ok(route) => (Ok((ApiRoute::Forward(Api::Other), route.path())), Some(route)),
+            Err(error) => (Err(error), None),
+        },
+        route => (route, None),
+    }
 }
 
 fn no_route_error(no_route: RouteError, path: &str) -> GatewayError {

@@ -299,6 +299,8 @@ fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequireme
         model: request.model.as_deref(),
         prompt,
         is_stream: *is_stream,
+        // A request that needs one backend does not wait in the queue.
+        backend: None,
         session: *session,
         seed: *seed,
     }

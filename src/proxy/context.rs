@@ -6,6 +6,7 @@ use super::admission::{AdmissionController, AdmissionSettings};
 use super::overload_guard::OverloadGuard;
 use super::relay::retry::{RetryController, RetrySettings};
 use super::request::body_memory::BodyMemory;
+use super::request::configured_routes::ConfiguredRoutes;
 use super::request::features::PayloadSampling;
 use super::request::identity::IdentityReader;
 use crate::backend::pool::BackendPool;
@@ -70,6 +71,10 @@ pub struct RecordingSettings {
 pub struct RequestSettings {
     /// Timeout of the first output of a stream, counted from the request head. `None`: no timeout.
     pub first_output_timeout: Option<Duration>,
+    /// Timeout of the whole request, counted from its head. `None`: no timeout.
+    pub total_timeout: Option<Duration>,
+    /// Paths of backends that the configuration adds to the API.
+    pub routes: ConfiguredRoutes,
     /// Maximum length of a request body, in bytes.
     pub max_body_bytes: usize,
     /// Maximum wait for the next chunk of a request body. After that, the request is rejected.

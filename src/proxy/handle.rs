@@ -4,8 +4,10 @@
 use super::accept::{AcceptedRequest, RecordedRequest};
 use super::access::Principal;
 use super::context::ProxyContext;
+use super::lookup;
 use super::relay::{self, PreparedRequest};
 use super::request::body::{self, IncomingBody};
+use super::request::configured_routes::ConfiguredRoute;
 use super::request::deadline::{self, FirstOutputDeadline};
 use super::request::engine_control::EngineControlCheck;
 use super::request::features;
@@ -29,6 +31,7 @@ use tokenweir_core::observe::{
 };
 use tokenweir_core::openai::Api;
 use tokenweir_core::openai::engine_control::Permission;
+use tokenweir_core::openai::route::ApiRoute;
 use tokenweir_core::record::RequestOptions;
 use tokenweir_net::backend_body::BackendBody;
 
@@ -45,7 +48,8 @@ pub async fn handle_request<B: IncomingBody>(
     abort_handle: ResponseAbortHandle,
     request: Request<B>,
 ) -> Response<ProxyResponseBody> {
-    let RecordedRequest { exchange, principal, permit, origin } = match accepted {
+    let RecordedRequest { exchange, principal, permit, route, configured, origin } = match accepted
+    {
         AcceptedRequest::AnsweredLocally(response) => return response.map(Either::Left),
         AcceptedRequest::Recorded(recorded) => recorded,
     };
@@ -55,7 +59,16 @@ pub async fn handle_request<B: IncomingBody>(
     let result = match permit {
         Err(error) => Err(error),
         Ok(permit) => {
-            let result = forward(context, &principal, &mut exchange, request).await;
+            let result = match route {
+                Some(ApiRoute::StoredResponse) => {
+                    lookup::forward(context, &principal, &mut exchange, request).await
+                }
+                Some(ApiRoute::WebSocket) => Err(GatewayError::UpgradeRequired),
+                _ => {
+                    let configured = configured.as_deref();
+                    forward(context, &principal, &mut exchange, configured, request).await
+                }
+            };
             result.map(|(response, lease)| (response, lease, permit))
         }
     };
@@ -87,6 +100,7 @@ async fn forward<B: IncomingBody>(
     context: &ProxyContext,
     principal: &Principal,
     exchange: &mut Exchange,
+    configured: Option<&ConfiguredRoute>,
     request: Request<B>,
 ) -> Result<(Response<PrefetchedBody<BackendBody>>, Lease), GatewayError> {
     let (mut head, body) = request.into_parts();
@@ -104,6 +118,7 @@ async fn forward<B: IncomingBody>(
         max_tokens: fields.max_tokens,
         n: fields.n,
         parameters: fields.parameters.clone(),
+        forbids_store: fields.forbids_store,
         messages: (fields.identity.messages > 0).then_some(fields.identity.messages),
         identity: context.settings.identities.read(&head.headers, &fields),
         ..RequestOptions::default()
@@ -118,6 +133,12 @@ async fn forward<B: IncomingBody>(
     let access = &context.state.access;
     let mut control_check =
         EngineControlCheck::check(access, principal, route.permissions, record, &fields, &body)?;
+    let continued_at = match &fields.parameters.previous_response {
+        Some(id) if record.api == Some(Api::Responses) => {
+            access.find_stored_response(id, principal, &context.state.pool)?
+        }
+        _ => None,
+    };
     let prompt = features::hash_prompt(&fields, &route, control_check.salt.as_deref(), &body);
     let original_body = body.clone();
     let (api, edits) = (record.api, take(&mut control_check.edits));
@@ -129,6 +150,7 @@ async fn forward<B: IncomingBody>(
         model: fields.model.as_deref(),
         prompt: &prompt,
         is_stream: fields.stream,
+        backend: continued_at.as_ref(),
         session: features::session_hash(&head.headers, &context.settings.session_headers, &fields),
         seed: fastrand::u64(..),
     };
@@ -144,15 +166,24 @@ async fn forward<B: IncomingBody>(
         }
     }
     let first_output_timeout = route.policy.first_output.or(context.settings.first_output_timeout);
-    let deadline = deadline::first_output_deadline(record, &head.headers, first_output_timeout);
+    let total = configured.and_then(|configured| configured.total).or(route.policy.total);
+    let total = total.or(context.settings.total_timeout);
+    let deadline =
+        deadline::first_output_deadline(record, &head.headers, first_output_timeout, total);
+    let ends_by = total.and_then(|total| record.timings.accepted.checked_add(total));
     let tenant = record.caller.as_ref().map(|identity| &*identity.tenant);
     let flow_key =
         context.state.admission.flow_key(&head.headers, record.client, &record.tier, tenant);
-    let lease = context.state.admission.admit(requirements, flow_key, &mut record.timings).await?;
+    let lease = match requirements.backend {
+        // No other backend could serve the request, so a wait in the queue would hold up others.
+        Some(_) => context.state.pool.lease(requirements, &[], clock::now())?,
+        None => context.state.admission.admit(requirements, flow_key, &mut record.timings).await?,
+    };
     let is_explained = routing_headers::is_requested(&head.headers)
         && control_check.allow(Permission::RoutingHeaders);
     control_check.strip_headers(&mut head.headers);
     apply_route_policy(exchange.policy(), &route.policy, deadline);
+    exchange.policy().ends_by = ends_by;
     let response_headers_timeout = route.policy.response_headers;
     let backend_model = route.served_as.as_deref().or(requirements.model);
     let prepared = PreparedRequest {
@@ -162,6 +193,7 @@ async fn forward<B: IncomingBody>(
         requirements,
         deadline,
         backend_model,
+        is_lookup: false,
         response_headers_timeout,
     };
     let (mut response, lease) = relay::send(context, exchange, prepared, lease).await?;

@@ -11,6 +11,8 @@
 //! respond    frames, observed          the lease and the exchange live in the response body
 //! ```
 //!
+//! A request about a stored response skips the queue: it goes to the backend that has the response.
+//!
 //! A request has no task and no channel of its own: the client connection polls the response body,
 //! and the response body polls the body of the backend. So the gateway reads from the backend only
 //! as fast as the client reads. A client disconnect drops the request future or the response body,
@@ -21,10 +23,12 @@ pub mod access;
 pub mod admission;
 mod context;
 mod handle;
+mod lookup;
 mod overload_guard;
 mod relay;
 mod request;
 mod routing_headers;
+mod stored_responses;
 
 pub use accept::{AcceptedRequest, accept_request};
 pub use context::{ProxyContext, ProxySettings, ProxyState, RecordingSettings, RequestSettings};
@@ -32,5 +36,6 @@ pub use handle::{ProxyResponseBody, handle_request};
 pub use overload_guard::{ClientInfo, OverloadGuard, OverloadLimits};
 pub use relay::retry;
 pub use request::body_memory::BodyMemory;
+pub use request::configured_routes::{ConfiguredRoute, ConfiguredRoutes};
 pub use request::features::PayloadSampling;
 pub use request::identity::{IdentityMode, IdentityReader};

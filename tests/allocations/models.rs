@@ -89,6 +89,7 @@ impl ModelFixture {
             connect: seconds(5),
             response_headers: seconds(5),
             first_output: None,
+            total: None,
             idle_connection: seconds(3),
         };
         let interval = Duration::from_millis(20);

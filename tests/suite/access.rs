@@ -307,7 +307,6 @@ const VLLM_ADMIN_PATHS: &[&str] = &[
     "/fault_tolerance/apply",
     "/abort_requests",
     "/inference/v1/abort_requests",
-    "/inference/v1/generate",
     "/invocations",
     "/metrics",
     "/load",

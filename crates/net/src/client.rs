@@ -53,6 +53,12 @@ pub struct HttpClientTimeouts {
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub first_output: Option<Duration>,
+    /// Timeout for the whole request, from the head of the client's request to the end of the
+    /// response. For a response that is not a stream, it ends with the response head. `None`: no
+    /// limit.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub total: Option<Duration>,
     /// Time after which an idle connection to a backend is closed. Keep it below the keep-alive
     /// timeout of the backends: vLLM closes idle connections after 5 s.
     #[serde(rename = "idle_connection", with = "units::duration")]
@@ -78,12 +84,13 @@ pub enum ConnectionSource {
 
 impl Default for HttpClientTimeouts {
     /// Timeouts of 2 s to connect, 10 min for the response head, 10 min for the first output, and 3
-    /// s for idle connections.
+    /// s for idle connections. No limit of the whole request.
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(2),
             response_headers: Duration::from_mins(10),
             first_output: Some(Duration::from_mins(10)),
+            total: None,
             idle_connection: Duration::from_secs(3),
         }
     }

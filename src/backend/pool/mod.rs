@@ -25,8 +25,8 @@ use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
 use tokenweir_core::model::ServedModel;
 use tokenweir_core::observe::Sink;
-use tokenweir_core::record::{Outcome, RequestRecord, RoutingDecision};
-use tokenweir_core::resilience::FailureKind;
+use tokenweir_core::record::{Outcome, RequestRecord, RoutingDecision, Termination};
+use tokenweir_core::resilience::{Availability, FailureKind};
 use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokenweir_core::routing::{Policy, PolicyKind, RoutingRequest};
 
@@ -81,6 +81,15 @@ impl BackendPool {
     /// The backends, by position.
     pub fn backends(&self) -> Arc<[Arc<Backend>]> {
         self.registry.snapshot().backends.clone()
+    }
+
+    /// Whether each backend, by position, is not down. A backend that is ejected, drained or asleep
+    /// counts as up: it can serve its models later without a change of its process.
+    pub fn backends_up(&self) -> Vec<bool> {
+        let now = clock::now();
+        let snapshot = self.registry.snapshot();
+        let backends = snapshot.backends.iter();
+        backends.map(|backend| backend.availability(now) != Availability::Down).collect()
     }
 
     /// Backends that were removed from the pool and still have requests in flight.
@@ -235,7 +244,8 @@ impl Sink for BackendPool {
 
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            if !record.outcome.is_backend_failure() {
+            // The operator's limit of the whole duration shows nothing about the backend.
+            if !record.outcome.is_backend_failure() || record.end == Termination::TotalTimeout {
                 continue;
             }
             let snapshot = self.registry.snapshot();

@@ -64,6 +64,7 @@ fn routing_reason_after(
         model: Some(model),
         prompt: &prompt,
         is_stream: true,
+        backend: None,
         session: None,
         seed,
     };

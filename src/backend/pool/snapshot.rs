@@ -51,6 +51,8 @@ pub struct BackendRequirements<'a> {
     pub prompt: &'a Arc<PromptFingerprint>,
     /// Whether the client requested a stream.
     pub is_stream: bool,
+    /// The only backend that may serve the request. `None`: any backend of its route.
+    pub backend: Option<&'a BackendId>,
     /// A hash of the session id. `None`: the request has no session.
     pub session: Option<u64>,
     /// Random number of the request, from which the policy derives its random decisions.
@@ -224,15 +226,24 @@ impl PoolSnapshot {
         }
     }
 
-    /// The positions of the backends that are up, have a weight above 0 and were not tried. This
+    /// The positions of the backends that are up, have a weight above 0 and were not tried; of
+    /// `only`, if it is set. This
     /// filter runs over all backends before any other data of a backend is read, so that the CPU
     /// overlaps the cache misses of a large pool.
-    fn filter_up(&self, positions: &[usize], tried: &[Arc<Backend>]) -> Vec<usize> {
-        let is_tried = |backend| tried.iter().any(|tried| Arc::ptr_eq(tried, backend));
+    fn filter_up(
+        &self,
+        positions: &[usize],
+        only: Option<&BackendId>,
+        tried: &[Arc<Backend>],
+    ) -> Vec<usize> {
+        let is_excluded = |backend: &Arc<Backend>| {
+            only.is_some_and(|only| *only != backend.identity.id)
+                || tried.iter().any(|tried| Arc::ptr_eq(tried, backend))
+        };
         let mut up = Vec::with_capacity(positions.len());
         up.extend(positions.iter().copied().filter(|position| {
             let backend = &self.backends[*position];
-            backend.health.is_serving() && backend.weight() > 0 && !is_tried(backend)
+            backend.health.is_serving() && backend.weight() > 0 && !is_excluded(backend)
         }));
         up
     }
@@ -246,7 +257,7 @@ impl PoolSnapshot {
         constraints: &LeaseConstraints<'_>,
         now: Instant,
     ) -> EligibleBackends {
-        let up = self.filter_up(positions, constraints.tried);
+        let up = self.filter_up(positions, requirements.backend, constraints.tried);
         let mut eligible = EligibleBackends {
             candidates: Vec::with_capacity(up.len()),
             has_saturated: false,

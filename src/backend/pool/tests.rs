@@ -38,7 +38,14 @@ static PROMPT: LazyLock<Arc<PromptFingerprint>> =
     LazyLock::new(|| Arc::new(PromptFingerprint { bytes: 40, ..PromptFingerprint::default() }));
 
 fn requirements(model: Option<&str>) -> BackendRequirements<'_> {
-    BackendRequirements { model, prompt: &PROMPT, is_stream: true, session: None, seed: 0 }
+    BackendRequirements {
+        model,
+        prompt: &PROMPT,
+        is_stream: true,
+        backend: None,
+        session: None,
+        seed: 0,
+    }
 }
 
 fn lease(pool: &BackendPool, model: Option<&str>) -> Result<Lease, GatewayError> {

@@ -44,6 +44,11 @@ pub struct RoutePolicy {
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub idle: Option<Duration>,
+    /// Timeout for the whole request, from the arrival of the request headers to the end of the
+    /// response.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub total: Option<Duration>,
     /// How the gateway ends a truncated stream.
     pub on_truncation: Option<OnTruncation>,
     /// Maximum share of streams, 0 to 1, for which the gateway requests usage in every event. The

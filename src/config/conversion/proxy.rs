@@ -1,10 +1,11 @@
 //! The settings of the proxy.
 
 use crate::config::root::Config;
+use crate::config::sections::routes::RouteConfig;
 use crate::config::sections::secret::UnreadableSecret;
 use crate::config::sections::settings::{AdmissionConfig, TierKey, TiersConfig};
 use crate::proxy::admission::AdmissionSettings;
-use crate::proxy::{ProxySettings, RequestSettings};
+use crate::proxy::{ConfiguredRoutes, ProxySettings, RequestSettings};
 use crate::telemetry::metrics_registry::buckets::{BucketOverrides, BucketOverridesError};
 use std::sync::Arc;
 use tokenweir_core::observe::ObservationSettings;
@@ -38,6 +39,8 @@ impl Config {
         Ok(ProxySettings {
             requests: RequestSettings {
                 first_output_timeout: self.timeouts.first_output,
+                total_timeout: self.timeouts.total,
+                routes: ConfiguredRoutes::new(self.routes.iter().map(RouteConfig::to_route)),
                 max_body_bytes: self.limits.body,
                 body_idle_timeout: self.limits.body_idle_timeout,
                 identities: self.identities.reader(identity_secret.transpose()?.as_ref()),

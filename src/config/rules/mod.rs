@@ -10,7 +10,7 @@ pub(super) mod tls;
 use super::root::Config;
 use super::sections::backends::{self, BackendConfig};
 use super::sections::settings::OtlpMetricsConfig;
-use super::sections::{access, discovery, identities, limits};
+use super::sections::{access, discovery, identities, limits, routes};
 use super::violation::{RuleViolation, violation_at};
 use crate::backend::routes::ModelConfig;
 use http::{HeaderName, Uri};
@@ -39,6 +39,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     discovery::check(&config.discovery)?;
     check_model_names(&config.models)?;
     check_model_backends(config)?;
+    routes::check(&config.routes)?;
     check_listeners_distinct(config)?;
     check_durations(config)?;
     check_sizes(config)?;

@@ -7,5 +7,6 @@ pub(super) mod discovery;
 pub(super) mod identities;
 pub(super) mod kubernetes;
 pub(super) mod limits;
+pub(super) mod routes;
 pub(super) mod secret;
 pub(super) mod settings;

@@ -28,6 +28,9 @@ pub(crate) struct PreparedRequest<'a> {
     pub(crate) deadline: Option<FirstOutputDeadline>,
     /// The model name that the backends use. `None`: the request names no model.
     pub(crate) backend_model: Option<&'a str>,
+    /// The request is about a stored response: a backend that does not have it answers 404, and
+    /// another backend may have it.
+    pub(crate) is_lookup: bool,
     /// Timeout for the response head, from the route. `None`: the default of the HTTP client.
     pub(crate) response_headers_timeout: Option<Duration>,
 }

@@ -24,6 +24,10 @@ use tokenweir_net::resource_exhaustion;
 /// Time between two tries to lease another backend for a request whose backend is down.
 const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Maximum number of backends that are asked for one stored response, so that a request for an
+/// unknown id costs a bounded number of requests.
+const MAX_LOOKUP_BACKENDS: usize = 32;
+
 /// A response of a backend whose head and first frames have been read.
 type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
 
@@ -77,7 +81,10 @@ pub(crate) async fn send(
         tried.push(lease.backend().clone());
         failed_attempts += u32::from(kind.elsewhere() != FailoverPolicy::Always);
         let failed = failed_request(kind, failed_attempts, &request);
-        let allowed = context.retry.allow(share, failed, clock::now());
+        let mut allowed = context.retry.allow(share, failed, clock::now());
+        if kind == FailureKind::NotStored && tried.len() >= MAX_LOOKUP_BACKENDS {
+            allowed = Err(FailoverDenialReason::MaxAttempts);
+        }
         let next = allowed.and_then(|()| {
             let next = context.state.pool.lease(request.requirements, &tried, clock::now());
             next.map_err(|_| FailoverDenialReason::NoOtherBackend)
@@ -170,8 +177,11 @@ async fn send_to_backend(
     )
     .await;
     let prefetched = prefetched.map_err(deadline_failure)?;
-    let failure_kind =
-        first_output::classify_failure(exchange, head.status, &prefetched, request.backend_model);
+    let failure_kind = if request.is_lookup && head.status == StatusCode::NOT_FOUND {
+        Some(FailureKind::NotStored)
+    } else {
+        first_output::classify_failure(exchange, head.status, &prefetched, request.backend_model)
+    };
     if failure_kind.is_none() && head.status.is_success() && exchange.has_output_or_ended() {
         lease.backend().on_response_started(clock::now());
     }
@@ -212,11 +222,7 @@ fn give_up(
 }
 
 fn deadline_failure(deadline: FirstOutputDeadline) -> AttemptFailure {
-    let kind = if deadline.is_set_by_client {
-        FailureKind::ClientTimeout
-    } else {
-        FailureKind::SlowOutput
-    };
+    let kind = deadline.failure_kind();
     AttemptFailure { kind, message: kind.as_str().into(), fallback: Err(deadline.error()) }
 }
 

@@ -4,7 +4,7 @@
 use super::body_memory::BodyMemoryPermit;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderValue, request};
+use http::{HeaderValue, Method, request};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 use std::error::Error as StdError;
@@ -117,13 +117,16 @@ fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
 }
 
 /// Reads the fields of the body that the gateway uses. The body must be a JSON object, or a form on
-/// the audio paths. Fails for any other body: a backend could read a model name from such a body
+/// the audio paths. A GET or DELETE request may have no body. Fails for any other body: a backend could read a model name from such a body
 /// that differs from the model whose access the gateway checked.
 pub(crate) fn peek_request(
     head: &request::Parts,
     body: &[u8],
     api: Option<Api>,
 ) -> Result<RequestFields, GatewayError> {
+    if body.is_empty() && matches!(head.method, Method::GET | Method::DELETE) {
+        return Ok(RequestFields::default());
+    }
     let fields = if api == Some(Api::Audio) {
         let mut types = head.headers.get_all(CONTENT_TYPE).iter();
         let single_type = types.next().filter(|_| types.next().is_none());

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 use tokenweir_core::error::GatewayError;
 use tokenweir_core::record::RequestRecord;
+use tokenweir_core::resilience::FailureKind;
 
 /// The deadline for the first output of the response to one request.
 #[derive(Debug, Clone, Copy)]
@@ -13,8 +14,19 @@ pub(crate) struct FirstOutputDeadline {
     at: Instant,
     /// The time from the request head to the deadline.
     limit: Duration,
-    /// Whether the timeout comes from a header of the client, not from the configuration.
-    pub(crate) is_set_by_client: bool,
+    /// The timeout that the deadline follows from.
+    source: DeadlineSource,
+}
+
+/// The timeout that a deadline follows from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DeadlineSource {
+    /// The configured timeout of the first output.
+    FirstOutput,
+    /// A header of the client.
+    Client,
+    /// The configured timeout of the whole request.
+    Total,
 }
 
 /// The request headers in which OpenAI's SDKs send their read timeout, in seconds. The first is
@@ -24,25 +36,27 @@ static CLIENT_TIMEOUT_HEADERS: [HeaderName; 2] = [
     HeaderName::from_static("x-stainless-timeout"),
 ];
 
-/// The deadline for the first output of a request, counted from its head: the shorter of
-/// `configured_limit` and the timeout that the client sent. `configured_limit` applies to streams
-/// only, because other responses have no output before their end. `None`: no timeout applies.
+/// The deadline for the first output of a request, counted from its head: the shortest of
+/// `configured_limit`, the timeout that the client sent and the timeout `total` of the whole
+/// request. `configured_limit` applies to streams only, because other responses have no output
+/// before their end. `None`: no timeout applies.
 pub(crate) fn first_output_deadline(
     record: &RequestRecord,
     headers: &HeaderMap,
     configured_limit: Option<Duration>,
+    total: Option<Duration>,
 ) -> Option<FirstOutputDeadline> {
     let configured_limit = configured_limit.filter(|_| record.options.stream);
     let client_limit =
         CLIENT_TIMEOUT_HEADERS.iter().find_map(|name| parse_seconds(headers.get(name)?));
-    let is_set_by_client = client_limit
-        .is_some_and(|limit| configured_limit.is_none_or(|configured| limit < configured));
-    let limit = if is_set_by_client { client_limit } else { configured_limit }?;
-    Some(FirstOutputDeadline {
-        at: record.timings.accepted.checked_add(limit)?,
-        limit,
-        is_set_by_client,
-    })
+    let limits = [
+        (configured_limit, DeadlineSource::FirstOutput),
+        (total, DeadlineSource::Total),
+        (client_limit, DeadlineSource::Client),
+    ];
+    let limits = limits.into_iter().filter_map(|(limit, source)| Some((limit?, source)));
+    let (limit, source) = limits.min_by_key(|(limit, _)| *limit)?;
+    Some(FirstOutputDeadline { at: record.timings.accepted.checked_add(limit)?, limit, source })
 }
 
 /// Parses a number of seconds. `None`: the value is not a number, or not positive and finite.
@@ -64,7 +78,20 @@ impl FirstOutputDeadline {
 
     /// The error for the client when the deadline has passed.
     pub(crate) fn error(self) -> GatewayError {
-        GatewayError::FirstOutputTimeout { limit: self.limit }
+        let limit = self.limit;
+        match self.source {
+            DeadlineSource::Total => GatewayError::TotalTimeout { limit },
+            _ => GatewayError::FirstOutputTimeout { limit },
+        }
+    }
+
+    /// The kind of the failure of an attempt when the deadline has passed.
+    pub(crate) const fn failure_kind(self) -> FailureKind {
+        match self.source {
+            DeadlineSource::FirstOutput => FailureKind::SlowOutput,
+            DeadlineSource::Client => FailureKind::ClientTimeout,
+            DeadlineSource::Total => FailureKind::TotalTimeout,
+        }
     }
 }
 
@@ -100,9 +127,10 @@ mod tests {
                 (HeaderName::from_static(name), HeaderValue::from_static(value))
             }),
         );
-        let deadline = first_output_deadline(&record, &headers, Some(Duration::from_mins(10)))?;
+        let deadline =
+            first_output_deadline(&record, &headers, Some(Duration::from_mins(10)), None)?;
         assert_eq!(deadline.at, record.timings.accepted + deadline.limit);
-        Some((deadline.limit.as_secs(), deadline.is_set_by_client))
+        Some((deadline.limit.as_secs(), deadline.source == DeadlineSource::Client))
     }
 
     #[test]
@@ -119,6 +147,18 @@ mod tests {
     fn only_the_client_limits_a_request_without_a_stream() {
         assert_eq!(deadline_limit(false, None), None);
         assert_eq!(deadline_limit(false, Some(("x-stainless-timeout", "900"))), Some((900, true)));
+    }
+
+    #[test]
+    fn the_total_timeout_limits_every_request() {
+        let mut record = streamed();
+        for stream in [true, false] {
+            record.options.stream = stream;
+            let limit = Duration::from_secs(30);
+            let deadline = first_output_deadline(&record, &HeaderMap::new(), None, Some(limit));
+            assert_eq!(deadline.unwrap().failure_kind(), FailureKind::TotalTimeout);
+            assert_eq!(deadline.unwrap().error(), GatewayError::TotalTimeout { limit });
+        }
     }
 
     #[test]

@@ -15,8 +15,8 @@ use tokenweir::proxy::access::AccessControl;
 use tokenweir::proxy::admission::{self, AdmissionController};
 use tokenweir::proxy::retry::{self, RetryController};
 use tokenweir::proxy::{
-    BodyMemory, IdentityReader, OverloadGuard, OverloadLimits, PayloadSampling, ProxyContext,
-    ProxyState, RecordingSettings, RequestSettings,
+    BodyMemory, ConfiguredRoutes, IdentityReader, OverloadGuard, OverloadLimits, PayloadSampling,
+    ProxyContext, ProxyState, RecordingSettings, RequestSettings,
 };
 use tokenweir::server::{
     self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerState, ServerTls,
@@ -143,6 +143,10 @@ pub(crate) struct Setup {
     pub health: resilience::CircuitBreakerSettings,
     /// Timeout for the first output.
     pub first_output: Option<Duration>,
+    /// Timeout of the whole request.
+    pub total: Option<Duration>,
+    /// Paths that the configuration adds.
+    pub routes: ConfiguredRoutes,
     /// The current diagnosis.
     pub diagnosis: Arc<LatestDiagnosis>,
     /// Settings of the quality monitor.
@@ -212,6 +216,8 @@ impl Default for Setup {
                 ..Default::default()
             },
             first_output: None,
+            total: None,
+            routes: ConfiguredRoutes::default(),
             diagnosis: Arc::default(),
             quality: quality::QualitySettings::default(),
         }
@@ -262,6 +268,7 @@ fn client(setup: &Setup) -> HttpClient {
         connect: Duration::from_secs(2),
         response_headers: setup.header_timeout,
         first_output: setup.first_output,
+        total: None,
         idle_connection: Duration::from_secs(3),
     };
     let client = match &setup.outbound {
@@ -349,6 +356,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         state: proxy,
         settings: RequestSettings {
             first_output_timeout: setup.first_output,
+            total_timeout: setup.total,
+            routes: setup.routes,
             max_body_bytes: setup.max_body,
             body_idle_timeout: setup.body_idle,
             tiers: setup.tiers,

@@ -25,7 +25,9 @@ impl TokenCharge {
         let observed = &record.observed;
         let last_failure = record.attempts.last().and_then(|attempt| attempt.failure);
         let is_ok_or_ended_by_client = matches!(record.outcome, Outcome::Ok | Outcome::Cancelled)
-            || last_failure == Some(FailureKind::ClientTimeout.as_str());
+            || [FailureKind::ClientTimeout, FailureKind::TotalTimeout]
+                .iter()
+                .any(|kind| last_failure == Some(kind.as_str()));
         let generates = record.api.is_some_and(Api::generates);
         let predicted_tokens =
             || Some(record.selected_candidate()?.candidate.prompt.round() as u64);

@@ -24,6 +24,15 @@ pub enum GatewayError {
         /// The allowed method.
         allow: &'static str,
     },
+    /// The stored response does not exist, or the gateway cannot know that it belongs to the tenant.
+    #[error("this gateway knows no stored response `{id}` of this client")]
+    ResponseNotFound {
+        /// The id that the client sent.
+        id: String,
+    },
+    /// The path is that of a WebSocket, and the request does not open one over HTTP/1.1.
+    #[error("this path is a WebSocket: send an HTTP/1.1 request with `Upgrade: websocket`")]
+    UpgradeRequired,
     /// The body is malformed.
     #[error("{0}")]
     BadBody(#[from] RequestBodyError),
@@ -180,6 +189,12 @@ pub enum GatewayError {
     /// The response of the backend had no output before the timeout.
     #[error("the response of the backend had no output within {limit:?}")]
     FirstOutputTimeout {
+        /// The timeout.
+        limit: Duration,
+    },
+    /// The response did not end before the total timeout of the request.
+    #[error("the request took longer than {limit:?}, the limit of this gateway")]
+    TotalTimeout {
         /// The timeout.
         limit: Duration,
     },

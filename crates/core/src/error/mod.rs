@@ -36,9 +36,12 @@ impl GatewayError {
     /// The outcome of a request that the gateway answered with this error, for its record.
     pub fn outcome(&self) -> Outcome {
         match (self, self.fault()) {
-            (Self::ResponseHeadTimeout { .. } | Self::FirstOutputTimeout { .. }, _) => {
-                Outcome::Timeout
-            }
+            (
+                Self::ResponseHeadTimeout { .. }
+                | Self::FirstOutputTimeout { .. }
+                | Self::TotalTimeout { .. },
+                _,
+            ) => Outcome::Timeout,
             // The client disconnected before the end of the body.
             (Self::IncompleteBody, _) => Outcome::Cancelled,
             (_, Fault::Client) => Outcome::ClientError,

@@ -8,6 +8,8 @@ use http::StatusCode;
 pub const REASONS: &[&str] = &[
     "not_found",
     "method_not_allowed",
+    "response_not_found",
+    "upgrade_required",
     "bad_body",
     "signed_body",
     "engine_control",
@@ -36,6 +38,7 @@ pub const REASONS: &[&str] = &[
     "bad_response",
     "timeout",
     "first_output_timeout",
+    "total_timeout",
     "poison",
     "internal",
 ];
@@ -74,6 +77,7 @@ pub(super) struct ErrorRow {
 }
 
 impl GatewayError {
+    #[expect(clippy::too_many_lines, reason = "the table has a row for each error")]
     pub(super) fn row(&self) -> ErrorRow {
         use Fault::{Backend, Client, Gateway};
         use StatusCode as S;
@@ -115,6 +119,12 @@ impl GatewayError {
             Self::NotFound { .. } => row(S::NOT_FOUND, Client, "NotFoundError", "not_found"),
             Self::MethodNotAllowed { .. } => {
                 row(S::METHOD_NOT_ALLOWED, Client, "BadRequestError", "method_not_allowed")
+            }
+            Self::ResponseNotFound { .. } => {
+                row(S::NOT_FOUND, Client, "NotFoundError", "response_not_found")
+            }
+            Self::UpgradeRequired => {
+                row(S::UPGRADE_REQUIRED, Client, "BadRequestError", "upgrade_required")
             }
             Self::BadBody(_) => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_body"),
             Self::SignedBody { .. } => ErrorRow {
@@ -166,6 +176,9 @@ impl GatewayError {
             }
             Self::FirstOutputTimeout { .. } => {
                 row(S::GATEWAY_TIMEOUT, Backend, "GatewayTimeoutError", "first_output_timeout")
+            }
+            Self::TotalTimeout { .. } => {
+                row(S::GATEWAY_TIMEOUT, Gateway, "GatewayTimeoutError", "total_timeout")
             }
             Self::Poison => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "poison"),
             Self::Internal => {

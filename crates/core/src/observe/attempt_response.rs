@@ -54,7 +54,9 @@ impl AttemptResponse {
         }
         let is_identity = |value: &HeaderValue| value.as_bytes() == b"identity";
         let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| !is_identity(value));
-        observer.on_head(media_type(headers), is_encoded);
+        // The body of a stored response has the usage of an earlier request.
+        let is_read = record.api != Some(Api::Http);
+        observer.on_head(if is_read { media_type(headers) } else { "" }, is_encoded && is_read);
         // vLLM reports the usage of embeddings that are encoded as bytes in a header.
         if let Some(metadata) = headers.get("metadata") {
             observer.on_metadata(metadata.as_bytes(), now, &mut record.timings);

@@ -42,6 +42,8 @@ struct ExchangeState {
 /// client and gateway do not close an idle connection.
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const TRUNCATION_MESSAGE: &str = "the backend ended the stream before the response was complete";
+const TOTAL_TIMEOUT_MESSAGE: &str =
+    "the gateway ended the stream: the request took longer than its total timeout";
 const STALL_MESSAGE: &str = "the gateway ended the stream: the backend sent no output for too long";
 
 impl Exchange {
@@ -186,6 +188,7 @@ impl Exchange {
     pub(super) fn truncation_event(&self, termination: Termination) -> Option<Bytes> {
         let message = match termination {
             Termination::IdleTimeout => STALL_MESSAGE,
+            Termination::TotalTimeout => TOTAL_TIMEOUT_MESSAGE,
             _ => TRUNCATION_MESSAGE,
         };
         let sends_error_event = self.inner.policy.rules.on_truncation == OnTruncation::ErrorEvent;
@@ -199,10 +202,15 @@ impl Exchange {
         self.inner.response.is_filtering_usage()
     }
 
-    /// Whether to abort the stream now, because its output is overdue. If not, `waker` is woken
-    /// when the stream must be aborted.
-    pub(super) fn should_abort(&self, waker: &Waker) -> bool {
-        self.inner.response.entry.as_ref().is_some_and(|entry| entry.activity().is_cut(waker))
+    /// The timeout for which to abort the stream now. `None`: the stream continues, and `waker` is
+    /// woken when it must be aborted.
+    pub(super) fn abort_reason(&self, waker: &Waker) -> Option<Termination> {
+        let ExchangeState { response, policy, .. } = &*self.inner;
+        if !response.entry.as_ref()?.activity().is_cut(waker) {
+            return None;
+        }
+        let is_overdue = policy.ends_by.is_some_and(|deadline| clock::now() >= deadline);
+        Some(if is_overdue { Termination::TotalTimeout } else { Termination::IdleTimeout })
     }
 
     /// The bytes that the usage filter holds back. Called at the end of the body.

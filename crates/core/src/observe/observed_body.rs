@@ -43,7 +43,7 @@ pub enum ObservedBodyError<E> {
     /// The backend's body failed, for example because its connection broke.
     #[error(transparent)]
     Backend(E),
-    /// The first output or the next output did not arrive before its timeout.
+    /// The first output, the next output or the end did not arrive before its timeout.
     #[error("the backend sent no output in time; the gateway aborted the stream")]
     Stalled,
 }
@@ -197,15 +197,10 @@ where
                     {
                         return Poll::Ready(Some(Ok(Frame::data(comment))));
                     }
-                    let should_abort = |exchange: &Exchange| exchange.should_abort(cx.waker());
-                    if !this.exchange.as_ref().is_some_and(should_abort) {
-                        return Poll::Pending;
-                    }
-                    return this.terminate(
-                        Termination::IdleTimeout,
-                        Err(ObservedBodyError::Stalled),
-                        cx,
-                    );
+                    let exchange = this.exchange.as_ref();
+                    let reason = exchange.and_then(|exchange| exchange.abort_reason(cx.waker()));
+                    let Some(termination) = reason else { return Poll::Pending };
+                    return this.terminate(termination, Err(ObservedBodyError::Stalled), cx);
                 }
                 Poll::Ready(None) => return this.terminate(Termination::Complete, Ok(()), cx),
                 Poll::Ready(Some(Err(error))) => {

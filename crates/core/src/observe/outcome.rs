@@ -16,7 +16,7 @@ pub(super) fn outcome(record: &RequestRecord) -> Outcome {
         (Some(500..), _) => Outcome::UpstreamError,
         // Clients disconnect on an error event without waiting for the end of the body.
         _ if observed.is_stream && observed.error.is_some() => Outcome::StreamError,
-        (_, Termination::IdleTimeout) => Outcome::Timeout,
+        (_, Termination::IdleTimeout | Termination::TotalTimeout) => Outcome::Timeout,
         (_, Termination::UpstreamReset) => Outcome::Truncated,
         (_, Termination::Complete) if !is_complete => Outcome::Truncated,
         (_, Termination::ClientDisconnected | Termination::WriteTimeout) if !is_complete => {

@@ -19,11 +19,15 @@ pub enum Api {
     /// Any other inference API, such as scoring or reranking. The gateway measures the HTTP
     /// exchange and reads the usage if the response contains it.
     Other,
+    /// A request without a generation of its own, such as the retrieval of a stored response. The
+    /// gateway measures the HTTP exchange and does not read the response: its usage belongs to an
+    /// earlier request.
+    Http,
 }
 
 impl Api {
     /// All APIs, for tables and tests.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Chat,
         Self::Completions,
         Self::Responses,
@@ -31,6 +35,7 @@ impl Api {
         Self::Embeddings,
         Self::Audio,
         Self::Other,
+        Self::Http,
     ];
 
     /// Name in metrics and logs.
@@ -43,6 +48,7 @@ impl Api {
             Self::Embeddings => "embeddings",
             Self::Audio => "audio",
             Self::Other => "other",
+            Self::Http => "http",
         }
     }
 
@@ -58,7 +64,7 @@ impl Api {
             Self::Chat | Self::Responses | Self::Messages => "chat",
             Self::Completions => "text_completion",
             Self::Embeddings => "embeddings",
-            Self::Audio | Self::Other => "generate_content",
+            Self::Audio | Self::Other | Self::Http => "generate_content",
         }
     }
 }

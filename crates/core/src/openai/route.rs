@@ -12,6 +12,10 @@ use http::Method;
 pub enum ApiRoute {
     /// The gateway forwards the request to a backend and measures it.
     Forward(Api),
+    /// The gateway forwards the request to the backend that has the stored response.
+    StoredResponse,
+    /// The gateway forwards a WebSocket connection.
+    WebSocket,
     /// The gateway answers with the merged model list of all backends.
     Models,
     /// The gateway answers with its own health.
@@ -31,6 +35,16 @@ pub enum RouteError {
 
 const POST: &str = "POST";
 const GET: &str = "GET";
+const GET_OR_DELETE: &str = "GET, DELETE";
+
+/// The path template of a stored response.
+pub const STORED_RESPONSE_PATH: &str = "/v1/responses/{response_id}";
+/// The path template of the cancellation of a background response.
+pub const CANCEL_RESPONSE_PATH: &str = "/v1/responses/{response_id}/cancel";
+const STORED_RESPONSE_PREFIX: &str = "/v1/responses/";
+const CANCEL_SUFFIX: &str = "/cancel";
+/// Greatest length of a response id in a path, in bytes.
+const MAX_RESPONSE_ID_BYTES: usize = 128;
 
 /// Method, path and route. `/tokenize` and `/detokenize` are in the table because load generators
 /// call them on the base URL.
@@ -40,6 +54,15 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (POST, "/v1/responses", ApiRoute::Forward(Api::Responses)),
     (POST, "/v1/messages", ApiRoute::Forward(Api::Messages)),
     (POST, "/v1/embeddings", ApiRoute::Forward(Api::Embeddings)),
+    // Token ids in and out, otherwise like completions. vLLM serves this path and the render paths
+    // with `--enable-scale-out` only.
+    (POST, "/inference/v1/generate", ApiRoute::Forward(Api::Completions)),
+    (POST, "/v1/chat/completions/render", ApiRoute::Forward(Api::Other)),
+    (POST, "/v1/completions/render", ApiRoute::Forward(Api::Other)),
+    (POST, "/v1/messages/render", ApiRoute::Forward(Api::Other)),
+    (POST, "/v1/responses/render", ApiRoute::Forward(Api::Other)),
+    (POST, "/v1/chat/completions/derender", ApiRoute::Forward(Api::Other)),
+    (POST, "/v1/completions/derender", ApiRoute::Forward(Api::Other)),
     (POST, "/v1/chat/completions/batch", ApiRoute::Forward(Api::Other)),
     (POST, "/v1/messages/count_tokens", ApiRoute::Forward(Api::Other)),
     (POST, "/v2/embed", ApiRoute::Forward(Api::Other)),
@@ -54,6 +77,7 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (POST, "/v1/audio/translations", ApiRoute::Forward(Api::Audio)),
     (POST, "/tokenize", ApiRoute::Forward(Api::Other)),
     (POST, "/detokenize", ApiRoute::Forward(Api::Other)),
+    (GET, "/v1/realtime", ApiRoute::WebSocket),
     (GET, "/v1/models", ApiRoute::Models),
     (GET, "/health", ApiRoute::Health),
     (GET, "/ping", ApiRoute::Health),
@@ -70,13 +94,50 @@ impl ApiRoute {
                 continue;
             }
             // HEAD is allowed where GET is.
-            if route_method == method.as_str() || (route_method == GET && method == Method::HEAD) {
+            let is_head = method == Method::HEAD && route != Self::WebSocket;
+            if route_method == method.as_str() || (route_method == GET && is_head) {
                 return Ok((route, route_path));
             }
             allowed = Some(route_method);
         }
+        if allowed.is_none()
+            && let Some((_, is_cancel)) = stored_response(path)
+        {
+            return match *method {
+                Method::POST if is_cancel => Ok((Self::StoredResponse, CANCEL_RESPONSE_PATH)),
+                Method::GET | Method::DELETE if !is_cancel => {
+                    Ok((Self::StoredResponse, STORED_RESPONSE_PATH))
+                }
+                _ => {
+                    Err(RouteError::MethodNotAllowed(if is_cancel { POST } else { GET_OR_DELETE }))
+                }
+            };
+        }
         Err(allowed.map_or(RouteError::NotFound, RouteError::MethodNotAllowed))
     }
+
+    /// Whether a backend answers the request.
+    pub const fn is_forwarded(self) -> bool {
+        matches!(self, Self::Forward(_) | Self::StoredResponse | Self::WebSocket)
+    }
+}
+
+/// The id of the stored response in a path. `None`: the path is not that of a stored response.
+pub fn stored_response_id(path: &str) -> Option<&str> {
+    stored_response(path).map(|(id, _)| id)
+}
+
+/// The id of the stored response in a path, and whether the path is that of its cancellation. An
+/// id has no character with a meaning in a path.
+fn stored_response(path: &str) -> Option<(&str, bool)> {
+    let rest = path.strip_prefix(STORED_RESPONSE_PREFIX)?;
+    let (id, is_cancel) = match rest.strip_suffix(CANCEL_SUFFIX) {
+        Some(id) => (id, true),
+        None => (rest, false),
+    };
+    let is_id_byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let is_valid = (1..=MAX_RESPONSE_ID_BYTES).contains(&id.len()) && id.bytes().all(is_id_byte);
+    is_valid.then_some((id, is_cancel))
 }
 
 #[cfg(test)]
@@ -100,6 +161,35 @@ mod tests {
             "/V1/completions",
         ] {
             assert_eq!(ApiRoute::lookup(&Method::POST, path), Err(RouteError::NotFound), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_stored_response_is_found_by_its_id_and_no_other_path_is() {
+        let lookup = |method, path| ApiRoute::lookup(&method, path);
+        let stored = ApiRoute::StoredResponse;
+        assert_eq!(lookup(Method::GET, "/v1/responses/resp_1"), Ok((stored, STORED_RESPONSE_PATH)));
+        assert_eq!(
+            lookup(Method::DELETE, "/v1/responses/resp_1"),
+            Ok((stored, STORED_RESPONSE_PATH))
+        );
+        let cancel = lookup(Method::POST, "/v1/responses/resp_1/cancel");
+        assert_eq!(cancel, Ok((stored, CANCEL_RESPONSE_PATH)));
+        assert_eq!(stored_response_id("/v1/responses/resp_1/cancel"), Some("resp_1"));
+        let wrong_method = |allow| Err(RouteError::MethodNotAllowed(allow));
+        assert_eq!(lookup(Method::POST, "/v1/responses/resp_1"), wrong_method("GET, DELETE"));
+        assert_eq!(lookup(Method::GET, "/v1/responses/render"), wrong_method("POST"));
+        let long = format!("/v1/responses/{}", "x".repeat(MAX_RESPONSE_ID_BYTES + 1));
+        for path in [
+            "/v1/responses/",
+            "/v1/responses//cancel",
+            "/v1/responses/..",
+            "/v1/responses/a%2fb",
+            "/v1/responses/a/b",
+            "/v1/responses/a/cancel/",
+            &long,
+        ] {
+            assert_eq!(lookup(Method::GET, path), Err(RouteError::NotFound), "{path}");
         }
     }
 

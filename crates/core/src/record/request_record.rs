@@ -324,6 +324,7 @@ impl RequestRecord {
     pub fn ending(&self) -> &'static str {
         match self.refusal {
             Some("first_output_timeout") => "timeout_first_output",
+            Some("total_timeout") => "timeout_total",
             _ => termination_reason(self.outcome, self.end),
         }
     }

@@ -20,6 +20,8 @@ pub enum FailureKind {
     SlowOutput,
     /// The timeout that the client set for the first output expired.
     ClientTimeout,
+    /// The request took longer than its total timeout.
+    TotalTimeout,
     /// The backend reported that it is full, paused or scaling.
     Busy,
     /// The backend reported that its engine is dead. Its process will end soon.
@@ -34,12 +36,14 @@ pub enum FailureKind {
     Draining,
     /// The stream ended without output and without the marker of its end.
     Empty,
+    /// The backend does not have the stored response that the request is about.
+    NotStored,
 }
 
 /// Whether the request may fail over to another backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailoverPolicy {
-    /// The request may always fail over, because it did not reach the backend.
+    /// The request may always fail over, because the backend did not execute it.
     Always,
     /// The request may fail over if it may be sent twice and the retry budget allows it.
     Conditional,
@@ -69,7 +73,7 @@ pub enum BreakerAction {
 
 impl FailureKind {
     /// All kinds.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Unreachable,
         Self::GatewayExhausted,
         Self::Died,
@@ -78,6 +82,7 @@ impl FailureKind {
         Self::ResponseHeadTimeout,
         Self::SlowOutput,
         Self::ClientTimeout,
+        Self::TotalTimeout,
         Self::Busy,
         Self::EngineDead,
         Self::ServerError,
@@ -85,6 +90,7 @@ impl FailureKind {
         Self::InBandError,
         Self::Draining,
         Self::Empty,
+        Self::NotStored,
     ];
 
     /// Name in metrics, logs and spans.
@@ -98,6 +104,7 @@ impl FailureKind {
             Self::ResponseHeadTimeout => "timeout",
             Self::SlowOutput => "first_output_timeout",
             Self::ClientTimeout => "client_timeout",
+            Self::TotalTimeout => "total_timeout",
             Self::Busy => "busy",
             Self::EngineDead => "engine_dead",
             Self::ServerError => "server_error",
@@ -105,18 +112,20 @@ impl FailureKind {
             Self::InBandError => "inband_error",
             Self::Draining => "draining",
             Self::Empty => "empty",
+            Self::NotStored => "not_stored",
         }
     }
 
     /// Whether the request may fail over to another backend.
     pub const fn elsewhere(self) -> FailoverPolicy {
         match self {
-            Self::Unreachable => FailoverPolicy::Always,
+            Self::Unreachable | Self::NotStored => FailoverPolicy::Always,
             // No connection to another backend can be opened either.
             Self::GatewayExhausted
             | Self::ResponseHeadTimeout
             | Self::SlowOutput
-            | Self::ClientTimeout => FailoverPolicy::Never,
+            | Self::ClientTimeout
+            | Self::TotalTimeout => FailoverPolicy::Never,
             Self::Died
             | Self::Down
             | Self::Garbage
@@ -134,7 +143,11 @@ impl FailureKind {
     /// cannot eject a backend.
     pub const fn effect(self) -> BreakerAction {
         match self {
-            Self::GatewayExhausted | Self::ClientTimeout | Self::Down => BreakerAction::Nothing,
+            Self::GatewayExhausted
+            | Self::ClientTimeout
+            | Self::TotalTimeout
+            | Self::Down
+            | Self::NotStored => BreakerAction::Nothing,
             Self::Unreachable => BreakerAction::MarkDown,
             Self::Busy => BreakerAction::BackOff,
             Self::EngineDead => BreakerAction::Eject,
@@ -154,7 +167,11 @@ impl FailureKind {
     pub const fn may_have_used_engine(self) -> bool {
         !matches!(
             self,
-            Self::Unreachable | Self::GatewayExhausted | Self::Busy | Self::UnknownModel
+            Self::Unreachable
+                | Self::GatewayExhausted
+                | Self::Busy
+                | Self::UnknownModel
+                | Self::NotStored
         )
     }
 

@@ -156,6 +156,11 @@ impl StreamActivity {
         deadline > 0 && nanos_since(self.epoch, now) >= deadline
     }
 
+    /// Whether the stream has reached its total timeout.
+    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+        self.terms.ends_by.is_some_and(|deadline| now >= deadline)
+    }
+
     pub(super) fn cut(&self) {
         self.is_aborted.store(true, Ordering::Relaxed);
         self.waker.wake();

@@ -34,6 +34,8 @@ pub enum OnTruncation {
 pub struct StreamPolicy {
     /// Deadline of the first output. `None`: there is none.
     pub first_output_by: Option<Instant>,
+    /// Deadline of the end of the stream. `None`: there is none.
+    pub ends_by: Option<Instant>,
     /// Longest silence between two outputs. `None`: [`StallLimits::abort_after`] applies.
     ///
     /// [`StallLimits::abort_after`]: super::StallLimits::abort_after

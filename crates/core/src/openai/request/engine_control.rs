@@ -44,6 +44,9 @@ pub enum Permission {
     /// `x-tokenweir-explain`, which controls no engine: response headers with the backend, the
     /// reason of the routing decision and the wait in the admission queue.
     RoutingHeaders,
+    /// Stored responses that this gateway did not see begin, which controls no engine: the gateway
+    /// cannot know their tenant.
+    StoredResponses,
 }
 
 /// A set of permissions.
@@ -110,7 +113,7 @@ use ControlAction::{Pass, Refuse, Strip};
 use Permission as P;
 
 /// The body fields. Form fields have the same names.
-pub static FIELDS: [EngineControl; 24] = [
+pub static FIELDS: [EngineControl; 27] = [
     control(
         "kv_transfer_params",
         P::KvTransfer,
@@ -143,6 +146,24 @@ pub static FIELDS: [EngineControl; 24] = [
         "makes KV events announce cached blocks again",
     ),
     control("vllm_xargs.session_id", P::SessionId, Strip("\"\""), "names the session in KV events"),
+    control(
+        "sampling_params.extra_args",
+        P::Xargs,
+        Refuse,
+        "`/inference/v1/generate`: like `vllm_xargs`",
+    ),
+    control(
+        "sampling_params.extra_args.kv_transfer_params",
+        P::KvTransfer,
+        Refuse,
+        "the engine reads it as `kv_transfer_params`",
+    ),
+    control(
+        "sampling_params.extra_args.ec_transfer_params",
+        P::EcTransfer,
+        Refuse,
+        "the engine reads it as `ec_transfer_params`",
+    ),
     control("session_id", P::SessionId, Strip("null"), "names the session in KV events"),
     control("priority", P::Priority, Refuse, "changes the position in the engine's queue"),
     control(
@@ -223,13 +244,19 @@ pub fn table() -> impl Iterator<Item = String> {
 }
 
 /// Paths without a `cache_salt` in the request models of vLLM.
-const PATHS_WITHOUT_CACHE_SALT: [&str; 4] =
-    ["/tokenize", "/detokenize", "/v1/messages/count_tokens", "/v2/embed"];
+const PATHS_WITHOUT_CACHE_SALT: [&str; 6] = [
+    "/tokenize",
+    "/detokenize",
+    "/v1/messages/count_tokens",
+    "/v2/embed",
+    "/v1/chat/completions/derender",
+    "/v1/completions/derender",
+];
 
 /// Whether vLLM reads `cache_salt` in requests to this path.
 pub fn supports_cache_salt(api: Option<Api>, path: &str) -> bool {
     match api {
-        None | Some(Api::Audio) => false,
+        None | Some(Api::Audio | Api::Http) => false,
         Some(Api::Other) => !PATHS_WITHOUT_CACHE_SALT.contains(&path),
         Some(_) => true,
     }
@@ -264,6 +291,7 @@ impl Permission {
             Self::PromptEmbeds => "prompt_embeds",
             Self::Lora => "lora",
             Self::RoutingHeaders => "routing_headers",
+            Self::StoredResponses => "stored_responses",
         }
     }
 }

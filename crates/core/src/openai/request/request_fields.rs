@@ -50,6 +50,8 @@ pub struct RequestFields {
     /// Whether the request creates or uses state at its backend, such as a stored response or a KV
     /// transfer. Such a request is executed at most once.
     pub is_stateful: bool,
+    /// Whether the client forbids to store the response: `store` is exactly `false`.
+    pub forbids_store: bool,
 }
 
 /// Position of the value of `cache_salt` in a body. The salt itself is in [`PromptSpans::salt`].
@@ -102,6 +104,8 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
     ("messages", RequestField::Prompt(PromptPart::Messages)),
     ("prompt", RequestField::Prompt(PromptPart::Prompt)),
     ("input", RequestField::Prompt(PromptPart::Input)),
+    // `/inference/v1/generate`.
+    ("token_ids", RequestField::Prompt(PromptPart::Prompt)),
     ("prompt_cache_key", RequestField::CacheKey),
     ("cache_salt", RequestField::CacheSalt),
     ("store", RequestField::Store),
@@ -301,6 +305,8 @@ impl FieldParser {
             (RequestField::CacheSalt, _) => fields.cache_salt = CacheSaltSpan::WrongType,
             (RequestField::Store | RequestField::Background, value) => {
                 fields.is_stateful |= value == JsonValue::Bool(true);
+                fields.forbids_store |=
+                    field == RequestField::Store && value == JsonValue::Bool(false);
             }
         }
     }

@@ -22,9 +22,7 @@ impl Api {
                 data["code"] = "502".into();
                 ("event: error\n", data)
             }
-            Self::Chat | Self::Completions | Self::Embeddings | Self::Audio | Self::Other => {
-                ("", json!({ "error": error }))
-            }
+            _ => ("", json!({ "error": error })),
         };
         format!("{event_type}data: {data}\n\n").into()
     }

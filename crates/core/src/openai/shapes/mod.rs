@@ -21,6 +21,6 @@ pub(super) fn response_schema(api: Api) -> &'static ResponseSchema {
         Api::Responses => &responses::SHAPE,
         Api::Messages => &messages::SHAPE,
         Api::Audio => &audio::SHAPE,
-        Api::Embeddings | Api::Other => &common_response::SHAPE,
+        Api::Embeddings | Api::Other | Api::Http => &common_response::SHAPE,
     }
 }

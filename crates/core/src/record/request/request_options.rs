@@ -17,6 +17,8 @@ pub struct RequestOptions {
     pub messages: Option<u64>,
     /// The user, the session and the conversation of the request.
     pub identity: RequestIdentity,
+    /// The client forbids the backend to store the response.
+    pub forbids_store: bool,
     /// The client requested the usage event, and not continuous usage.
     pub usage_requested: bool,
     /// The gateway added a request for usage to the body, because the client did not request usage.

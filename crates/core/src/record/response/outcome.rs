@@ -21,8 +21,8 @@ pub enum Outcome {
     Truncated,
     /// The engine aborted the request although the client was connected.
     Aborted,
-    /// The backend did not send the response head, the first output or the next output before its
-    /// timeout.
+    /// The backend did not send the response head, the first output, the next output or the end of
+    /// the response before its timeout.
     Timeout,
     /// The gateway shut down before the response was complete.
     Shutdown,
@@ -44,6 +44,8 @@ pub enum Termination {
     LocalReply,
     /// The gateway aborted a stream because the backend sent no output for too long.
     IdleTimeout,
+    /// The gateway aborted the response because the request took longer than its total timeout.
+    TotalTimeout,
     /// The gateway shut down.
     Shutdown,
 }
@@ -162,9 +164,11 @@ impl Termination {
         match self {
             Self::ClientDisconnected => TerminationInitiator::Client,
             Self::Complete | Self::UpstreamReset => TerminationInitiator::Backend,
-            Self::WriteTimeout | Self::LocalReply | Self::IdleTimeout | Self::Shutdown => {
-                TerminationInitiator::Gateway
-            }
+            Self::WriteTimeout
+            | Self::LocalReply
+            | Self::IdleTimeout
+            | Self::TotalTimeout
+            | Self::Shutdown => TerminationInitiator::Gateway,
         }
     }
 }
@@ -241,6 +245,7 @@ pub const TERMINATION_REASONS: &[&str] = &[
     "timeout_headers",
     "timeout_first_output",
     "timeout_idle",
+    "timeout_total",
     "gateway_reject",
     "gateway_shutdown",
 ];
@@ -265,6 +270,7 @@ pub(in crate::record) fn termination_reason(
         (Outcome::Truncated, Termination::UpstreamReset) => "truncated_cut",
         (Outcome::Truncated, _) => "truncated_clean",
         (Outcome::Timeout, Termination::IdleTimeout) => "timeout_idle",
+        (Outcome::Timeout, Termination::TotalTimeout) => "timeout_total",
         (Outcome::Timeout, _) => "timeout_headers",
         (Outcome::Shutdown, _) => "gateway_shutdown",
     }
@@ -283,6 +289,7 @@ mod tests {
             Termination::WriteTimeout,
             Termination::LocalReply,
             Termination::IdleTimeout,
+            Termination::TotalTimeout,
             Termination::Shutdown,
         ];
         for outcome in Outcome::ALL {

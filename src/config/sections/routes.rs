@@ -1,0 +1,148 @@
+//! The configuration of further paths that clients may use.
+
+use crate::config::violation::{RuleViolation, violation_at};
+use crate::proxy::ConfiguredRoute;
+use http::Method;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
+use std::time::Duration;
+use tokenweir_core::openai::route::{ApiRoute, RouteError};
+use tokenweir_core::units;
+
+/// A path of the backends that clients may use in addition to the paths of the inference APIs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RouteConfig {
+    /// The path, byte for byte. The backends get the same path.
+    pub path: String,
+    /// The methods: any of GET, POST, PUT, PATCH and DELETE.
+    #[serde(default = "default_methods")]
+    pub methods: Vec<RouteMethod>,
+    /// Timeout for the whole request, from the arrival of the request headers to the end of the
+    /// response. `None`: the timeout of the model, or else `timeouts.total`.
+    #[serde(default, with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub total: Option<Duration>,
+}
+
+/// A method of a configured path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum RouteMethod {
+    /// `GET`
+    Get,
+    /// `POST`
+    Post,
+    /// `PUT`
+    Put,
+    /// `PATCH`
+    Patch,
+    /// `DELETE`
+    Delete,
+}
+
+/// Maximum number of configured paths.
+const MAX_ROUTES: usize = 100;
+/// Maximum length of a configured path, in bytes.
+const MAX_PATH_BYTES: usize = 256;
+
+impl RouteConfig {
+    /// The route for the proxy.
+    pub(crate) fn to_route(&self) -> ConfiguredRoute {
+        let methods = self.methods.iter().map(|method| method.to_http()).collect();
+        ConfiguredRoute::new(&self.path, methods, self.total)
+    }
+}
+
+impl RouteMethod {
+    const fn to_http(self) -> Method {
+        match self {
+            Self::Get => Method::GET,
+            Self::Post => Method::POST,
+            Self::Put => Method::PUT,
+            Self::Patch => Method::PATCH,
+            Self::Delete => Method::DELETE,
+        }
+    }
+}
+
+/// Checks that each path is plain, is configured once and is none of the gateway's own paths.
+/// Returns the first violation.
+pub(crate) fn check(routes: &[RouteConfig]) -> Result<(), RuleViolation> {
+    if routes.len() > MAX_ROUTES {
+        return Err(violation_at("routes", format!("too many paths: at most {MAX_ROUTES}")));
+    }
+    let mut seen = HashSet::new();
+    for (index, route) in routes.iter().enumerate() {
+        let at =
+            |key: &str, problem: &str| Err(violation_at(&format!("routes.{index}.{key}"), problem));
+        if !is_plain_path(&route.path) {
+            let problem = "write a path such as `/v1/name`: a slash, then letters, digits and \
+                           `-_.~/`, without `//` and without segments of dots";
+            return at("path", problem);
+        }
+        if ApiRoute::lookup(&Method::POST, &route.path) != Err(RouteError::NotFound) {
+            return at("path", "the gateway serves this path already");
+        }
+        if !seen.insert(&route.path) {
+            return at("path", "this path is configured twice");
+        }
+        if route.methods.is_empty() {
+            return at("methods", "write at least one method");
+        }
+        if route.total.is_some_and(|total| total < Duration::from_millis(1)) {
+            return at("total", "this must be 1ms or more");
+        }
+    }
+    Ok(())
+}
+
+/// Whether every server reads the path in the same way.
+fn is_plain_path(path: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    let is_segment = |segment: &str| {
+        !segment.is_empty() && !matches!(segment, "." | "..") && segment.bytes().all(is_plain)
+    };
+    path.len() <= MAX_PATH_BYTES
+        && path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_segment))
+}
+
+fn default_methods() -> Vec<RouteMethod> {
+    vec![RouteMethod::Post]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(path: &str) -> RouteConfig {
+        RouteConfig { path: path.to_owned(), methods: default_methods(), total: None }
+    }
+
+    #[test]
+    fn only_plain_paths_that_the_gateway_does_not_serve_can_be_configured() {
+        for path in ["/generative_scoring", "/cohere/v2/chat", "/v1/decisions"] {
+            assert_eq!(check(&[route(path)]), Ok(()), "{path}");
+        }
+        for path in [
+            "",
+            "/",
+            "no_slash",
+            "//a",
+            "/a/",
+            "/a/../b",
+            "/a%2fb",
+            "/a?b",
+            "/a;b",
+            "/a b",
+            "/v1/chat/completions",
+            "/v1/models",
+            "/v1/responses/resp_1",
+        ] {
+            assert!(check(&[route(path)]).is_err(), "{path}");
+        }
+        assert!(check(&[route("/a"), route("/a")]).is_err());
+        assert!(check(&[RouteConfig { methods: Vec::new(), ..route("/a") }]).is_err());
+    }
+}

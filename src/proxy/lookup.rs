@@ -1,0 +1,69 @@
+//! Forwards a request about a stored response to the backend that has the response.
+//!
+//! If this gateway did not see the response begin, for example after a restart, it asks the backends
+//! one after the other until one of them does not answer 404.
+
+use super::access::Principal;
+use super::context::ProxyContext;
+use super::relay::{self, PreparedRequest};
+use super::request::body::{self, IncomingBody};
+use super::request::deadline;
+use super::request::upstream_body::UpstreamBody;
+use crate::backend::Lease;
+use crate::backend::pool::BackendRequirements;
+use http::{Request, Response};
+use std::sync::Arc;
+use tokenweir_core::clock;
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::observe::{Exchange, PrefetchedBody};
+use tokenweir_core::openai::request_fields::RequestFields;
+use tokenweir_core::openai::route;
+use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_net::backend_body::BackendBody;
+
+/// Reads the body of the request, which vLLM ignores, and sends the request to backends until one
+/// has the stored response.
+pub(super) async fn forward<B: IncomingBody>(
+    context: &ProxyContext,
+    principal: &Principal,
+    exchange: &mut Exchange,
+    request: Request<B>,
+) -> Result<(Response<PrefetchedBody<BackendBody>>, Lease), GatewayError> {
+    let (head, body) = request.into_parts();
+    let (state, settings) = (&context.state, &context.settings);
+    let mut memory_permit = state.body_memory.empty_permit();
+    let (limit, idle_timeout) = (settings.max_body_bytes, settings.body_idle_timeout);
+    let body = body::read_body(&head, body, limit, idle_timeout, &mut memory_permit).await?;
+    let record = exchange.record();
+    record.timings.received = Some(clock::now());
+    record.bytes_in = body.len() as u64;
+    let id = route::stored_response_id(head.uri.path()).unwrap_or_default();
+    let backend = state.access.find_stored_response(id, principal, &state.pool)?;
+    let (fields, prompt) = (RequestFields::default(), Arc::new(PromptFingerprint::default()));
+    let requirements = BackendRequirements {
+        model: None,
+        prompt: &prompt,
+        is_stream: false,
+        backend: backend.as_ref(),
+        session: None,
+        seed: fastrand::u64(..),
+    };
+    let lease = state.pool.lease(requirements, &[], clock::now())?;
+    let model_route = state.pool.routes().lookup(None).clone();
+    let prepared = PreparedRequest {
+        head: &head,
+        fields: &fields,
+        body: UpstreamBody::new(body, None, &head.headers, &fields, &model_route, Vec::new())?,
+        requirements,
+        deadline: deadline::first_output_deadline(
+            record,
+            &head.headers,
+            None,
+            settings.total_timeout,
+        ),
+        backend_model: None,
+        is_lookup: true,
+        response_headers_timeout: None,
+    };
+    relay::send(context, exchange, prepared, lease).await
+}

@@ -1,0 +1,90 @@
+//! Paths of the backends that the configuration adds to the inference APIs.
+
+use http::Method;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokenweir_core::openai::route::RouteError;
+
+/// A configured path. The gateway forwards its requests to a backend of their model, and reads
+/// model, stream and usage as in other JSON APIs.
+#[derive(Debug)]
+pub struct ConfiguredRoute {
+    path: &'static str,
+    methods: Vec<Method>,
+    /// The methods, separated by commas.
+    allowed: &'static str,
+    /// Timeout of the whole request. `None`: that of the model, or else the global one.
+    pub(crate) total: Option<Duration>,
+}
+
+/// All configured paths.
+#[derive(Debug, Default)]
+pub struct ConfiguredRoutes(Vec<Arc<ConfiguredRoute>>);
+
+impl ConfiguredRoute {
+    /// The route of a path for these methods.
+    pub fn new(path: &str, methods: Vec<Method>, total: Option<Duration>) -> Self {
+        let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
+        let allowed = intern(&names.join(", "));
+        Self { path: intern(path), methods, allowed, total }
+    }
+
+    /// The path.
+    pub(crate) const fn path(&self) -> &'static str {
+        self.path
+    }
+}
+
+impl ConfiguredRoutes {
+    /// The routes of a configuration.
+    pub fn new(routes: impl Iterator<Item = ConfiguredRoute>) -> Self {
+        Self(routes.map(Arc::new).collect())
+    }
+
+    /// The route of a request.
+    pub(crate) fn lookup(
+        &self,
+        method: &Method,
+        path: &str,
+    ) -> Result<Arc<ConfiguredRoute>, RouteError> {
+        let route = self.0.iter().find(|route| route.path == path).ok_or(RouteError::NotFound)?;
+        if route.methods.contains(method) {
+            Ok(route.clone())
+        } else {
+            Err(RouteError::MethodNotAllowed(route.allowed))
+        }
+    }
+}
+
+/// The text as a static string, which records can refer to. The memory of each distinct text stays
+/// allocated. A configuration has few paths, and a reload with the same paths allocates nothing.
+fn intern(text: &str) -> &'static str {
+    static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = texts.get(text) {
+        return known;
+    }
+    let text: &'static str = Box::leak(text.into());
+    texts.insert(text);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configured_path_is_found_byte_for_byte_and_by_its_methods() {
+        let methods = vec![Method::GET, Method::POST];
+        let routes = [ConfiguredRoute::new("/a/b", methods, None)];
+        let routes = ConfiguredRoutes::new(routes.into_iter());
+        assert_eq!(routes.lookup(&Method::POST, "/a/b").unwrap().path(), "/a/b");
+        let wrong = routes.lookup(&Method::DELETE, "/a/b").unwrap_err();
+        assert_eq!(wrong, RouteError::MethodNotAllowed("GET, POST"));
+        for path in ["/a", "/a/b/", "//a/b", "/A/b"] {
+            assert_eq!(routes.lookup(&Method::POST, path).unwrap_err(), RouteError::NotFound);
+        }
+        assert_eq!(intern("/a/b").as_ptr(), routes.0[0].path.as_ptr());
+    }
+}

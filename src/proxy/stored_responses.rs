@@ -1,0 +1,141 @@
+//! The backends that have the stored responses of the Responses API, and the tenants to which the
+//! responses belong.
+//!
+//! vLLM stores a response in the memory of the process that made it, and serves it to every client
+//! that names its id. The table is bounded: it forgets the oldest response first.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokenweir_core::openai::Api;
+use tokenweir_core::record::{BackendId, RequestRecord};
+
+/// Maximum number of responses in the table.
+const MAX_RESPONSES: usize = 32_768;
+/// Maximum length of the id of a response, in bytes. Longer ids are not remembered.
+const MAX_ID_BYTES: usize = 128;
+
+/// The stored responses that this gateway has seen.
+#[derive(Default)]
+pub(super) struct StoredResponses(Mutex<Table>);
+
+/// What the table knows about a response.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum StoredResponse {
+    /// The response belongs to the tenant, and this backend has it.
+    At(BackendId),
+    /// The response belongs to another tenant.
+    OfAnotherTenant,
+    /// The table does not have the response.
+    Unknown,
+}
+
+#[derive(Default)]
+struct Table {
+    by_id: HashMap<Arc<str>, Owner>,
+    /// The ids of `by_id`, the oldest first.
+    order: VecDeque<Arc<str>>,
+}
+
+struct Owner {
+    backend: BackendId,
+    tenant: Option<Arc<str>>,
+}
+
+impl StoredResponses {
+    /// Remembers the response of a request that has ended, if a backend may have stored it. The
+    /// first tenant of an id keeps it.
+    pub(super) fn remember(&self, record: &RequestRecord) {
+        if record.api != Some(Api::Responses) || record.options.forbids_store {
+            return;
+        }
+        let id = record.observed.response_id.as_deref().filter(|id| id.len() <= MAX_ID_BYTES);
+        let Some((id, backend)) = id.zip(record.backend()) else { return };
+        let tenant = record.caller.as_ref().map(|identity| identity.tenant.clone());
+        let owner = Owner { backend: backend.clone(), tenant };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, owner);
+    }
+
+    /// The backend that has the response `id`, if it belongs to `tenant`.
+    pub(super) fn find(&self, id: &str, tenant: Option<&str>) -> StoredResponse {
+        let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match table.by_id.get(id) {
+            None => StoredResponse::Unknown,
+            Some(owner) if owner.tenant.as_deref() == tenant => {
+                StoredResponse::At(owner.backend.clone())
+            }
+            Some(_) => StoredResponse::OfAnotherTenant,
+        }
+    }
+}
+
+impl Table {
+    fn insert(&mut self, id: &str, owner: Owner) {
+        if let Some(known) = self.by_id.get_mut(id) {
+            if known.tenant == owner.tenant {
+                known.backend = owner.backend;
+            }
+            return;
+        }
+        if self.order.len() >= MAX_RESPONSES
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_id.remove(&oldest);
+        }
+        let id: Arc<str> = id.into();
+        self.order.push_back(id.clone());
+        self.by_id.insert(id, owner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_core::record::{ClientIdentity, fixtures};
+
+    fn ended(id: &str, tenant: &str) -> RequestRecord {
+        let mut record = fixtures::streamed();
+        record.api = Some(Api::Responses);
+        record.observed.response_id = Some(id.into());
+        let identity =
+            ClientIdentity { tenant: tenant.into(), key: "main".into(), is_tenant_label: false };
+        record.caller = Some(Arc::new(identity));
+        record
+    }
+
+    #[test]
+    fn a_response_is_found_by_its_tenant_only_and_the_first_tenant_keeps_it() {
+        let responses = StoredResponses::default();
+        responses.remember(&ended("resp_1", "a"));
+        responses.remember(&ended("resp_1", "b"));
+        let backend = ended("resp_1", "a").backend().unwrap().clone();
+        assert_eq!(responses.find("resp_1", Some("a")), StoredResponse::At(backend));
+        assert_eq!(responses.find("resp_1", Some("b")), StoredResponse::OfAnotherTenant);
+        assert_eq!(responses.find("resp_1", None), StoredResponse::OfAnotherTenant);
+        assert_eq!(responses.find("resp_2", Some("a")), StoredResponse::Unknown);
+    }
+
+    #[test]
+    fn responses_that_no_backend_stores_are_not_remembered() {
+        let responses = StoredResponses::default();
+        let mut forbidden = ended("resp_1", "a");
+        forbidden.options.forbids_store = true;
+        let mut chat = ended("resp_1", "a");
+        chat.api = Some(Api::Chat);
+        let long = ended(&"x".repeat(MAX_ID_BYTES + 1), "a");
+        for record in [forbidden, chat, long] {
+            responses.remember(&record);
+        }
+        assert!(responses.0.lock().unwrap().by_id.is_empty());
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_forgets_the_oldest_response() {
+        let responses = StoredResponses::default();
+        for index in 0..=MAX_RESPONSES {
+            responses.remember(&ended(&format!("resp_{index}"), "a"));
+        }
+        let table = responses.0.lock().unwrap();
+        assert_eq!((table.by_id.len(), table.order.len()), (MAX_RESPONSES, MAX_RESPONSES));
+        assert!(!table.by_id.contains_key("resp_0") && table.by_id.contains_key("resp_1"));
+    }
+}

@@ -1,0 +1,159 @@
+//! Paths that the configuration adds, the total timeout, and the list of models without models whose
+//! backends are down.
+
+use crate::access::{KEY, access, tenant};
+use crate::support::scripted_backend::{
+    ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json,
+};
+use crate::support::test_gateway::{Setup, advance_time, body, post, start, start_with, status};
+use http::Method;
+use serde_json::Value;
+use std::time::Duration;
+use tokenweir::proxy::{ConfiguredRoute, ConfiguredRoutes};
+use tokenweir_core::record::Outcome;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const PATH: &str = "/generative_scoring";
+const CHAT: &str = "/v1/chat/completions";
+
+fn routes(methods: &[Method], total: Option<Duration>) -> ConfiguredRoutes {
+    let route = ConfiguredRoute::new(PATH, methods.to_vec(), total);
+    ConfiguredRoutes::new([route].into_iter())
+}
+
+async fn scoring() -> ScriptedBackend {
+    let answer = r#"{"id":"s","usage":{"prompt_tokens":9,"completion_tokens":0,"total_tokens":9}}"#;
+    ScriptedBackend::answering(json("200 OK", answer)).await
+}
+
+#[tokio::test]
+async fn a_configured_path_is_forwarded_and_measured_and_no_other_path_is() {
+    let fake = scoring().await;
+    let routes = routes(&[Method::POST, Method::GET], None);
+    let gateway = start_with(&[fake.addr], Setup { routes, ..Setup::default() }).await;
+    assert_eq!(status(&gateway.post(PATH, r#"{"model":"tiny","query":"a"}"#).await), 200);
+    let record = gateway.record().await;
+    assert_eq!((record.route, record.outcome), (Some(PATH), Outcome::Ok));
+    assert_eq!((record.model.as_str(), record.observed.usage.input), ("tiny", Some(9)));
+    let get = format!("GET {PATH}?a=b HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n");
+    assert_eq!(status(&gateway.raw(get).await), 200);
+    assert!(fake.seen()[1].head.starts_with(&format!("GET {PATH}?a=b HTTP/1.1\r\n")));
+    let delete = format!("DELETE {PATH} HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n");
+    let answer = String::from_utf8(gateway.raw(delete).await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 405") && answer.contains("POST, GET"), "{answer}");
+    for path in ["/generative_scoring/", "/generative_scoring/x", "//generative_scoring"] {
+        assert_eq!(status(&gateway.post(path, "{}").await), 404, "{path}");
+    }
+    assert_eq!(fake.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn rules_of_models_and_engine_control_hold_on_a_configured_path() {
+    let fake = scoring().await;
+    fake.set_models(&["tiny", "secret"]);
+    let restricted =
+        tokenweir_core::access::TenantEntry { models: Some(vec!["tiny".into()]), ..tenant() };
+    let (routes, access) = (routes(&[Method::POST], None), access(restricted));
+    let gateway = start_with(&[fake.addr], Setup { routes, access, ..Setup::default() }).await;
+    let ask = |body: &str| {
+        post(PATH, body).replacen("\r\n", &format!("\r\nauthorization: Bearer {KEY}\r\n"), 1)
+    };
+    assert_eq!(status(&gateway.raw(ask(r#"{"model":"tiny"}"#)).await), 200);
+    assert_eq!(status(&gateway.raw(ask(r#"{"model":"secret"}"#)).await), 403);
+    assert_eq!(status(&gateway.raw(ask("\u{feff}{\"model\":\"secret\"}")).await), 400);
+    assert_eq!(status(&gateway.raw(ask("not json")).await), 400);
+    let controlled = r#"{"model":"tiny","kv_transfer_params":{"remote_host":"x"}}"#;
+    assert_eq!(status(&gateway.raw(ask(controlled)).await), 400);
+    assert_eq!(status(&gateway.raw(post(PATH, r#"{"model":"tiny"}"#)).await), 401);
+    assert_eq!(fake.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn arguments_of_plugins_need_a_permission_on_the_generate_path() {
+    let fake = scoring().await;
+    let gateway = start(&[fake.addr]).await;
+    let ask = r#"{"model":"tiny","token_ids":[1,2],"sampling_params":{"extra_args":{"a":1}}}"#;
+    let answer = gateway.post("/inference/v1/generate", ask).await;
+    let text = String::from_utf8(answer).unwrap();
+    assert!(text.contains("x-gateway-error: engine_control"), "{text}");
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn token_ids_without_text_are_output_on_the_generate_path() {
+    let event = |ids: &str, finish: &str| {
+        format!(
+            r#"{{"request_id":"g","choices":[{{"index":0,"token_ids":{ids},"finish_reason":{finish}}}]}}"#
+        )
+    };
+    let events = [event("[7]", "null"), event("[8,9]", "\"stop\"")];
+    let events: Vec<&str> = events.iter().map(String::as_str).chain(["[DONE]"]).collect();
+    let stream = crate::support::scripted_backend::stream_of(&events);
+    let fake = ScriptedBackend::answering(stream).await;
+    let gateway = start(&[fake.addr]).await;
+    let ask = r#"{"model":"tiny","token_ids":[1,2],"sampling_params":{},"stream":true}"#;
+    assert_eq!(status(&gateway.post("/inference/v1/generate", ask).await), 200);
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.output_tokens()), (Outcome::Ok, Some(3)));
+    assert!(record.ttft().is_some());
+}
+
+#[tokio::test]
+async fn a_stream_ends_at_the_total_timeout_and_its_backend_is_not_blamed() {
+    let fake = ScriptedBackend::start(|_| {
+        let head = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
+        vec![Step::Send(head), Step::AwaitClose]
+    })
+    .await;
+    let total = Some(Duration::from_secs(60));
+    let gateway = start_with(&[fake.addr], Setup { total, ..Setup::default() }).await;
+    let mut client = gateway.connect().await;
+    let request = post(CHAT, r#"{"model":"tiny","stream":true}"#);
+    client.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !String::from_utf8_lossy(&answer).contains("Hi") {
+        assert!(client.read_buf(&mut answer).await.unwrap() > 0);
+    }
+    advance_time(Duration::from_secs(61)).await;
+    // A cut connection can end in a reset.
+    let _ = client.read_to_end(&mut answer).await;
+    assert!(!body(&answer).1, "the stream is cut");
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.ending()), (Outcome::Timeout, "timeout_total"));
+    assert!(gateway.pool.is_ready());
+}
+
+#[tokio::test]
+async fn a_whole_response_has_the_total_timeout_of_its_path() {
+    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
+    let routes = routes(&[Method::POST], Some(Duration::from_millis(50)));
+    let gateway = start_with(&[fake.addr], Setup { routes, ..Setup::default() }).await;
+    let answer = gateway.post(PATH, r#"{"model":"tiny"}"#).await;
+    let text = String::from_utf8_lossy(&answer).into_owned();
+    assert!(text.starts_with("HTTP/1.1 504") && text.contains("total_timeout"), "{text}");
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.ending()), (Outcome::Timeout, "timeout_total"));
+    assert_eq!(record.attempts.len(), 1);
+}
+
+#[tokio::test]
+async fn models_whose_backends_are_all_down_are_listed_apart() {
+    let fakes = [scoring().await, scoring().await];
+    fakes[0].set_models(&["a", "both"]);
+    fakes[1].set_models(&["b", "both"]);
+    let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
+    let get = "GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
+    let all: Value = serde_json::from_slice(&body(&gateway.raw(get).await).0).unwrap();
+    assert_eq!(all.get("unavailable_models"), None);
+    fakes[1].set_healthy(false);
+    gateway.pool.backends()[1].mark_down("refused");
+    let list: Value = serde_json::from_slice(&body(&gateway.raw(get).await).0).unwrap();
+    let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|it| it["id"].clone()).collect();
+    assert_eq!(
+        (ids, &list["unavailable_models"]),
+        (vec!["a".into(), "both".into()], &["b"].into())
+    );
+    fakes[0].set_healthy(false);
+    gateway.pool.backends()[0].mark_down("refused");
+    assert_eq!(status(&gateway.raw(get).await), 503);
+}

@@ -1,0 +1,189 @@
+//! Requests about a stored response go to the backend that has the response, and never to that of
+//! another tenant.
+
+use crate::access::{KEY, access, tenant};
+use crate::support::scripted_backend::{ScriptedBackend, Step, json};
+use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
+use std::sync::Arc;
+use tokenweir::proxy::access::AccessControl;
+use tokenweir_core::access::cors::Cors;
+use tokenweir_core::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
+use tokenweir_core::openai::engine_control::Permission;
+use tokenweir_core::record::Outcome;
+
+const RESPONSES: &str = "/v1/responses";
+const OTHER_KEY: &str = "sk-tw-the-key-of-another-tenant";
+
+/// A backend that stores one response with this id. It answers 404 to requests about other ids.
+async fn storing(id: &'static str) -> ScriptedBackend {
+    let whole = format!(
+        r#"{{"id":"{id}","object":"response","status":"completed","output":[],
+        "usage":{{"input_tokens":5,"output_tokens":7,"total_tokens":12}}}}"#
+    );
+    ScriptedBackend::start(move |seen| {
+        let is_about_another = seen.head.contains("/v1/responses/") && !seen.head.contains(id);
+        let missing = r#"{"error":{"message":"not found","type":"NotFoundError","code":404}}"#;
+        let answer =
+            if is_about_another { json("404 Not Found", missing) } else { json("200 OK", &whole) };
+        vec![Step::Send(answer)]
+    })
+    .await
+}
+
+fn about(method: &str, path: &str, key: Option<&str>) -> String {
+    let key = key.map(|key| format!("authorization: Bearer {key}\r\n")).unwrap_or_default();
+    format!("{method} {path} HTTP/1.1\r\nhost: g\r\n{key}connection: close\r\n\r\n")
+}
+
+fn keyed_post(request_body: &str, key: &str) -> String {
+    let request = post(RESPONSES, request_body);
+    request.replacen("\r\n", &format!("\r\nauthorization: Bearer {key}\r\n"), 1)
+}
+
+/// The lines of the requests that a backend received.
+fn request_lines(fake: &ScriptedBackend) -> Vec<String> {
+    let first_line = |head: String| head.lines().next().unwrap().to_owned();
+    fake.take_received().into_iter().map(|seen| first_line(seen.head)).collect()
+}
+
+fn two_tenants(allow: Vec<Permission>) -> Arc<AccessControl> {
+    let other = TenantEntry {
+        name: "b".into(),
+        keys: vec![KeyEntry {
+            name: "one".into(),
+            hash: KeyDigest::from_key(OTHER_KEY.as_bytes()),
+            limits: UsageLimits::default(),
+        }],
+        allow,
+        ..tenant()
+    };
+    let tenants = vec![tenant(), other];
+    Arc::new(AccessControl::new(Some(&KeyFile { tenants }), Cors::default()))
+}
+
+#[tokio::test]
+async fn a_stored_response_is_asked_for_at_its_backend_only() {
+    let fakes = [storing("resp_1").await, storing("resp_2").await];
+    let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
+    let ask = r#"{"model":"tiny","input":"a","store":true}"#;
+    let mut ids = Vec::new();
+    while ids.len() < 2 {
+        assert_eq!(status(&gateway.post(RESPONSES, ask).await), 200);
+        let record = gateway.record().await;
+        let id = record.observed.response_id.clone().unwrap().into_string();
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    for fake in &fakes {
+        fake.take_received();
+    }
+    for (method, suffix) in [("GET", "?stream=false"), ("POST", "/cancel"), ("DELETE", "")] {
+        for (fake, id) in fakes.iter().zip(["resp_1", "resp_2"]) {
+            let answer = gateway.raw(about(method, &format!("/v1/responses/{id}{suffix}"), None));
+            assert_eq!(status(&answer.await), 200);
+            let expected = format!("{method} /v1/responses/{id}{suffix} HTTP/1.1");
+            assert_eq!(request_lines(fake), [expected]);
+            let record = gateway.record().await;
+            assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
+            // The tokens belong to the request that made the response.
+            assert_eq!(record.output_tokens(), None);
+            assert_eq!(record.observed.usage.input, None);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_response_is_asked_for_at_each_backend() {
+    let fakes = [storing("resp_1").await, storing("resp_2").await, storing("resp_3").await];
+    let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
+    for id in ["resp_1", "resp_2", "resp_3"] {
+        let answer = gateway.raw(about("GET", &format!("/v1/responses/{id}"), None)).await;
+        assert_eq!(status(&answer), 200, "{id}");
+        let record = gateway.record().await;
+        let failures = record.attempts.iter().filter_map(|attempt| attempt.failure);
+        assert!(failures.into_iter().all(|failure| failure == "not_stored"));
+    }
+    let answer = gateway.raw(about("GET", "/v1/responses/resp_4", None)).await;
+    assert_eq!((status(&answer), gateway.record().await.attempts.len()), (404, 3));
+    assert!(String::from_utf8_lossy(&body(&answer).0).contains("not found"));
+    // A client that asks for unknown ids ejects no backend.
+    assert!(gateway.pool.is_ready());
+}
+
+#[tokio::test]
+async fn a_tenant_does_not_reach_the_response_of_another_tenant() {
+    let fake = storing("resp_1").await;
+    let setup = Setup { access: two_tenants(Vec::new()), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let ask = r#"{"model":"tiny","input":"a"}"#;
+    assert_eq!(status(&gateway.raw(keyed_post(ask, KEY)).await), 200);
+    let of_resp_1 = |key| about("GET", "/v1/responses/resp_1", Some(key));
+    assert_eq!(status(&gateway.raw(of_resp_1(KEY)).await), 200);
+    let received = fake.seen().len();
+    for request in [
+        of_resp_1(OTHER_KEY),
+        about("POST", "/v1/responses/resp_1/cancel", Some(OTHER_KEY)),
+        about("GET", "/v1/responses/resp_9", Some(KEY)),
+        keyed_post(r#"{"model":"tiny","input":"a","previous_response_id":"resp_1"}"#, OTHER_KEY),
+        keyed_post(r#"{"model":"tiny","input":"a","previous_response_id":"resp_9"}"#, KEY),
+    ] {
+        let answer = String::from_utf8(gateway.raw(&request).await).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404"), "{request}: {answer}");
+        assert!(answer.contains("x-gateway-error: response_not_found"), "{answer}");
+    }
+    let without_key = about("GET", "/v1/responses/resp_1", None);
+    assert_eq!(status(&gateway.raw(without_key).await), 401);
+    assert_eq!(fake.seen().len(), received, "no request reached the backend");
+}
+
+#[tokio::test]
+async fn a_permission_allows_responses_of_unknown_tenants_and_not_those_of_others() {
+    let fake = storing("resp_1").await;
+    let access = two_tenants(vec![Permission::StoredResponses]);
+    let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
+    let of_resp_1 = || about("GET", "/v1/responses/resp_1", Some(OTHER_KEY));
+    assert_eq!(status(&gateway.raw(of_resp_1()).await), 200);
+    let ask = r#"{"model":"tiny","input":"a"}"#;
+    assert_eq!(status(&gateway.raw(keyed_post(ask, KEY)).await), 200);
+    assert_eq!(status(&gateway.raw(of_resp_1()).await), 404);
+}
+
+/// Makes a response, and continues it until both backends had a chance to get the continuation.
+async fn continue_a_response(gateway: &Running, fakes: &[ScriptedBackend; 2]) -> [usize; 2] {
+    gateway.post(RESPONSES, r#"{"model":"tiny","input":"a"}"#).await;
+    let id = gateway.record().await.observed.response_id.unwrap();
+    for fake in fakes {
+        fake.take_received();
+    }
+    let next = format!(r#"{{"model":"tiny","input":"b","previous_response_id":"{id}"}}"#);
+    for _ in 0..6 {
+        assert_eq!(status(&gateway.post(RESPONSES, &next).await), 200);
+    }
+    fakes.each_ref().map(|fake| fake.take_received().len())
+}
+
+#[tokio::test]
+async fn a_continued_response_goes_to_the_backend_that_has_it() {
+    let fakes = [storing("resp_1").await, storing("resp_2").await];
+    let addresses = [fakes[0].addr, fakes[1].addr];
+    let policy = tokenweir_core::routing::Policy {
+        kind: tokenweir_core::routing::PolicyKind::RoundRobin,
+        ..Default::default()
+    };
+    let gateway = start_with(&addresses, Setup { policy, ..Setup::default() }).await;
+    let mut counts = continue_a_response(&gateway, &fakes).await;
+    counts.sort_unstable();
+    assert_eq!(counts, [0, 6]);
+}
+
+#[tokio::test]
+async fn a_response_that_the_client_forbids_to_store_is_not_remembered() {
+    let fake = storing("resp_1").await;
+    let setup = Setup { access: access(tenant()), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let ask = r#"{"model":"tiny","input":"a","store":false}"#;
+    assert_eq!(status(&gateway.raw(keyed_post(ask, KEY)).await), 200);
+    let answer = gateway.raw(about("GET", "/v1/responses/resp_1", Some(KEY))).await;
+    assert_eq!(status(&answer), 404);
+}
