@@ -2,6 +2,7 @@
 
 use super::engine::EngineSpec;
 use super::positive_number::PositiveNumber;
+use std::time::Duration;
 
 /// The faults of the last backend.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -17,6 +18,10 @@ pub struct SimulatedFaults {
     /// Need this many times as long for each step and for each prompt token.
     #[arg(long, value_name = "FACTOR", env = "TOKENWEIR_SIM_SLOW_FACTOR")]
     pub slow_factor: Option<PositiveNumber>,
+    /// Begin to be slow after this time, instead of at the start.
+    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_SIM_SLOW_AFTER")]
+    #[arg(requires = "slow_factor")]
+    pub slow_after: Option<humantime::Duration>,
     /// Number of KV cache blocks, instead of --blocks.
     #[arg(long, value_name = "BLOCKS", env = "TOKENWEIR_SIM_FAULTY_BLOCKS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
@@ -24,9 +29,10 @@ pub struct SimulatedFaults {
 }
 
 impl SimulatedFaults {
-    /// The engine of the backend with these faults.
-    pub(super) fn apply(&self, spec: EngineSpec) -> EngineSpec {
-        let factor = self.slow_factor.map_or(1.0, PositiveNumber::get);
+    /// The engine of the backend with these faults, `elapsed` after its start.
+    pub(super) fn apply(&self, spec: EngineSpec, elapsed: Duration) -> EngineSpec {
+        let is_slow = self.slow_after.is_none_or(|time| elapsed >= *time);
+        let factor = self.slow_factor.filter(|_| is_slow).map_or(1.0, PositiveNumber::get);
         EngineSpec {
             step_base: spec.step_base.mul_f64(factor),
             prefill_token: spec.prefill_token.mul_f64(factor),

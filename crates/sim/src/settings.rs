@@ -115,9 +115,14 @@ impl Default for SimulatorSettings {
 }
 
 impl SimulatorSettings {
-    /// The engine that these settings describe.
+    /// The engine that these settings describe, at its start.
     pub fn spec(&self) -> EngineSpec {
-        self.faults.apply(EngineSpec {
+        self.spec_after(Duration::ZERO)
+    }
+
+    /// The engine that these settings describe, `elapsed` after its start.
+    pub(super) fn spec_after(&self, elapsed: Duration) -> EngineSpec {
+        let spec = EngineSpec {
             block_size: self.block_size,
             blocks: self.blocks,
             max_num_seqs: self.max_num_seqs,
@@ -125,7 +130,8 @@ impl SimulatorSettings {
             step_base: Duration::from_secs_f64(self.step_ms.get() / 1000.0),
             prefill_token: Duration::from_secs_f64(self.prefill_tokens_per_second.get().recip()),
             ..EngineSpec::default()
-        })
+        };
+        self.faults.apply(spec, elapsed)
     }
 
     /// The settings of the backend with an index, from 0. Only the last backend has faults.

@@ -294,7 +294,12 @@ impl SimulatedBackend {
     }
 
     fn compute_next_step(&self, time: Duration) -> Option<EngineStep> {
-        self.lock_state().engine.step(time)
+        let mut state = self.lock_state();
+        if self.faults().slow_after.is_some() {
+            let elapsed = clock::now().duration_since(self.started_at);
+            state.engine.change_speed(&self.settings.spec_after(elapsed));
+        }
+        state.engine.step(time)
     }
 
     /// Passes the tokens of a completed step to the requests and records the step.

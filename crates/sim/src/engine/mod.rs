@@ -139,6 +139,12 @@ impl Engine {
         self.pool.take_changes()
     }
 
+    /// Changes the times of steps and of prompt tokens to those of `spec`, from the next step on.
+    pub fn change_speed(&mut self, spec: &EngineSpec) {
+        self.spec.step_base = spec.step_base;
+        self.spec.prefill_token = spec.prefill_token;
+    }
+
     /// Removes a sequence and frees its blocks at once. Returns false if the sequence is neither in
     /// the queue nor in the batch, for example because it has finished.
     pub fn abort(&mut self, id: SequenceId) -> bool {
