@@ -1,7 +1,7 @@
 //! The active configuration as `/config` shows it, and the channel for reload requests.
 
 use crate::telemetry::status::ConfigReloadStatus;
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use serde_json::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -12,6 +12,8 @@ pub struct ActiveConfiguration {
     /// The JSON document of `/config`.
     view: ArcSwap<Value>,
     reloads: Mutex<ConfigReloadStatus>,
+    /// Why the last reload failed. `None`: it did not fail.
+    reload_problem: ArcSwapOption<String>,
     reload_requests: mpsc::Sender<ReloadRequest>,
 }
 
@@ -37,7 +39,9 @@ impl ActiveConfiguration {
         let (requests, receiver) = mpsc::channel(MAX_PENDING_RELOADS);
         let view = ArcSwap::from_pointee(view);
         let reloads = Mutex::new(ConfigReloadStatus::initial(now));
-        (Arc::new(Self { view, reloads, reload_requests: requests }), receiver)
+        let reload_problem = ArcSwapOption::empty();
+        let active = Self { view, reloads, reload_problem, reload_requests: requests };
+        (Arc::new(active), receiver)
     }
 
     /// The JSON document of `/config`.
@@ -48,17 +52,24 @@ impl ActiveConfiguration {
     /// Replaces the document of `/config` and counts a successful reload at `now`.
     pub fn replace(&self, view: Value, now: SystemTime) {
         self.view.store(Arc::new(view));
+        self.reload_problem.store(None);
         self.update_reloads(|reloads| reloads.record_success(now));
     }
 
-    /// Counts a failed reload. The previous configuration stays active.
-    pub fn record_failed_reload(&self) {
+    /// Counts a reload that failed because of `problem`. The previous configuration stays active.
+    pub fn record_failed_reload(&self, problem: &str) {
+        self.reload_problem.store(Some(Arc::new(problem.to_owned())));
         self.update_reloads(ConfigReloadStatus::failed);
     }
 
     /// The result of the last reload, and the counts of reloads.
     pub fn reloads(&self) -> ConfigReloadStatus {
         *self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the last reload failed. `None`: it did not fail.
+    pub fn reload_problem(&self) -> Option<Arc<String>> {
+        self.reload_problem.load_full()
     }
 
     /// Requests a reload and waits for its result: a summary of the changes, or the problem.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use tokenweir_api::{GatewayFacts, GatewayState};
-use tokenweir_diagnose::{FLEET_RULES, LatestDiagnosis, Verdict, VerdictSeverity};
+use tokenweir_diagnose::{FLEET_RULES, LatestDiagnosis, Verdict, VerdictScope, VerdictSeverity};
 use tokenweir_net::supervise::PanicCounts;
 
 /// Number of complete windows of 5 s in which refused requests count for the state of the gateway.
@@ -98,11 +98,16 @@ impl Admin {
         let recent = self.recent_requests.counts_of_windows(REFUSAL_WINDOWS, now);
         let verdicts = &status.diagnosis.verdicts;
         // The conditions of the fleet are reasons of their own.
-        let is_about_fleet =
-            |verdict: &Verdict| FLEET_RULES.iter().any(|rule| rule.name == verdict.verdict);
         let is_critical = |verdict: &&Verdict| {
-            verdict.severity == VerdictSeverity::Critical && !is_about_fleet(verdict)
+            verdict.severity == VerdictSeverity::Critical && verdict.scope == VerdictScope::Backend
         };
+        let is_fleet_rule =
+            |verdict: &Verdict| FLEET_RULES.iter().any(|rule| rule.name == verdict.verdict);
+        let is_notice = |verdict: &&Verdict| {
+            verdict.severity > VerdictSeverity::Info && verdict.scope == VerdictScope::Gateway
+        };
+        let notice = |verdict: &Verdict| verdict.verdict.replace('_', " ");
+        let critical = verdicts.iter().filter(is_critical).filter(|it| !is_fleet_rule(it));
         GatewayState::from_facts(&GatewayFacts {
             is_draining: status.draining,
             unready_reason: status.unready_reason.as_deref(),
@@ -110,7 +115,8 @@ impl Admin {
             backend_states: status.backends.iter().map(|backend| backend.state).collect(),
             requests: recent.requests,
             refused: recent.refused,
-            critical_verdicts: verdicts.iter().filter(is_critical).count(),
+            critical_verdicts: critical.count(),
+            notices: verdicts.iter().filter(is_notice).map(notice).collect(),
         })
     }
 }

@@ -2,21 +2,26 @@
 //! also ends expired drains, and logs verdicts and the end of refusals.
 
 use super::verdict_log::VerdictLog;
-use crate::admin::Admin;
+use crate::admin::{ActiveConfiguration, Admin, StatusSource};
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, BackendAvailability, Drain, Health, Readiness};
 use crate::proxy::ProxyState;
 use crate::proxy::admission::AdmissionController;
 use crate::telemetry::recent_requests::RecentRequests;
+use crate::telemetry::status::StatusSnapshot;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, UNIX_EPOCH};
 use tokenweir_core::clock;
+use tokenweir_core::model::ServedModel;
+use tokenweir_core::observe::{ExchangeRegistry, StreamPhase};
 use tokenweir_core::record::BackendId;
 use tokenweir_diagnose::{
     BackendRequestCounters, BackendRequestCounts, Diagnoser, Diagnosis, DiagnosisSample, DrainNote,
-    EVERY, FleetBackend, FleetObservation, GatewayObservations, LatestDiagnosis,
+    EVERY, FleetBackend, FleetObservation, GatewayConditions, GatewayObservations, LatestDiagnosis,
 };
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_net::tls::TlsPeer;
 use tokio::time::MissedTickBehavior;
 
 /// The diagnosis task: the sources of its samples, and the shared value that it publishes.
@@ -28,6 +33,10 @@ pub(crate) struct DiagnosisTask {
     /// and resets them each time it takes a sample.
     request_counters: Arc<BackendRequestCounters>,
     recent_requests: Arc<RecentRequests>,
+    open_streams: Arc<ExchangeRegistry>,
+    configuration: Arc<ActiveConfiguration>,
+    /// Functions that write the counts of sinks, listeners and certificates into a status.
+    status_sources: Vec<StatusSource>,
     /// The latest diagnosis, which the task replaces at each sample.
     latest_diagnosis: Arc<LatestDiagnosis>,
 }
@@ -43,10 +52,19 @@ impl DiagnosisTask {
     /// Creates the task that diagnoses the backends of the pool and publishes the result to
     /// `admin`.
     pub(super) fn new(admin: &Admin, request_counters: Arc<BackendRequestCounters>) -> Self {
-        let ProxyState { pool, admission, .. } = admin.proxy.clone();
+        let ProxyState { pool, admission, open_streams, .. } = admin.proxy.clone();
         let recent_requests = admin.recent_requests.clone();
         let latest_diagnosis = admin.diagnosis.clone();
-        Self { pool, admission, request_counters, recent_requests, latest_diagnosis }
+        Self {
+            pool,
+            admission,
+            request_counters,
+            recent_requests,
+            open_streams,
+            configuration: admin.configuration.clone(),
+            status_sources: admin.status_sources.clone(),
+            latest_diagnosis,
+        }
     }
 
     /// Starts the task.
@@ -82,8 +100,29 @@ impl DiagnosisTask {
             (backend.identity.id.clone(), sample_backend(backend, counts, queued, now))
         });
         let samples: Vec<(BackendId, DiagnosisSample)> = samples.collect();
-        let fleet = observe_fleet(&readiness, &self.recent_requests, queued, now);
+        let observed = observe_fleet(&readiness, &self.recent_requests, queued, now);
+        let fleet = FleetObservation { gateway: self.observe_gateway(now), ..observed };
         diagnoser.diagnose_gateway(samples, &fleet, now)
+    }
+
+    /// The conditions of the gateway itself.
+    fn observe_gateway(&self, now: Instant) -> GatewayConditions {
+        let mut status = StatusSnapshot::default();
+        self.status_sources.iter().for_each(|fill| fill(&mut status, now));
+        let unix_time = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let remaining = |expiry: f64| expiry - unix_time.as_secs_f64();
+        let certificates = TlsPeer::ALL.into_iter().zip(status.tls.expire);
+        let certificates =
+            certificates.filter_map(|(peer, expiry)| Some((peer.as_str(), remaining(expiry?))));
+        let streams = self.open_streams.snapshot(0, now);
+        let unread = streams.phases.get(&StreamPhase::WriteStalled);
+        GatewayConditions {
+            reload_problem: self.configuration.reload_problem().map(|it| (*it).clone()),
+            certificates: certificates.collect(),
+            failed_spans: status.spans.failed,
+            open_streams: streams.count,
+            unread_streams: unread.copied().unwrap_or_default(),
+        }
     }
 }
 
@@ -101,6 +140,7 @@ fn observe_fleet(
         refused: counts.refused,
         window_seconds: FLEET_WINDOW_SECONDS,
         queued,
+        gateway: GatewayConditions::default(),
     }
 }
 
@@ -140,6 +180,7 @@ fn sample_backend(
         stalled: backend.load.stalled_streams(),
         stalls: backend.load.stall_count(),
         gap_p99: backend.load.gap_p99(),
+        models: model_set(state.models()),
         queued,
         counts,
     };
@@ -154,10 +195,21 @@ fn sample_backend(
     }
 }
 
+/// A hash of the names of the models of a backend, in any order.
+fn model_set(models: &[ServedModel]) -> u64 {
+    let hash = |model: &ServedModel| {
+        let mut hasher = DefaultHasher::new();
+        model.id.hash(&mut hasher);
+        hasher.finish()
+    };
+    models.iter().map(hash).fold(0, u64::wrapping_add)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use tokenweir_core::address::BackendAddress;
+    use tokenweir_core::observe::ObservationSettings;
     use tokenweir_core::routing::Policy;
 
     #[tokio::test(start_paused = true)]
@@ -173,6 +225,9 @@ mod tests {
             admission,
             request_counters,
             recent_requests: Arc::new(RecentRequests::new(clock::now())),
+            open_streams: ExchangeRegistry::new(ObservationSettings::default(), clock::now()),
+            configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
+            status_sources: Vec::new(),
             latest_diagnosis: latest_diagnosis.clone(),
         };
         let task = tokio::spawn(diagnosis.run());

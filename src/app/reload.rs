@@ -151,7 +151,7 @@ impl Reloader {
             Ok(reloaded) => Ok(summarize(&reloaded)),
             Err(problem) => {
                 tracing::error!(problem, "reload failed: the previous configuration stays active");
-                self.state.admin.configuration.record_failed_reload();
+                self.state.admin.configuration.record_failed_reload(&problem);
                 Err(problem)
             }
         }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub enum GatewayState {
     /// Every backend that should get requests gets them, and no request is refused.
     Ready,
-    /// Requests are served, but backends are unavailable, a verdict is critical, or a few requests
-    /// are refused.
+    /// Requests are served, but backends are unavailable, a verdict is critical, a few requests are
+    /// refused, or an operator must correct something in the gateway.
     Degraded,
     /// Many requests are refused.
     Refusing,
@@ -38,6 +38,8 @@ pub struct GatewayFacts<'a> {
     pub refused: u64,
     /// Number of critical verdicts.
     pub critical_verdicts: usize,
+    /// The conditions of the gateway itself that an operator must correct, such as `reload failed`.
+    pub notices: Vec<String>,
 }
 
 /// Share of refused requests above which the gateway is refusing.
@@ -88,6 +90,7 @@ impl GatewayState {
             1 => reasons.push("1 critical verdict".to_owned()),
             count => reasons.push(format!("{count} critical verdicts")),
         }
+        reasons.extend(facts.notices.iter().cloned());
         let state = if reasons.is_empty() {
             Self::Ready
         } else if refused_share > REFUSING_SHARE {
@@ -134,10 +137,11 @@ mod tests {
             backend_states: vec!["available", "drained", "drained", "asleep", "down", "leaving"],
             is_panic: true,
             critical_verdicts: 2,
+            notices: vec!["reload failed".to_owned()],
             ..GatewayFacts::default()
         };
         let reasons = "1 of 5 backends down; 2 of 5 backends drained; panic mode: ejected backends \
-                       get requests; 2 critical verdicts";
+                       get requests; 2 critical verdicts; reload failed";
         assert_eq!(state(&facts), (GatewayState::Degraded, reasons.to_owned()));
         let on_purpose = GatewayFacts {
             backend_states: vec!["available", "asleep", "zero_weight", "leaving"],

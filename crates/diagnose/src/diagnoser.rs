@@ -7,7 +7,9 @@ use super::evaluation::{Evaluation, RuleMatch, RuleOutcome};
 use super::fleet::{FleetDiagnoser, FleetObservation};
 use super::history::{BackendHistory, DiagnosisSample, LONG_WINDOW};
 use super::rules::{DiagnosisRule, LoadDependence, RULES};
-use super::verdict::{Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict};
+use super::verdict::{
+    Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict, VerdictScope,
+};
 use std::time::{Duration, Instant};
 use tokenweir_core::record::BackendId;
 
@@ -33,9 +35,9 @@ struct BackendDiagnosis {
 /// The results of all rules at one backend. An error is the list of the data that a rule lacks.
 type RuleResults = [Result<RuleOutcome, Vec<&'static str>>; RULES.len()];
 
-/// Minimum number of samples in the short window for an evaluation: 45 seconds of samples.
-const MIN_EVALUATED_STEPS: usize = 9;
-const MISSING_SAMPLES: &str = "45 seconds of samples";
+/// Minimum number of samples in the short window for an evaluation: 30 seconds of samples.
+const MIN_EVALUATED_STEPS: usize = 6;
+const MISSING_SAMPLES: &str = "30 seconds of samples";
 const MISSING_ANSWER: &str = "a response: the backend is down";
 /// Time without any load after which the evidence of verdicts about load has expired.
 const LOAD_EXPIRY: Duration = Duration::from_secs(30);
@@ -243,6 +245,7 @@ impl BackendDiagnosis {
         Some(Verdict {
             verdict: rule.name.into(),
             backend: self.id.to_string(),
+            scope: VerdictScope::Backend,
             severity: rule.severity,
             confidence: Confidence::from_signals(rule_match.signals),
             meaning: rule.meaning.into(),

@@ -2,7 +2,7 @@
 //! harm to clients.
 
 use super::history::{
-    BackendHistory, FAST, LONG_WINDOW, RobustBaseline, SLOW_START, StepSignal, StepWindow,
+    BackendHistory, FAST, LONG_WINDOW, RECENT, RobustBaseline, SLOW_START, StepSignal, StepWindow,
     WindowMeasure,
 };
 use super::verdict::Evidence;
@@ -51,6 +51,11 @@ impl<'a> Evaluation<'a> {
     /// The window of the last minute, in which a condition must hold.
     pub(super) fn short_window(&self) -> StepWindow<'a> {
         self.history.window(FAST)
+    }
+
+    /// The window of the last 20 seconds, in which a condition must not have ended.
+    pub(super) fn recent_window(&self) -> StepWindow<'a> {
+        self.history.window(RECENT)
     }
 
     /// The window of the last five minutes, for values that need more requests.
@@ -127,6 +132,11 @@ impl<'a> Evaluation<'a> {
             .into_iter()
             .filter(|(measure, limit, factor)| is_slow(*measure, *limit, *factor));
         slow.filter_map(|(measure, ..)| self.evidence(measure)).collect()
+    }
+
+    /// The other backends that are up and serve the same models.
+    pub(super) fn peers(&self) -> impl Iterator<Item = &'a BackendHistory> {
+        self.others.iter().copied().filter(|other| other.has_models_of(self.history))
     }
 
     /// Whether the engine of the backend has a queue, as [`has_queue`] defines it.

@@ -30,7 +30,9 @@ mod rules;
 mod diagnoser;
 
 pub use diagnoser::Diagnoser;
-pub use fleet::{DrainNote, FLEET_RULES, FleetBackend, FleetObservation, FleetRule};
+pub use fleet::{
+    DrainNote, FLEET_RULES, FleetBackend, FleetObservation, FleetRule, GatewayConditions,
+};
 pub use history::{
     BackendHistory, BackendRequestCounts, DiagnosisSample, EVERY, FAST, GatewayObservations,
     LONG_WINDOW, SLOW_START,
@@ -40,5 +42,5 @@ pub use request_counters::BackendRequestCounters;
 pub use rules::{DiagnosisRule, RULES, safe_max_num_seqs};
 pub use verdict::{
     Anomaly, Confidence, CorrelatedPair, DiagnosedBackend, Diagnosis, Evidence, UndeterminedRule,
-    Verdict, VerdictSeverity,
+    Verdict, VerdictScope, VerdictSeverity,
 };

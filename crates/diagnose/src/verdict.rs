@@ -11,8 +11,10 @@ use std::borrow::Cow;
 pub struct Verdict {
     /// The name of the rule.
     pub verdict: Cow<'static, str>,
-    /// The name of the backend. Empty: the verdict is about all backends.
+    /// The name of the backend. Empty: the verdict is about all backends or about the gateway.
     pub backend: String,
+    /// The part of the system that the verdict is about.
+    pub scope: VerdictScope,
     /// The severity.
     pub severity: VerdictSeverity,
     /// The confidence, from the number of independent signals.
@@ -68,6 +70,19 @@ pub struct DiagnosedBackend {
     pub backend: String,
     /// Whether at least one rule could be determined.
     pub is_determined: bool,
+}
+
+/// The part of the system that a verdict is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VerdictScope {
+    /// One backend.
+    #[default]
+    Backend,
+    /// All backends together.
+    Fleet,
+    /// The gateway itself, with its clients, files and collectors.
+    Gateway,
 }
 
 /// The severity of a condition.
@@ -145,9 +160,15 @@ pub struct Diagnosis {
 // === impl Verdict ===
 
 impl Verdict {
-    /// What the verdict is about: the name of the backend, or all backends.
+    /// The subject of the verdict: the name of the backend, all backends, or the gateway.
     pub fn subject(&self) -> &str {
-        if self.backend.is_empty() { "all backends" } else { &self.backend }
+        match self.scope {
+            VerdictScope::Gateway => "the gateway",
+            VerdictScope::Backend | VerdictScope::Fleet if self.backend.is_empty() => {
+                "all backends"
+            }
+            VerdictScope::Backend | VerdictScope::Fleet => &self.backend,
+        }
     }
 }
 

@@ -5,11 +5,10 @@ use tokenweir_api::{BackendSummary, GatewaySnapshot};
 
 /// The state of a gateway and of its backends. Backends that get no requests come first.
 pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
-    let state = match (gateway.draining, gateway.ready) {
-        (true, _) => "shuts down".to_owned(),
-        (false, true) => "ready".to_owned(),
-        (false, false) => format!("NOT READY: {}", text(gateway.unready_reason.as_deref())),
-    };
+    let mut state = gateway.state.label().to_owned();
+    if !gateway.state_reasons.is_empty() {
+        state = format!("{state}: {}", text(Some(&gateway.state_reasons.join("; "))));
+    }
     let waiting: usize = gateway.queue.iter().map(|class| class.waiting).sum();
     let last = &gateway.last_minute;
     let ttft = last.ttft.map_or_else(String::new, |ttft| {
@@ -59,7 +58,12 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     lines.extend(gateway.verdicts.iter().map(|verdict| {
         let severity = verdict.severity.as_str();
         let cause = verdict.cause.as_deref().unwrap_or(&verdict.meaning);
-        format!("{severity}: {}: {}: {}", verdict.backend, verdict.verdict, text(Some(cause)))
+        format!(
+            "{severity}: {}: {}: {}",
+            text(Some(verdict.subject())),
+            verdict.verdict,
+            text(Some(cause))
+        )
     }));
     lines
 }
@@ -67,6 +71,7 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokenweir_api::GatewayState;
     use tokenweir_diagnose::Verdict;
 
     #[test]
@@ -81,6 +86,7 @@ mod tests {
         let verdict = Verdict { backend: "a".into(), verdict: "v".into(), ..Verdict::default() };
         let gateway = GatewaySnapshot {
             ready: true,
+            state: GatewayState::Ready,
             backends: vec![backend("a", true, None), backend("b\u{1b}[2J", false, Some("timeout"))],
             verdicts: vec![verdict],
             ..GatewaySnapshot::default()

@@ -45,7 +45,7 @@ function fill(item, verdict) {
   level.className = `chip ${LEVELS[verdict.severity] ?? "warn"}`;
   setText(level, text(verdict.severity));
   const cause = verdict.cause ? ` Cause: ${verdict.cause}` : "";
-  setText(title, `${verdict.backend || "all backends"}: ${text(verdict.meaning)}${cause}`);
+  setText(title, `${verdict.scope === "gateway" ? "the gateway" : verdict.backend || "all backends"}: ${text(verdict.meaning)}${cause}`);
   setText(details, `${verdict.verdict} · confidence ${verdict.confidence} · for ${duration(verdict.age_seconds)}`);
   setText(evidence, verdict.evidence.map(describe).join(" · "));
   setText(remedy, `→ ${text(verdict.remedy)}`);

@@ -165,12 +165,13 @@ fn exit_code(diagnosis: &Diagnosis, fail_on: DiagnoseFailOn) -> u8 {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use tokenweir_diagnose::{Confidence, DiagnosedBackend, Verdict};
+    use tokenweir_diagnose::{Confidence, DiagnosedBackend, Verdict, VerdictScope};
 
     pub(in crate::commands) fn verdict(severity: VerdictSeverity) -> Verdict {
         Verdict {
             verdict: "kv_backlog".into(),
             backend: "gpu-0".into(),
+            scope: VerdictScope::Backend,
             severity,
             confidence: Confidence::High,
             meaning: "The KV cache is full.".into(),

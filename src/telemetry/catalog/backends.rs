@@ -7,7 +7,7 @@ use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::Attempt;
 use tokenweir_core::resilience::{Availability, FailureKind};
 use tokenweir_core::routing;
-use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictSeverity};
+use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictScope, VerdictSeverity};
 
 /// Bucket bounds of the duration of a scrape, in seconds.
 const SCRAPE_DURATION_BOUNDS: &[f64] =
@@ -201,7 +201,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_diagnosis_active",
-        help: "1 while diagnosis detects the condition on the backend, 0 while it does not. NaN: not enough data to decide. An empty backend: the condition is about all backends.",
+        help: "1 while diagnosis detects the condition on the backend, 0 while it does not. NaN: not enough data to decide. An empty backend: the condition is about all backends or the gateway.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND, VERDICT],
         read: MetricSource::Status(|status, emit| {
@@ -213,9 +213,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 }
             }
             for rule in FLEET_RULES {
-                let all = std::iter::once("").filter(|_| rule.is_about_all);
+                let all = std::iter::once("").filter(|_| rule.scope != VerdictScope::Backend);
                 let names = status.registered_backends().map(|backend| &*backend.backend);
-                for backend in all.chain(names.filter(|_| !rule.is_about_all)) {
+                for backend in all.chain(names.filter(|_| rule.scope == VerdictScope::Backend)) {
                     let is_active = status.diagnosis.is_active(rule.name, backend);
                     emit(&[backend, rule.name], f64::from(u8::from(is_active)));
                 }

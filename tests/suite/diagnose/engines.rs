@@ -11,14 +11,14 @@ use tokenweir_sim::engine::{Engine, EngineSpec, GeneratedToken, SequenceId, Sequ
 
 /// The load: requests per second, and ranges of token counts.
 #[derive(Debug, Clone, Copy)]
-struct Traffic {
-    rate: f64,
-    prompt: (u32, u32),
-    output: (u32, u32),
+pub(super) struct Traffic {
+    pub(super) rate: f64,
+    pub(super) prompt: (u32, u32),
+    pub(super) output: (u32, u32),
 }
 
 /// An engine, its metrics, and a diagnosis that has no other input.
-struct EngineFixture {
+pub(super) struct EngineFixture {
     engine: Engine,
     now: Duration,
     page: EngineLoad,
@@ -29,13 +29,15 @@ struct EngineFixture {
 }
 
 impl EngineFixture {
-    fn new(spec: EngineSpec, seed: u64) -> Self {
+    pub(super) fn new(spec: EngineSpec, seed: u64) -> Self {
         let zero = Some(0.0);
         let page = EngineLoad {
             block_size: Some(f64::from(spec.block_size)),
             blocks: Some(f64::from(spec.blocks)),
             queue_seconds: zero,
             queued: zero,
+            prefill_seconds: zero,
+            prefilled: zero,
             first_token_seconds: zero,
             first_tokens: zero,
             gap_seconds: zero,
@@ -54,7 +56,7 @@ impl EngineFixture {
     }
 
     /// Runs five seconds of this traffic and one diagnosis.
-    fn step(&mut self, traffic: Traffic) -> Diagnosis {
+    pub(super) fn step(&mut self, traffic: Traffic) -> Diagnosis {
         let end = self.now + EVERY;
         let count = poisson(traffic.rate * EVERY.as_secs_f64(), &mut self.random) as usize;
         let random = &mut self.random;
@@ -74,6 +76,9 @@ impl EngineFixture {
                         let queue = times.scheduled.saturating_sub(times.arrived);
                         add(&mut self.page.queue_seconds, queue.as_secs_f64());
                         add(&mut self.page.queued, 1.0);
+                        let prefill = times.first_token.saturating_sub(times.scheduled);
+                        add(&mut self.page.prefill_seconds, prefill.as_secs_f64());
+                        add(&mut self.page.prefilled, 1.0);
                     }
                 }
                 None => self.now = arrivals.last().copied().unwrap_or(end).min(end),
@@ -97,6 +102,8 @@ impl EngineFixture {
     fn on_token(&mut self, token: &GeneratedToken) {
         let (sum, count) = match token.nth {
             1 => (&mut self.page.first_token_seconds, &mut self.page.first_tokens),
+            // vLLM counts one time for each step, also if drafts were accepted in it.
+            _ if token.gap.is_zero() => return,
             _ => (&mut self.page.gap_seconds, &mut self.page.gaps),
         };
         add(sum, token.gap.as_secs_f64());

@@ -13,11 +13,12 @@ pub(super) struct Fault {
 }
 
 /// One for each rule.
-pub(super) const FAULTS: [Fault; 13] = [
+pub(super) const FAULTS: [Fault; 14] = [
     Fault { name: "blind", min_backends: 1, apply: blind },
     Fault { name: "kv_thrashing", min_backends: 1, apply: thrashing },
     Fault { name: "kv_backlog", min_backends: 1, apply: backlog },
     Fault { name: "decode_starvation", min_backends: 1, apply: decode_starvation },
+    Fault { name: "slow_engine", min_backends: 2, apply: slow_engine },
     Fault { name: "prefill_starvation", min_backends: 1, apply: prefill_starvation },
     Fault { name: "stalls", min_backends: 1, apply: stalls },
     Fault { name: "abort_spike", min_backends: 1, apply: abort_spike },
@@ -67,6 +68,15 @@ fn decode_starvation(
         let is_now = random.f64() < 0.5;
         tick.stalled = if is_now { (tick.running * 0.8).round() } else { 0.0 };
         tick.stalls = tick.stalled;
+    }
+}
+
+fn slow_engine(index: usize, severity: f64, _: &Shape, tick: &mut Tick, _: &mut fastrand::Rng) {
+    if index == 0 {
+        tick.gap = (0.12 + 0.3 * severity).max(4.0 * tick.gap);
+        tick.gap_p99 = 1.5 * tick.gap;
+        tick.running *= 2.0;
+        tick.ttft *= 4.0;
     }
 }
 

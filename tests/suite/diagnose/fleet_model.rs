@@ -183,6 +183,8 @@ impl FleetBackend {
             generation_tokens: zero,
             queue_seconds: zero,
             queued: zero,
+            prefill_seconds: zero,
+            prefilled: zero,
             first_token_seconds: zero,
             first_tokens: zero,
             gap_seconds: zero,
@@ -211,6 +213,8 @@ impl FleetBackend {
         add(&mut load.generation_tokens, tokens);
         add(&mut load.queue_seconds, begun * tick.queue);
         add(&mut load.queued, begun);
+        add(&mut load.prefill_seconds, begun * (tick.ttft - tick.queue));
+        add(&mut load.prefilled, begun);
         add(&mut load.first_token_seconds, begun * tick.ttft);
         add(&mut load.first_tokens, begun);
         add(&mut load.gap_seconds, tokens * tick.gap);
@@ -250,6 +254,7 @@ impl FleetBackend {
             in_flight: (tick.running + tick.waiting + tick.beyond).max(0.0) as u32,
             stalled: tick.stalled as u32,
             stalls: self.stalls,
+            models: 0,
             gap_p99: Some(tick.gap_p99),
             queued: tick.gateway_queue as usize,
             counts,

@@ -46,12 +46,12 @@ fn a_page_of_another_server_gives_no_diagnosis_and_is_named() {
 }
 
 #[test]
-fn less_than_45_seconds_of_samples_are_insufficient() {
+fn less_than_30_seconds_of_samples_are_insufficient() {
     let page = EngineLoad { waiting: Some(0.0), running: Some(0.0), ..EngineLoad::default() };
-    let (short, enough) = (after(8, Some(&page)), after(9, Some(&page)));
+    let (short, enough) = (after(5, Some(&page)), after(6, Some(&page)));
     assert!(!short.backends[0].is_determined && enough.backends[0].is_determined);
-    assert_eq!(EVERY * 9, Duration::from_secs(45));
-    assert!(missing(&short).values().all(|it| it[..] == ["45 seconds of samples"]));
+    assert_eq!(EVERY * 6, Duration::from_secs(30));
+    assert!(missing(&short).values().all(|it| it[..] == ["30 seconds of samples"]));
 }
 
 #[test]

@@ -7,7 +7,8 @@ use serde_json::Value;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use tokenweir_diagnose::{
-    Confidence, DiagnosedBackend, Diagnosis, LatestDiagnosis, Verdict, VerdictSeverity,
+    Confidence, DiagnosedBackend, Diagnosis, LatestDiagnosis, Verdict, VerdictScope,
+    VerdictSeverity,
 };
 use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::net::TcpListener;
@@ -28,6 +29,7 @@ fn verdict(severity: VerdictSeverity) -> Verdict {
     Verdict {
         verdict: "kv_thrashing".into(),
         backend: "b0".into(),
+        scope: VerdictScope::Backend,
         severity,
         confidence: Confidence::High,
         meaning: "The KV cache is too small.".into(),
@@ -62,8 +64,8 @@ async fn a_backend_with_too_few_samples_or_without_engine_metrics_has_no_diagnos
     let html = ScriptedBackend::start(|_| Vec::new()).await;
     html.set_metrics(Some(Page::of("<html>hello</html>")));
     for (addr, missing) in [
-        (simulated, "45 seconds of samples"),
-        (html.addr, "45 seconds of samples"),
+        (simulated, "30 seconds of samples"),
+        (html.addr, "30 seconds of samples"),
         (refused, "a response: the backend is down"),
     ] {
         let (report, code) = report(format!("--backend http://{addr} --duration 0s")).await;

@@ -1,7 +1,9 @@
 //! Turns the conditions of the fleet into verdicts, and keeps the time at which each began.
 
+use super::fleet_rule::FleetMatch;
+use super::gateway_rules::GatewayRules;
 use super::observation::FleetObservation;
-use super::rules::{FleetMatch, judge};
+use super::rules::judge;
 use crate::verdict::{Confidence, Verdict};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -11,12 +13,14 @@ use std::time::Instant;
 pub(crate) struct FleetDiagnoser {
     /// The begin of each verdict that holds, by the names of its rule and of its backend.
     begins: HashMap<(&'static str, Option<String>), Instant>,
+    gateway: GatewayRules,
 }
 
 impl FleetDiagnoser {
-    /// The verdicts about the fleet at `now`. A verdict begins and ends with its condition.
+    /// The verdicts about the fleet and the gateway at `now`. A verdict begins and ends with its condition.
     pub(crate) fn diagnose(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
-        let matches = judge(fleet);
+        let mut matches = judge(fleet);
+        matches.extend(self.gateway.judge(&fleet.gateway, now));
         let key = |found: &FleetMatch| (found.rule.name, found.backend.clone());
         let begin = |found: &FleetMatch| {
             let key = key(found);
@@ -39,6 +43,7 @@ fn verdict(found: FleetMatch, age_seconds: f64) -> Verdict {
     Verdict {
         verdict: rule.name.into(),
         backend: found.backend.unwrap_or_default(),
+        scope: rule.scope,
         severity: found.severity,
         // The gateway observes these states directly.
         confidence: Confidence::High,
@@ -54,7 +59,7 @@ fn verdict(found: FleetMatch, age_seconds: f64) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DrainNote, FLEET_RULES, FleetBackend};
+    use super::super::{DrainNote, FLEET_RULES, FleetBackend, GatewayConditions};
     use super::*;
     use crate::history::test_instant;
     use std::time::Duration;
@@ -87,6 +92,7 @@ mod tests {
             refused,
             window_seconds: 30.0,
             queued: 7,
+            gateway: GatewayConditions::default(),
         }
     }
 

@@ -1,12 +1,17 @@
 //! Verdicts about the fleet: whether backends can be sent requests at all, and whether requests are
-//! refused. They need a gateway, and no history: a state is exact when it is observed.
+//! refused. Verdicts about the gateway: its configuration, certificates, collectors and clients. They need a gateway, and no history: a state is exact when it is observed.
 
 mod observation;
+
+mod fleet_rule;
+
+mod gateway_rules;
 
 mod rules;
 
 mod fleet_diagnoser;
 
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
-pub use observation::{DrainNote, FleetBackend, FleetObservation};
-pub use rules::{FLEET_RULES, FleetRule};
+pub use fleet_rule::FleetRule;
+pub use observation::{DrainNote, FleetBackend, FleetObservation, GatewayConditions};
+pub use rules::FLEET_RULES;

@@ -16,6 +16,24 @@ pub struct FleetObservation {
     pub window_seconds: f64,
     /// Number of requests that wait in the gateway.
     pub queued: usize,
+    /// The gateway itself.
+    pub gateway: GatewayConditions,
+}
+
+/// What the gateway observes about itself.
+#[derive(Debug, Clone, Default)]
+pub struct GatewayConditions {
+    /// Why the last reload of the configuration failed. `None`: it did not fail.
+    pub reload_problem: Option<String>,
+    /// The certificates that the gateway presents: the name of the peer, and the seconds until the
+    /// certificate expires.
+    pub certificates: Vec<(&'static str, f64)>,
+    /// Number of spans that could not be exported since the start.
+    pub failed_spans: u64,
+    /// Number of open streams.
+    pub open_streams: usize,
+    /// Number of open streams whose clients do not read what has come.
+    pub unread_streams: usize,
 }
 
 /// One backend of the gateway.

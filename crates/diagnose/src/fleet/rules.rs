@@ -1,32 +1,11 @@
 //! The rules about the fleet, one row each, and their conditions.
 
+use super::fleet_rule::{FleetMatch, FleetRule};
+use super::gateway_rules::{CERTIFICATE_EXPIRES, RELOAD_FAILED, SLOW_CLIENTS, SPANS_LOST};
 use super::observation::{DrainNote, FleetBackend, FleetObservation};
-use crate::verdict::{Evidence, VerdictSeverity};
+use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::fmt::Write;
 use tokenweir_core::resilience::Availability;
-
-/// A rule about the state of backends or about refused requests.
-pub struct FleetRule {
-    /// The name of the rule, as of [`DiagnosisRule::name`](crate::DiagnosisRule::name).
-    pub name: &'static str,
-    /// Whether the rule is about all backends together. Its verdict names no backend.
-    pub is_about_all: bool,
-    /// The meaning of the condition, in one sentence.
-    pub meaning: &'static str,
-    /// The remedy.
-    pub remedy: &'static str,
-    /// An observation that would disprove the condition.
-    pub disproof: &'static str,
-}
-
-/// A condition that holds, at one backend or, without a backend, for all of them.
-pub(super) struct FleetMatch {
-    pub(super) rule: &'static FleetRule,
-    pub(super) backend: Option<String>,
-    pub(super) severity: VerdictSeverity,
-    pub(super) cause: Option<String>,
-    pub(super) evidence: Vec<Evidence>,
-}
 
 /// Share of refused requests above which the harm is critical.
 const CRITICAL_REFUSED_SHARE: f64 = 0.05;
@@ -38,7 +17,7 @@ const FORGOTTEN_DRAIN_SECONDS: f64 = 3_600.0;
 
 static NO_CAPACITY: FleetRule = FleetRule {
     name: "no_capacity",
-    is_about_all: true,
+    scope: VerdictScope::Fleet,
     meaning: "No backend can take requests: every request is refused.",
     remedy: "Undrain a drained backend, wake a sleeping one, raise a weight of 0, or start a backend \
              that is down. The gateway uses it within seconds.",
@@ -47,7 +26,7 @@ static NO_CAPACITY: FleetRule = FleetRule {
 
 static SHEDDING: FleetRule = FleetRule {
     name: "shedding",
-    is_about_all: true,
+    scope: VerdictScope::Fleet,
     meaning: "The gateway refuses requests, because no backend has capacity for them.",
     remedy: "Undrain or restart the backends that are missing. If none is missing, add backends: \
              admission.queue_capacity and admission.max_wait only trade a refusal for a longer wait.",
@@ -56,7 +35,7 @@ static SHEDDING: FleetRule = FleetRule {
 
 static BACKEND_DOWN: FleetRule = FleetRule {
     name: "backend_down",
-    is_about_all: false,
+    scope: VerdictScope::Backend,
     meaning: "The backend is down: it gets no requests.",
     remedy: "Read the log of the backend and restart it. The gateway uses it again when a health \
              check passes.",
@@ -65,7 +44,7 @@ static BACKEND_DOWN: FleetRule = FleetRule {
 
 static BACKEND_EJECTED: FleetRule = FleetRule {
     name: "backend_ejected",
-    is_about_all: false,
+    scope: VerdictScope::Backend,
     meaning: "The circuit breaker has ejected the backend, because its requests failed.",
     remedy: "Read the log of the backend. The access log has the failed requests, with the outcome \
              upstream_error, truncated or timeout.",
@@ -74,16 +53,25 @@ static BACKEND_EJECTED: FleetRule = FleetRule {
 
 static BACKEND_DRAINED: FleetRule = FleetRule {
     name: "backend_drained",
-    is_about_all: false,
+    scope: VerdictScope::Backend,
     meaning: "The backend is drained: it gets no new requests.",
     remedy: "End the drain when the work is done: POST /-/undrain?backend=NAME on the admin \
              listener, or d in tokenweir top.",
     disproof: "GET /status shows drained: false for the backend.",
 };
 
-/// All rules about the fleet, the most urgent first.
-pub static FLEET_RULES: [&FleetRule; 5] =
-    [&NO_CAPACITY, &SHEDDING, &BACKEND_DOWN, &BACKEND_EJECTED, &BACKEND_DRAINED];
+/// All rules about the fleet and the gateway, the most urgent first.
+pub static FLEET_RULES: [&FleetRule; 9] = [
+    &NO_CAPACITY,
+    &SHEDDING,
+    &BACKEND_DOWN,
+    &BACKEND_EJECTED,
+    &BACKEND_DRAINED,
+    &CERTIFICATE_EXPIRES,
+    &RELOAD_FAILED,
+    &SPANS_LOST,
+    &SLOW_CLIENTS,
+];
 
 /// The conditions that hold.
 pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {

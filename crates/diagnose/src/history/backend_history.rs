@@ -138,6 +138,12 @@ impl BackendHistory {
         self.last_sample.is_some_and(|last| last.is_up)
     }
 
+    /// Whether the backend serves the models of another one, or that is not known.
+    pub(crate) fn has_models_of(&self, other: &Self) -> bool {
+        let models = |history: &Self| Some(history.last_sample?.gateway?.models);
+        models(self) == models(other)
+    }
+
     /// Whether the backend was not up less than `span` before the newest step.
     pub(crate) fn was_unavailable_within(&self, span: Duration) -> bool {
         self.is_within(self.last_unavailable_at, span)

@@ -15,6 +15,8 @@ pub(crate) enum WindowMeasure {
     PreemptionsPerRequest,
     PrefixHitRatio,
     QueueTime,
+    PrefillTime,
+    Prefilling,
     EngineTtft,
     EngineInterToken,
     GenerationRate,
@@ -86,6 +88,13 @@ pub(crate) const MEASURES: [MeasureDefinition; COUNT] = [
     }),
     MeasureDefinition::new(WindowMeasure::QueueTime, "queue_time_mean", "s", |window| {
         window.ratio(StepSignal::QueueSeconds, StepSignal::Queued, MIN_OBSERVATIONS)
+    }),
+    MeasureDefinition::new(WindowMeasure::PrefillTime, "prefill_time_mean", "s", |window| {
+        window.ratio(StepSignal::PrefillSeconds, StepSignal::Prefilled, MIN_OBSERVATIONS)
+    }),
+    // Little's law. Only completed requests have a prefill time, and all have a first token.
+    MeasureDefinition::new(WindowMeasure::Prefilling, "in_prefill", "requests", |window| {
+        Some(window.get(WindowMeasure::PrefillTime)? * window.rate(StepSignal::FirstTokens)?)
     }),
     MeasureDefinition::new(WindowMeasure::EngineTtft, "engine_ttft_mean", "s", |window| {
         window.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, MIN_OBSERVATIONS)
@@ -186,8 +195,8 @@ impl MeasureDefinition {
     pub(crate) fn adverse_change(&self) -> AdverseChange {
         match self.measure {
             WindowMeasure::PrefixHitRatio | WindowMeasure::GenerationRate => AdverseChange::Fall,
-            // The clients choose their prompts.
-            WindowMeasure::ReusablePrompt => AdverseChange::None,
+            // The clients choose their prompts, and longer ones are in prefill for longer.
+            WindowMeasure::ReusablePrompt | WindowMeasure::Prefilling => AdverseChange::None,
             _ => AdverseChange::Rise,
         }
     }

@@ -33,6 +33,8 @@ pub struct GatewayObservations {
     pub stalls: u64,
     /// The recent p99 of the times between outputs, in seconds. `None`: too few outputs.
     pub gap_p99: Option<f64>,
+    /// Identifies the models of the backend. Only backends with equal models are compared.
+    pub models: u64,
     /// Number of requests that wait in the gateway for a backend with capacity.
     pub queued: usize,
     /// Counts since the previous sample.

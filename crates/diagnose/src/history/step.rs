@@ -25,6 +25,8 @@ pub(crate) enum StepSignal {
     GenerationTokens,
     QueueSeconds,
     Queued,
+    PrefillSeconds,
+    Prefilled,
     FirstTokenSeconds,
     FirstTokens,
     InterTokenSeconds,
@@ -70,7 +72,7 @@ pub(crate) struct HistoryStep {
 /// A signal, and the function that reads the counter whose growth is the value of the signal.
 type LoadCounter = (StepSignal, fn(&EngineLoad) -> Option<f64>);
 
-const LOAD_COUNTERS: [LoadCounter; 11] = [
+const LOAD_COUNTERS: [LoadCounter; 13] = [
     (StepSignal::Preemptions, |load| load.preemptions),
     (StepSignal::PrefixQueries, |load| load.prefix_queries),
     (StepSignal::PrefixHits, |load| load.prefix_hits),
@@ -78,6 +80,8 @@ const LOAD_COUNTERS: [LoadCounter; 11] = [
     (StepSignal::GenerationTokens, |load| load.generation_tokens),
     (StepSignal::QueueSeconds, |load| load.queue_seconds),
     (StepSignal::Queued, |load| load.queued),
+    (StepSignal::PrefillSeconds, |load| load.prefill_seconds),
+    (StepSignal::Prefilled, |load| load.prefilled),
     (StepSignal::FirstTokenSeconds, |load| load.first_token_seconds),
     (StepSignal::FirstTokens, |load| load.first_tokens),
     (StepSignal::InterTokenSeconds, |load| load.gap_seconds),
@@ -97,6 +101,7 @@ impl StepSignal {
             Self::PrefixQueries | Self::PrefixHits => "prefix_cache",
             Self::PromptTokens | Self::GenerationTokens => "tokens",
             Self::QueueSeconds | Self::Queued => "queue_time",
+            Self::PrefillSeconds | Self::Prefilled => "prefill_time",
             Self::FirstTokenSeconds | Self::FirstTokens => "time_to_first_token",
             Self::InterTokenSeconds | Self::Gaps => "inter_token_latency",
             _ => "gateway",

@@ -8,6 +8,9 @@ use tokenweir_core::histogram::sample_quantile;
 
 /// Length of the short window, in which a condition must hold.
 pub const FAST: Duration = Duration::from_mins(1);
+/// Length of the window in which a condition must still hold, so that a verdict ends within a minute
+/// after its cause.
+pub(crate) const RECENT: Duration = Duration::from_secs(20);
 /// Length of the long window, for the lengths of sequences and for correlated pairs.
 pub const LONG_WINDOW: Duration = Duration::from_mins(5);
 
@@ -113,6 +116,11 @@ impl<'a> StepWindow<'a> {
     /// The maximum of a signal. `None`: no value is known.
     pub(crate) fn max(&self, signal: StepSignal) -> Option<f64> {
         self.values(signal).max_by(f64::total_cmp)
+    }
+
+    /// The maximum of the known values of `read`. `None`: no value is known.
+    pub(crate) fn max_of(&self, read: StepValueFn) -> Option<f64> {
+        self.steps.range(self.start..).filter_map(read).max_by(f64::total_cmp)
     }
 
     /// The quantile `q` of a signal, with `q` from 0 to 1. `None`: no value is known.

@@ -65,7 +65,8 @@ fn judge_thrashing(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let preemptions = window.sum(StepSignal::Preemptions).unwrap_or(0.0);
     let rate = window.get(WindowMeasure::PreemptionRate).unwrap_or(0.0);
     let share = window.get(WindowMeasure::PreemptionsPerRequest);
-    let had_capacity = window.max(StepSignal::KvUsage).is_none_or(|usage| usage < FREE_CACHE_USAGE);
+    let recent = evaluation.recent_window();
+    let had_capacity = recent.max(StepSignal::KvUsage).is_none_or(|usage| usage < FREE_CACHE_USAGE);
     let usage = window.quantile(StepSignal::KvUsage, 0.9);
     let is_full = usage.is_some_and(|usage| usage >= FULL_CACHE_USAGE);
     let is_rare = share.is_some_and(|share| share < MIN_PREEMPTED_RATIO);
@@ -151,7 +152,11 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleOutcome {
     else {
         return RuleOutcome::Absent;
     };
-    let has_fallen = usual.median >= 0.2 && ratio <= 0.5 * usual.median;
+    let recent = evaluation.recent_window();
+    let is_over = recent
+        .ratio(StepSignal::PrefixHits, StepSignal::PrefixQueries, 1.0)
+        .is_some_and(|ratio| ratio > 0.5 * usual.median);
+    let has_fallen = usual.median >= 0.2 && ratio <= 0.5 * usual.median && !is_over;
     // If prompts share no prefixes, the hit ratio has fallen because the prompts have changed.
     let is_shared = reusable >= 0.5;
     let is_slower = [WindowMeasure::EngineTtft, WindowMeasure::Ttft]

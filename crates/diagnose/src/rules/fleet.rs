@@ -41,6 +41,7 @@ pub(super) const IMBALANCE: DiagnosisRule = DiagnosisRule {
         "kv_thrashing",
         "kv_backlog",
         "decode_starvation",
+        "slow_engine",
         "prefill_starvation",
         "stalls",
         "memory_leak",
@@ -59,7 +60,7 @@ fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
         && is_below(StepSignal::Waiting, 1.0)
         && is_below(StepSignal::InFlight, 2.0);
     let is_gateway_queueing = window.fraction_at_least(StepSignal::GatewayQueue, 1.0) >= 0.8;
-    let queueing = evaluation.others.iter().filter(|other| has_queue(other)).count();
+    let queueing = evaluation.peers().filter(|other| has_queue(other)).count();
     let is_warm = is_warm(evaluation.history);
     if !is_idle || (!is_gateway_queueing && queueing == 0) || !is_warm {
         return RuleOutcome::Absent;
@@ -98,9 +99,9 @@ fn engine_requests(step: &HistoryStep) -> Option<f64> {
 }
 
 fn judge_imbalance(evaluation: &Evaluation<'_>) -> RuleOutcome {
-    let others = evaluation.others.iter().filter(|other| is_warm(other));
+    let others = evaluation.peers().filter(|other| is_warm(other));
     let mut others: Vec<(f64, &BackendHistory)> =
-        others.filter_map(|other| Some((mean_engine_requests(other)?, *other))).collect();
+        others.filter_map(|other| Some((mean_engine_requests(other)?, other))).collect();
     others.sort_by(|a, b| a.0.total_cmp(&b.0));
     let own_requests = mean_engine_requests(evaluation.history);
     let (Some(own_requests), Some((min_requests, least_busy))) = (own_requests, others.first())

@@ -11,6 +11,7 @@ mod fleet;
 mod leak;
 mod prefill;
 mod request_flow;
+mod slow_engine;
 
 pub use cache::safe_max_num_seqs;
 pub use rule::DiagnosisRule;
@@ -27,11 +28,12 @@ pub(crate) enum LoadDependence {
 }
 
 /// All rules. A rule comes after the rules that explain it.
-pub const RULES: [DiagnosisRule; 12] = [
+pub const RULES: [DiagnosisRule; 13] = [
     request_flow::BLIND,
     cache::THRASHING,
     cache::BACKLOG,
     prefill::DECODE_STARVATION,
+    slow_engine::SLOW_ENGINE,
     prefill::PREFILL_STARVATION,
     request_flow::STALLS,
     request_flow::ABORT_SPIKE,

@@ -2,11 +2,22 @@
 
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
-use crate::history::{StepSignal, WindowMeasure};
+use crate::history::{HistoryStep, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 
-/// Minimum number of tokens of a prompt whose prefill takes many steps.
+/// Minimum number of tokens of a prompt whose prefill takes many steps of any engine.
 const LONG_PROMPT_TOKENS: f64 = 8_000.0;
+/// Minimum number of tokens of a prompt that is long beside much shorter ones.
+const LONGER_PROMPT_TOKENS: f64 = 1_000.0;
+/// Minimum length of such a prompt, relative to the mean.
+const LONGER_PROMPT_FACTOR: f64 = 4.0;
+/// Mean number of requests in prefill below which the tokens of a step are not used up.
+const MAX_IDLE_PREFILL: f64 = 0.7;
+/// Mean number of requests in prefill from which a prompt is in prefill in every step.
+const MIN_BUSY_PREFILL: f64 = 0.9;
+/// Share of the maximum number of running requests that can be missing at a full batch, because
+/// sequences have just ended. At least one is.
+const CEILING_SLACK: f64 = 0.1;
 /// KV usage below which the cache has free blocks for waiting requests.
 const FREE_CACHE_USAGE: f64 = 0.80;
 /// KV usage from which the cache counts as full.
@@ -29,10 +40,10 @@ pub(super) const PREFILL_STARVATION: DiagnosisRule = DiagnosisRule {
     name: "prefill_starvation",
     severity: VerdictSeverity::Warning,
     meaning: "Requests wait for their prefill although the KV cache has free blocks.",
-    remedy: "Add backends, raise --max-num-seqs if the batch is at that limit, or raise \
-             --max-num-batched-tokens if prompts are long and tokens come fast.",
+    remedy: "Add backends, or raise the limit that the cause names while GPU memory and the times \
+             between tokens allow it.",
     disproof: "Time in the engine's queue falls while requests still start late.",
-    explained_by: &["kv_thrashing", "kv_backlog"],
+    explained_by: &["kv_thrashing", "kv_backlog", "slow_engine"],
     needs: &[StepSignal::Waiting, StepSignal::KvUsage, StepSignal::Queued],
     judge: judge_prefill_starvation,
 };
@@ -46,8 +57,13 @@ fn judge_decode_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let is_full = usage.is_none_or(|usage| usage >= FULL_CACHE_USAGE);
     let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|count| count >= 2.0);
     let longest = window.max(StepSignal::LongestPrompt).unwrap_or(0.0);
-    let has_other_cause = is_full || is_preempting || evaluation.has_queue();
-    if harm.is_empty() || !is_slow || has_other_cause || longest < LONG_PROMPT_TOKENS {
+    let is_over = window.latest(StepSignal::GapP99).is_some_and(|gap| gap < 0.2);
+    let has_other_cause = is_full || is_preempting || evaluation.has_queue() || is_over;
+    let mean = window.ratio(StepSignal::PromptTokens, StepSignal::FirstTokens, 1.0);
+    let is_longer = mean.is_some_and(|mean| longest >= LONGER_PROMPT_FACTOR * mean);
+    let has_long_prompt =
+        longest >= LONG_PROMPT_TOKENS || longest >= LONGER_PROMPT_TOKENS && is_longer;
+    if harm.is_empty() || !is_slow || has_other_cause || !has_long_prompt {
         return RuleOutcome::Absent;
     }
     let stalled = window.max(StepSignal::Stalled).unwrap_or(0.0);
@@ -84,16 +100,67 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::QueueTime,
         WindowMeasure::Waiting,
         WindowMeasure::Running,
+        WindowMeasure::Prefilling,
         WindowMeasure::KvUsageP90,
         WindowMeasure::EngineInterToken,
     ];
-    let max_running = window.max(StepSignal::Running).unwrap_or(0.0);
-    let is_at_limit = window.fraction_at_least(StepSignal::Running, max_running - 0.5) >= 0.8;
-    let cause = if is_at_limit {
-        "the batch is at its limit (--max-num-seqs)"
-    } else {
-        "prompts use up the tokens of a step (--max-num-batched-tokens)"
-    };
     let evidence = [evaluation.evidence_for_all(&measures), harm.clone()].concat();
-    RuleOutcome::Present(RuleMatch::new(1 + harm.len(), evidence).because(cause))
+    let limit = scheduler_limit(&window);
+    let (cause, remedy) = match limit {
+        Some(SchedulerLimit::Sequences) => (
+            "the batch is at its limit (--max-num-seqs)",
+            "Raise --max-num-seqs: the KV cache has room for more sequences.",
+        ),
+        Some(SchedulerLimit::Tokens) => (
+            "prompts use up the tokens of each step (--max-num-batched-tokens)",
+            "Raise --max-num-batched-tokens if the engine computes prompts faster in larger \
+             pieces; otherwise its prefill speed is the limit.",
+        ),
+        None => (
+            "cannot tell which: the batch limit (--max-num-seqs) or the tokens of a step \
+             (--max-num-batched-tokens)",
+            "Compare the running requests with --max-num-seqs: if they are equal, raise it.",
+        ),
+    };
+    // Without a cause the queue and the late tokens remain, so the confidence is at most medium.
+    let signals = (1 + harm.len()).min(if limit.is_some() { usize::MAX } else { 2 });
+    let rule_match = RuleMatch::new(signals, evidence).because(cause);
+    RuleOutcome::Present(rule_match.remedy(Some(remedy.to_owned())))
+}
+
+/// The limit of vLLM's scheduler that keeps requests waiting while KV blocks are free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SchedulerLimit {
+    /// `--max-num-seqs`.
+    Sequences,
+    /// `--max-num-batched-tokens`.
+    Tokens,
+}
+
+/// The limit that the measures prove. `None`: they prove neither.
+///
+/// A request that waits although blocks are free was left out of the step because the batch had
+/// `--max-num-seqs` sequences, or because the tokens of the step were used up. Only prefill uses up
+/// tokens, so in the second case a prompt is in prefill in every step: on average at least one
+/// request is. Fewer requests in prefill therefore prove the first case. In the first case a new
+/// sequence replaces each one that ends, so the number of running requests stays at its maximum. A
+/// full batch whose time is mostly prefill proves neither: a step with a prompt is longer than one
+/// without, so most of the time can be prefill although few steps have a prompt.
+fn scheduler_limit(window: &StepWindow<'_>) -> Option<SchedulerLimit> {
+    let in_prefill = window.get(WindowMeasure::Prefilling)?;
+    // Steps without a queue say nothing about a limit.
+    let while_waiting = |step: &HistoryStep| {
+        step.get(StepSignal::Waiting).filter(|waiting| *waiting >= 1.0)?;
+        step.get(StepSignal::Running)
+    };
+    let max_running = window.max_of(while_waiting)?;
+    let ceiling = max_running - (CEILING_SLACK * max_running).max(1.0);
+    let is_at_ceiling = window.step_fraction_at_least(while_waiting, ceiling) >= 0.8;
+    if in_prefill < MAX_IDLE_PREFILL {
+        is_at_ceiling.then_some(SchedulerLimit::Sequences)
+    } else if in_prefill >= MIN_BUSY_PREFILL && !is_at_ceiling {
+        Some(SchedulerLimit::Tokens)
+    } else {
+        None
+    }
 }

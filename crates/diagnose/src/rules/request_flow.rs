@@ -53,6 +53,7 @@ pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
         "kv_thrashing",
         "kv_backlog",
         "decode_starvation",
+        "slow_engine",
         "prefill_starvation",
         "stalls",
     ],
@@ -93,7 +94,10 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
     // One stalled stream among many streams is no condition.
     let has_many_stalls = stalls >= 3.0 && stalls >= 0.05 * (streams + in_flight);
     let has_stalled_streams = stalled >= 2.0 && stalled >= 0.2 * in_flight;
-    if !has_many_stalls && !has_stalled_streams {
+    let recent = evaluation.recent_window();
+    let is_over =
+        recent.sum(StepSignal::Stalls) == Some(0.0) && recent.max(StepSignal::Stalled) == Some(0.0);
+    if is_over || !has_many_stalls && !has_stalled_streams {
         return RuleOutcome::Absent;
     }
     let stalled_others = evaluation.others.iter().filter(|other| {
@@ -103,8 +107,11 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let is_everywhere =
         !evaluation.others.is_empty() && stalled_others.count() == evaluation.others.len();
     let is_metrics_missing = window.values(StepSignal::Running).count() * 2 < window.len();
-    let cause = if is_everywhere {
-        "all backends stall: the gateway's machine, or the network"
+    let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|count| count >= 1.0);
+    let cause = if is_preempting {
+        "its sequences are preempted, because the KV cache is full"
+    } else if is_everywhere {
+        "cannot tell which: the gateway's machine, the network, or the same fault in all engines"
     } else if is_metrics_missing {
         "its metrics cannot be read either: the process is frozen"
     } else {
@@ -134,7 +141,8 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let window = evaluation.short_window();
     let Some(ratio) = window.get(WindowMeasure::CancelRatio) else { return RuleOutcome::Absent };
     let cancelled = window.sum(StepSignal::Cancelled).unwrap_or(0.0);
-    if ratio < 0.1 || cancelled < 5.0 {
+    let is_over = evaluation.recent_window().sum(StepSignal::Cancelled) == Some(0.0);
+    if ratio < 0.1 || cancelled < 5.0 || is_over {
         return RuleOutcome::Absent;
     }
     let Some(usual) = evaluation.baseline(WindowMeasure::CancelRatio) else {
@@ -179,7 +187,12 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
     // A lag of the usual length is attributed to the network, not to the front end.
     let is_new =
         evaluation.baseline(WindowMeasure::FrontEnd).is_none_or(|usual| lag >= 2.0 * usual.median);
-    if !is_significant || !is_new {
+    let recent = evaluation.recent_window();
+    let is_over = recent
+        .ratio(StepSignal::FirstOutputSeconds, StepSignal::FirstOutputs, 5.0)
+        .zip(recent.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, 5.0))
+        .is_some_and(|(gateway, engine)| gateway - engine < MIN_LAG_SECONDS);
+    if !is_significant || !is_new || is_over {
         return RuleOutcome::Absent;
     }
     let in_engine = window.get(WindowMeasure::Running).unwrap_or(0.0)

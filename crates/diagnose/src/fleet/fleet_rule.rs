@@ -1,0 +1,26 @@
+//! A rule about the fleet or the gateway, and a condition that holds.
+
+use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+
+/// A rule about the state of backends, refused requests or the gateway.
+pub struct FleetRule {
+    /// The name of the rule, as of [`DiagnosisRule::name`](crate::DiagnosisRule::name).
+    pub name: &'static str,
+    /// The part of the system that the rule is about. Only a verdict about one backend names it.
+    pub scope: VerdictScope,
+    /// The meaning of the condition, in one sentence.
+    pub meaning: &'static str,
+    /// The remedy.
+    pub remedy: &'static str,
+    /// An observation that would disprove the condition.
+    pub disproof: &'static str,
+}
+
+/// A condition that holds, at one backend or, without a backend, for all of them or the gateway.
+pub(super) struct FleetMatch {
+    pub(super) rule: &'static FleetRule,
+    pub(super) backend: Option<String>,
+    pub(super) severity: VerdictSeverity,
+    pub(super) cause: Option<String>,
+    pub(super) evidence: Vec<Evidence>,
+}

@@ -1,0 +1,192 @@
+//! The rules about the gateway itself: its configuration, its certificates, its collector and its
+//! clients. They change no state of the backends, so operators would not see these conditions there.
+
+use super::fleet_rule::{FleetMatch, FleetRule};
+use super::observation::GatewayConditions;
+use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use std::time::{Duration, Instant};
+
+/// Seconds before the expiry of a certificate from which it is a condition, as of the alert.
+const EXPIRY_NOTICE_SECONDS: f64 = 7.0 * 86_400.0;
+/// Time after the last failed export for which spans count as lost. Exporters send batches every few
+/// seconds while there are requests.
+const EXPORT_FAILURE_HOLD: Duration = Duration::from_secs(45);
+/// Minimum share and number of open streams whose clients do not read.
+const MIN_UNREAD_SHARE: f64 = 0.2;
+const MIN_UNREAD: usize = 2;
+/// Maximum number of characters of the problem of a reload in a verdict.
+const MAX_PROBLEM_CHARACTERS: usize = 200;
+
+pub(super) static CERTIFICATE_EXPIRES: FleetRule = FleetRule {
+    name: "certificate_expires",
+    scope: VerdictScope::Gateway,
+    meaning: "A certificate that the gateway presents has expired or expires within seven days.",
+    remedy: "Write the new certificate and key to the same files. The gateway reads them again within \
+             ten seconds.",
+    disproof: "certificates in /status shows a later time of expiry.",
+};
+
+pub(super) static RELOAD_FAILED: FleetRule = FleetRule {
+    name: "reload_failed",
+    scope: VerdictScope::Gateway,
+    meaning: "The last reload of the configuration failed: the previous configuration stays active.",
+    remedy: "Correct the file, test it with tokenweir check, and reload again with SIGHUP or \
+             tokenweir reload. A restart with this file would fail.",
+    disproof: "tokenweir check accepts the file, and config_reloads in /status has \
+               last_successful: true.",
+};
+
+pub(super) static SPANS_LOST: FleetRule = FleetRule {
+    name: "spans_lost",
+    scope: VerdictScope::Gateway,
+    meaning: "The collector does not accept spans: traces of requests are lost.",
+    remedy: "Start the collector, or correct tracing.endpoint. Requests are not affected, and the \
+             export continues by itself. The log has the error of the collector.",
+    disproof: "spans in /status shows that exported grows and failed does not.",
+};
+
+pub(super) static SLOW_CLIENTS: FleetRule = FleetRule {
+    name: "slow_clients",
+    scope: VerdictScope::Gateway,
+    meaning: "Clients do not read their responses as fast as these arrive: the backends are not the \
+              cause of their slow streams.",
+    remedy: "Find these clients: the page and tokenweir top list their streams with the phase write_stalled. \
+             Check their network, and whether they read the stream while they process it.",
+    disproof: "Streams in the phase write_stalled belong to clients that also read other servers slowly.",
+};
+
+/// The conditions of the gateway, and the state that they need between two evaluations.
+#[derive(Debug, Default)]
+pub(super) struct GatewayRules {
+    /// The number of failed spans at the last evaluation. `None`: there was none.
+    failed_spans: Option<u64>,
+    /// Time of the last evaluation at which this number had grown.
+    export_failed_at: Option<Instant>,
+    /// Whether clients did not read at the last evaluation.
+    was_unread: bool,
+}
+
+impl GatewayRules {
+    /// The conditions that hold at `now`.
+    pub(super) fn judge(&mut self, gateway: &GatewayConditions, now: Instant) -> Vec<FleetMatch> {
+        let found = |rule, severity, cause, evidence| FleetMatch {
+            rule,
+            backend: None,
+            severity,
+            cause,
+            evidence,
+        };
+        let mut matches = Vec::new();
+        let earliest = gateway.certificates.iter().min_by(|a, b| a.1.total_cmp(&b.1));
+        if let Some((peer, seconds)) = earliest.filter(|(_, left)| *left < EXPIRY_NOTICE_SECONDS) {
+            let (severity, cause) = if *seconds <= 0.0 {
+                (VerdictSeverity::Critical, format!("expired: the certificate for {peer}s"))
+            } else {
+                let hours = seconds / 3_600.0;
+                let cause = format!("the certificate for {peer}s expires in {hours:.0} h");
+                (VerdictSeverity::Warning, cause)
+            };
+            matches.push(found(&CERTIFICATE_EXPIRES, severity, Some(cause), Vec::new()));
+        }
+        if let Some(problem) = &gateway.reload_problem {
+            let cause = problem.lines().next().unwrap_or_default();
+            let cause = cause.chars().take(MAX_PROBLEM_CHARACTERS).collect();
+            matches.push(found(&RELOAD_FAILED, VerdictSeverity::Warning, Some(cause), Vec::new()));
+        }
+        if self.is_losing_spans(gateway.failed_spans, now) {
+            matches.push(found(&SPANS_LOST, VerdictSeverity::Warning, None, Vec::new()));
+        }
+        let unread = gateway.unread_streams;
+        let is_unread =
+            unread >= MIN_UNREAD && unread as f64 >= MIN_UNREAD_SHARE * gateway.open_streams as f64;
+        // One look can find a client between two reads.
+        if is_unread && self.was_unread {
+            let evidence = vec![
+                streams("write_stalled_streams", unread),
+                streams("open_streams", gateway.open_streams),
+            ];
+            matches.push(found(&SLOW_CLIENTS, VerdictSeverity::Info, None, evidence));
+        }
+        self.was_unread = is_unread;
+        matches
+    }
+
+    fn is_losing_spans(&mut self, failed: u64, now: Instant) -> bool {
+        if self.failed_spans.replace(failed).is_some_and(|before| failed > before) {
+            self.export_failed_at = Some(now);
+        }
+        let age = self.export_failed_at.map(|at| now.saturating_duration_since(at));
+        age.is_some_and(|age| age < EXPORT_FAILURE_HOLD)
+    }
+}
+
+/// The number of streams at the evaluation.
+fn streams(measure: &'static str, count: usize) -> Evidence {
+    Evidence {
+        measure: measure.into(),
+        value: count as f64,
+        unit: "requests".into(),
+        usual: None,
+        window_seconds: 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::test_instant;
+
+    fn names(rules: &mut GatewayRules, gateway: &GatewayConditions, now: Instant) -> Vec<String> {
+        let name = |it: FleetMatch| {
+            format!("{} {} {}", it.severity.as_str(), it.rule.name, it.cause.unwrap_or_default())
+        };
+        rules.judge(gateway, now).into_iter().map(name).collect()
+    }
+
+    #[test]
+    fn a_certificate_is_named_for_a_week_before_it_expires_and_critical_afterwards() {
+        let at = |days: f64| GatewayConditions {
+            certificates: vec![("backend", 9e9), ("client", 86_400.0 * days)],
+            ..GatewayConditions::default()
+        };
+        let named = |days| names(&mut GatewayRules::default(), &at(days), test_instant());
+        assert_eq!(named(7.5), [""; 0]);
+        let soon = "warning certificate_expires the certificate for clients expires in 48 h";
+        assert_eq!(named(2.0), [soon]);
+        let over = "critical certificate_expires expired: the certificate for clients";
+        assert_eq!(named(-1.0), [over]);
+    }
+
+    #[test]
+    fn lost_spans_are_named_while_exports_fail_and_for_45_seconds_afterwards() {
+        let (mut rules, start) = (GatewayRules::default(), test_instant());
+        let mut is_named = |seconds, failed_spans| {
+            let gateway = GatewayConditions { failed_spans, ..GatewayConditions::default() };
+            !names(&mut rules, &gateway, start + Duration::from_secs(seconds)).is_empty()
+        };
+        assert!(!is_named(0, 9), "these failures are old");
+        assert!(is_named(5, 10) && is_named(10, 10) && is_named(15, 12));
+        assert!(is_named(55, 12) && !is_named(60, 12));
+    }
+
+    #[test]
+    fn clients_that_do_not_read_are_named_at_the_second_look() {
+        let mut rules = GatewayRules::default();
+        let mut is_named = |open_streams, unread_streams| {
+            let gateway =
+                GatewayConditions { open_streams, unread_streams, ..GatewayConditions::default() };
+            !names(&mut rules, &gateway, test_instant()).is_empty()
+        };
+        assert!(!is_named(10, 2) && is_named(10, 2), "a single look is no evidence");
+        assert!(!is_named(11, 2) && !is_named(1, 1), "few clients");
+    }
+
+    #[test]
+    fn a_failed_reload_has_the_first_line_of_its_problem_as_cause() {
+        let problem = format!("gateway.yaml:1:3: unknown key\n{}", "x".repeat(999));
+        let gateway =
+            GatewayConditions { reload_problem: Some(problem), ..GatewayConditions::default() };
+        let named = names(&mut GatewayRules::default(), &gateway, test_instant());
+        assert_eq!(named, ["warning reload_failed gateway.yaml:1:3: unknown key"]);
+    }
+}

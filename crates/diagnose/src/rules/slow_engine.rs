@@ -1,0 +1,76 @@
+//! The rule about an engine that is far slower than the engines of other backends.
+
+use super::rule::DiagnosisRule;
+use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use crate::history::{BackendHistory, FAST, StepSignal, WindowMeasure};
+use crate::verdict::VerdictSeverity;
+
+/// Minimum ratio of the time between tokens to that of the other backends.
+const SLOW_FACTOR: f64 = 3.0;
+/// Minimum time between tokens, in seconds, that harms clients: about the speed of reading aloud.
+const MIN_INTER_TOKEN_SECONDS: f64 = 0.1;
+/// Minimum number of times between tokens.
+const MIN_GAPS: f64 = 30.0;
+/// A batch of up to this many times the sequences of the other backends, and this many more, does
+/// not make a step three times as long.
+const BATCH_FACTOR: f64 = 4.0;
+const BATCH_SURPLUS: f64 = 16.0;
+
+pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
+    name: "slow_engine",
+    severity: VerdictSeverity::Warning,
+    meaning: "The engine is far slower than the engines of the other backends with the same models.",
+    remedy: "Compare its GPU with the others: clocks and temperature (nvidia-smi -q -d \
+             PERFORMANCE), other processes on it, and the start flags of vLLM. Set its weight to 0 \
+             until it is as fast as the others.",
+    disproof: "It runs on slower hardware, or with a larger model under the same name.",
+    explained_by: &["kv_thrashing", "decode_starvation"],
+    needs: &[StepSignal::InterTokenSeconds, StepSignal::Gaps, StepSignal::Running],
+    judge: judge_slow_engine,
+};
+
+fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.short_window();
+    // A slow engine generates few tokens, and routing avoids it.
+    let own = window.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, MIN_GAPS);
+    let Some(own) = own else { return RuleOutcome::Absent };
+    let peers: Vec<(f64, f64)> = evaluation.peers().filter_map(speed_and_batch).collect();
+    // Half of the others are as fast as this one or faster.
+    let mut times: Vec<f64> = peers.iter().map(|(time, _)| *time).collect();
+    times.sort_by(f64::total_cmp);
+    let Some(median) = times.get(times.len() / 2).copied() else { return RuleOutcome::Absent };
+    let batch = peers.iter().map(|(_, running)| running).sum::<f64>() / peers.len() as f64;
+    let running = window.get(WindowMeasure::Running).unwrap_or(0.0);
+    let is_larger_batch = running > BATCH_FACTOR * batch + BATCH_SURPLUS;
+    let recent = evaluation.recent_window();
+    let is_over = recent
+        .ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, 10.0)
+        .is_some_and(|time| time < SLOW_FACTOR * median);
+    let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|count| count >= 2.0);
+    let is_slow = own >= SLOW_FACTOR * median && own >= MIN_INTER_TOKEN_SECONDS && !is_over;
+    if !is_slow || is_larger_batch || is_preempting {
+        return RuleOutcome::Absent;
+    }
+    let measures = [
+        WindowMeasure::EngineInterToken,
+        WindowMeasure::EngineTtft,
+        WindowMeasure::Running,
+        WindowMeasure::Waiting,
+    ];
+    let signals = 1
+        + usize::from(own >= 2.0 * SLOW_FACTOR * median)
+        + usize::from(!evaluation.slow_start_evidence().is_empty());
+    let comparison = format!(
+        "Its mean time between tokens is {:.0} ms; that of the others is {:.0} ms.",
+        1e3 * own,
+        1e3 * median
+    );
+    let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
+    RuleOutcome::Present(rule_match.remedy(Some(comparison)))
+}
+
+/// Mean time between tokens and mean number of running requests in the last minute.
+fn speed_and_batch(history: &BackendHistory) -> Option<(f64, f64)> {
+    let window = history.window(FAST);
+    Some((window.get(WindowMeasure::EngineInterToken)?, window.get(WindowMeasure::Running)?))
+}
