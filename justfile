@@ -109,6 +109,10 @@ first-use BINARY *ARGS:
 stack *ARGS:
     tests/stack.sh {{ ARGS }}
 
+# staged faults: what page, top, diagnose, log, dashboards and alerts say
+staged-faults *ARGS:
+    tests/staged_faults.sh {{ ARGS }}
+
 # Put the components for `just stack` into FOLDER.
 stack-install FOLDER:
     tests/stack/install.sh {{ FOLDER }}

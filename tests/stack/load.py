@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import ssl
 from collections import Counter
 
 DEADLINE_SECONDS = 120.0
@@ -11,8 +12,8 @@ DEADLINE_SECONDS = 120.0
 class Load:
     """Concurrent clients, which run until they are stopped."""
 
-    def __init__(self, gateway: tuple[str, int], seed: int = 1):
-        self.gateway = gateway
+    def __init__(self, gateway: tuple[str, int], seed: int = 1, tls: ssl.SSLContext | None = None):
+        self.gateway, self.tls = gateway, tls
         self.random = random.Random(seed)
         self.statuses: Counter = Counter()
         self.tasks: set[asyncio.Task] = set()
@@ -63,7 +64,7 @@ class Load:
         lines = {"host": "gateway", "content-type": "application/json", "connection": "close"}
         lines["content-length"] = str(len(body))
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        reader, writer = await asyncio.open_connection(*self.gateway)
+        reader, writer = await asyncio.open_connection(*self.gateway, ssl=self.tls)
         try:
             writer.write(f"POST /v1/chat/completions HTTP/1.1\r\n{head}\r\n".encode() + body)
             status = int((await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1])

@@ -1,0 +1,300 @@
+"""The staged faults. Each lasts as long as its context, and states which verdicts name it."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+
+import certificates
+from testbed import Options, Testbed
+
+Begin = Callable[[Testbed], AbstractAsyncContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, the verdict that names it, and the verdicts that are also true."""
+
+    name: str
+    begin: Begin
+    names: str
+    """Pattern of `verdict subject (cause)` of the verdict that names the fault."""
+    allowed: str = "$^"
+    """Pattern of verdicts that are consequences and not wrong."""
+    options: Options = field(default_factory=Options)
+    clients: int = 6
+    """Clients of the load that runs before, during and after the fault."""
+    request: dict = field(default_factory=lambda: {"words": 100, "tokens": 60, "pause": 0.4})
+
+    def is_named_by(self, verdict: str) -> bool:
+        """Whether a verdict names the fault."""
+        return re.search(self.names, verdict) is not None
+
+    def is_wrong(self, verdict: str) -> bool:
+        """Whether a verdict is about something else."""
+        return not self.is_named_by(verdict) and re.search(self.allowed, verdict) is None
+
+
+FAULTS: list[Fault] = []
+
+
+def fault(names: str, allowed: str = "$^", **others) -> Callable[[Begin], Begin]:
+    """Registers a fault. Its name is the name of the function."""
+
+    def add(function: Begin) -> Begin:
+        name = function.__name__.replace("_", " ")
+        FAULTS.append(Fault(name, asynccontextmanager(function), names, allowed, **others))
+        return function
+
+    return add
+
+
+@asynccontextmanager
+async def more_clients(testbed: Testbed, clients: int, **options) -> AsyncIterator[None]:
+    """Load in addition to the usual one."""
+    tasks = testbed.load.start(clients, **options)
+    try:
+        yield
+    finally:
+        await testbed.load.stop(tasks)
+
+
+SLOW = Options(last=["--slow-factor", "16", "--slow-after", "{warm}s"])
+
+
+@fault(r"slow_engine gpu2", "imbalance gpu2|backend_(down|ejected) gpu2", options=SLOW, clients=24)
+async def slow_backend(testbed: Testbed) -> AsyncIterator[None]:
+    """The engine of one backend becomes 16 times as slow as the others. At the end it is replaced by a fast one."""
+    yield
+    backend = testbed.processes["gpu2"]
+    backend.kill()
+    backend.start(testbed.backend("gpu2"))
+
+
+# A verdict that names both causes is no wrong one.
+UNDECIDED = r"prefill_starvation gpu. .cannot tell"
+SMALL_BATCH = Options(sim=["--max-num-seqs", "4"])
+
+
+@fault(r"prefill_starvation gpu. .the batch is at its limit", f"shedding|{UNDECIDED}", options=SMALL_BATCH)
+async def batch_limit(testbed: Testbed) -> AsyncIterator[None]:
+    """More clients than the sequences of all batches."""
+    async with more_clients(testbed, 30, words=60, tokens=150, pause=0.1):
+        yield
+
+
+SMALL_CACHE = Options(sim=["--blocks", "160"])
+
+
+@fault(r"kv_thrashing gpu", "shedding|kv_backlog|stalls gpu. .its sequences are preempted", options=SMALL_CACHE)
+async def kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
+    """Sequences whose KV does not fit into the caches."""
+    async with more_clients(testbed, 40, words=60, tokens=300, pause=0.1):
+        yield
+
+
+@fault(r"backend_down gpu2 .*(accepts connections|does not respond|no response)", "stalls gpu2")
+async def hang(testbed: Testbed) -> AsyncIterator[None]:
+    """One backend is stopped like a frozen process."""
+    testbed.processes["gpu2"].pause()
+    yield
+    testbed.processes["gpu2"].resume()
+
+
+DRAINABLE = Options(
+    sim=["--max-num-seqs", "4"], config={"admission": {"queue_capacity": 4, "max_wait": "2s"}}
+)
+
+
+@fault(r"backend_drained gpu1", "backend_drained gpu2|shedding|prefill_starvation gpu0 .(the batch|cannot tell)",
+       options=DRAINABLE, clients=12)
+async def drained(testbed: Testbed) -> AsyncIterator[None]:
+    """An operator drains two of three backends, and the third cannot carry the load."""
+    admin(testbed, "/-/drain?backend=gpu1")
+    admin(testbed, "/-/drain?backend=gpu2")
+    async with more_clients(testbed, 24, words=60, tokens=80, pause=0.2):
+        yield
+    admin(testbed, "/-/undrain?backend=gpu1")
+    admin(testbed, "/-/undrain?backend=gpu2")
+
+
+@fault(r"backend_down gpu2 .*refused")
+async def killed(testbed: Testbed) -> AsyncIterator[None]:
+    """One backend is killed."""
+    testbed.processes["gpu2"].kill()
+    yield
+    testbed.processes["gpu2"].start()
+
+
+OVERLOADED = Options(
+    sim=["--max-num-seqs", "4"], config={"admission": {"queue_capacity": 8, "max_wait": "2s"}}
+)
+
+
+@fault(r"shedding all .*every backend is full", "prefill_starvation gpu. .(the batch|cannot tell)", options=OVERLOADED)
+async def overload(testbed: Testbed) -> AsyncIterator[None]:
+    """Three times as many requests as the backends can serve."""
+    async with more_clients(testbed, 90, words=60, tokens=100, pause=0.3):
+        yield
+
+
+@fault(r"slow_clients gateway")
+async def client_slow(testbed: Testbed) -> AsyncIterator[None]:
+    """Clients that read 200 bytes each second of streams with a small receive buffer."""
+    readers = [asyncio.create_task(read_slowly(testbed)) for _ in range(8)]
+    yield
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def read_slowly(testbed: Testbed) -> None:
+    """Sends long requests, and reads their responses slowly."""
+    loop = asyncio.get_running_loop()
+    body = json.dumps({
+        "model": testbed.model, "stream": True, "max_tokens": 6000, "ignore_eos": True,
+        "messages": [{"role": "user", "content": "a long story"}],
+    }).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    while True:
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            connection.setblocking(False)
+            await loop.sock_connect(connection, testbed.load.gateway)
+            await loop.sock_sendall(connection, head.encode() + body)
+            while await loop.sock_recv(connection, 200):
+                await asyncio.sleep(1.0)
+
+
+@fault(r"reload_failed gateway .*polcy")
+async def bad_reload(testbed: Testbed) -> AsyncIterator[None]:
+    """The configuration is reloaded with a mistake in it."""
+    testbed.write_config(testbed.config() | {"routing": {"polcy": "p2c"}})
+    testbed.processes["gateway"].reload()
+    yield
+    testbed.write_config(testbed.config())
+    testbed.processes["gateway"].reload()
+
+
+@fault(r"spans_lost gateway", options=Options(collector=True))
+async def collector_gone(testbed: Testbed) -> AsyncIterator[None]:
+    """The OpenTelemetry Collector is killed."""
+    testbed.processes["collector"].kill()
+    yield
+    testbed.processes["collector"].start()
+
+
+@fault(r"certificate_expires gateway .expired", options=Options(tls=True))
+async def certificate_expired(testbed: Testbed) -> AsyncIterator[None]:
+    """The certificate of the client listener is replaced by one that has expired."""
+    certificates.write(testbed.work, *certificates.EXPIRED)
+    yield
+    certificates.write(testbed.work, *certificates.VALID)
+
+
+def admin(testbed: Testbed, path: str) -> None:
+    """Calls an endpoint of the admin listener that changes state."""
+    request = urllib.request.Request(
+        f"{testbed.url('admin')}{path}", data=b"{}", method="POST", headers={"content-type": "application/json"}
+    )
+    urllib.request.urlopen(request, timeout=5).close()
+
+
+# Faults of one real vLLM, which are staged only with --real.
+def real(*flags: str, **others) -> Options:
+    """A testbed with one real vLLM."""
+    return Options(real=["--max-model-len", "2048", *flags], **others)
+
+
+@fault(r"prefill_starvation gpu0 .the batch is at its limit", f"shedding|{UNDECIDED}",
+       options=real("--max-num-seqs", "2"), clients=1)
+async def real_batch_limit(testbed: Testbed) -> AsyncIterator[None]:
+    """More clients than --max-num-seqs."""
+    async with more_clients(testbed, 12, model="tiny", words=40, tokens=400, pause=0.1):
+        yield
+
+
+@fault(r"prefill_starvation gpu0 .(prompts use up|cannot tell)", "shedding",
+       options=real("--max-num-batched-tokens", "64", "--max-num-seqs", "64", "--no-enable-prefix-caching"),
+       clients=1)
+async def real_token_budget(testbed: Testbed) -> AsyncIterator[None]:
+    """Long prompts and a small budget of tokens for a step."""
+    async with more_clients(testbed, 24, model="tiny", words=600, tokens=12, pause=0.05):
+        yield
+
+
+@fault(r"kv_thrashing gpu0", "shedding", options=real("--num-gpu-blocks-override", "64"), clients=1)
+async def real_kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
+    """Sequences that do not fit into 2,048 tokens of KV cache."""
+    async with more_clients(testbed, 16, model="tiny", words=30, tokens=500, pause=0.1):
+        yield
+
+
+@fault(r"decode_starvation gpu0", "shedding", clients=1,
+       options=real("--no-enable-prefix-caching", "--max-model-len", "8192", "--max-num-batched-tokens", "8192"))
+async def real_long_prompts(testbed: Testbed) -> AsyncIterator[None]:
+    """Long prompts beside streams."""
+    async with (
+        more_clients(testbed, 6, model="tiny", words=20, tokens=300, pause=0.1),
+        more_clients(testbed, 1, model="tiny", words=2500, tokens=2, pause=1.0),
+    ):
+        yield
+
+
+@fault(r"(stalls gpu0 .the engine of this backend|backend_down gpu0 .*progress)", "no_capacity|shedding",
+       options=real(), clients=4)
+async def real_engine_hang(testbed: Testbed) -> AsyncIterator[None]:
+    """The engine process is stopped. Its HTTP server still answers."""
+    _, engines = testbed.real_processes()
+    for pid in engines:
+        os.kill(pid, signal.SIGSTOP)
+    yield
+    for pid in engines:
+        os.kill(pid, signal.SIGCONT)
+
+
+@fault(r"backend_down gpu0 .*(accepts connections|does not respond|no response)", "no_capacity|shedding|stalls",
+       options=real(), clients=4)
+async def real_server_hang(testbed: Testbed) -> AsyncIterator[None]:
+    """The HTTP server process is stopped."""
+    server, _ = testbed.real_processes()
+    os.kill(server, signal.SIGSTOP)
+    yield
+    os.kill(server, signal.SIGCONT)
+
+
+@fault(r"front_end_gap gpu0", "shedding", options=real(), clients=4)
+async def real_front_end_slow(testbed: Testbed) -> AsyncIterator[None]:
+    """The HTTP server runs for 100 ms of each 700 ms."""
+    server, _ = testbed.real_processes()
+
+    async def stutter() -> None:
+        try:
+            while True:
+                os.kill(server, signal.SIGSTOP)
+                await asyncio.sleep(0.6)
+                os.kill(server, signal.SIGCONT)
+                await asyncio.sleep(0.1)
+        finally:
+            os.kill(server, signal.SIGCONT)
+
+    stuttering = asyncio.create_task(stutter())
+    yield
+    stuttering.cancel()
+    await asyncio.gather(stuttering, return_exceptions=True)
+
+
+@fault(r"slow_clients gateway", options=real(), clients=4)
+async def real_client_slow(testbed: Testbed) -> AsyncIterator[None]:
+    """Clients that read slowly from a real vLLM."""
+    readers = [asyncio.create_task(read_slowly(testbed)) for _ in range(6)]
+    yield
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)

@@ -1,0 +1,185 @@
+"""The processes of one staged fault: three backends, the gateway with load, Prometheus with the shipped rules, and,
+where the fault needs it, an OpenTelemetry Collector."""
+
+import asyncio
+import json
+import os
+import ssl
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "stack"))
+
+import certificates  # noqa: E402
+from load import Load  # noqa: E402
+from processes import Process, free_ports  # noqa: E402
+from shipped import Shipped, replace_addresses  # noqa: E402
+
+PORTS = "listen admin gpu0 gpu1 gpu2 prometheus collector collector_http collector_metrics closed".split()
+BACKENDS = ("gpu0", "gpu1", "gpu2")
+WARM_SECONDS = 60.0
+"""Time between the start of the load and the fault."""
+START_SECONDS = 5
+"""Time between the start of the backends and the start of the load, at most."""
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The programs."""
+
+    gateway: Path
+    prometheus: Path
+    collector: Path | None
+    real: Path | None
+    """The folder with serve.sh and stop.sh of a real vLLM."""
+
+
+@dataclass
+class Options:
+    """What differs between the testbeds of faults."""
+
+    sim: list[str] = field(default_factory=list)
+    last: list[str] = field(default_factory=list)
+    """Further flags of the last simulated backend. `{warm}` is the time until the fault in seconds."""
+    config: dict = field(default_factory=dict)
+    real: list[str] | None = None
+    """Flags of one real vLLM, which replaces the three simulated backends."""
+    collector: bool = False
+    tls: bool = False
+
+
+class Testbed:
+    """All processes of one fault. They run until `end`."""
+
+    def __init__(self, tools: Tools, work: Path, options: Options):
+        self.tools, self.work, self.options = tools, work, options
+        work.mkdir(parents=True)
+        self.port = dict(zip(PORTS, free_ports(len(PORTS))))
+        self.config_file = work / "gateway.yaml"
+        tls = unchecked_tls() if options.tls else None
+        self.load = Load(("127.0.0.1", self.port["listen"]), tls=tls)
+        self.processes: dict[str, Process] = {}
+
+    def url(self, name: str) -> str:
+        """The URL of a process."""
+        return f"http://127.0.0.1:{self.port[name]}"
+
+    def at(self, name: str) -> str:
+        """The address of a process."""
+        return f"127.0.0.1:{self.port[name]}"
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The names of the backends."""
+        return BACKENDS[:1] if self.options.real is not None else BACKENDS
+
+    @property
+    def model(self) -> str:
+        """The served model."""
+        return "tiny" if self.options.real is not None else "sim-model"
+
+    async def start(self) -> None:
+        """Starts all processes."""
+        if self.options.real is not None:
+            await asyncio.to_thread(self.real, "serve.sh", *self.options.real)
+        else:
+            for name in BACKENDS:
+                last = self.options.last if name == BACKENDS[-1] else []
+                self.add(name, self.backend(name, *(flag.format(warm=round(WARM_SECONDS) + START_SECONDS) for flag in last)))
+                await self.processes[name].ready(f"{self.url(name)}/health")
+        if self.options.tls:
+            certificates.write(self.work, *certificates.VALID)
+        if self.options.collector:
+            self.add("collector", self._collector())
+        self.write_config(self.config())
+        serve = [self.tools.gateway, "serve", "--config", self.config_file, "--log-format", "json"]
+        self.add("gateway", serve)
+        await self.processes["gateway"].ready(f"{self.url('admin')}/readyz")
+        self.add("prometheus", self._prometheus())
+        await self.processes["prometheus"].ready(f"{self.url('prometheus')}/-/ready")
+
+    def end(self) -> None:
+        """Stops all processes, in reverse order."""
+        for process in [*reversed(self.processes.values())]:
+            process.stop()
+        if self.options.real is not None:
+            self.real("stop.sh")
+
+    def add(self, name: str, command: list) -> None:
+        """Starts a process."""
+        self.processes[name] = Process(name, command, self.work)
+        self.processes[name].start()
+
+    def backend(self, name: str, *options: str) -> list:
+        """The command of a simulated backend."""
+        command = [self.tools.gateway, "sim", "--backends", "1", "--listen", self.at(name)]
+        return [*command, *self.options.sim, *options]
+
+    def real(self, script: str, *flags: str) -> None:
+        """Starts or stops the real vLLM."""
+        command = [self.tools.real / script, str(self.port["gpu0"]), *flags]
+        process = Process(script, command, self.work, {"VLLM_SERVER_DEV_MODE": "1"})
+        with process.log.open("ab") as log:
+            subprocess.run([*map(str, command)], check=True, stdout=log, stderr=log, env=process.environment)
+
+    def real_processes(self) -> tuple[int, list[int]]:
+        """The process ids of the HTTP server and of the engine of the real vLLM."""
+        run = Path(os.environ["VENV"]) / "run"
+        server = int((run / f"{self.port['gpu0']}.pid").read_text())
+        children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+        is_engine = lambda pid: Path(f"/proc/{pid}/comm").read_text().startswith("VLLM::Engine")
+        return server, [int(pid) for pid in children if is_engine(pid)]
+
+    def config(self) -> dict:
+        """The configuration of the gateway."""
+        config = {
+            "listen": self.at("listen"),
+            "admin": self.at("admin"),
+            "backends": [{"url": self.url(name), "name": name} for name in self.backends],
+        }
+        if self.options.collector:
+            config["tracing"] = {"endpoint": self.url("collector"), "ratio": 1.0}
+        if self.options.tls:
+            config["tls"] = {"cert": str(self.work / "cert.pem"), "key": str(self.work / "key.pem")}
+        return config | self.options.config
+
+    def write_config(self, config: dict) -> None:
+        """Writes the configuration file. JSON is valid YAML."""
+        self.config_file.write_text(json.dumps(config, indent=1))
+
+    def _prometheus(self) -> list:
+        addresses = {"--alertmanager": self.at("closed"), "--gateway": self.at("admin")}
+        shipped = Shipped(self.tools.gateway, self.config_file, 1.0, addresses)
+        text = shipped.text("prometheus")
+        (self.work / "prometheus.yml").write_text(text)
+        for rules in ("recording-rules", "alert-rules"):
+            (self.work / f"{rules}.yml").write_text(shipped.text(rules))
+        return [
+            self.tools.prometheus,
+            f"--config.file={self.work}/prometheus.yml",
+            f"--storage.tsdb.path={self.work}/prometheus-data",
+            f"--web.listen-address={self.at('prometheus')}",
+            "--enable-feature=exemplar-storage",
+        ]
+
+    def _collector(self) -> list:
+        shipped = Shipped(self.tools.gateway, self.config_file, 1.0, {})
+        self.write_config(self.config())
+        text = replace_addresses(shipped.text("collector"), {
+            "0.0.0.0:4317": self.at("collector"),
+            "0.0.0.0:4318": self.at("collector_http"),
+            "0.0.0.0:8889": self.at("collector_metrics"),
+            "jaeger:4317": self.at("closed"),
+        })
+        text += "\n  telemetry:\n    metrics:\n      level: none\n"
+        (self.work / "collector.yaml").write_text(text)
+        return [self.tools.collector, "--config", self.work / "collector.yaml"]
+
+
+def unchecked_tls() -> ssl.SSLContext:
+    """TLS without a check of the certificate."""
+    tls = ssl.create_default_context()
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    return tls
