@@ -16,32 +16,36 @@ pub fn impute_missing_estimates(candidates: &mut [Candidate]) {
 }
 
 fn shrink_prefill_costs(candidates: &mut [Candidate]) {
-    let evidence_of = |candidate: &Candidate| f64::from(candidate.evidence);
-    let evidence: f64 = candidates.iter().map(evidence_of).sum();
+    let sums = candidates.iter().fold([0.0; 3], |[evidence, base, per_token], candidate| {
+        let (own, cost) = (f64::from(candidate.evidence), &candidate.prefill);
+        [evidence + own, base + own * cost.base, per_token + own * cost.per_token]
+    });
+    let [evidence, base, per_token] = sums;
     if evidence <= 0.0 {
         return;
     }
-    let mean = |read: fn(&PrefillCost) -> f64| {
-        let weighted = |candidate: &Candidate| evidence_of(candidate) * read(&candidate.prefill);
-        candidates.iter().map(weighted).sum::<f64>() / evidence
-    };
-    let fleet =
-        PrefillCost { base: mean(|cost| cost.base), per_token: mean(|cost| cost.per_token) };
-    for candidate in candidates.iter_mut().filter(|candidate| candidate.evidence > 0.0) {
-        let squared = evidence_of(candidate).powi(2);
+    let fleet = PrefillCost { base: base / evidence, per_token: per_token / evidence };
+    let mut fastest = (f64::INFINITY, fleet);
+    let mut has_unobserved = false;
+    for candidate in candidates.iter_mut() {
+        if candidate.evidence <= 0.0 {
+            has_unobserved = true;
+            continue;
+        }
+        let squared = f64::from(candidate.evidence).powi(2);
         let own = squared / (squared + HALF_EVIDENCE * HALF_EVIDENCE);
-        let blend = |own_value: f64, mean: f64| own * own_value + (1.0 - own) * mean;
-        candidate.prefill = PrefillCost {
-            base: blend(candidate.prefill.base, fleet.base),
-            per_token: blend(candidate.prefill.per_token, fleet.per_token),
-        };
+        let cost = &mut candidate.prefill;
+        cost.base = fleet.base + own * (cost.base - fleet.base);
+        cost.per_token = fleet.per_token + own * (cost.per_token - fleet.per_token);
+        let seconds = cost.seconds(REFERENCE_PROMPT_TOKENS);
+        if seconds < fastest.0 {
+            fastest = (seconds, *cost);
+        }
     }
-    let seconds = |candidate: &&Candidate| candidate.prefill.seconds(REFERENCE_PROMPT_TOKENS);
-    let observed = candidates.iter().filter(|candidate| candidate.evidence > 0.0);
-    let fastest = observed.min_by(|a, b| seconds(a).total_cmp(&seconds(b)));
-    let Some(cost) = fastest.map(|candidate| candidate.prefill) else { return };
-    for candidate in candidates.iter_mut().filter(|candidate| candidate.evidence <= 0.0) {
-        candidate.prefill = cost;
+    if has_unobserved {
+        for candidate in candidates.iter_mut().filter(|candidate| candidate.evidence <= 0.0) {
+            candidate.prefill = fastest.1;
+        }
     }
 }
 

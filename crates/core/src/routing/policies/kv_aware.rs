@@ -48,7 +48,7 @@
 //! above it breaks up shared prefixes), and the preemption rate (the pressure acts before the engine
 //! preempts).
 
-use super::selection::lowest;
+use super::selection::longest_idle;
 use super::session;
 use crate::routing::{Candidate, PolicyChoice, RoutingRequest};
 use schemars::JsonSchema;
@@ -161,12 +161,12 @@ pub(in crate::routing) fn pick(
     }
     let ranks = evaluations.iter().map(|evaluation| evaluation.rank);
     let least = ranks.clone().fold(f64::INFINITY, f64::min);
-    let slack = TIE_TOLERANCE.0 * least + TIE_TOLERANCE.1;
+    let limit = least + TIE_TOLERANCE.0 * least + TIE_TOLERANCE.1;
     // Ties take turns, except that a session stays at its backend.
-    let is_tie = |index: &usize| evaluations[*index].rank <= least + slack;
+    let is_tie = |index: &usize| evaluations[*index].rank <= limit;
     let index = session_index
         .filter(is_tie)
-        .unwrap_or_else(|| lowest(candidates, &ranks, slack, request.sequence));
+        .unwrap_or_else(|| longest_idle(candidates, &ranks, limit, request.sequence));
     PolicyChoice { index, reason: reason(candidates, &evaluations, index, session_index) }
 }
 
@@ -259,6 +259,7 @@ pub struct CostTerms {
 
 /// The terms of the cost of a candidate. `is_session_candidate`: the session of the request is hashed
 /// to this candidate. `fleet`: load of all candidates of the decision.
+#[inline] // a decision evaluates each candidate
 pub fn terms(
     settings: &KvAwareSettings,
     candidate: &Candidate,
@@ -285,6 +286,7 @@ pub fn terms(
 }
 
 /// The cost that the policy compares, in seconds per unit of weight: the sum of the [`terms`].
+#[inline]
 pub fn cost(
     settings: &KvAwareSettings,
     candidate: &Candidate,
@@ -351,14 +353,15 @@ fn reason(
     if !evaluations[chosen].is_late() && evaluations.iter().any(cheaper_late) {
         return "avoids_late";
     }
-    let blocks = |candidate: &Candidate| candidate.cached_blocks;
-    let most = candidates.iter().map(blocks).max().unwrap_or(0);
-    let least = candidates.iter().map(blocks).min().unwrap_or(0);
+    let blocks = candidates[chosen].cached_blocks;
+    let has = |is_other: fn(u32, u32) -> bool| {
+        candidates.iter().any(|candidate| is_other(candidate.cached_blocks, blocks))
+    };
     // A prefix that all candidates have cached, such as a system prompt, did not decide.
-    if most > least && blocks(&candidates[chosen]) >= most {
-        "cached_prefix"
-    } else if most > least {
+    if has(|other, own| other > own) {
         "prefix_too_busy"
+    } else if has(|other, own| other < own) {
+        "cached_prefix"
     } else {
         match session_index {
             Some(session_index) if session_index == chosen => "session",

@@ -9,8 +9,5 @@ use crate::routing::{Candidate, PolicyChoice, RoutingRequest};
 pub(in crate::routing) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
     let mean_tokens = mean_tokens(candidates);
     let loads = candidates.iter().map(|candidate| token_weighted_load(candidate, mean_tokens));
-    PolicyChoice {
-        index: lowest(candidates, &loads, 0.0, request.sequence),
-        reason: "fewest_requests",
-    }
+    PolicyChoice { index: lowest(candidates, &loads, request.sequence), reason: "fewest_requests" }
 }

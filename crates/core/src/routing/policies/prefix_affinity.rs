@@ -30,10 +30,7 @@ pub(in crate::routing) fn pick(candidates: &[Candidate], request: &RoutingReques
         best if is_best(best) => load(best),
         _ => f64::INFINITY,
     });
-    PolicyChoice {
-        index: lowest(candidates, &loads, 0.0, request.sequence),
-        reason: "cached_prefix",
-    }
+    PolicyChoice { index: lowest(candidates, &loads, request.sequence), reason: "cached_prefix" }
 }
 
 /// Load above which a backend is too busy: [`BOUNDED_LOAD_FACTOR`] × mean load + 1.

@@ -2,24 +2,41 @@
 
 use crate::routing::Candidate;
 
-/// Index of the candidate with the lowest cost.
-///
-/// Candidates within `slack` of the lowest cost are ties. Among ties, the candidate that has been
-/// idle longest wins: an idle fleet then shares the requests evenly, and every pooled connection
-/// is used now and then. Candidates that have been idle equally long take turns by `turn`.
+/// Index of a candidate with the lowest cost, see [`longest_idle`].
 pub(super) fn lowest(
     candidates: &[Candidate],
     costs: &(impl Iterator<Item = f64> + Clone),
-    slack: f64,
     turn: u64,
 ) -> usize {
-    let limit = costs.clone().fold(f64::INFINITY, f64::min) + slack;
-    let ties =
-        || candidates.iter().zip(costs.clone()).enumerate().filter(|(_, (_, cost))| *cost <= limit);
-    let longest = ties().map(|(_, (candidate, _))| candidate.idle_seconds).fold(0.0, f64::max);
-    let best = || ties().filter(|(_, (candidate, _))| candidate.idle_seconds >= longest);
-    let position = (turn % best().count().max(1) as u64) as usize;
-    best().nth(position).map_or(0, |(index, _)| index)
+    longest_idle(candidates, costs, costs.clone().fold(f64::INFINITY, f64::min), turn)
+}
+
+/// Index of a candidate with a cost of at most `limit`.
+///
+/// Among them, the candidate that has been idle longest wins: an idle fleet then shares the requests
+/// evenly, and every pooled connection is used now and then. Candidates that have been idle equally
+/// long take turns by `turn`.
+pub(super) fn longest_idle(
+    candidates: &[Candidate],
+    costs: &(impl Iterator<Item = f64> + Clone),
+    limit: f64,
+    turn: u64,
+) -> usize {
+    let idle = || {
+        let within = candidates.iter().zip(costs.clone()).enumerate();
+        let within = within.filter(|(_, (_, cost))| *cost <= limit);
+        within.map(|(index, (candidate, _))| (index, candidate.idle_seconds))
+    };
+    let (mut longest, mut count) = (0.0, 0_u64);
+    for (_, seconds) in idle() {
+        if seconds > longest {
+            (longest, count) = (seconds, 0);
+        }
+        count += u64::from(seconds >= longest);
+    }
+    let position = (turn % count.max(1)) as usize;
+    let mut best = idle().filter(|(_, seconds)| *seconds >= longest);
+    best.nth(position).map_or(0, |(index, _)| index)
 }
 
 /// Requests in flight per unit of weight, including the request to be routed.
