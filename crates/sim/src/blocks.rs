@@ -3,17 +3,27 @@
 //! least recently used block is evicted first. As in vLLM, a pool in which all blocks are free can
 //! therefore hold a warm prefix cache.
 
-use std::collections::{BTreeMap, HashMap};
+use super::lru_set::{BlockMap, LruSet};
+use std::collections::VecDeque;
 
 /// All KV blocks of one engine. The numbers of free and pinned blocks always add up to the total.
 #[derive(Debug)]
 pub struct BlockPool {
     blocks: Vec<KvBlock>,
-    blocks_by_hash: HashMap<u64, BlockId>,
-    /// Unpinned blocks by `KvBlock::release_order`. The first one is evicted first.
-    free_blocks: BTreeMap<u64, BlockId>,
+    blocks_by_hash: BlockMap<BlockId>,
+    /// Releases of blocks, oldest first: `KvBlock::release_order` and the block. A release of a block that
+    /// was pinned again is ignored. The first block is evicted first.
+    releases: VecDeque<(u64, BlockId)>,
+    /// Number of unpinned blocks.
+    free_count: usize,
     /// Number of releases so far, which is the `release_order` of the next released block.
     release_count: u64,
+    /// The second tier: evicted blocks in the memory of the host. vLLM's `OffloadingConnector` copies
+    /// blocks when they are computed; here they are copied when they are evicted. The hits are the same
+    /// while the second tier is larger than the first.
+    offloaded: LruSet,
+    /// Number of blocks of the second tier.
+    offload_blocks: usize,
     /// Changes of the prefix cache since the last call of `take_changes`. `None`: not recorded.
     changes: Option<Vec<CacheChange>>,
 }
@@ -37,18 +47,27 @@ struct KvBlock {
     pin_count: u32,
     /// Hash of the content. `None`: the block is not full, or another block has the same hash.
     hash: Option<u64>,
-    /// Key of the block in `free_blocks` while no request pins it.
+    /// Number of the last release of the block.
     release_order: u64,
 }
 
 impl BlockPool {
-    /// Creates a pool of `total` empty blocks.
+    /// Creates a pool of `total` empty blocks, without a second tier.
     pub fn new(total: u32) -> Self {
+        Self::with_offload(total, 0)
+    }
+
+    /// Creates a pool of `total` empty blocks. Evicted blocks move to a second tier of
+    /// `offload_blocks` blocks.
+    pub fn with_offload(total: u32, offload_blocks: u32) -> Self {
         let mut pool = Self {
             blocks: Vec::with_capacity(total as usize),
-            blocks_by_hash: HashMap::new(),
-            free_blocks: BTreeMap::new(),
+            blocks_by_hash: BlockMap::default(),
+            releases: VecDeque::with_capacity(total as usize),
+            free_count: 0,
             release_count: 0,
+            offloaded: LruSet::default(),
+            offload_blocks: offload_blocks as usize,
             changes: None,
         };
         for index in 0..total {
@@ -76,7 +95,7 @@ impl BlockPool {
 
     /// Number of unpinned blocks, cached or empty.
     pub fn free(&self) -> usize {
-        self.free_blocks.len()
+        self.free_count
     }
 
     /// Share of blocks that are pinned, from 0 to 1.
@@ -90,6 +109,33 @@ impl BlockPool {
         hashes.iter().map_while(|hash| self.blocks_by_hash.get(hash).copied()).collect()
     }
 
+    /// Number of leading hashes whose blocks are in the second tier.
+    pub fn offloaded_prefix(&self, hashes: &[u64]) -> usize {
+        self.offloaded.matched(hashes)
+    }
+
+    /// Copies blocks from the second tier: pins a block for each hash and appends it to `held`.
+    /// Copies no block and returns false if fewer blocks are free.
+    #[must_use]
+    pub fn load_offloaded(&mut self, hashes: &[u64], held: &mut Vec<BlockId>) -> bool {
+        let first = held.len();
+        if !self.allocate(hashes.len(), held) {
+            return false;
+        }
+        for (&id, &hash) in held[first..].iter().zip(hashes) {
+            self.seal(id, hash);
+            self.offload(hash);
+        }
+        true
+    }
+
+    fn offload(&mut self, hash: u64) {
+        if self.offload_blocks > 0 {
+            self.offloaded.touch(hash);
+            self.offloaded.truncate(self.offload_blocks);
+        }
+    }
+
     /// Number of blocks that would be free if the blocks `hits` were pinned.
     pub fn free_after_pinning(&self, hits: &[BlockId]) -> usize {
         self.free() - hits.iter().filter(|&&id| self.block(id).pin_count == 0).count()
@@ -99,8 +145,8 @@ impl BlockPool {
     pub fn pin(&mut self, hits: &[BlockId]) {
         for &id in hits {
             let block = &mut self.blocks[id.0 as usize];
+            self.free_count -= usize::from(block.pin_count == 0);
             block.pin_count += 1;
-            self.free_blocks.remove(&block.release_order);
         }
     }
 
@@ -111,11 +157,18 @@ impl BlockPool {
         if count > self.free() {
             return false;
         }
-        for (_, id) in std::iter::from_fn(|| self.free_blocks.pop_first()).take(count) {
+        let wanted = held.len() + count;
+        while held.len() < wanted {
+            let Some((order, id)) = self.releases.pop_front() else { return false };
             let block = &mut self.blocks[id.0 as usize];
+            if block.pin_count > 0 || block.release_order != order {
+                continue;
+            }
             block.pin_count = 1;
+            self.free_count -= 1;
             if let Some(hash) = block.hash.take() {
                 self.blocks_by_hash.remove(&hash);
+                self.offload(hash);
                 self.changes.iter_mut().for_each(|log| log.push(CacheChange::Removed(hash)));
             }
             held.push(id);
@@ -148,8 +201,16 @@ impl BlockPool {
 
     fn add_to_free_list(&mut self, id: BlockId) {
         self.blocks[id.0 as usize].release_order = self.release_count;
-        self.free_blocks.insert(self.release_count, id);
+        self.releases.push_back((self.release_count, id));
         self.release_count += 1;
+        self.free_count += 1;
+        if self.releases.len() > 2 * self.blocks.len() {
+            let Self { releases, blocks, .. } = self;
+            releases.retain(|(order, id)| {
+                let block = &blocks[id.0 as usize];
+                block.pin_count == 0 && block.release_order == *order
+            });
+        }
     }
 
     fn block(&self, id: BlockId) -> &KvBlock {

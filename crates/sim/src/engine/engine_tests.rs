@@ -67,6 +67,26 @@ fn a_cached_prompt_is_not_computed_again_except_for_its_last_block() {
 }
 
 #[test]
+fn an_evicted_prompt_is_copied_from_the_host_instead_of_computed() {
+    let with_offload = |offload_blocks| {
+        let spec = engine(8, 64).spec;
+        let mut engine =
+            Engine::new(EngineSpec { offload_blocks, load_token: MILLISECOND / 10, ..spec });
+        for (id, family) in [(1, 1), (2, 2), (3, 1)] {
+            submit(&mut engine, id, request(family, 24, 1));
+        }
+        let (_, steps) = run(&mut engine);
+        let last = steps.into_iter().next_back().expect("three prompts");
+        (last.prefill_tokens, last.tokens[0].cached_tokens, last.duration)
+    };
+    let (computed, cached, duration) = with_offload(0);
+    assert_eq!((computed, cached), (16, 8), "the second prompt evicted most of the first one");
+    let (loaded_computed, loaded_cached, loaded_duration) = with_offload(64);
+    assert_eq!((loaded_computed, loaded_cached), (4, 20));
+    assert_eq!(duration - loaded_duration, MILLISECOND * 12 - MILLISECOND / 10 * 12);
+}
+
+#[test]
 fn the_output_of_one_turn_is_cached_for_the_next() {
     let mut engine = engine(8, 64);
     let mut turn = request(1, 8, 9);

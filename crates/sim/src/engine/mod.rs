@@ -3,7 +3,8 @@
 //! [`Engine::step`] computes one batch and returns the time that a GPU would need for it. The
 //! driver of the engine waits for this time, real or virtual, and then publishes the tokens.
 //!
-//! vLLM's null block is not modelled: all `blocks` can be used.
+//! vLLM's null block is not modelled: all `blocks` can be used. vLLM copies offloaded blocks beside the
+//! batches; here the step that admits the sequence lasts longer by the time of the copy.
 
 pub mod cost_model;
 mod engine_spec;
@@ -75,6 +76,8 @@ pub struct Engine {
     waiting: VecDeque<Sequence>,
     /// The counters. The gauges are not set here; [`Engine::load`] adds them.
     totals: SimulatedEngineLoad,
+    /// Prompt tokens that the next batch copies from the memory of the host.
+    loading_tokens: u32,
     /// Random numbers for the jitter, the pauses and the accepted drafts of the cost model.
     random: fastrand::Rng,
 }
@@ -96,11 +99,12 @@ impl Engine {
             ..spec
         };
         Self {
-            pool: BlockPool::new(spec.blocks),
+            pool: BlockPool::with_offload(spec.blocks, spec.offload_blocks),
             spec,
             running: Vec::new(),
             waiting: VecDeque::new(),
             totals: SimulatedEngineLoad::default(),
+            loading_tokens: 0,
             random: fastrand::Rng::with_seed(seed),
         }
     }
@@ -215,13 +219,19 @@ impl Engine {
         let block_size = self.spec.block_size;
         while *budget > 0 && self.running.len() < self.spec.max_num_seqs as usize {
             let Some(mut sequence) = self.waiting.pop_front() else { return };
-            let hits = self.pool.cached_prefix(sequence.reusable_block_hashes(block_size));
+            let hashes = sequence.reusable_block_hashes(block_size);
+            let mut hits = self.pool.cached_prefix(hashes);
             let total_blocks = sequence.len().div_ceil(block_size) as usize;
             if self.pool.free_after_pinning(&hits) < total_blocks - hits.len() {
                 self.waiting.push_front(sequence);
                 return;
             }
             self.pool.pin(&hits);
+            let missing = &hashes[hits.len()..];
+            let offloaded = &missing[..self.pool.offloaded_prefix(missing)];
+            if self.pool.load_offloaded(offloaded, &mut hits) {
+                self.loading_tokens += offloaded.len() as u32 * block_size;
+            }
             let cached = sequence.admit(hits, block_size, now);
             if let Some(cached) = cached {
                 self.totals.prefix_queries += u64::from(sequence.len());
@@ -239,7 +249,8 @@ impl Engine {
 
     /// Executes the batch: computes its duration, its tokens and the finished sequences.
     fn execute(&mut self, now: Duration) -> EngineStep {
-        let mut work = BatchWork::default();
+        let loaded_tokens = std::mem::take(&mut self.loading_tokens);
+        let mut work = BatchWork { loaded_tokens, ..BatchWork::default() };
         for sequence in &self.running {
             work.context += sequence.computed;
             if sequence.is_decoding() {

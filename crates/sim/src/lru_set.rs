@@ -1,0 +1,100 @@
+//! A set of block hashes in the order of their last use.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// A map by block hash. The keys are hashes already, so they are not hashed again.
+pub(super) type BlockMap<V> = HashMap<u64, V, BuildHasherDefault<BlockHasher>>;
+
+/// Passes a block hash on as its own hash.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BlockHasher(u64);
+
+impl Hasher for BlockHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        // Small numbers, as in tests, differ in the high bits as well.
+        self.0 = hash.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
+/// Set of block hashes. The least recently used ones can be removed.
+#[derive(Debug, Default)]
+pub struct LruSet {
+    /// Number of the last use of each block.
+    last_uses: BlockMap<u64>,
+    /// All uses, oldest first. A use that is not the last one of its block is ignored.
+    uses: VecDeque<(u64, u64)>,
+    use_count: u64,
+}
+
+/// Number of uses up to which outdated ones are kept.
+const MIN_USES: usize = 64;
+
+impl LruSet {
+    /// Number of blocks.
+    pub fn len(&self) -> usize {
+        self.last_uses.len()
+    }
+
+    /// Whether there are no blocks.
+    pub fn is_empty(&self) -> bool {
+        self.last_uses.is_empty()
+    }
+
+    /// Number of leading hashes that are in the set.
+    pub fn matched(&self, hashes: &[u64]) -> usize {
+        hashes.iter().take_while(|hash| self.last_uses.contains_key(hash)).count()
+    }
+
+    /// Adds a block, or marks it as used.
+    pub fn touch(&mut self, hash: u64) {
+        self.use_count += 1;
+        self.last_uses.insert(hash, self.use_count);
+        self.uses.push_back((self.use_count, hash));
+        if self.uses.len() > 2 * self.last_uses.len() + MIN_USES {
+            self.uses.retain(|(number, hash)| self.last_uses.get(hash) == Some(number));
+        }
+    }
+
+    /// Removes the least recently used blocks above a number of blocks.
+    pub fn truncate(&mut self, max_blocks: usize) {
+        while self.last_uses.len() > max_blocks {
+            let Some((number, hash)) = self.uses.pop_front() else { return };
+            if self.last_uses.get(&hash) == Some(&number) {
+                self.last_uses.remove(&hash);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_blocks_are_removed_first() {
+        let mut set = LruSet::default();
+        [1, 2, 3, 1, 9].into_iter().for_each(|hash| set.touch(hash));
+        set.truncate(3);
+        assert_eq!((set.len(), set.matched(&[1, 3, 9]), set.matched(&[2])), (3, 3, 0));
+    }
+
+    #[test]
+    fn many_uses_of_few_blocks_need_little_memory() {
+        let mut set = LruSet::default();
+        (0..10_000).for_each(|number| set.touch(number % 10));
+        assert!(set.uses.len() <= 2 * 10 + MIN_USES);
+        set.truncate(5);
+        assert_eq!(set.matched(&[5, 6, 7, 8, 9]), 5);
+    }
+}
