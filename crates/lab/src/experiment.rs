@@ -2,8 +2,7 @@
 
 use super::results::{LatencyObjectives, RunMetrics, spread};
 use super::routers::RouterKind;
-use super::simulation::Simulation;
-use super::simulation_setup::SimulationSetup;
+use super::simulation::{Simulation, SimulationSetup};
 use super::trace::TraceRequest;
 use serde::Serialize;
 use std::sync::atomic::{AtomicUsize, Ordering};

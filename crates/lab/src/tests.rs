@@ -2,11 +2,11 @@
 
 use super::cache_view::{CacheView, ExchangeSettings};
 use super::engines::engine_groups::{EngineGroup, default_engine_spec};
+use super::engines::engine_presets::EnginePreset;
 use super::experiment::Experiment;
 use super::results::{LatencyObjectives, RunMetrics, RunResults};
 use super::routers::RouterKind;
-use super::simulation::Simulation;
-use super::simulation_setup::SimulationSetup;
+use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
 use super::trace::{self, TraceRequest};
 use super::workload::{ArrivalProcess, TrafficShape, Workload};
 use std::fs;
@@ -188,7 +188,12 @@ fn bursts_are_split_evenly_over_learned_slots_at_any_engine_speed() {
 /// Results of `kv_aware` with gateways in front of four backends, on traffic that shares prefixes.
 fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings) -> RunMetrics {
     let shape = TrafficShape::SystemPrompts;
-    let workload = Workload { shape, arrivals: ArrivalProcess::Poisson, requests: 1_500 };
+    let workload = Workload {
+        shape,
+        arrivals: ArrivalProcess::Poisson,
+        requests: 1_500,
+        bytes_sigma: Workload::DEFAULT_BYTES_SIGMA,
+    };
     let setup = SimulationSetup { gateways, cache_view, exchange, ..setup("4:kv=60000", 25.0) };
     figures(&setup, &workload.generate(1), KV_AWARE, 1)
 }
@@ -219,4 +224,60 @@ fn a_delayed_message_is_worth_less() {
         with_view(4, CacheView::Exchange, exchange).cached
     };
     assert!(delayed(5) > delayed(600_000));
+}
+
+#[test]
+fn requests_wait_in_the_gateway_while_all_backends_are_saturated() {
+    let (jobs, mut setup) = (&jobs()[..400], setup("2", 20.0));
+    let waits = |setup: &SimulationSetup| {
+        let results = Simulation::new(setup, jobs, KV_AWARE, 1).run(|_| ());
+        (results.served.len(), results.placements.len())
+    };
+    assert_eq!(waits(&setup), (400, 400));
+    let max_wait = Duration::from_hours(1);
+    setup.admission = Some(SimulatedAdmission { max_wait, ..SimulatedAdmission::default() });
+    assert_eq!(waits(&setup), (400, 400), "each request is sent in the end");
+    setup.admission =
+        Some(SimulatedAdmission { max_wait: Duration::ZERO, ..SimulatedAdmission::default() });
+    let (served, placed) = waits(&setup);
+    assert!(
+        served == placed && placed < 400,
+        "{served} {placed}: those that may not wait are rejected"
+    );
+}
+
+/// The measured points of the preset, by kind: predicted ÷ measured.
+fn engine_fit_ratios(kind: &str) -> Vec<f64> {
+    let spec = EnginePreset::CpuVllm.spec();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches/engine_fit/points.csv");
+    let points = fs::read_to_string(path).unwrap();
+    let lines = points.lines().filter(|line| line.starts_with(kind));
+    let ratio = |line: &str| {
+        let fields: Vec<f64> =
+            line.split(',').skip(1).map(|field| field.parse().unwrap()).collect();
+        let [prompt, sequences, context, measured] = fields[..4] else { panic!("{line}") };
+        let step = spec.step_base.as_secs_f64();
+        let predicted = if kind == "prefill" {
+            let pairs = spec.cost_model.attention_pair_seconds * prompt * prompt / 2.0;
+            spec.cost_model.front_end_seconds
+                + step
+                + prompt * spec.prefill_token.as_secs_f64()
+                + pairs
+        } else {
+            let sequences = sequences * spec.decode_sequence.as_secs_f64();
+            step + sequences + context * spec.kv_token.as_secs_f64()
+        };
+        predicted * 1e3 / measured
+    };
+    lines.map(ratio).collect()
+}
+
+#[test]
+fn the_preset_of_the_real_engine_has_the_stated_error() {
+    for (kind, points, bound) in [("prefill", 11, 0.02), ("decode", 24, 0.09)] {
+        let ratios = engine_fit_ratios(kind);
+        let errors = ratios.iter().map(|ratio| (ratio - 1.0).abs());
+        let mean = errors.sum::<f64>() / ratios.len() as f64;
+        assert!(ratios.len() == points && mean < bound, "{kind}: {mean}");
+    }
 }

@@ -47,7 +47,7 @@ pub enum ArrivalProcess {
 }
 
 /// A kind of traffic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Workload {
     /// Content.
     pub shape: TrafficShape,
@@ -55,6 +55,14 @@ pub struct Workload {
     pub arrivals: ArrivalProcess,
     /// Number of requests.
     pub requests: usize,
+    /// Standard deviation of the logarithm of the bytes per token among prompts. Prompts with the same
+    /// first text, such as a system prompt, have the same value: they are in one language.
+    pub bytes_sigma: f64,
+}
+
+impl Workload {
+    /// Spread of the bytes per token of English texts with some code.
+    pub const DEFAULT_BYTES_SIGMA: f64 = 0.15;
 }
 
 impl TrafficShape {
@@ -102,10 +110,8 @@ impl ArrivalProcess {
 
 /// Size of a prompt block in bytes, as in the gateway.
 const BLOCK_BYTES: u32 = 512;
-/// Mean bytes per token of English text. Each session has its own value around this one.
+/// Median bytes per token: English text.
 const BYTES_PER_TOKEN: f64 = 4.2;
-/// Standard deviation of the logarithm of the bytes per token among sessions.
-const BYTES_PER_TOKEN_SIGMA: f64 = 0.15;
 /// Greatest number of tokens of a prompt.
 const PROMPT_TOKENS_MAX: f64 = 60_000.0;
 /// Coefficient of variation of the gaps of bursty arrivals.
@@ -211,26 +217,22 @@ impl Generator {
 
     /// Adds the requests of one session that starts at a time.
     fn session(&mut self, shape: TrafficShape, at: Duration) {
-        let bytes_per_token =
-            BYTES_PER_TOKEN * (BYTES_PER_TOKEN_SIGMA * standard_normal(&mut self.random)).exp();
-        // All texts with a common prefix have the same bytes per token.
-        let shared_ratio = BYTES_PER_TOKEN;
         match shape {
             TrafficShape::Chat => {
-                self.single(at, (1_020.0, 1.0), (129.0, 0.86), bytes_per_token);
+                self.single(at, (1_020.0, 1.0), (129.0, 0.86));
             }
             TrafficShape::Reasoning => {
-                self.single(at, (208.0, 1.2), (792.0, 0.97), bytes_per_token);
+                self.single(at, (208.0, 1.2), (792.0, 0.97));
             }
             TrafficShape::Completion => {
-                self.single(at, (1_469.0, 1.0), (13.0, 0.85), bytes_per_token);
+                self.single(at, (1_469.0, 1.0), (13.0, 0.85));
             }
             TrafficShape::SystemPrompts => {
                 let system = Self::shared_segment(11, self.popular(60), 2_500.0, 0.7);
                 let question = self.lognormal(200.0, 0.8);
                 let question = self.new_segment(question);
                 let output = self.lognormal(150.0, 0.8);
-                self.push(&[system, question], output, at, None, shared_ratio);
+                self.push(&[system, question], output, at, None);
             }
             TrafficShape::Retrieval => {
                 let mut segments = vec![Self::shared_segment(12, 0, 400.0, 0.0)];
@@ -240,7 +242,7 @@ impl Generator {
                 let question = self.lognormal(60.0, 0.6);
                 segments.push(self.new_segment(question));
                 let output = self.lognormal(200.0, 0.6);
-                self.push(&segments, output, at, None, shared_ratio);
+                self.push(&segments, output, at, None);
             }
             TrafficShape::Conversation => {
                 let system = Self::shared_segment(14, self.popular(8), 300.0, 0.5);
@@ -271,12 +273,11 @@ impl Generator {
         at: Duration,
         (prompt, prompt_sigma): (f64, f64),
         (output, output_sigma): (f64, f64),
-        bytes_per_token: f64,
     ) {
         let prompt = self.lognormal(prompt, prompt_sigma);
         let prompt = self.new_segment(prompt);
         let output = self.lognormal(output, output_sigma);
-        self.push(&[prompt], output, at, None, bytes_per_token);
+        self.push(&[prompt], output, at, None);
     }
 
     /// A session whose turns repeat the history, each sent some time after the end of the previous
@@ -301,10 +302,17 @@ impl Generator {
             let output = self.lognormal(output, output_sigma).round();
             let pause = pause * (pause_sigma * standard_normal(&mut self.random)).exp();
             let sent = if turn == 0 { at } else { Duration::from_secs_f64(pause) };
-            let answer = self.push(&history, output, sent, previous, BYTES_PER_TOKEN);
+            let answer = self.push(&history, output, sent, previous);
             history.push(answer);
             previous = Some(self.requests.len() - 1);
         }
+    }
+
+    /// Depends on the first text only: all prompts with a common prefix have the same value.
+    fn bytes_per_token(&self, prompt: &[Segment]) -> f64 {
+        let id = prompt.first().map_or(0, |segment| segment.id);
+        let deviation = standard_normal(&mut fastrand::Rng::with_seed(mix(id, 2)));
+        BYTES_PER_TOKEN * (self.workload.bytes_sigma * deviation).exp()
     }
 
     /// Adds a request and returns the segment of its output.
@@ -314,8 +322,8 @@ impl Generator {
         output_tokens: f64,
         at: Duration,
         after: Option<usize>,
-        bytes_per_token: f64,
     ) -> Segment {
+        let bytes_per_token = self.bytes_per_token(prompt);
         let answer = self.new_segment(output_tokens.round());
         let prompt_tokens: f64 = prompt.iter().map(|segment| segment.tokens.round()).sum();
         let bytes = (prompt_tokens * bytes_per_token) as u64;
@@ -359,7 +367,8 @@ mod tests {
     use super::*;
 
     fn generate(shape: TrafficShape) -> Vec<TraceRequest> {
-        Workload { shape, arrivals: ArrivalProcess::Poisson, requests: 2_000 }.generate(1)
+        Workload { shape, arrivals: ArrivalProcess::Poisson, requests: 2_000, bytes_sigma: 0.15 }
+            .generate(1)
     }
 
     fn common_blocks(a: &TraceRequest, b: &TraceRequest) -> usize {
@@ -399,9 +408,31 @@ mod tests {
     #[test]
     fn about_one_request_arrives_per_second() {
         for arrivals in ArrivalProcess::ALL {
-            let workload = Workload { shape: TrafficShape::Chat, arrivals, requests: 20_000 };
+            let workload = Workload {
+                shape: TrafficShape::Chat,
+                arrivals,
+                requests: 20_000,
+                bytes_sigma: 0.0,
+            };
             let last = workload.generate(1).last().unwrap().at.as_secs_f64();
             assert!((16_000.0..26_000.0).contains(&last), "{arrivals:?}: {last}");
+        }
+    }
+
+    #[test]
+    fn bytes_per_token_vary_among_prompts_and_not_within_a_conversation() {
+        let ratio = |request: &TraceRequest| {
+            (request.prompt.bytes as f64 / f64::from(request.prompt_tokens)).ln()
+        };
+        let chats = generate(TrafficShape::Chat);
+        let long: Vec<f64> =
+            chats.iter().filter(|request| request.prompt_tokens > 500).map(ratio).collect();
+        let (_, deviation) = crate::results::spread(&long);
+        assert!((0.13..0.17).contains(&deviation), "{deviation}");
+        let turns = generate(TrafficShape::Conversation);
+        for next in &turns {
+            let Some(previous) = next.after else { continue };
+            assert!((ratio(next) - ratio(&turns[previous])).abs() < 0.01);
         }
     }
 

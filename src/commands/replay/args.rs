@@ -22,8 +22,7 @@ pub struct ReplayArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
     #[arg(conflicts_with_all = [
         "trace", "backends", "speed", "target_goodput", "ttft", "tpot", "scrape", "jitter",
-        "gateways", "cache_view", "exchange_delay", "exchange_loss", "workload", "max_requests",
-        "target",
+        "cache_view", "exchange_delay", "exchange_loss", "workload", "max_requests", "target",
     ])]
     pub tournament: Option<u64>,
     /// Random seed from which the setups of the tournament are drawn.
@@ -71,7 +70,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "DURATION", env = "TOKENWEIR_REPLAY_JITTER")]
     #[arg(value_parser = units::duration::parse)]
     pub jitter: Option<Duration>,
-    /// Number of gateways in front of the backends. Several numbers: a table for each.
+    /// Number of gateways in front of the backends. Several numbers: a table for each. A tournament
+    /// uses the first number.
     #[arg(long, value_name = "N", default_value = "1", env = "TOKENWEIR_REPLAY_GATEWAYS")]
     #[arg(value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
     pub gateways: Vec<u16>,
@@ -142,9 +142,10 @@ pub struct RealTimeArgs {
 const HELP: &str = "\
 Values of --policy: kv_aware, round_robin, random, least_requests, p2c, prefix_affinity, session;
 llm_d (default scorers of llm-d's endpoint picker), llm_d_no_hit_lru (with that scorer),
-llm_d_optimized (its recommended scorers), radix_tree (the cache-aware policy of the SGLang and vLLM
-routers), smg (that of its successor), dynamo and dynamo_approximate (NVIDIA Dynamo's KV router with
-true and with estimated cache contents), lmetric, and backlog_and_share.
+llm_d_optimized (its recommended scorers), llm_d_predicted (its predicted-latency scheduling),
+radix_tree (the cache-aware policy of the SGLang and vLLM routers), smg (that of its successor),
+dynamo and dynamo_approximate (NVIDIA Dynamo's KV router with true and with estimated cache
+contents), lmetric, and backlog_and_share.
 
 With --tournament, --seeds is the number of runs of each setup.
 

@@ -27,7 +27,9 @@ const DEFAULT_GENERATED_REQUESTS: usize = 10_000;
 pub(super) fn read(replay: &ReplayArgs) -> Result<Vec<TraceRequest>, UnreadableTrace> {
     if let Some(shape) = replay.workload {
         let requests = replay.max_requests.unwrap_or(DEFAULT_GENERATED_REQUESTS);
-        return Ok(Workload { shape, arrivals: ArrivalProcess::Poisson, requests }.generate(1));
+        let bytes_sigma = Workload::DEFAULT_BYTES_SIGMA;
+        let arrivals = ArrivalProcess::Poisson;
+        return Ok(Workload { shape, arrivals, requests, bytes_sigma }.generate(1));
     }
     let path = replay.trace.as_deref().unwrap_or(Path::new("-"));
     let opened = File::open(path).map_err(TraceError::from);

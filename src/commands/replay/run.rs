@@ -13,7 +13,7 @@ use tokenweir_lab::cache_view::{CacheView, ExchangeSettings};
 use tokenweir_lab::experiment::{Experiment, PolicyOutcome};
 use tokenweir_lab::results::LatencyObjectives;
 use tokenweir_lab::routers::RouterKind;
-use tokenweir_lab::simulation_setup::SimulationSetup;
+use tokenweir_lab::simulation::SimulationSetup;
 use tokenweir_lab::trace::TraceRequest;
 
 /// The results of all policies.

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use tokenweir_core::clock;
 use tokenweir_core::routing::PolicyKind;
 use tokenweir_lab::routers::RouterKind;
-use tokenweir_lab::standings::{self, Standing};
+use tokenweir_lab::tournament::standings::{self, Standing};
 use tokenweir_lab::tournament::{self, Cell, CellResult};
 
 /// The document of `--json`.
@@ -35,8 +35,9 @@ pub(super) fn run(replay: &ReplayArgs, cells: u64) -> ExitCode {
     };
     let policy = loaded.config.routing.policy(&loaded.config.slos);
     let kinds = if replay.policy.is_empty() { RouterKind::all() } else { replay.policy.clone() };
-    let cells: Vec<Cell> =
-        (0..cells).map(|number| Cell::draw(replay.tournament_seed, number)).collect();
+    let gateways = replay.gateways.first().copied().map_or(1, usize::from);
+    let draw = |number| Cell { gateways, ..Cell::draw(replay.tournament_seed, number) };
+    let cells: Vec<Cell> = (0..cells).map(draw).collect();
     let progress = ProgressLine::new("setups", Some(cells.len()));
     let results =
         tournament::run(&cells, &kinds, &policy, clock::now(), replay.seeds, &|_| progress.step());

@@ -69,7 +69,7 @@ struct Measured {
 /// Tokens in a KV block.
 const BLOCK_SIZE: u32 = 16;
 
-/// Time to copy a token of 128 KiB to the GPU at 20 GB/s, as PCIe 4 with 16 lanes reaches.
+/// Time to copy a token of 128 KiB to the GPU at 20 GB/s, as PCI Express 4 with 16 lanes reaches.
 const OFFLOAD_TOKEN_TIME: Duration = Duration::from_nanos(6_554);
 
 impl EnginePreset {

@@ -4,6 +4,8 @@
 
 mod dynamo;
 mod llm_d;
+mod llm_d_predicted;
+mod online_regression;
 mod prefix_index;
 mod radix_tree;
 mod router;

@@ -19,7 +19,9 @@ impl PrefixIndex {
 
     /// Adds the blocks of a prompt, and removes the least recently used blocks above `max_blocks`.
     pub(super) fn send(&mut self, blocks: &[u64], max_blocks: usize) {
-        blocks.iter().for_each(|block| self.0.touch(*block));
+        for block in blocks {
+            self.0.touch(*block);
+        }
         self.0.truncate(max_blocks);
     }
 }

@@ -3,6 +3,7 @@
 
 use super::dynamo::DynamoRouter;
 use super::llm_d::LlmDRouter;
+use super::llm_d_predicted::PredictedLatencyRouter;
 use super::radix_tree::{RadixTreeRouter, RadixTreeVariant};
 use super::routing_input::RoutingInput;
 use super::token_load::{TokenLoadRouter, TokenLoadRule};
@@ -18,6 +19,8 @@ pub enum Router {
     Shipped(Policy),
     /// The endpoint picker of llm-d.
     LlmD(LlmDRouter),
+    /// The predicted-latency scheduling of llm-d.
+    LlmDPredicted(PredictedLatencyRouter),
     /// The cache-aware policy with radix trees of the SGLang and vLLM routers and of `smg`.
     RadixTree(RadixTreeRouter),
     /// The KV router of NVIDIA Dynamo.
@@ -47,6 +50,8 @@ pub enum RouterKind {
     DynamoApproximate,
     /// `llm_d_optimized`: the recommended scorers of 2026.
     LlmDOptimized,
+    /// `llm_d_predicted`: predicted-latency scheduling.
+    LlmDPredicted,
     /// `lmetric`
     LMetric,
     /// `backlog_and_share`
@@ -58,7 +63,7 @@ pub enum RouterKind {
 
 impl RouterKind {
     /// The reimplementations of other routers.
-    pub const REFERENCES: [Self; 9] = [
+    pub const REFERENCES: [Self; 10] = [
         Self::LlmD,
         Self::LlmDNoHitLru,
         Self::RadixTree,
@@ -66,6 +71,7 @@ impl RouterKind {
         Self::Dynamo,
         Self::DynamoApproximate,
         Self::LlmDOptimized,
+        Self::LlmDPredicted,
         Self::LMetric,
         Self::BacklogAndShare,
     ];
@@ -86,6 +92,7 @@ impl RouterKind {
             Self::Dynamo => "dynamo",
             Self::DynamoApproximate => "dynamo_approximate",
             Self::LlmDOptimized => "llm_d_optimized",
+            Self::LlmDPredicted => "llm_d_predicted",
             Self::LMetric => "lmetric",
             Self::BacklogAndShare => "backlog_and_share",
             Self::FewestRequests => "fewest_requests",
@@ -97,7 +104,9 @@ impl RouterKind {
     pub fn scrape_interval(self, interval: Duration) -> Duration {
         let is_default = interval == DEFAULT_SCRAPE_INTERVAL;
         match self {
-            Self::LlmD | Self::LlmDNoHitLru | Self::LlmDOptimized if is_default => {
+            Self::LlmD | Self::LlmDNoHitLru | Self::LlmDOptimized | Self::LlmDPredicted
+                if is_default =>
+            {
                 LLM_D_SCRAPE_INTERVAL
             }
             _ => interval,
@@ -105,8 +114,9 @@ impl RouterKind {
     }
 
     /// A router without history, for a fleet of `backend_count` backends. `policy`: settings of the
-    /// policies of the gateway.
-    pub fn router(self, policy: &Policy, backend_count: usize) -> Router {
+    /// policies of the gateway. `objectives`: of the time to first token and of the time per output token
+    /// in seconds, infinity for none.
+    pub fn router(self, policy: &Policy, objectives: [f64; 2], backend_count: usize) -> Router {
         let radix_tree = |variant| Router::RadixTree(RadixTreeRouter::new(backend_count, variant));
         let token_load = |rule| Router::TokenLoad(TokenLoadRouter::new(backend_count, rule));
         match self {
@@ -118,6 +128,9 @@ impl RouterKind {
             Self::Dynamo => Router::Dynamo(DynamoRouter::new(backend_count, true)),
             Self::DynamoApproximate => Router::Dynamo(DynamoRouter::new(backend_count, false)),
             Self::LlmDOptimized => token_load(TokenLoadRule::LlmDOptimized),
+            Self::LlmDPredicted => {
+                Router::LlmDPredicted(PredictedLatencyRouter::new(backend_count, objectives))
+            }
             Self::LMetric => token_load(TokenLoadRule::LMetric),
             Self::BacklogAndShare => token_load(TokenLoadRule::BacklogAndShare),
             Self::FewestRequests => Router::FewestRequests,
@@ -165,6 +178,7 @@ impl Router {
                 policy.pick(view.candidates, &view.routing_request).map_or(0, |choice| choice.index)
             }
             Self::LlmD(picker) => picker.route(view),
+            Self::LlmDPredicted(picker) => picker.route(view),
             Self::RadixTree(tree) => tree.route(view),
             Self::Dynamo(router) => router.route(view),
             Self::TokenLoad(router) => router.route(view),
@@ -172,18 +186,21 @@ impl Router {
         }
     }
 
-    /// A request has its first output.
-    pub fn on_first_output(&mut self, number: usize) {
+    /// A request has its first output. `ttft`: the time to it in seconds. `None`: not a stream.
+    pub fn on_first_output(&mut self, number: usize, ttft: Option<f64>) {
         match self {
+            Self::LlmDPredicted(picker) => picker.on_first_output(number, ttft),
             Self::Dynamo(router) => router.on_first_output(number),
             Self::TokenLoad(router) => router.on_first_output(number),
             _ => {}
         }
     }
 
-    /// A request has ended.
-    pub fn on_end(&mut self, number: usize) {
+    /// A request has ended. `tpot`: its mean time per output token in seconds. `None`: not a stream, or
+    /// fewer than two tokens.
+    pub fn on_end(&mut self, number: usize, tpot: Option<f64>) {
         match self {
+            Self::LlmDPredicted(picker) => picker.on_end(number, tpot),
             Self::Dynamo(router) => router.on_end(number),
             Self::TokenLoad(router) => router.on_first_output(number),
             _ => {}

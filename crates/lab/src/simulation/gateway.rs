@@ -1,9 +1,10 @@
 //! A gateway of a simulation: its load estimators, its router, and what it knows about the caches.
 
-use super::cache_view::{CacheView, PeerBacklogs, PendingPrompts, PublishedCaches};
-use super::routers::{Router, RouterKind};
-use super::simulation_setup::SimulationSetup;
-use super::trace::TraceRequest;
+use super::setup::SimulationSetup;
+use crate::cache_view::{CacheView, PeerBacklogs, PendingPrompts, PublishedCaches};
+use crate::routers::{Router, RouterKind};
+use crate::trace::TraceRequest;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokenweir_core::routing::{
     self, Candidate, CandidateSampler, LoadEstimator, LoadReport, PromptFingerprint, RoutingRequest,
@@ -19,7 +20,18 @@ pub(super) struct SimulatedGateway {
     pub(super) pending_prompts: PendingPrompts,
     /// With [`CacheView::Exchange`].
     pub(super) peer_backlogs: PeerBacklogs,
-    decision_count: u64,
+    /// Number of requests that were sent to a backend.
+    pub(super) decision_count: u64,
+    /// Requests that wait for a backend below the saturation thresholds.
+    pub(super) queue: VecDeque<QueuedArrival>,
+}
+
+/// A request that waits in its gateway.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct QueuedArrival {
+    /// Number of the request in the trace.
+    pub(super) number: usize,
+    pub(super) arrived_at: Duration,
 }
 
 impl SimulatedGateway {
@@ -31,18 +43,17 @@ impl SimulatedGateway {
             load_estimators: (0..backends).map(estimator).collect(),
             candidate_sampler: CandidateSampler::new(setup.epoch, backends),
             reported_loads: vec![LoadReport::default(); backends],
-            router: kind.router(&setup.policy, backends),
+            router: kind.router(&setup.policy, setup.known_objectives, backends),
             pending_prompts: PendingPrompts::new(backends),
             peer_backlogs: PeerBacklogs::new(setup.gateways.max(1), backends),
             decision_count: 0,
+            queue: VecDeque::new(),
         }
     }
 
     /// The next decision of this gateway.
-    pub(super) fn next_decision(&mut self, job: &TraceRequest, seed: u64) -> RoutingRequest {
-        let sequence = self.decision_count;
-        self.decision_count += 1;
-        RoutingRequest { sequence, seed, session: job.session }
+    pub(super) fn decision(&self, job: &TraceRequest, seed: u64) -> RoutingRequest {
+        RoutingRequest { sequence: self.decision_count, seed, session: job.session }
     }
 
     /// The candidates of a decision among the backends `all`.

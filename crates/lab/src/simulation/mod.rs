@@ -4,12 +4,20 @@
 //! The gateways use the load estimators and policies of the real gateway. The engines are those of
 //! `tokenweir_sim`. All random numbers come from one seed, so a run can be repeated exactly.
 
-use super::cache_view::{CacheView, EVENT_DELAY, PeerMessage, PeerMessages, PublishedCaches};
+mod admission;
+mod event;
+mod gateway;
+mod peers;
+mod setup;
+
+pub use setup::{SimulatedAdmission, SimulationSetup};
+
+use super::cache_view::{CacheView, EVENT_DELAY, PeerMessages, PublishedCaches};
 use super::results::{RunResults, ServedRequest};
 use super::routers::{RouterKind, RoutingInput};
-use super::simulated_gateway::SimulatedGateway;
-use super::simulation_setup::SimulationSetup;
 use super::trace::{self, TraceRequest};
+use event::SimulationEvent;
+use gateway::SimulatedGateway;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
@@ -38,22 +46,6 @@ pub struct Simulation<'a> {
     rng: fastrand::Rng,
     arrived_requests: usize,
     results: RunResults,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum SimulationEvent {
-    /// A request arrives, by its number in the trace.
-    Arrival(usize),
-    /// A batch of an engine is done.
-    BatchDone(usize),
-    /// A gateway scrapes a backend: gateway, backend.
-    Scrape(usize, usize),
-    /// The API server of a backend passes a request to its engine.
-    Submit(usize),
-    /// The KV events of a step arrive at the gateways, by backend.
-    KvEvents(usize),
-    /// The oldest message between gateways arrives.
-    PeerMessage,
 }
 
 /// An engine and its present batch.
@@ -173,19 +165,27 @@ impl<'a> Simulation<'a> {
         self.events.push(Reverse((time, self.event_count, event)));
     }
 
-    fn handle_arrival(&mut self, number: usize) {
-        self.arrived_requests += 1;
+    /// Sends a request of a gateway to a backend. Returns false if admission control holds it back,
+    /// because all backends are saturated.
+    fn dispatch(&mut self, gateway: usize, number: usize, arrived_at: Duration) -> bool {
         let job = &self.requests[number];
-        let gateway = self.rng.usize(0..self.gateways.len());
         let seed = self.rng.u64(..);
         let now = self.setup.epoch + self.now;
         let joined = |position: &usize| {
             self.setup.joins.is_none_or(|(late, at)| late != *position || self.now >= at)
         };
         let all: Vec<usize> = (0..self.engines.len()).filter(joined).collect();
-        let routing_request = self.gateways[gateway].next_decision(job, seed);
+        let routing_request = self.gateways[gateway].decision(job, seed);
         let knowledge = (self.setup, &self.published_caches, self.now);
-        let candidates = self.gateways[gateway].candidates(job, &routing_request, all, knowledge);
+        let mut candidates =
+            self.gateways[gateway].candidates(job, &routing_request, all, knowledge);
+        if let Some(admission) = &self.setup.admission {
+            candidates.retain(|candidate| !admission.thresholds.is_saturated(candidate));
+            if candidates.is_empty() {
+                return false;
+            }
+        }
+        self.gateways[gateway].decision_count += 1;
         let cached_tokens = |position: usize| {
             let EngineState { engine, spec, .. } = &self.engines[position];
             engine.cached_tokens(&job.request(spec.block_size))
@@ -200,7 +200,10 @@ impl<'a> Simulation<'a> {
             routing_request,
         });
         let backend = candidates[choice].position;
-        let predicted_ttft = router.predicted_ttft(&candidates[choice]);
+        // A prediction does not contain the wait in the gateway.
+        let is_predicted = arrived_at == self.now;
+        let predicted_ttft =
+            if is_predicted { router.predicted_ttft(&candidates[choice]) } else { f64::NAN };
         let is_stream = self.rng.f64() >= self.setup.non_streaming;
         let sender = &mut self.gateways[gateway];
         let estimator = &sender.load_estimators[backend];
@@ -216,7 +219,7 @@ impl<'a> Simulation<'a> {
             gateway,
             backend,
             reservation: Some(reservation),
-            arrived_at: self.now,
+            arrived_at,
             predicted_ttft,
             is_pending: true,
             ..InFlightRequest::default()
@@ -227,12 +230,13 @@ impl<'a> Simulation<'a> {
             model.front_end_seconds + model.tokenize_seconds * f64::from(job.prompt_tokens);
         if front_end_seconds <= 0.0 {
             self.submit(number);
-            return;
+            return true;
         }
         let submit_at =
             state.front_end_busy_until.max(self.now) + Duration::from_secs_f64(front_end_seconds);
         state.front_end_busy_until = submit_at;
         self.schedule(submit_at, SimulationEvent::Submit(number));
+        true
     }
 
     fn submit(&mut self, number: usize) {
@@ -287,6 +291,8 @@ impl<'a> Simulation<'a> {
         if state.batch.is_none() {
             state.reported_load = state.engine.load();
         }
+        // Not before: a request that is sent to an idle engine begins its next batch.
+        (0..self.gateways.len()).for_each(|gateway| self.drain_queue(gateway));
     }
 
     fn handle_first_output(&mut self, number: usize, cached_tokens: u32) {
@@ -299,50 +305,10 @@ impl<'a> Simulation<'a> {
             gateway.load_estimators[request.backend].first_output(reservation, now);
             gateway.update_load_hint(request.backend, now);
         }
-        let router = &mut self.gateways[self.in_flight[number].gateway].router;
-        router.on_first_output(number);
+        let request = &self.in_flight[number];
+        let ttft = is_stream.then(|| self.now.saturating_sub(request.arrived_at).as_secs_f64());
+        self.gateways[request.gateway].router.on_first_output(number, ttft);
         self.end_pending(number);
-    }
-
-    /// A request has output, or it has ended.
-    fn end_pending(&mut self, number: usize) {
-        let request = &mut self.in_flight[number];
-        if !std::mem::take(&mut request.is_pending) {
-            return;
-        }
-        let (gateway, backend) = (request.gateway, request.backend);
-        if self.setup.cache_view == CacheView::Exact {
-            let blocks = &self.requests[number].prompt.blocks;
-            self.gateways[gateway].pending_prompts.remove(backend, blocks);
-        }
-        self.tell_peers(gateway, backend, None);
-    }
-
-    /// Tells the other gateways what this one sent, and its pending tokens.
-    fn tell_peers(&mut self, from: usize, backend: usize, sent: Option<usize>) {
-        if self.setup.cache_view != CacheView::Exchange {
-            return;
-        }
-        let local_load = self.gateways[from].load_estimators[backend].local_load();
-        let pending_tokens = local_load.backlog as f64;
-        for to in (0..self.gateways.len()).filter(|to| *to != from) {
-            let message = PeerMessage { from, to, backend, sent, pending_tokens };
-            if self.peer_messages.send(message) {
-                let at = self.now + self.setup.exchange.delay;
-                self.schedule(at, SimulationEvent::PeerMessage);
-            }
-        }
-    }
-
-    fn receive_peer_message(&mut self) {
-        let Some(message) = self.peer_messages.receive() else { return };
-        let gateway = &mut self.gateways[message.to];
-        gateway.peer_backlogs.receive(&message, self.now);
-        if let Some(number) = message.sent {
-            let prompt = &self.requests[number].prompt;
-            gateway.load_estimators[message.backend].on_peer_prompt(prompt);
-            gateway.candidate_sampler.sent(prompt, message.backend);
-        }
     }
 
     /// Ends a request with a number of output tokens. `None`: the engine rejected it.
@@ -356,6 +322,7 @@ impl<'a> Simulation<'a> {
         let Some(mut reservation) = request.reservation.take() else { return };
         let (gateway, now) = (&self.gateways[request.gateway], self.setup.epoch + self.now);
         let estimator = &gateway.load_estimators[request.backend];
+        let decode = self.now.saturating_sub(request.first_output_at).as_secs_f64();
         if let Some(output) = output {
             estimator.answered(
                 &mut reservation,
@@ -367,7 +334,7 @@ impl<'a> Simulation<'a> {
             );
             self.results.served.push(ServedRequest {
                 ttft: request.first_output_at.saturating_sub(request.arrived_at).as_secs_f64(),
-                decode: self.now.saturating_sub(request.first_output_at).as_secs_f64(),
+                decode,
                 prompt: job.prompt_tokens,
                 cached: request.cached_tokens,
                 output,
@@ -375,10 +342,12 @@ impl<'a> Simulation<'a> {
                 arrived_at: request.arrived_at.as_secs_f64(),
             });
         }
+        let gaps = output.filter(|output| *output > 1 && reservation.is_stream());
+        let tpot = gaps.map(|output| decode / f64::from(output - 1));
         estimator.release(reservation, now);
         gateway.update_load_hint(request.backend, now);
         let router = &mut self.gateways[request.gateway].router;
-        router.on_end(number);
+        router.on_end(number, tpot);
         self.end_pending(number);
     }
 
@@ -397,8 +366,9 @@ impl<'a> Simulation<'a> {
         estimator.on_report(&report, &estimator.local_load(), now);
         scraper.update_load_hint(backend, now);
         scraper.reported_loads[backend] = report;
+        self.drain_queue(gateway);
         // Scrapes end with the last arrival, so that the simulation ends.
-        let is_over = self.arrived_requests == self.requests.len();
+        let is_over = self.arrived_requests == self.requests.len() && self.queues_are_empty();
         if !is_over {
             let next = self.now + self.scrape_interval;
             self.schedule(next, SimulationEvent::Scrape(gateway, backend));

@@ -1,10 +1,11 @@
 //! Parameters of a simulation.
 
-use super::cache_view::{CacheView, ExchangeSettings};
-use super::routers::DEFAULT_SCRAPE_INTERVAL;
+use crate::cache_view::{CacheView, ExchangeSettings};
+use crate::routers::DEFAULT_SCRAPE_INTERVAL;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 use tokenweir_core::routing::Policy;
+use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokenweir_sim::engine::EngineSpec;
 
 /// Parameters of a simulation, except the router and the seed.
@@ -29,15 +30,38 @@ pub struct SimulationSetup {
     pub without_cached_tokens: f64,
     /// Share of the requests whose response is not a stream, from 0 to 1.
     pub non_streaming: f64,
+    /// Admission control of the gateways. `None`: disabled.
+    pub admission: Option<SimulatedAdmission>,
     /// Position of a backend that joins the fleet later, and the time.
     pub joins: Option<(usize, Duration)>,
     /// Position of a backend whose engine computes nothing during a period. It still accepts
     /// requests, and its metrics can be scraped.
     pub frozen: Option<(usize, Range<Duration>)>,
+    /// Objectives of the time to first token and of the time per output token in seconds that other
+    /// routers know. Infinity: none.
+    pub known_objectives: [f64; 2],
     /// Settings of the policies.
     pub policy: Policy,
     /// Instant that corresponds to time 0.
     pub epoch: Instant,
+}
+
+/// Admission control of the gateways.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SimulatedAdmission {
+    /// A backend above one of these thresholds gets no new requests.
+    pub thresholds: SaturationThresholds,
+    /// Greatest wait of a request in a gateway. After that, the gateway rejects it.
+    pub max_wait: Duration,
+}
+
+impl Default for SimulatedAdmission {
+    /// The defaults of the gateway.
+    fn default() -> Self {
+        let thresholds =
+            SaturationThresholds { waiting: Some(16), kv_usage: Some(0.97), in_flight: None };
+        Self { thresholds, max_wait: Duration::from_secs(30) }
+    }
 }
 
 impl SimulationSetup {
@@ -53,8 +77,10 @@ impl SimulationSetup {
             exchange: ExchangeSettings::default(),
             without_cached_tokens: 0.0,
             non_streaming: 0.0,
+            admission: None,
             joins: None,
             frozen: None,
+            known_objectives: [f64::INFINITY; 2],
             policy: Policy::default(),
             epoch,
         }

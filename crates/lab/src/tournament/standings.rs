@@ -1,7 +1,7 @@
 //! The standings of a tournament: mean goodput and regret of each router over all cells.
 
-use super::routers::RouterKind;
-use super::tournament::CellResult;
+use super::CellResult;
+use crate::routers::RouterKind;
 use serde::Serialize;
 
 /// The regrets of one router over all cells, in points of goodput.
@@ -49,7 +49,7 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tournament::{Cell, RouterScore};
+    use super::super::{Cell, RouterScore};
     use super::*;
     use std::collections::BTreeMap;
     use tokenweir_core::routing::PolicyKind;

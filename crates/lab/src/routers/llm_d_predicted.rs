@@ -1,0 +1,288 @@
+//! The predicted-latency scheduling of llm-d: models of the time to first token (TTFT) and of the time
+//! per output token (TPOT), trained on the responses, and a scorer of the headroom that they leave
+//! below the objectives.
+//!
+//! Source: llm-d-router at ebab6879, `config/charts/routerlib/templates/_config.yaml` (the order of the
+//! plugins and their parameters), `scheduling/scorer/latency`,
+//! `scheduling/filter/{prefixcacheaffinity,sloheadroomtier}`, `scheduling/picker/weightedrandom` and
+//! `requestcontrol/dataproducer/predictedlatency`; the features are those of
+//! `docs/architecture/advanced/latency-predictor.md` of llm-d.
+//!
+//! Simplifications:
+//! - Ridge regression with exponential forgetting over the same features, with products of them,
+//!   instead of `XGBoost` over stratified samples. It is trained at once, the original in batches.
+//! - The mode `streamingMode: true`, which the objectives need. Responses that are not streams train
+//!   nothing.
+//! - TPOT is trained with the mean of a response and with the features at its start.
+//! - The objectives are those of the whole gateway instead of a header of each request. Without an
+//!   objective, the headroom is the negative prediction, as in the original.
+//! - The model is common to all backends, as in the original, which assumes equal backends.
+
+use super::online_regression::OnlineRegression;
+use super::prefix_index::PrefixIndex;
+use super::routing_input::RoutingInput;
+use std::collections::HashMap;
+
+/// State of the endpoint picker.
+#[derive(Debug)]
+pub struct PredictedLatencyRouter {
+    /// Objectives of TTFT and TPOT in seconds. Infinity: none.
+    objectives: [f64; 2],
+    /// By position of the backend.
+    workers: Vec<Worker>,
+    ttft_model: OnlineRegression,
+    tpot_model: OnlineRegression,
+    /// By number of the request.
+    active: HashMap<usize, ActiveRequest>,
+}
+
+#[derive(Debug, Default)]
+struct Worker {
+    sent: PrefixIndex,
+    requests: u32,
+    /// Prompt tokens of the requests without output.
+    prefill_tokens: f64,
+}
+
+#[derive(Debug)]
+struct ActiveRequest {
+    position: usize,
+    prefill_tokens: f64,
+    ttft_features: Vec<f64>,
+    tpot_features: Vec<f64>,
+}
+
+/// What the scorer knows about a backend.
+#[derive(Debug, Clone, Copy)]
+struct Prediction {
+    /// Share of the prompt that was sent to the backend before.
+    share: f64,
+    /// Predicted TTFT and TPOT in seconds.
+    seconds: [f64; 2],
+    /// Objective less prediction.
+    headroom: [f64; 2],
+    requests: u32,
+}
+
+/// Shares of the prompt from which on a backend is sticky: before and after the choice of the tier.
+const AFFINITY_SHARES: [f64; 2] = [0.99, 0.80];
+/// Seconds of predicted TTFT by which a sticky backend may exceed the others.
+const MAX_TTFT_PENALTY: f64 = 18.0;
+/// Share of the decisions that use the backends beyond an objective although others meet it.
+const EXPLORATION_SHARE: f64 = 0.01;
+/// Weights of the headroom of TTFT and TPOT.
+const HEADROOM_WEIGHTS: [f64; 2] = [0.8, 0.2];
+/// Number of steps of a score.
+const SCORE_STEPS: f64 = 100.0;
+
+impl PredictedLatencyRouter {
+    /// A picker without training. `objectives`: of TTFT and TPOT in seconds, infinity for none.
+    pub(crate) fn new(backends: usize, objectives: [f64; 2]) -> Self {
+        Self {
+            objectives,
+            workers: (0..backends).map(|_| Worker::default()).collect(),
+            ttft_model: OnlineRegression::new(TTFT_FEATURES),
+            tpot_model: OnlineRegression::new(TPOT_FEATURES),
+            active: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
+        let blocks = &view.job.prompt.blocks;
+        let mut random = fastrand::Rng::with_seed(view.routing_request.seed);
+        let predictions: Vec<Prediction> =
+            (0..view.candidates.len()).map(|index| self.predict(view, index)).collect();
+        let all: Vec<usize> = (0..predictions.len()).collect();
+        let sticky = sticky(&predictions, all, AFFINITY_SHARES[0]);
+        let tier = tier(&predictions, sticky, random.f64() < EXPLORATION_SHARE);
+        let kept = self::sticky(&predictions, tier, AFFINITY_SHARES[1]);
+        let has_model = self.ttft_model.is_trained();
+        let scores =
+            if has_model { scores(&predictions, kept) } else { fallback(view, &predictions) };
+        // The greatest of U^(1 / score) wins.
+        let keys =
+            scores.into_iter().map(|(index, score)| (index, random.f64().powf(score.recip())));
+        let index = keys.max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(index, _)| index);
+        let position = view.candidates[index].position;
+        let share = predictions[index].share;
+        let (ttft_features, tpot_features) = self.features(view, index, share);
+        let prefill_tokens = (1.0 - share) * f64::from(view.job.prompt_tokens);
+        let worker = &mut self.workers[position];
+        worker.requests += 1;
+        worker.prefill_tokens += prefill_tokens;
+        worker.sent.send(blocks, view.cache_blocks(position));
+        let request = ActiveRequest { position, prefill_tokens, ttft_features, tpot_features };
+        self.active.insert(view.number, request);
+        index
+    }
+
+    fn predict(&self, view: &RoutingInput<'_>, index: usize) -> Prediction {
+        let blocks = &view.job.prompt.blocks;
+        let worker = &self.workers[view.candidates[index].position];
+        let share = worker.sent.matched(blocks) as f64 / blocks.len().max(1) as f64;
+        let (ttft_features, tpot_features) = self.features(view, index, share);
+        let seconds =
+            [self.ttft_model.predict(&ttft_features), self.tpot_model.predict(&tpot_features)];
+        let headroom = [0, 1].map(|measure| {
+            let objective = self.objectives[measure];
+            if objective.is_finite() { objective - seconds[measure] } else { -seconds[measure] }
+        });
+        Prediction { share, seconds, headroom, requests: worker.requests }
+    }
+
+    /// The features of TTFT and of TPOT, of about the size of 1.
+    fn features(&self, view: &RoutingInput<'_>, index: usize, share: f64) -> (Vec<f64>, Vec<f64>) {
+        let position = view.candidates[index].position;
+        let (report, worker) = (&view.reports[position], &self.workers[position]);
+        let prompt = f64::from(view.job.prompt_tokens) / 1e4;
+        let uncached = prompt * (1.0 - share);
+        let usage = report.kv_usage.unwrap_or(0.0);
+        let waiting = report.waiting / 10.0;
+        let running = f64::from(worker.requests) / 100.0;
+        let in_flight = worker.prefill_tokens / 1e4;
+        let ttft = vec![
+            1.0,
+            usage,
+            prompt,
+            waiting,
+            running,
+            share,
+            in_flight,
+            uncached,
+            uncached * running,
+            waiting * prompt,
+        ];
+        (ttft, vec![1.0, usage, prompt, waiting, running, in_flight])
+    }
+
+    /// A request has its first output. `ttft`: the time to it in seconds. `None`: not a stream.
+    pub(crate) fn on_first_output(&mut self, number: usize, ttft: Option<f64>) {
+        if let Some(active) = self.active.get_mut(&number) {
+            if let Some(ttft) = ttft {
+                self.ttft_model.train(&active.ttft_features, ttft);
+            }
+            let tokens = std::mem::take(&mut active.prefill_tokens);
+            self.workers[active.position].prefill_tokens -= tokens;
+        }
+    }
+
+    /// A request has ended. `tpot`: its mean time per output token. `None`: not a stream, or a single
+    /// token.
+    pub(crate) fn on_end(&mut self, number: usize, tpot: Option<f64>) {
+        let Some(active) = self.active.remove(&number) else { return };
+        let worker = &mut self.workers[active.position];
+        worker.requests -= 1;
+        worker.prefill_tokens -= active.prefill_tokens;
+        if let Some(tpot) = tpot {
+            self.tpot_model.train(&active.tpot_features, tpot);
+        }
+    }
+}
+
+const TTFT_FEATURES: usize = 10;
+const TPOT_FEATURES: usize = 6;
+
+/// `prefix-cache-affinity-filter`: the backends with at least this share of the prompt, unless their
+/// predicted TTFT is too long.
+fn sticky(predictions: &[Prediction], kept: Vec<usize>, share: f64) -> Vec<usize> {
+    let is_sticky = |index: &&usize| predictions[**index].share >= share;
+    let least = |is_wanted: bool| {
+        let indexes = kept.iter().filter(|index| is_sticky(index) == is_wanted);
+        indexes.map(|index| predictions[*index].seconds[0]).fold(f64::INFINITY, f64::min)
+    };
+    let is_open = !least(true).is_finite() || least(true) - least(false) > MAX_TTFT_PENALTY;
+    if is_open { kept } else { kept.iter().filter(is_sticky).copied().collect() }
+}
+
+/// `slo-headroom-tier-filter`: the backends that meet the objectives, if there are any.
+fn tier(predictions: &[Prediction], kept: Vec<usize>, explores: bool) -> Vec<usize> {
+    let (met, missed): (Vec<usize>, Vec<usize>) = kept
+        .into_iter()
+        .partition(|index| predictions[*index].headroom.iter().all(|headroom| *headroom >= 0.0));
+    if missed.is_empty() || !met.is_empty() && !explores { met } else { missed }
+}
+
+/// `latency-scorer` with the strategy `least`: the backends closest to the objective.
+fn scores(predictions: &[Prediction], kept: Vec<usize>) -> Vec<(usize, f64)> {
+    let bucket = |index: &usize| {
+        let Prediction { headroom: [ttft, tpot], requests, .. } = predictions[*index];
+        match (ttft < 0.0, tpot < 0.0) {
+            (false, false) => 0,
+            _ if requests == 0 => 1,
+            (false, true) => 2,
+            (true, false) => 3,
+            (true, true) => 4,
+        }
+    };
+    let best = kept.iter().map(bucket).min().unwrap_or(0);
+    let kept: Vec<usize> = kept.into_iter().filter(|index| bucket(index) == best).collect();
+    let headroom = |index: usize, measure: usize| predictions[index].headroom[measure].abs();
+    let ranges = [0, 1].map(|measure| {
+        let values = || kept.iter().map(|index| headroom(*index, measure));
+        (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max))
+    });
+    let has_range = ranges.map(|(least, most)| most - least > 1e-9);
+    let weights = match has_range {
+        [true, false] => [1.0, 0.0],
+        [false, true] => [0.0, 1.0],
+        _ => HEADROOM_WEIGHTS,
+    };
+    let score = |index: usize| {
+        let part = |measure: usize| {
+            let (least, most) = ranges[measure];
+            let normal = (headroom(index, measure) - least) / (most - least);
+            weights[measure] * if has_range[measure] { normal } else { 0.5 }
+        };
+        (((1.0 - part(0) - part(1)) * SCORE_STEPS).floor() + 1.0) / SCORE_STEPS
+    };
+    kept.iter().map(|index| (*index, score(*index))).collect()
+}
+
+/// The score without predictions: free cache, queue and prefix.
+fn fallback(view: &RoutingInput<'_>, predictions: &[Prediction]) -> Vec<(usize, f64)> {
+    let report = |index: usize| &view.reports[view.candidates[index].position];
+    let longest = (0..predictions.len()).map(|index| report(index).waiting).fold(0.0, f64::max);
+    let score = |index: usize| {
+        let queue = if longest > 0.0 { 1.0 - report(index).waiting / longest } else { 1.0 };
+        let free = 1.0 - report(index).kv_usage.unwrap_or(0.0);
+        ((free + queue + predictions[index].share) / 3.0).max(0.01)
+    };
+    (0..predictions.len()).map(|index| (index, score(index))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prediction(share: f64, ttft: f64, headroom: [f64; 2], requests: u32) -> Prediction {
+        Prediction { share, seconds: [ttft, 0.01], headroom, requests }
+    }
+
+    #[test]
+    fn a_sticky_backend_is_kept_until_its_predicted_ttft_is_too_long() {
+        let at = |ttft| [prediction(0.9, ttft, [0.0; 2], 1), prediction(0.0, 1.0, [0.0; 2], 1)];
+        assert_eq!(sticky(&at(18.0), vec![0, 1], 0.8), [0]);
+        assert_eq!(sticky(&at(20.0), vec![0, 1], 0.8), [0, 1]);
+        assert_eq!(sticky(&at(1.0), vec![0, 1], 0.99), [0, 1]);
+    }
+
+    #[test]
+    fn backends_that_meet_the_objectives_come_first_and_the_closest_has_the_highest_score() {
+        let predictions = [
+            prediction(0.0, 1.0, [-0.1, 0.01], 2),
+            prediction(0.0, 1.0, [0.4, 0.01], 2),
+            prediction(0.0, 1.0, [0.1, 0.01], 2),
+        ];
+        let met = tier(&predictions, vec![0, 1, 2], false);
+        assert_eq!(met, [1, 2]);
+        assert_eq!(scores(&predictions, met), [(1, 0.01), (2, 1.01)]);
+        assert_eq!(tier(&predictions, vec![0, 1, 2], true), [0]);
+    }
+
+    #[test]
+    fn an_idle_backend_comes_first_if_all_miss_their_objectives() {
+        let predictions =
+            [prediction(0.0, 1.0, [-0.1, -0.1], 2), prediction(0.0, 1.0, [-0.4, -0.1], 0)];
+        assert_eq!(scores(&predictions, vec![0, 1])[0].0, 1);
+    }
+}

@@ -1,0 +1,48 @@
+//! What the gateways of a simulation tell each other, and what they forget when a prompt is computed.
+
+use super::Simulation;
+use super::event::SimulationEvent;
+use crate::cache_view::{CacheView, PeerMessage};
+
+impl Simulation<'_> {
+    /// A request has output, or it has ended.
+    pub(super) fn end_pending(&mut self, number: usize) {
+        let request = &mut self.in_flight[number];
+        if !std::mem::take(&mut request.is_pending) {
+            return;
+        }
+        let (gateway, backend) = (request.gateway, request.backend);
+        if self.setup.cache_view == CacheView::Exact {
+            let blocks = &self.requests[number].prompt.blocks;
+            self.gateways[gateway].pending_prompts.remove(backend, blocks);
+        }
+        self.tell_peers(gateway, backend, None);
+    }
+
+    /// Tells the other gateways what this one sent, and its pending tokens.
+    pub(super) fn tell_peers(&mut self, from: usize, backend: usize, sent: Option<usize>) {
+        if self.setup.cache_view != CacheView::Exchange {
+            return;
+        }
+        let local_load = self.gateways[from].load_estimators[backend].local_load();
+        let pending_tokens = local_load.backlog as f64;
+        for to in (0..self.gateways.len()).filter(|to| *to != from) {
+            let message = PeerMessage { from, to, backend, sent, pending_tokens };
+            if self.peer_messages.send(message) {
+                let at = self.now + self.setup.exchange.delay;
+                self.schedule(at, SimulationEvent::PeerMessage);
+            }
+        }
+    }
+
+    pub(super) fn receive_peer_message(&mut self) {
+        let Some(message) = self.peer_messages.receive() else { return };
+        let gateway = &mut self.gateways[message.to];
+        gateway.peer_backlogs.receive(&message, self.now);
+        if let Some(number) = message.sent {
+            let prompt = &self.requests[number].prompt;
+            gateway.load_estimators[message.backend].on_peer_prompt(prompt);
+            gateway.candidate_sampler.sent(prompt, message.backend);
+        }
+    }
+}
