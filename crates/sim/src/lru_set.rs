@@ -84,7 +84,9 @@ mod tests {
     #[test]
     fn the_least_recently_used_blocks_are_removed_first() {
         let mut set = LruSet::default();
-        [1, 2, 3, 1, 9].into_iter().for_each(|hash| set.touch(hash));
+        for hash in [1, 2, 3, 1, 9] {
+            set.touch(hash);
+        }
         set.truncate(3);
         assert_eq!((set.len(), set.matched(&[1, 3, 9]), set.matched(&[2])), (3, 3, 0));
     }
@@ -92,7 +94,9 @@ mod tests {
     #[test]
     fn many_uses_of_few_blocks_need_little_memory() {
         let mut set = LruSet::default();
-        (0..10_000).for_each(|number| set.touch(number % 10));
+        for number in 0..10_000 {
+            set.touch(number % 10);
+        }
         assert!(set.uses.len() <= 2 * 10 + MIN_USES);
         set.truncate(5);
         assert_eq!(set.matched(&[5, 6, 7, 8, 9]), 5);
