@@ -159,6 +159,7 @@ impl HttpClient {
             let cause = root_cause(&error);
             match resource_exhaustion::describe_exhaustion(cause) {
                 Some(problem) => exhausted_error(&problem),
+                None if is_timeout(cause) => SendError::Connect(CONNECT_TIMEOUT_MEANING.to_owned()),
                 None => SendError::Connect(cause.to_string()),
             }
         })
@@ -228,6 +229,17 @@ fn exhausted_error(problem: &impl ToString) -> SendError {
     SendError::Exhausted(problem.to_string())
 }
 
+/// The meaning of a timeout of a connection, as a text for operators.
+const CONNECT_TIMEOUT_MEANING: &str = "timeout: it does not respond to connections: its process is \
+                                       stopped, or its machine cannot be reached";
+
+/// Whether the time limit of a connection was exceeded.
+fn is_timeout(cause: &(dyn StdError + 'static)) -> bool {
+    let error = cause.downcast_ref::<std::io::Error>();
+    cause.is::<tokio::time::error::Elapsed>()
+        || error.is_some_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
+}
+
 /// The innermost source of an error. The outer errors only state that the connection failed.
 fn root_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
     let mut innermost = error;
@@ -235,4 +247,16 @@ fn root_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 's
         innermost = source;
     }
     innermost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Error, ErrorKind};
+
+    #[test]
+    fn a_connection_that_takes_too_long_is_a_timeout_and_a_refused_one_is_not() {
+        assert!(is_timeout(&Error::new(ErrorKind::TimedOut, "deadline has elapsed")));
+        assert!(!is_timeout(&Error::from(ErrorKind::ConnectionRefused)));
+    }
 }

@@ -31,8 +31,10 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
 
 fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let window = evaluation.short_window();
-    // A slow engine generates few tokens, and routing avoids it.
-    let own = window.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, MIN_GAPS);
+    // A slow engine generates few tokens, and routing avoids it. In the last minute the many tokens
+    // of the time before would outweigh those that are slow now.
+    let recent = evaluation.recent_window();
+    let own = recent.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, MIN_GAPS);
     let Some(own) = own else { return RuleOutcome::Absent };
     let peers: Vec<(f64, f64)> = evaluation.peers().filter_map(speed_and_batch).collect();
     // Half of the others are as fast as this one or faster.
@@ -42,12 +44,8 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let batch = peers.iter().map(|(_, running)| running).sum::<f64>() / peers.len() as f64;
     let running = window.get(WindowMeasure::Running).unwrap_or(0.0);
     let is_larger_batch = running > BATCH_FACTOR * batch + BATCH_SURPLUS;
-    let recent = evaluation.recent_window();
-    let is_over = recent
-        .ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, 10.0)
-        .is_some_and(|time| time < SLOW_FACTOR * median);
     let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|count| count >= 2.0);
-    let is_slow = own >= SLOW_FACTOR * median && own >= MIN_INTER_TOKEN_SECONDS && !is_over;
+    let is_slow = own >= SLOW_FACTOR * median && own >= MIN_INTER_TOKEN_SECONDS;
     if !is_slow || is_larger_batch || is_preempting {
         return RuleOutcome::Absent;
     }
