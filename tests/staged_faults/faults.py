@@ -8,7 +8,7 @@ import signal
 import socket
 import urllib.request
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import certificates
@@ -161,9 +161,11 @@ async def read_slowly(testbed: Testbed) -> None:
         "model": testbed.model, "stream": True, "max_tokens": 6000, "ignore_eos": True,
         "messages": [{"role": "user", "content": "a long story"}],
     }).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    lines = f"host: g\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\n{lines}"
     while True:
-        with socket.socket() as connection:
+        # The gateway ends a stream that makes no progress for limits.write_timeout.
+        with suppress(ConnectionError), socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             connection.setblocking(False)
             await loop.sock_connect(connection, testbed.load.gateway)
