@@ -17,7 +17,7 @@ struct Asset {
     text: &'static str,
 }
 
-const ASSETS: [Asset; 8] = [
+const ASSETS: [Asset; 9] = [
     Asset {
         name: "page.css",
         content_type: "text/css; charset=utf-8",
@@ -28,6 +28,7 @@ const ASSETS: [Asset; 8] = [
     script_asset("columns.js", include_str!("page/columns.js")),
     script_asset("verdicts.js", include_str!("page/verdicts.js")),
     script_asset("plots.js", include_str!("page/plots.js")),
+    script_asset("drain.js", include_str!("page/drain.js")),
     script_asset("dialogs.js", include_str!("page/dialogs.js")),
     script_asset("words.js", include_str!("page/words.js")),
 ];

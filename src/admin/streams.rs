@@ -11,8 +11,8 @@ use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_api::{
-    BackendSummary, EndedRequest, GatewaySnapshot, LastMinute, QueueSummary, RequestTotals,
-    StreamSummary, StreamsSummary,
+    BackendCondition, BackendMinute, BackendSummary, EndedRequest, GatewaySnapshot, LastMinute,
+    QueueSummary, RequestTotals, StreamSummary, StreamsSummary, condition_counts, set_conditions,
 };
 use tokenweir_core::clock;
 use tokenweir_core::observe::{OpenStream, OpenStreamsSnapshot};
@@ -37,6 +37,8 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
         class: class.class.clone(),
         waiting: class.waiting,
     };
+    let mut backends = backend_documents(&status.backends, &last_minute);
+    set_conditions(&mut backends, &status.diagnosis.verdicts);
     GatewaySnapshot {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         policy: admin.proxy.pool.policy().name().to_owned(),
@@ -51,10 +53,12 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
         ),
         requests_in_flight: status.in_flight,
         queue: status.queue.iter().map(queue_class).collect(),
-        backends: backend_documents(&status.backends, &last_minute),
+        backends_by_condition: condition_counts(&backends),
+        backends,
         totals: RequestTotals { output_tokens: totals.output_tokens + snapshot.tokens, ..totals },
         streams: stream_summary(&snapshot, now),
         last_minute,
+        history: admin.recent_requests.history(now),
         ended: admin
             .recent_requests
             .ended()
@@ -72,34 +76,45 @@ fn backend_documents(
     backends: &[BackendStatusSnapshot],
     last_minute: &LastMinute,
 ) -> Vec<BackendSummary> {
+    let minute = |backend: &BackendStatusSnapshot| {
+        last_minute.by_backend.get(&backend.backend).copied().unwrap_or_default()
+    };
     let recent_requests = |backend: &BackendStatusSnapshot| {
-        let ended =
-            last_minute.requests_by_backend.get(&backend.backend).copied().unwrap_or_default();
-        (ended + u64::from(backend.in_flight)) as f64
+        (minute(backend).requests + u64::from(backend.in_flight)) as f64
     };
     let total: f64 = backends.iter().map(recent_requests).sum();
-    let document = |backend: &BackendStatusSnapshot| BackendSummary {
-        name: backend.backend.clone(),
-        url: backend.url.clone(),
-        health: backend.health.to_owned(),
-        breaker: backend.breaker.to_owned(),
-        state: backend.state.to_owned(),
-        up: backend.up,
-        reason: backend.reason.clone(),
-        drained: backend.drained,
-        drain: backend.drain.clone(),
-        weight: backend.weight,
-        models: backend.models.iter().map(|model| model.id.to_string()).collect(),
-        kv_usage: backend.kv_usage,
-        kv_capacity_tokens: backend.kv_capacity_tokens,
-        waiting: backend.waiting,
-        running: backend.running,
-        in_flight: backend.in_flight,
-        stalled: backend.stalled,
-        share: (total > 0.0).then(|| recent_requests(backend) / total),
-        ttft_seconds: last_minute.ttft_by_backend.get(&backend.backend).copied(),
-        scrape_age_seconds: backend.scrape_age_seconds,
-        scrape_error: backend.scrape_error.map(Into::into),
+    let document = |backend: &BackendStatusSnapshot| {
+        let BackendMinute { attempts, failed_attempts, streams, ttft_seconds, .. } =
+            minute(backend);
+        BackendSummary {
+            name: backend.backend.clone(),
+            url: backend.url.clone(),
+            health: backend.health.to_owned(),
+            breaker: backend.breaker.to_owned(),
+            state: backend.state.to_owned(),
+            up: backend.up,
+            reason: backend.reason.clone(),
+            drained: backend.drained,
+            drain: backend.drain.clone(),
+            weight: backend.weight,
+            models: backend.models.iter().map(|model| model.id.to_string()).collect(),
+            kv_usage: backend.kv_usage,
+            kv_capacity_tokens: backend.kv_capacity_tokens,
+            waiting: backend.waiting,
+            running: backend.running,
+            in_flight: backend.in_flight,
+            stalled: backend.stalled,
+            share: (total > 0.0).then(|| recent_requests(backend) / total),
+            ttft_seconds,
+            ended_streams: streams,
+            failed_attempts,
+            failed_share: (attempts > 0).then(|| failed_attempts as f64 / attempts as f64),
+            scrape_age_seconds: backend.scrape_age_seconds,
+            scrape_error: backend.scrape_error.map(Into::into),
+            // Set from all backends together.
+            condition: BackendCondition::default(),
+            condition_reason: None,
+        }
     };
     backends.iter().map(document).collect()
 }

@@ -51,15 +51,40 @@ impl AdminClient {
         read_body(path, self.0.request(Method::POST, path, Some(json)).await)
     }
 
+    /// Drains a backend. Without a duration the drain lasts until it is ended.
+    pub(crate) async fn drain(
+        &self,
+        backend: &str,
+        reason: Option<&str>,
+        duration: Option<Duration>,
+    ) -> Result<Bytes, String> {
+        self.post(&format!("/-/drain?{}", drain_query(backend, reason, duration))).await
+    }
+
     /// Drains a backend, or undrains it if `is_drained` is false.
     pub(crate) async fn set_drained(
         &self,
         backend: &str,
         is_drained: bool,
     ) -> Result<Bytes, String> {
-        let verb = if is_drained { "drain" } else { "undrain" };
-        self.post(&format!("/-/{verb}?backend={}", percent_encode(backend))).await
+        if is_drained {
+            self.drain(backend, None, None).await
+        } else {
+            self.post(&format!("/-/undrain?{}", drain_query(backend, None, None))).await
+        }
     }
+}
+
+/// The query of a drain. A duration is given in milliseconds.
+fn drain_query(backend: &str, reason: Option<&str>, duration: Option<Duration>) -> String {
+    let mut query = format!("backend={}", percent_encode(backend));
+    if let Some(reason) = reason {
+        query = format!("{query}&reason={}", percent_encode(reason));
+    }
+    if let Some(duration) = duration {
+        query = format!("{query}&for={}ms", duration.as_millis());
+    }
+    query
 }
 
 /// The body of a successful response. The error text states the problem and how to fix it.
@@ -104,6 +129,14 @@ pub(crate) fn percent_encode(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_query_of_a_drain_has_only_what_was_given() {
+        assert_eq!(drain_query("gpu 0", None, None), "backend=gpu%200");
+        let duration = Some(Duration::from_mins(30));
+        let query = drain_query("a", Some("new kernel & reboot"), duration);
+        assert_eq!(query, "backend=a&reason=new%20kernel%20%26%20reboot&for=1800000ms");
+    }
 
     #[test]
     fn a_name_is_encoded_as_one_path_segment() {

@@ -1,23 +1,28 @@
 //! Statistics of recent requests for the admin page and `tokenweir top`: counts and latencies of
-//! the last minute, totals since the start, and lists of the last requests.
+//! the last minute, their history of an hour, totals since the start, and lists of the last requests.
 
 mod finished_request;
 mod refusal_log;
 
+mod stats_window;
+
+mod history_ring;
+
 pub use finished_request::FinishedRequest;
 
+use history_ring::HistoryRing;
 use refusal_log::RefusalLog;
-use std::collections::{HashMap, VecDeque};
+use stats_window::RequestStatsWindow;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokenweir_api::{LastMinute, LatencyQuantiles, RequestTotals};
-use tokenweir_core::histogram::{DurationHistogram, OutputGapHistogram};
+use tokenweir_api::{History, LastMinute, RequestTotals};
 use tokenweir_core::observe::Sink;
-use tokenweir_core::record::{BackendId, ObservedResponse, Outcome, RequestRecord};
+use tokenweir_core::record::RequestRecord;
 
 /// The sink that collects the statistics and the lists of recent requests.
 ///
-/// The sink takes about 60 KiB of memory, plus 0.2 KiB per listed request. The sink locks a mutex,
+/// The sink takes about 90 KiB of memory, plus 0.2 KiB per listed request. The sink locks a mutex,
 /// so the batch dispatcher must call it, and not the thread that serves a request.
 #[derive(Debug)]
 pub struct RecentRequests {
@@ -30,6 +35,7 @@ pub struct RecentRequests {
 struct RecentRequestsState {
     /// Windows of the last minute that contain requests, oldest first.
     windows: VecDeque<RequestStatsWindow>,
+    history: HistoryRing,
     totals: RequestTotals,
     /// The last finished requests, oldest first.
     last_requests: VecDeque<Arc<FinishedRequest>>,
@@ -45,37 +51,6 @@ pub struct RecentCounts {
     pub requests: u64,
     /// Number of these requests that were refused.
     pub refused: u64,
-}
-
-/// A histogram of latencies. The error of its quantiles is at most 6.25 %.
-type WindowHistogram = DurationHistogram<3>;
-
-/// Counts and latencies of the requests that ended in one window of [`WINDOW_DURATION`].
-#[derive(Debug)]
-struct RequestStatsWindow {
-    /// Number of windows between the epoch and this window.
-    index: u64,
-    requests: u64,
-    failed: u64,
-    refused: u64,
-    /// Number of requests whose client disconnected.
-    disconnected: u64,
-    output_tokens: u64,
-    ttft: WindowHistogram,
-    itl: WindowHistogram,
-    /// Durations of the requests that succeeded.
-    e2e: WindowHistogram,
-    /// Number of requests by the backend of the last attempt.
-    requests_by_backend: HashMap<BackendId, BackendCounts>,
-}
-
-/// Counts of the requests of one backend.
-#[derive(Debug, Clone, Copy, Default)]
-struct BackendCounts {
-    requests: u64,
-    /// Number of requests with a TTFT, and its sum.
-    streams: u32,
-    ttft: Duration,
 }
 
 /// Number of complete windows that make a minute. The current window is not counted.
@@ -102,25 +77,17 @@ impl RecentRequests {
         let windows = state.windows.iter().filter(|window| window.index >= first_index);
         windows.for_each(|window| merged.merge(window));
         drop(state);
-        let by_backend = &merged.requests_by_backend;
-        let ttft = |(id, counts): (&BackendId, &BackendCounts)| {
-            Some((id.to_string(), counts.ttft.checked_div(counts.streams)?.as_secs_f64()))
-        };
-        let requests =
-            |(id, counts): (&BackendId, &BackendCounts)| (id.to_string(), counts.requests);
         LastMinute {
             seconds: now.saturating_duration_since(start).as_secs_f64(),
-            requests: merged.requests,
-            failed: merged.failed,
-            refused: merged.refused,
-            client_disconnects: merged.disconnected,
-            output_tokens: merged.output_tokens,
-            ttft: quantiles(&merged.ttft),
-            itl: quantiles(&merged.itl),
-            e2e: quantiles(&merged.e2e),
-            ttft_by_backend: by_backend.iter().filter_map(ttft).collect(),
-            requests_by_backend: by_backend.iter().map(requests).collect(),
+            ..merged.to_last_minute()
         }
+    }
+
+    /// Counts and latencies of the last hour before `now`.
+    pub fn history(&self, now: Instant) -> History {
+        let state = self.lock_state();
+        let elapsed = now.saturating_duration_since(self.epoch);
+        state.history.to_document(&state.windows, self.window_index(now), elapsed)
     }
 
     /// Counts of the requests that ended in the current window and in the last `windows` complete
@@ -178,12 +145,13 @@ impl Sink for RecentRequests {
     }
 }
 
-// === impl RecentRequestsState, RequestStatsWindow ===
+// === impl RecentRequestsState ===
 
 impl RecentRequestsState {
     fn record_request(&mut self, record: &RequestRecord, index: u64) {
         let newest = self.windows.back().map(|window| window.index);
         if newest.is_none_or(|newest| newest < index) {
+            self.history.close_intervals(&self.windows, index);
             self.windows.push_back(RequestStatsWindow::new(index));
             self.windows.retain(|window| window.index + WINDOWS_PER_MINUTE >= index);
         }
@@ -207,91 +175,6 @@ fn push_bounded(list: &mut VecDeque<Arc<FinishedRequest>>, request: Arc<Finished
         list.pop_front();
     }
     list.push_back(request);
-}
-
-impl RequestStatsWindow {
-    fn new(index: u64) -> Self {
-        Self {
-            index,
-            requests: 0,
-            failed: 0,
-            refused: 0,
-            disconnected: 0,
-            output_tokens: 0,
-            ttft: WindowHistogram::default(),
-            itl: WindowHistogram::default(),
-            e2e: WindowHistogram::default(),
-            requests_by_backend: HashMap::new(),
-        }
-    }
-
-    fn record_request(&mut self, record: &RequestRecord) {
-        self.requests += 1;
-        self.output_tokens += record.output_tokens().unwrap_or_default();
-        match record.outcome {
-            Outcome::Ok => self.e2e.record(record.duration()),
-            Outcome::Cancelled => self.disconnected += 1,
-            Outcome::Rejected => self.refused += 1,
-            outcome => self.failed += u64::from(outcome.is_backend_failure()),
-        }
-        if let Some(ttft) = record.ttft() {
-            self.ttft.record(ttft);
-        }
-        let ObservedResponse { inter_token_latency: itl, inter_chunk_latency: gaps, .. } =
-            &record.observed;
-        add_gaps(&mut self.itl, if itl.count() > 0 { itl } else { gaps });
-        if let Some(id) = record.backend() {
-            let counts = self.requests_by_backend.entry(id.clone()).or_default();
-            counts.requests += 1;
-            if let Some(ttft) = record.upstream_ttft() {
-                counts.streams += 1;
-                counts.ttft += ttft;
-            }
-        }
-    }
-
-    fn merge(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.failed += other.failed;
-        self.refused += other.refused;
-        self.disconnected += other.disconnected;
-        self.output_tokens += other.output_tokens;
-        self.ttft.merge(&other.ttft);
-        self.itl.merge(&other.itl);
-        self.e2e.merge(&other.e2e);
-        for (id, counts) in &other.requests_by_backend {
-            let merged = self.requests_by_backend.entry(id.clone()).or_default();
-            merged.requests += counts.requests;
-            merged.streams += counts.streams;
-            merged.ttft += counts.ttft;
-        }
-    }
-}
-
-/// Adds the gaps of one stream to `latencies`. Each gap counts as the midpoint of its bucket.
-fn add_gaps(latencies: &mut WindowHistogram, gaps: &OutputGapHistogram) {
-    let snapshot = gaps.snapshot();
-    let mut lower = 0.0;
-    for (count, bound) in
-        snapshot.bucket_counts.iter().zip(gaps.bounds().iter().chain([&snapshot.max]))
-    {
-        let upper = bound.min(snapshot.max);
-        if *count > 0 {
-            latencies.record_between(lower, upper, *count);
-        }
-        lower = upper;
-    }
-}
-
-/// The quantiles of the latencies, in seconds. `None`: the histogram is empty.
-fn quantiles(latencies: &WindowHistogram) -> Option<LatencyQuantiles> {
-    (latencies.count() > 0).then(|| LatencyQuantiles {
-        p50: latencies.quantile(0.5),
-        p95: latencies.quantile(0.95),
-        p99: latencies.quantile(0.99),
-        max: latencies.max(),
-        count: latencies.count(),
-    })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import fleet
 import trouble
 import traces
 from browser import Browser, Driver
@@ -22,7 +23,7 @@ def check_updates(browser: Browser, program: Program, url: str) -> None:
     """A tile shows three different values within a bound from the start of the program."""
     browser.open(url)
     browser.run("""
-        window.shown = [...Array(6)].map(() => []);
+        window.shown = [...Array(7)].map(() => []);
         setInterval(() => document.querySelectorAll('#tiles strong').forEach((tile, index) => {
             const [text, values] = [tile.textContent, window.shown[index]];
             if (/[0-9]/.test(text) && text !== values.at(-1)) values.push(text);
@@ -41,13 +42,13 @@ def check_keys(browser: Browser, url: str) -> None:
     assert browser.run(f"return {rows}") == 3
     browser.press("/")
     browser.wait_for("the filter has the focus", "document.activeElement.id === 'filter'")
-    name = browser.run("return document.querySelector('#backends tbody tr td').textContent")
+    name = browser.run("return document.querySelector('#backends tbody tr').dataset.key")
     browser.press(*name)
     browser.wait_for("one backend matches", f"{rows} === 1")
     browser.press("Escape")
     browser.wait_for("all backends are shown", f"{rows} === 3")
     browser.press("1", "ArrowDown")
-    selected = browser.run("return document.activeElement.cells[0].textContent")
+    selected = browser.run("return document.activeElement.dataset.key")
     browser.press("d")
     browser.wait_for("a confirmation", "document.querySelector('dialog[open] .main')?.textContent === 'Drain'")
     browser.press("Enter")
@@ -194,6 +195,7 @@ def main() -> int:
         traces.check_slow_requests(driver, arguments.binary, arguments.folder)
         trouble.check_verdicts(driver, arguments.binary, arguments.folder)
         trouble.check_no_backends(driver, arguments.binary, arguments.folder)
+        fleet.check_fleets(driver, arguments.binary, arguments.folder)
         check_names_are_escaped(driver, arguments.binary)
         check_token(driver, arguments.binary, arguments.folder)
     finally:

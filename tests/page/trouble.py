@@ -61,15 +61,19 @@ def check_verdicts(driver: Driver, binary: Path, folder: Path) -> None:
             shown = browser.text("#verdicts")
             for text in [
                 "critical", "127.0.0.1:8101: The KV cache is too small", "kv_thrashing · confidence high · for 1 min 5 s",
-                "kv_usage 99 % in 1 min 0 s, usually 61 %", "queue_time_mean 4.20 s", "→ Lower --max-num-seqs to 24",
-                "Disproved by: Preemptions stop", "→ Start vLLM without",
+                "Last 1 min 0 s", "KV usage 99 % 61 %", "queue time mean 4.20 s", "→ Lower --max-num-seqs to 24",
+                "Disproved by: Preemptions stop", "Runbook of kv_thrashing", "→ Start vLLM without",
             ]:
                 assert text in shown, (text, shown)
             assert browser.text("#state") == "down: no backend is available (2 backends: 2 down)"
-            names = "[...document.querySelectorAll('#backends tbody td:first-child')].map((cell) => cell.textContent)"
+            names = "[...document.querySelectorAll('#backends tbody td:first-child span')].map((name) => name.textContent)"
             assert browser.run(f"return {names}") == ["127.0.0.1:9", "127.0.0.1:10"]
             assert browser.run("return document.title").startswith("down")
             browser.screenshot(folder / "page-all-down.png")
+            assert shown.count("1 min 0 s") == 1, "the window is stated once"
+            link = browser.run("return document.querySelector('#verdicts a').href")
+            with urllib.request.urlopen(link.split("#")[0]) as response:
+                assert f'id="{link.split("#")[1]}"' in response.read().decode(), link
             browser.screen(400, 1500, "dark")
             overflow = browser.run("return document.documentElement.scrollWidth - window.innerWidth")
             assert overflow <= 0, f"verdicts: {overflow} px too wide"

@@ -168,6 +168,7 @@ async fn two_of_three_backends_drained_under_overload_are_named_with_the_refused
     assert_eq!(live.state, GatewayState::Refusing);
     assert!(live.state_reasons[0].ends_with("% of requests are refused"), "{live:?}");
     assert_eq!(live.state_reasons[1], "2 of 3 backends drained");
+    assert!(live.backends_by_condition.contains("2 drained"), "{}", live.backends_by_condition);
     assert_eq!(live.last_minute.failed, 0);
     assert!(live.last_minute.refused > 0);
     let drain = live.backends.iter().find(|it| it.name == "gpu-0").unwrap().drain.clone().unwrap();
@@ -222,6 +223,7 @@ async fn a_hung_backend_is_named_with_its_reason() {
     let live = program.live().await;
     assert_eq!(live.state, GatewayState::Degraded);
     assert_eq!(live.state_reasons, ["1 of 2 backends down"]);
+    assert_eq!(live.backends_by_condition, "1 ok, 1 down");
     let (frame, _) = program.command(&["top", "--once"]).await;
     assert!(frame.contains("accepts connections and does not respond"), "{frame}");
     program.logged("accepts connections and does not respond").await;

@@ -93,6 +93,8 @@ async fn an_open_stream_is_shown_and_its_request_after_the_end() {
     assert!(request.ttft_seconds.unwrap() <= request.duration_seconds);
     assert_eq!((ended.last_minute.requests, ended.last_minute.ttft.unwrap().count), (1, 1));
     assert_eq!(ended.streams.count, 0);
+    assert_eq!(ended.history.requests.iter().sum::<u64>(), 1);
+    assert_eq!(ended.backends_by_condition, "1 ok");
 }
 
 #[tokio::test]

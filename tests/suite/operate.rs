@@ -31,7 +31,7 @@ async fn drain_and_undrain_change_the_status_and_its_exit_code() {
     let (admin, backend) = (gateway.admin.to_string(), fake.addr.to_string());
     let (code, out, _) = run(&admin, &["status"]).await;
     assert_eq!(code, Some(0), "{out}");
-    assert!(out.contains("  ready") && out.contains("1 of 1 take requests"), "{out}");
+    assert!(out.contains("  ready") && out.contains("backends   1 ok"), "{out}");
     for (verb, words) in [
         ("drain", "is drained: it gets no new requests"),
         ("drain", "was drained already"),
@@ -45,13 +45,19 @@ async fn drain_and_undrain_change_the_status_and_its_exit_code() {
     }
     let (code, out, _) = run(&admin, &["status"]).await;
     assert_eq!(code, Some(1), "{out}");
-    assert!(out.contains("NOT READY") && out.contains("drained"), "{out}");
+    assert!(out.contains("  down: no backend is available") && out.contains("drained"), "{out}");
     let (code, out, _) = run(&admin, &["status", "--json"]).await;
     let status: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &status["backends"][0]["drained"]), (Some(1), &true.into()));
     let (code, out, _) = run(&admin, &["undrain", &backend, "--json"]).await;
     let result: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &result["changed"]), (Some(0), &true.into()));
+    let flags = ["drain", &backend, "--reason", "new kernel & more", "--for", "30m"];
+    assert_eq!(run(&admin, &flags).await.0, Some(0));
+    let (_, out, _) = run(&admin, &["status", "--json"]).await;
+    let drain = &serde_json::from_str::<Value>(&out).unwrap()["backends"][0]["drain"];
+    assert_eq!(drain["reason"], "new kernel & more");
+    assert!((1_700.0..=1_800.0).contains(&drain["remaining_seconds"].as_f64().unwrap()), "{drain}");
     let (code, _, err) = run(&admin, &["drain", "absent"]).await;
     assert_eq!(code, Some(1));
     assert!(err.contains("no backend has this name"), "{err}");

@@ -4,8 +4,16 @@
 //! When a document of another version of the gateway lacks a field, the field gets its default
 //! value.
 
+mod backend_condition;
 mod gateway_state;
 
+mod backend_summary;
+
+mod fleet_conditions;
+
+pub use backend_condition::BackendCondition;
+pub use backend_summary::{BackendSummary, DrainSummary};
+pub use fleet_conditions::{condition_counts, set_conditions};
 pub use gateway_state::{GatewayFacts, GatewayState, REFUSING_SHARE};
 
 use serde::{Deserialize, Serialize};
@@ -44,6 +52,8 @@ pub struct GatewaySnapshot {
     pub queue: Vec<QueueSummary>,
     /// The states of all backends.
     pub backends: Vec<BackendSummary>,
+    /// The number of backends with each condition, such as `48 ok, 1 down, 1 slow`.
+    pub backends_by_condition: String,
     /// The open streams.
     pub streams: StreamsSummary,
     /// Totals since the start of the gateway. They include the tokens of open streams.
@@ -51,6 +61,8 @@ pub struct GatewaySnapshot {
     /// Counts and latencies of the requests that ended in the last 60 to 65 seconds, or since the
     /// start of the gateway if that is shorter.
     pub last_minute: LastMinute,
+    /// Counts and latencies of the last hour, or since the start of the gateway if that is shorter.
+    pub history: History,
     /// The last requests that ended and the last slow requests, newest first.
     pub ended: Vec<EndedRequest>,
     /// The active verdicts of the diagnosis, as in `/status`.
@@ -68,73 +80,6 @@ pub struct QueueSummary {
     pub class: String,
     /// Number of requests of the class that wait in the queue.
     pub waiting: usize,
-}
-
-/// The state of one backend.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct BackendSummary {
-    /// Name of the backend.
-    pub name: String,
-    /// URL of the backend.
-    pub url: String,
-    /// Health of the backend: `up`, `down`, `unknown` (no health check has completed yet) or
-    /// `leaving` (removed from the pool, with open requests).
-    pub health: String,
-    /// State of the circuit breaker.
-    pub breaker: String,
-    /// Availability for new requests: `available`, `ejected`, `asleep`, `zero_weight`, `drained`,
-    /// `down`, `unknown` or `leaving`.
-    pub state: String,
-    /// Whether the backend gets new requests now. In panic mode an ejected backend does.
-    pub up: bool,
-    /// Why the backend gets no new requests, as text. `None`: there is no such reason.
-    pub reason: Option<String>,
-    /// Whether the backend is drained.
-    pub drained: bool,
-    /// Who drained the backend, when, why and until when. `None`: it is not drained.
-    pub drain: Option<DrainSummary>,
-    /// Configured weight relative to the other backends; 0 while the backend is drained.
-    pub weight: u32,
-    /// Names of the models that the backend serves.
-    pub models: Vec<String>,
-    /// KV usage of the last scrape, from 0 to 1. `None`: not reported.
-    pub kv_usage: Option<f64>,
-    /// Capacity of the KV cache, in tokens. `None`: not reported.
-    pub kv_capacity_tokens: Option<u64>,
-    /// Number of requests that wait in the engine, from the last scrape. `None`: not reported.
-    pub waiting: Option<f64>,
-    /// Number of requests that run in the engine, from the last scrape. `None`: not reported.
-    pub running: Option<f64>,
-    /// Number of open requests of this gateway on the backend.
-    pub in_flight: u32,
-    /// Number of stalled streams of the backend.
-    pub stalled: u32,
-    /// Share of this backend, from 0 to 1, in the requests that ended in the last minute or are
-    /// open.
-    pub share: Option<f64>,
-    /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: there were none.
-    pub ttft_seconds: Option<f64>,
-    /// Age of the last scraped load, in seconds.
-    pub scrape_age_seconds: Option<f64>,
-    /// Why the last scrape failed. `None`: the last scrape succeeded.
-    pub scrape_error: Option<String>,
-}
-
-/// The drain of a backend.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DrainSummary {
-    /// Who drained the backend: the configuration, or an operator with the address of the client.
-    pub by: String,
-    /// The reason that the operator gave. `None`: the operator gave no reason.
-    pub reason: Option<String>,
-    /// Begin of the drain in RFC 3339 format.
-    pub since: String,
-    /// Seconds since the begin of the drain.
-    pub age_seconds: f64,
-    /// Seconds until the drain ends by itself. `None`: it lasts until it is ended.
-    pub remaining_seconds: Option<f64>,
 }
 
 /// The open streams: requests whose response head was received from the backend.
@@ -233,11 +178,51 @@ pub struct LastMinute {
     pub itl: Option<LatencyQuantiles>,
     /// Duration of successful requests, in seconds. `None`: there are no samples.
     pub e2e: Option<LatencyQuantiles>,
-    /// Number of ended requests for each backend that responded, by its name.
-    pub requests_by_backend: BTreeMap<String, u64>,
-    /// Mean TTFT of the streams of each backend, from sending the request to the backend to the
-    /// first output, in seconds. Backends without a stream are omitted.
-    pub ttft_by_backend: BTreeMap<String, f64>,
+    /// The attempts at each backend of the requests that ended, by the name of the backend. Backends
+    /// without an attempt are omitted.
+    pub by_backend: BTreeMap<String, BackendMinute>,
+}
+
+/// The attempts at one backend, of the requests that ended in the last minute.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BackendMinute {
+    /// Number of requests whose last attempt was at the backend.
+    pub requests: u64,
+    /// Number of attempts at the backend.
+    pub attempts: u64,
+    /// Number of these attempts that failed.
+    pub failed_attempts: u64,
+    /// Number of requests with a TTFT.
+    pub streams: u64,
+    /// Mean TTFT of these requests, from sending the request to the backend to the first output, in
+    /// seconds. `None`: there were none.
+    pub ttft_seconds: Option<f64>,
+}
+
+/// Counts and latencies of the last hour, in intervals of equal length. Each list has one value for
+/// each interval, the oldest first; the last interval is not complete.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct History {
+    /// Length of an interval in seconds.
+    pub interval_seconds: f64,
+    /// Seconds of the last interval that have passed.
+    pub last_seconds: f64,
+    /// Number of requests that ended.
+    pub requests: Vec<u64>,
+    /// Number of failed requests.
+    pub failed: Vec<u64>,
+    /// Number of refused requests.
+    pub refused: Vec<u64>,
+    /// Number of output tokens of the ended requests.
+    pub output_tokens: Vec<u64>,
+    /// 95th percentile of TTFT in seconds. `None`: no stream ended in the interval.
+    pub ttft_p95: Vec<Option<f64>>,
+    /// 95th percentile of ITL in seconds.
+    pub itl_p95: Vec<Option<f64>>,
+    /// 95th percentile of the duration of successful requests in seconds.
+    pub e2e_p95: Vec<Option<f64>>,
 }
 
 /// Totals since the start of the gateway.

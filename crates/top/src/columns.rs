@@ -22,8 +22,8 @@ pub(super) struct TableRow {
     pub(super) cells: Vec<TableCell>,
     /// The name of the backend, or the id of the request.
     pub(super) name: String,
-    /// Whether the row is a drained backend.
-    pub(super) is_drained: bool,
+    /// The tone of the cells that have no tone of their own.
+    pub(super) tone: CellTone,
 }
 
 /// A cell of a row: its text, its sort key and its tone.
@@ -62,17 +62,22 @@ const fn number_column(title: &'static str, width: u16, rank: u8) -> TableColumn
     TableColumn { title, width, is_numeric: true, rank }
 }
 
+/// TTFT shows most faults, so it is the last figure that a narrow screen omits.
 const BACKEND_COLUMNS: &[TableColumn] = &[
     text_column("BACKEND", 12, 0),
     text_column("STATE", 9, 0),
-    number_column("KV", 5, 1),
-    number_column("QUEUE", 6, 1),
-    number_column("RUN", 5, 2),
-    number_column("FLIGHT", 7, 4),
-    number_column("SHARE", 6, 3),
-    number_column("TTFT", 7, 5),
-    number_column("SCRAPE", 7, 6),
+    number_column("TTFT", 7, 1),
+    number_column("QUEUE", 6, 2),
+    number_column("FAIL", 5, 3),
+    number_column("KV", 5, 4),
+    number_column("RUN", 5, 5),
+    number_column("SHARE", 6, 6),
+    number_column("FLIGHT", 7, 7),
+    number_column("SCRAPE", 7, 8),
 ];
+
+/// Index of the column STATE, which sorts backends by the urgency of their condition.
+pub(super) const BACKEND_STATE_COLUMN: usize = 1;
 
 const STREAM_COLUMNS: &[TableColumn] = &[
     text_column("STREAM", 10, 0),
@@ -127,36 +132,47 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
     let is_stale = backend.scrape_error.is_some()
         || backend.scrape_age_seconds.is_some_and(|seconds| seconds > 10.0);
     let age_tone = if is_stale { CellTone::Warning } else { CellTone::Quiet };
+    let condition = backend.condition;
+    let row_tone = match condition {
+        _ if condition.is_critical() => CellTone::Bad,
+        _ if condition.needs_attention() => CellTone::Warning,
+        _ => CellTone::Plain,
+    };
+    let fail_tone = if backend.failed_attempts > 0 { CellTone::Warning } else { CellTone::Plain };
     TableRow {
         cells: vec![
             TableCell::text(Some(&backend.name)),
-            TableCell::text(Some(state)).with_tone(tone),
-            TableCell::number(backend.kv_usage, percent).with_tone(kv_tone),
-            TableCell::number(backend.waiting, count),
-            TableCell::number(backend.running, count),
-            TableCell::number(Some(f64::from(backend.in_flight)), count),
-            TableCell::number(backend.share, percent),
+            TableCell {
+                sort_key: SortKey::Number(f64::from(condition as u8)),
+                ..TableCell::text(Some(state)).with_tone(tone)
+            },
             TableCell::number(backend.ttft_seconds, seconds),
+            TableCell::number(backend.waiting, count),
+            TableCell::number(backend.failed_share, percent).with_tone(fail_tone),
+            TableCell::number(backend.kv_usage, percent).with_tone(kv_tone),
+            TableCell::number(backend.running, count),
+            TableCell::number(backend.share, percent),
+            TableCell::number(Some(f64::from(backend.in_flight)), count),
             TableCell::number(backend.scrape_age_seconds, seconds).with_tone(age_tone),
         ],
         name: backend.name.clone(),
-        is_drained: backend.drained,
+        tone: row_tone,
     }
 }
 
 /// The text of the column STATE for a backend, with its tone. A backend that is ejected but used in
 /// panic mode has the state `panic`.
 fn backend_state(backend: &BackendSummary) -> (&str, CellTone) {
+    let word = backend.condition_word();
     match backend.state.as_str() {
         "drained" if backend.in_flight > 0 => ("draining", CellTone::Quiet),
-        "zero_weight" => ("weight 0", CellTone::Quiet),
-        "down" => ("down", CellTone::Bad),
+        "drained" if !backend.condition.needs_attention() => ("drained", CellTone::Quiet),
         "ejected" if backend.up => ("panic", CellTone::Warning),
-        "ejected" => ("ejected", CellTone::Warning),
+        _ if backend.condition.is_critical() => (word, CellTone::Bad),
+        _ if backend.condition.needs_attention() => (word, CellTone::Warning),
         "available" if backend.breaker != "closed" => (&backend.breaker, CellTone::Warning),
-        "available" if backend.stalled > 0 => ("stalls", CellTone::Warning),
         "available" => ("up", CellTone::Good),
-        state => (state, CellTone::Quiet),
+        _ => (word, CellTone::Quiet),
     }
 }
 
@@ -179,7 +195,7 @@ fn stream_row(stream: &StreamSummary) -> TableRow {
             TableCell::text(stream.tenant.as_deref()),
         ],
         name: stream.request_id.clone(),
-        is_drained: false,
+        tone: CellTone::Plain,
     }
 }
 
@@ -204,7 +220,7 @@ fn ended_row(request: &EndedRequest) -> TableRow {
             TableCell::text(request.trace_id.as_deref()).with_tone(CellTone::Quiet),
         ],
         name: request.request_id.clone(),
-        is_drained: false,
+        tone: CellTone::Plain,
     }
 }
 
@@ -217,7 +233,8 @@ impl TableRow {
         self.cells.iter().any(|cell| cell.text.to_lowercase().contains(filter))
     }
 
-    /// The order of two rows by a column. Rows with an unknown value come last.
+    /// The order of two rows by a column, and by name where the column is equal. Rows with an unknown
+    /// value come last.
     pub(super) fn compare(&self, other: &Self, column: usize, is_descending: bool) -> Ordering {
         let (Some(left), Some(right)) = (self.cells.get(column), other.cells.get(column)) else {
             return Ordering::Equal;
@@ -231,6 +248,10 @@ impl TableRow {
                 if is_descending { order.reverse() } else { order }
             }
         }
+        .then_with(|| {
+            let order = self.name.cmp(&other.name);
+            if is_descending { order.reverse() } else { order }
+        })
     }
 }
 

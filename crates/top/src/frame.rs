@@ -1,15 +1,19 @@
 //! Draws a state as a frame of characters, for any size of the screen.
 
+mod history;
+
+use super::backend::DrainRisk;
 use super::columns::{CellTone, TableColumn, TableRow, columns};
 use super::formatting::{number, percent, seconds, span, text};
 use super::pane::Pane;
 use super::state::{InputMode, PaneView, TopState};
+use history::history_lines;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph, Widget, Wrap};
-use tokenweir_api::{GatewaySnapshot, GatewayState, LatencyQuantiles};
+use tokenweir_api::{GatewaySnapshot, GatewayState, LatencyQuantiles, condition_counts};
 use tokenweir_diagnose::{Verdict, VerdictSeverity};
 
 /// Options of a frame.
@@ -35,6 +39,8 @@ pub struct TopFrame<'a> {
 const MIN_SCREEN_SIZE: (u16, u16) = (30, 8);
 /// With fewer columns, the policy and most key hints are omitted.
 const WIDE_COLUMNS: u16 = 60;
+/// Number of verdicts above the panes of a terminal.
+const MAX_TERMINAL_VERDICTS: usize = 3;
 /// With fewer lines for the panes, only the current pane is shown.
 const MIN_LINES_FOR_ALL_PANES: u16 = 14;
 
@@ -103,36 +109,57 @@ impl TopFrame<'_> {
             let reasons = text(Some(&document.state_reasons.join("; ")));
             lines.extend(wrap_lines(&reasons, width, tone));
         }
-        lines.extend(flow_parts(self.summary_figures(document), width));
-        lines.extend(document.verdicts.iter().flat_map(|verdict| {
+        let [rates, latencies] = self.summary_figures(document);
+        lines.extend(flow_parts(rates, width));
+        lines.extend(flow_parts(latencies, width));
+        lines.extend(history_lines(&document.history, width));
+        let fleet = &document.backends;
+        lines.push(Line::from(format!("backends: {}", text(Some(&condition_counts(fleet))))));
+        self.push_verdicts(&document.verdicts, width, &mut lines);
+        lines
+    }
+
+    /// Appends the verdicts. On a terminal, the first ones leave space for the panes.
+    fn push_verdicts(&self, verdicts: &[Verdict], width: u16, lines: &mut Vec<Line<'static>>) {
+        let limit = if self.options.has_keys { MAX_TERMINAL_VERDICTS } else { verdicts.len() };
+        for verdict in verdicts.iter().take(limit) {
             let tone = match verdict.severity {
                 VerdictSeverity::Critical => CellTone::Bad,
                 VerdictSeverity::Warning => CellTone::Warning,
                 VerdictSeverity::Info => CellTone::Quiet,
             };
-            wrap_lines(&format_verdict(verdict), width, self.tone_style(tone))
-        }));
-        lines
+            let style = self.tone_style(tone);
+            lines.extend(wrap_lines(&format_verdict(verdict), width, style));
+            let remedy = format!("  -> {}", text(Some(&verdict.remedy)));
+            lines.extend(wrap_lines(&remedy, width, style));
+        }
+        match verdicts.len().saturating_sub(limit) {
+            0 => {}
+            more => lines.push(Line::from(format!("{more} more verdicts: tokenweir diagnose"))),
+        }
     }
 
-    /// The request rates, queue and latencies of the gateway, as texts.
-    fn summary_figures(&self, document: &GatewaySnapshot) -> Vec<String> {
+    /// The request rates and the queue of the gateway, and its latencies, as texts.
+    fn summary_figures(&self, document: &GatewaySnapshot) -> [Vec<String>; 2] {
         let [requests, tokens] = self.state.rates.per_second(document);
         let minute = &document.last_minute;
         let waiting: usize = document.queue.iter().map(|class| class.waiting).sum();
         let share =
             |count: u64| (minute.requests > 0).then(|| count as f64 / minute.requests as f64);
-        vec![
+        let rates = vec![
             format!("{} req/s", number(requests)),
             format!("{} tok/s", number(tokens)),
             format!("{} in flight", document.requests_in_flight),
             format!("{waiting} waiting"),
             format!("{} failed", percent(share(minute.failed))),
             format!("{} refused", percent(share(minute.refused))),
+        ];
+        let latencies = vec![
             format_quantiles("TTFT", minute.ttft),
             format_quantiles("ITL", minute.itl),
             format_quantiles("E2E", minute.e2e),
-        ]
+        ];
+        [rates, latencies]
     }
 
     /// Draws all panes, one below the other. On a low screen with keys, draws only the current
@@ -182,7 +209,8 @@ impl TopFrame<'_> {
                 spans.push(Span::raw(" "));
             }
             let words = align_cell(&cell.text, *width, columns[*index].is_numeric);
-            spans.push(Span::styled(words, self.tone_style(cell.tone)));
+            let tone = if cell.tone == CellTone::Plain { row.tone } else { cell.tone };
+            spans.push(Span::styled(words, self.tone_style(tone)));
         }
         Line::from(spans)
     }
@@ -203,10 +231,14 @@ impl TopFrame<'_> {
             InputMode::Filtering => {
                 Line::styled(format!("/{}▏", display_filter(&self.state.filter)), bold_style())
             }
-            InputMode::Confirming { backend, is_drained } => {
-                let verb = if *is_drained { "drain" } else { "undrain" };
-                let words = format!("{verb} {}? y / n", text(Some(backend)));
-                Line::styled(words, self.tone_style(CellTone::Warning).add_modifier(Modifier::BOLD))
+            InputMode::Confirming { backend, is_drained, risk } => {
+                let words = match is_drained {
+                    true => risk.question(backend),
+                    false => format!("undrain {}? y / n", text(Some(backend))),
+                };
+                let is_risky = *is_drained && *risk != DrainRisk::None;
+                let tone = if is_risky { CellTone::Bad } else { CellTone::Warning };
+                Line::styled(words, self.tone_style(tone).add_modifier(Modifier::BOLD))
             }
             InputMode::Reading { .. } => {
                 Line::styled("↑ ↓ scroll  any other key: back", bold_style())
@@ -217,7 +249,7 @@ impl TopFrame<'_> {
                 }
                 (None, "") if width < WIDE_COLUMNS => Line::from("q quit  ? keys  Tab list"),
                 (None, "") => Line::from(
-                    "q quit  ? keys  Tab list  / filter  s sort  d drain  Enter decision  p pause",
+                    "q quit  ? keys  Tab list  / filter  s sort  d drain  Enter details  p pause",
                 ),
                 (None, filter) => {
                     Line::from(format!("filter: {}  (Esc clears it)", display_filter(filter)))
@@ -291,19 +323,20 @@ fn format_quantiles(name: &str, quantiles: Option<LatencyQuantiles>) -> String {
     format!("{name} {p50} / {p95} / {p99}")
 }
 
-/// A verdict: its severity, backend, meaning, cause, name and remedy.
+/// A verdict: its severity, backend, meaning, cause and name.
 fn format_verdict(verdict: &Verdict) -> String {
-    let Verdict { verdict: name, severity, meaning, remedy, cause, .. } = verdict;
-    let [name, subject, meaning, remedy] =
-        [&**name, verdict.subject(), &**meaning, &**remedy].map(|words| text(Some(words)));
+    let Verdict { verdict: name, severity, meaning, cause, .. } = verdict;
+    let [name, subject, meaning] =
+        [&**name, verdict.subject(), &**meaning].map(|words| text(Some(words)));
     let cause = cause.as_deref().map(|cause| format!(" Cause: {}.", text(Some(cause))));
     let cause = cause.unwrap_or_default();
-    format!("{}  {subject}: {meaning}{cause}  [{name}]  -> {remedy}", severity.as_str())
+    format!("{}  {subject}: {meaning}{cause}  [{name}]", severity.as_str())
 }
 
 /// Wraps text into lines of at most `width` columns.
 fn wrap_lines(words: &str, width: u16, style: Style) -> Vec<Line<'static>> {
-    let lines = textwrap::wrap(words, usize::from(width));
+    let options = textwrap::Options::new(usize::from(width)).subsequent_indent("  ");
+    let lines = textwrap::wrap(words, options);
     lines.into_iter().map(|line| Line::styled(line.into_owned(), style)).collect()
 }
 
@@ -362,5 +395,4 @@ fn align_cell(words: &str, width: u16, is_numeric: bool) -> String {
 }
 
 #[cfg(test)]
-#[path = "frame_tests.rs"]
 mod tests;

@@ -2,9 +2,11 @@
 //! [`TopState`], and a [`TopFrame`] draws the state. This crate reads no clock, keyboard or socket.
 
 mod formatting;
+mod keys;
 mod pane;
 mod rates;
 
+mod backend;
 mod columns;
 mod decision;
 mod summary;
@@ -13,9 +15,11 @@ mod state;
 
 mod frame;
 
+pub use backend::DrainRisk;
 pub use decision::explanation;
 pub use frame::{FrameOptions, TopFrame};
+pub use keys::KeyPress;
 pub use pane::Pane;
 pub use summary::status_lines;
 
-pub use state::{InputMode, KeyPress, TopState, UserAction};
+pub use state::{InputMode, TopState, UserAction};

@@ -1,9 +1,11 @@
 //! The state of the terminal view, and its changes by keys and snapshots.
 
-use super::columns::{TableRow, columns, rows};
+use super::backend::{DrainRisk, backend_details};
+use super::columns::{BACKEND_STATE_COLUMN, TableRow, columns, rows};
+use super::keys::KeyPress;
 use super::pane::Pane;
 use super::rates::TotalRates;
-use tokenweir_api::GatewaySnapshot;
+use tokenweir_api::{BackendSummary, GatewaySnapshot};
 
 /// The state of the terminal view.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +42,8 @@ pub enum InputMode {
         backend: String,
         /// True: the backend is to be drained. False: it is to be undrained.
         is_drained: bool,
+        /// The harm of the drain, which determines the question and the key that confirms it.
+        risk: DrainRisk,
     },
     /// The user reads a text that covers the panes.
     Reading {
@@ -50,29 +54,6 @@ pub enum InputMode {
         /// The index of the first visible line.
         first: usize,
     },
-}
-
-/// A key press.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeyPress {
-    /// A character.
-    Char(char),
-    /// Enter.
-    Enter,
-    /// Escape.
-    Escape,
-    /// Backspace.
-    Backspace,
-    /// Tab.
-    Tab,
-    /// Tab with Shift.
-    BackTab,
-    /// Moves the selection down by this number of lines; up if negative.
-    Move(i16),
-    /// Moves the selection to the first line.
-    Home,
-    /// Moves the selection to the last line.
-    End,
 }
 
 /// An action outside the view that a key requests.
@@ -112,7 +93,7 @@ const KEY_HELP: [&str; 11] = [
     "r            reverse the sort order",
     "/            filter all lists; Esc clears the filter",
     "d            drain or undrain the backend",
-    "Enter        show the routing decision of the request",
+    "Enter        show the backend, or the routing decision of the request",
     "p            pause or resume",
     "?            show this help",
     "q            quit",
@@ -120,13 +101,14 @@ const KEY_HELP: [&str; 11] = [
 ];
 
 impl TopState {
-    /// Creates a state without a snapshot. Backends are sorted by name. Open streams are sorted by
+    /// Creates a state without a snapshot. Backends are sorted by the urgency of their condition. Open streams are sorted by
     /// age, the oldest first. Ended requests are sorted by the time since their end, the latest
     /// first.
     pub fn new() -> Self {
         let sorted_by =
             |column, is_descending| PaneView { column, is_descending, ..PaneView::default() };
-        let views = [sorted_by(0, false), sorted_by(2, true), sorted_by(6, false)];
+        let views =
+            [sorted_by(BACKEND_STATE_COLUMN, false), sorted_by(2, true), sorted_by(6, false)];
         Self { views, ..Self::default() }
     }
 
@@ -173,10 +155,10 @@ impl TopState {
                 }
                 None
             }
-            InputMode::Confirming { backend, is_drained } => {
+            InputMode::Confirming { backend, is_drained, risk } => {
                 let (backend, is_drained) = (std::mem::take(backend), *is_drained);
+                let is_yes = risk.is_confirmed_by(key);
                 self.mode = InputMode::Watching;
-                let is_yes = matches!(key, KeyPress::Char('y' | 'Y'));
                 is_yes.then_some(UserAction::Drain { backend, is_drained })
             }
             InputMode::Reading { lines, first, .. } => {
@@ -221,7 +203,7 @@ impl TopState {
                 self.pane = Pane::ALL[digit as usize - '1' as usize];
             }
             KeyPress::Char('d') => self.confirm_drain(),
-            KeyPress::Enter => return self.request_decision(),
+            KeyPress::Enter => return self.show_details(),
             KeyPress::Char(_) | KeyPress::Backspace => {}
         }
         None
@@ -229,26 +211,40 @@ impl TopState {
 
     /// Asks whether to drain or undrain the selected backend.
     fn confirm_drain(&mut self) {
-        match self.selected_row() {
-            Some(row) if self.pane == Pane::Backends => {
-                self.mode =
-                    InputMode::Confirming { backend: row.name, is_drained: !row.is_drained };
+        match (self.selected_backend(), &self.document) {
+            (Some(backend), Some(document)) => {
+                let is_drained = !backend.drained;
+                let risk = DrainRisk::of(backend, &document.backends);
+                let backend = backend.name.clone();
+                self.mode = InputMode::Confirming { backend, is_drained, risk };
             }
             _ => self.set_notice("choose a backend: press 1, then ↑ ↓"),
         }
     }
 
-    /// The action that shows the decision of the selected request. `None`: no request is selected.
-    fn request_decision(&mut self) -> Option<UserAction> {
+    /// Shows the selected backend, or returns the action that shows the decision of the selected
+    /// request. `None`: no request is selected.
+    fn show_details(&mut self) -> Option<UserAction> {
+        if let (Some(backend), Some(document)) = (self.selected_backend(), &self.document) {
+            let (title, lines) = backend_details(backend, &document.verdicts);
+            self.on_text(title, lines);
+            return None;
+        }
         match self.selected_row() {
             Some(row) if self.pane != Pane::Backends => {
                 Some(UserAction::ShowDecision { request_id: row.name })
             }
             _ => {
-                self.set_notice("choose a request: press 2 or 3, then ↑ ↓");
+                self.set_notice("choose a row: press 1, 2 or 3, then ↑ ↓");
                 None
             }
         }
+    }
+
+    /// The selected backend. `None`: the current pane shows requests, or has no row.
+    fn selected_backend(&self) -> Option<&BackendSummary> {
+        let row = self.selected_row().filter(|_| self.pane == Pane::Backends)?;
+        self.document.as_ref()?.backends.iter().find(|backend| backend.name == row.name)
     }
 
     /// The rows of a pane that match the filter, in sort order.

@@ -1,9 +1,9 @@
 //! Renders the state of a gateway as a few lines of text, for `tokenweir status`.
 
 use super::formatting::{count, percent, seconds, span, text};
-use tokenweir_api::{BackendSummary, GatewaySnapshot};
+use tokenweir_api::{BackendSummary, GatewaySnapshot, condition_counts};
 
-/// The state of a gateway and of its backends. Backends that get no requests come first.
+/// The state of a gateway and of its backends. Backends that need attention come first.
 pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     let mut state = gateway.state.label().to_owned();
     if !gateway.state_reasons.is_empty() {
@@ -14,7 +14,6 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     let ttft = last.ttft.map_or_else(String::new, |ttft| {
         format!(", TTFT p50 {}, p99 {}", seconds(Some(ttft.p50)), seconds(Some(ttft.p99)))
     });
-    let up = gateway.backends.iter().filter(|backend| backend.up).count();
     let mut lines = vec![
         format!("tokenweir {}  {state}", text(Some(&gateway.version))),
         format!(
@@ -25,34 +24,37 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
         ),
         format!("requests   {} in flight, {waiting} in the queue", gateway.requests_in_flight),
         format!(
-            "last {:<5} {} ended, {} failed, {} client disconnects{ttft}",
+            "last {:<5} {} ended, {} failed, {} refused, {} client disconnects{ttft}",
             span(last.seconds),
             last.requests,
             last.failed,
+            last.refused,
             last.client_disconnects
         ),
-        format!("backends   {up} of {} take requests", gateway.backends.len()),
+        format!("backends   {}", text(Some(&condition_counts(&gateway.backends)))),
         String::new(),
     ];
     let mut backends: Vec<&BackendSummary> = gateway.backends.iter().collect();
-    backends.sort_by_key(|backend| backend.up);
+    backends.sort_by_key(|backend| backend.condition);
     let name_width = |backend: &&BackendSummary| text(Some(&backend.name)).chars().count();
     let width = backends.iter().map(name_width).max().unwrap_or_default().clamp(7, 40);
     lines.push(format!(
-        "{:<width$} {:<11} {:>9} {:>7} {:>5} {:>7}",
-        "BACKEND", "STATE", "IN FLIGHT", "WAITING", "KV", "TTFT"
+        "{:<width$} {:<11} {:>7} {:>6} {:>7} {:>9} {:>5}",
+        "BACKEND", "STATE", "TTFT", "FAILED", "WAITING", "IN FLIGHT", "KV"
     ));
     lines.extend(backends.into_iter().map(|backend| {
-        let reason = backend.reason.as_deref().or(backend.scrape_error.as_deref());
+        let reasons = [&backend.condition_reason, &backend.reason, &backend.scrape_error];
+        let reason = reasons.into_iter().find_map(Option::as_deref);
         let reason = reason.map_or_else(String::new, |reason| format!("  {}", text(Some(reason))));
         format!(
-            "{:<width$} {:<11} {:>9} {:>7} {:>5} {:>7}{reason}",
+            "{:<width$} {:<11} {:>7} {:>6} {:>7} {:>9} {:>5}{reason}",
             text(Some(&backend.name)),
-            text(Some(&backend.state)),
-            backend.in_flight,
-            count(backend.waiting),
-            percent(backend.kv_usage),
+            text(Some(backend.condition_word())),
             seconds(backend.ttft_seconds),
+            percent(backend.failed_share),
+            count(backend.waiting),
+            backend.in_flight,
+            percent(backend.kv_usage),
         )
     }));
     lines.extend(gateway.verdicts.iter().map(|verdict| {
@@ -71,29 +73,31 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_api::GatewayState;
+    use tokenweir_api::{BackendCondition, GatewayState};
     use tokenweir_diagnose::Verdict;
 
     #[test]
-    fn backends_without_requests_come_first_with_their_reason() {
-        let backend = |name: &str, up, reason: Option<&str>| BackendSummary {
+    fn backends_that_need_attention_come_first_with_their_reason() {
+        let backend = |name: &str, condition, reason: Option<&str>| BackendSummary {
             name: name.to_owned(),
-            state: if up { "available" } else { "down" }.to_owned(),
-            up,
-            reason: reason.map(str::to_owned),
+            condition,
+            condition_reason: reason.map(str::to_owned),
             ..BackendSummary::default()
         };
-        let verdict = Verdict { backend: "a".into(), verdict: "v".into(), ..Verdict::default() };
+        let verdict = Verdict { verdict: "shedding".into(), ..Verdict::default() };
+        let down = backend("b\u{1b}[2J", BackendCondition::Down, Some("timeout"));
         let gateway = GatewaySnapshot {
-            ready: true,
-            state: GatewayState::Ready,
-            backends: vec![backend("a", true, None), backend("b\u{1b}[2J", false, Some("timeout"))],
+            state: GatewayState::Degraded,
+            state_reasons: vec!["1 of 2 backends down".into(), "1 critical verdict".into()],
+            backends: vec![backend("a", BackendCondition::Ok, None), down],
             verdicts: vec![verdict],
             ..GatewaySnapshot::default()
         };
         let lines = status_lines(&gateway);
-        assert!(lines[0].ends_with("ready") && lines[4].ends_with("1 of 2 take requests"));
+        assert!(lines[0].ends_with("degraded: 1 of 2 backends down; 1 critical verdict"));
+        assert!(lines[4].ends_with(" 1 ok, 1 down"), "{lines:?}");
         assert!(lines[7].starts_with("b[2J") && lines[7].ends_with("  timeout"), "{lines:?}");
-        assert!(lines[8].starts_with("a ") && lines[9].starts_with("warning: a: v: "), "{lines:?}");
+        assert!(lines[8].starts_with("a "), "{lines:?}");
+        assert!(lines[9].starts_with("warning: all backends: shedding: "), "{lines:?}");
     }
 }

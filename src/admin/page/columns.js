@@ -6,9 +6,17 @@ import { count, duration, element, number, percent, seconds, text } from "./word
 const figure = (name, title, value, format, more = {}) => ({
   name, title, className: "figure", first: "down", value, text: (item) => format(value(item)), ...more,
 });
+/** A figure that is marked while `isMarked`. */
+const marked = (name, title, value, format, isMarked, hint) => ({
+  ...figure(name, title, value, format, { hint }),
+  show: (cell, item) => {
+    cell.textContent = format(value(item));
+    cell.classList.toggle("late", isMarked(item));
+  },
+});
 /** A bar for a ratio, with the percentage as text. */
 const share = (name, title, value, warns, hint) => ({
-  name, title, hint, className: "figure bars", first: "down", value,
+  name, title, hint, className: "bars", first: "down", value,
   make: (cell) => cell.append(bar(), element("span")),
   show: (cell, item) => {
     fill(cell.firstChild, value(item), warns);
@@ -24,11 +32,22 @@ const BREAKERS = {
   open: ["warn", "half open", "It failed requests. The circuit breaker sends the next request as a trial"],
 };
 
+/** The conditions of a backend, the most urgent first, with their class. */
+const CONDITIONS = {
+  down: "bad", ejected: "bad", failing: "bad", critical: "bad", drain_harms: "bad",
+  slow: "warn", stalled: "warn", warning: "warn", excluded: "", ok: "",
+};
+const URGENCY = Object.keys(CONDITIONS);
+
+/** The class of the row of a backend that needs attention, or "". */
+export const backendLevel = (backend) => CONDITIONS[backend.condition] ?? "";
+
 /** The state of a backend: a CSS class, a label and a hint. */
 function stateOf(backend) {
+  const reason = backend.condition_reason ?? backend.reason ?? undefined;
   switch (backend.state) {
     case "drained":
-      return ["drained", backend.in_flight > 0 ? "draining" : "drained", drainHint(backend.drain)];
+      return [backendLevel(backend) || "drained", backend.in_flight > 0 ? "draining" : "drained", drainHint(backend.drain)];
     case "zero_weight":
       return ["drained", "weight 0", "Its weight is 0: it gets no new requests"];
     case "ejected":
@@ -36,10 +55,11 @@ function stateOf(backend) {
         ? ["warn", "panic", "It is ejected, and gets requests because too many backends are ejected (panic mode)"]
         : ["bad", "ejected", "It failed requests. The circuit breaker sends it no requests"];
     case "available":
+      if (backendLevel(backend)) return [backendLevel(backend), backend.condition, reason];
       if (backend.breaker !== "closed") return BREAKERS[backend.breaker] ?? ["warn", backend.breaker];
-      return backend.stalled > 0 ? ["warn", "stalls", `${backend.stalled} of its streams are stalled`] : ["good", "up"];
+      return ["good", "up"];
     default:
-      return [backend.state === "down" ? "bad" : "drained", backend.state, backend.reason];
+      return [backend.state === "down" ? "bad" : "drained", backend.state, reason];
   }
 }
 
@@ -50,9 +70,6 @@ function drainHint(drain) {
   const left = typeof drain.remaining_seconds === "number" ? `, for ${duration(drain.remaining_seconds)} more` : "";
   return `Drained by ${drain.by} at ${drain.since}${left}${reason}`;
 }
-
-/** Whether a backend gets new requests. */
-export const acceptsRequests = (backend) => backend.up;
 
 const chip = (name, title, state, more = {}) => ({
   name, title, value: (item) => state(item)[1],
@@ -75,20 +92,38 @@ const long = (name, title, value, className = "name") => ({
   },
 });
 
+/** The name of a backend, and below it why it needs attention. */
+const nameAndReason = {
+  name: "name", title: "Backend", className: "name lead", value: (backend) => backend.name,
+  make: (cell) => cell.append(element("span"), element("small", "why")),
+  show: (cell, backend) => {
+    const why = backendLevel(backend) ? (backend.condition_reason ?? "") : "";
+    [cell.firstChild.textContent, cell.lastChild.textContent] = [backend.name, why];
+    cell.title = why === "" ? backend.name : `${backend.name}: ${why}`;
+  },
+};
+
 /** Columns of the backends. `drain` gets the backend of the button. */
 export const backendColumns = (drain) => [
-  long("name", "Backend", (backend) => backend.name, "name lead"),
+  nameAndReason,
   chip("health", "State", (backend) => {
     const [className, label, hint] = stateOf(backend);
     return [className, label, hint ?? backend.url];
-  }),
-  share("kv", "KV cache", (backend) => backend.kv_usage, true, "KV usage"),
+  }, { order: (backend) => URGENCY.indexOf(backend.condition), hint: "Backends that need attention come first" }),
+  marked("ttft", "TTFT", (backend) => backend.ttft_seconds, seconds, (backend) => backend.condition === "slow",
+    "Mean time to the first output of the streams that ended in the last minute"),
+  marked("failed", "Failed", (backend) => backend.failed_share, percent, (backend) => backend.failed_attempts > 0,
+    "Share of the attempts that failed, of the requests that ended in the last minute"),
   figure("waiting", "Queue", (backend) => backend.waiting, count, { hint: "Requests that wait in the engine" }),
   figure("running", "Running", (backend) => backend.running, count, { hint: "Requests that run in the engine" }),
   figure("in_flight", "In flight", (backend) => backend.in_flight, count, { hint: "Requests of this gateway at the backend" }),
+  share("kv", "KV cache", (backend) => backend.kv_usage, true, "KV usage"),
   share("share", "Share", (backend) => backend.share, false,
     "Share of the requests that ended in the last minute or are in flight"),
-  figure("ttft", "TTFT", (backend) => backend.ttft_seconds, seconds, { hint: "Mean time to the first output of the streams that ended in the last minute" }),
+  {
+    ...long("model", "Models", (backend) => backend.models.join(", ")), optional: true,
+    isUseful: (backends) => new Set(backends.map((backend) => backend.models.join())).size > 1,
+  },
   {
     ...figure("age", "Scrape age", (backend) => backend.scrape_age_seconds, seconds,
       { hint: "Time since the last successful scrape" }),
@@ -99,7 +134,7 @@ export const backendColumns = (drain) => [
     },
   },
   {
-    name: "drain", title: "Drain", className: "action", value: (backend) => (backend.drained ? 1 : 0),
+    name: "drain", title: "Drain", isTitleHidden: true, className: "action", value: (backend) => (backend.drained ? 1 : 0),
     make: (cell) => {
       const button = element("button");
       button.type = "button";
@@ -142,7 +177,7 @@ export const endedColumns = (link) => [
   figure("ttft", "TTFT", (request) => request.ttft_seconds, seconds),
   figure("duration", "Duration", (request) => request.duration_seconds, seconds),
   figure("tokens", "Tokens", (request) => request.output_tokens, number),
-  figure("age", "Ended", (request) => request.age_seconds, seconds, { first: "up", hint: "Time since the end of the request" }),
+  figure("age", "Ended ago", (request) => request.age_seconds, seconds, { first: "up", hint: "Time since the end of the request" }),
   long("backend", "Backend", (request) => request.backend),
   long("model", "Model", (request) => request.model),
   { ...long("tenant", "Tenant", (request) => request.tenant), optional: true },

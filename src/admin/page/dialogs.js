@@ -1,8 +1,9 @@
 // Dialogs: keys, confirmation, message, admin token, routing decision.
 
-import { count, element, percent, seconds, text } from "./words.js";
+import { count, duration, element, percent, seconds, text } from "./words.js";
 
-function open(title, className = "") {
+/** A dialog with a title, which is not shown yet. */
+export function open(title, className = "") {
   const dialog = element("dialog", className);
   const head = element("h2", "", title);
   head.id = "dialog-title";
@@ -13,7 +14,8 @@ function open(title, className = "") {
   return dialog;
 }
 
-function buttons(dialog, ...labels) {
+/** Adds a line of buttons, each with a label, a class and an action, which close the dialog. */
+export function buttons(dialog, ...labels) {
   const line = element("div", "buttons");
   const created = labels.map(([label, className, action]) => {
     const button = element("button", className, label);
@@ -40,7 +42,7 @@ export function help() {
     ["/", "filter all tables"], ["Esc", "clear the filter"],
     ["1 2 3", "go to backends, streams, requests"], ["↑ ↓ Home End", "move between rows"],
     ["s", "sort by the next column"], ["d", "drain or undrain the backend"],
-    ["Enter", "routing decision of the request"], ["t", "open the trace of the request"],
+    ["Enter", "details of the backend, routing decision of the request"], ["t", "open the trace of the request"],
     ["p", "pause or resume"], ["?", "show the keys"],
   ];
   for (const [key, words] of keys) {
@@ -95,6 +97,35 @@ export function requestToken(isWrong) {
     dialog.addEventListener("close", () => resolve(input.value.trim()));
     dialog.showModal();
   });
+}
+
+const DETAILS = [
+  ["URL", (backend) => text(backend.url)],
+  ["Models", (backend) => text(backend.models.join(", "))],
+  ["State", (backend) => backend.state.replaceAll("_", " ")],
+  ["Condition", (backend) => backend.condition.replaceAll("_", " ")],
+  ["Why", (backend) => text(backend.condition_reason ?? backend.reason)],
+  ["Circuit breaker", (backend) => backend.breaker.replaceAll("_", " ")],
+  ["TTFT, last minute", (backend) => `${seconds(backend.ttft_seconds)} (${count(backend.ended_streams)} streams)`],
+  ["Failed attempts", (backend) => `${count(backend.failed_attempts)} (${percent(backend.failed_share)})`],
+  ["KV cache", (backend) => `${percent(backend.kv_usage)} of ${count(backend.kv_capacity_tokens)} tokens`],
+  ["Requests", (backend) => `${count(backend.running)} running, ${count(backend.waiting)} waiting, ${count(backend.in_flight)} of this gateway`],
+  ["Last scrape", (backend) => (backend.scrape_error ? `failed: ${backend.scrape_error}; ` : "") + `${seconds(backend.scrape_age_seconds)} ago`],
+  ["Weight", (backend) => count(backend.weight)],
+  ["Drain", (backend) => (backend.drain ? `by ${backend.drain.by} for ${duration(backend.drain.age_seconds)}${backend.drain.reason ? `: ${backend.drain.reason}` : ""}` : "no")],
+];
+
+/** Shows the details of a backend and its verdicts. */
+export function showBackend(backend, verdicts) {
+  const dialog = open(backend.name);
+  const facts = element("dl", "facts one");
+  for (const [name, format] of DETAILS) facts.append(element("dt", "", name), element("dd", "", format(backend)));
+  dialog.append(facts);
+  for (const verdict of verdicts.filter((one) => one.backend === backend.name)) {
+    dialog.append(element("p", "notice", `${verdict.severity}: ${text(verdict.meaning)} ${text(verdict.remedy)}`));
+  }
+  buttons(dialog, ["Close", "main"]);
+  dialog.showModal();
 }
 
 const FACTS = [

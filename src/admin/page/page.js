@@ -1,8 +1,9 @@
 // The live page: fetches /streams once a second and shows it.
 
-import { acceptsRequests, backendColumns, endedColumns, streamColumns } from "./columns.js";
-import { confirm, help, isOpen, requestToken, showDecision, showMessage } from "./dialogs.js";
-import { Series, draw, plot } from "./plots.js";
+import { backendColumns, backendLevel, endedColumns, streamColumns } from "./columns.js";
+import { confirm, help, isOpen, requestToken, showBackend, showDecision, showMessage } from "./dialogs.js";
+import { confirmDrain } from "./drain.js";
+import { Plot } from "./plots.js";
 import { Table } from "./tables.js";
 import { Verdicts } from "./verdicts.js";
 import { count, duration, element, number, percent, seconds } from "./words.js";
@@ -11,6 +12,8 @@ const INTERVAL_MS = 1000;
 const TIMEOUT_MS = 5000;
 /** Window of rates, in seconds. */
 const RATE_WINDOW = 5;
+/** Minimum length of the last interval of the history to be drawn, in seconds. */
+const MIN_LAST_SECONDS = 3;
 const TOKEN_KEY = "tokenweir-admin-token";
 
 const $ = (id) => document.getElementById(id);
@@ -72,36 +75,51 @@ async function run() {
 
 // === tiles
 
+/** Values of an interval of the history: a rate per second, and a share of the requests. */
+const perSecond = (history, name) => history[name].map((value, index) => value / length(history, index));
+const length = (history, index) =>
+  index === history.requests.length - 1 ? Math.max(1, history.last_seconds) : history.interval_seconds;
+const shareOf = (history, name) =>
+  history[name].map((value, index) => (history.requests[index] > 0 ? value / history.requests[index] : null));
+
+/** The axis of a share ends at 5 % or above, so that a single failure does not look like a total one. */
+const MIN_SHARE_AXIS = 0.05;
+
 const TILES = [
   {
     title: "Requests", unit: "/s", value: (live) => rate(live, "requests"), format: number,
+    past: (history) => perSecond(history, "requests"),
     details: (live) => `${count(live.requests_in_flight)} in flight · ${count(waiting(live))} waiting`,
   },
   {
     title: "Output tokens", unit: "/s", value: (live) => rate(live, "output_tokens"), format: number,
+    past: (history) => perSecond(history, "output_tokens"),
     details: (live) => `${count(live.streams.count)} open streams`,
   },
   quantileTile("TTFT", "ttft"),
   quantileTile("ITL", "itl"),
   quantileTile("E2E", "e2e"),
   {
-    title: "Failed", unit: "", format: percent, className: "failures", top: 1,
+    title: "Failed", unit: "", format: percent, className: "failures", top: MIN_SHARE_AXIS,
+    past: (history) => shareOf(history, "failed"),
     value: ({ last_minute: minute }) => (minute.requests > 0 ? minute.failed / minute.requests : null),
     details: ({ last_minute: minute }) =>
       `${count(minute.failed)} of ${count(minute.requests)} · ${count(minute.client_disconnects)} disconnected`,
   },
   {
-    title: "Refused", unit: "", format: percent, className: "failures", top: 1,
+    title: "Refused", unit: "", format: percent, className: "failures", top: MIN_SHARE_AXIS,
+    past: (history) => shareOf(history, "refused"),
     value: ({ last_minute: minute }) => (minute.requests > 0 ? minute.refused / minute.requests : null),
     details: ({ last_minute: minute }) => `${count(minute.refused)} of ${count(minute.requests)}`,
   },
 ];
 
-/** A tile with the median and its plot; p95 and p99 as text. */
+/** A tile with the median, and p95 and p99 as text. The plot has the p95: a median hides one slow backend. */
 function quantileTile(title, name) {
   const quantiles = (live) => live.last_minute[name];
   return {
     title: `${title}, p50`, unit: "", value: (live) => quantiles(live)?.p50 ?? null, format: seconds,
+    past: (history) => history[`${name}_p95`], pastName: "p95 ",
     details: (live) => `p95 ${seconds(quantiles(live)?.p95)} · p99 ${seconds(quantiles(live)?.p99)}`,
   };
 }
@@ -110,10 +128,16 @@ for (const tile of TILES) {
   const article = element("article", `tile ${tile.className ?? ""}`);
   tile.figure = element("strong");
   tile.note = element("span", "quiet");
-  tile.plot = plot("spark");
-  tile.series = new Series();
-  article.append(element("h2", "", tile.title), tile.figure, tile.note, tile.plot);
+  article.append(element("h2", "", tile.title), tile.figure, tile.note);
+  tile.plot = new Plot(article, tile.title, tile.pastName);
   $("tiles").append(article);
+}
+
+/** The history without a last interval that has hardly begun: its values would be noise. */
+function withoutShortEnd(history) {
+  if (history.last_seconds >= MIN_LAST_SECONDS || history.requests.length < 2) return history;
+  const shorter = Object.entries(history).map(([name, value]) => [name, Array.isArray(value) ? value.slice(0, -1) : value]);
+  return { ...Object.fromEntries(shorter), last_seconds: history.interval_seconds };
 }
 
 const waiting = (live) => live.queue.reduce((sum, entry) => sum + entry.waiting, 0);
@@ -140,12 +164,18 @@ function storeSample(live) {
 
 // === the page
 
+/** A longer list of backends is folded below the backends that need attention. */
+const MAX_UNFOLDED_BACKENDS = 12;
+
 const verdicts = new Verdicts($("verdicts"));
 const tables = {
   backends: new Table($("backends"), {
     id: "backends", title: "Backends", columns: backendColumns(drain), key: (backend) => backend.name,
-    sort: { name: "name", order: "up" }, empty: "No backends.",
-    onKey: (event, backend) => event.key === "d" && isPlain(event) && (drain(backend), true),
+    sort: { name: "health", order: "up" }, empty: "No backends.", level: backendLevel, foldAbove: MAX_UNFOLDED_BACKENDS,
+    onKey: (event, backend) => {
+      if (event.key === "Enter") return showBackend(backend, state.latest.verdicts), true;
+      return event.key === "d" && isPlain(event) && (drain(backend), true);
+    },
   }),
   streams: new Table($("streams"), {
     id: "streams", title: "Open streams", columns: streamColumns, key: (stream) => stream.number,
@@ -184,13 +214,13 @@ function show(live) {
   pill(STATES[live.state] ?? "bad", live.state.replaceAll("_", " "), live.state_reasons);
   $("about").textContent = `${live.version} · ${live.policy} · up ${duration(live.uptime_seconds)}`;
   $("pulse").textContent = state.paused ? "paused" : "live";
+  const history = withoutShortEnd(live.history);
   for (const tile of TILES) {
     const value = tile.value(live);
     const unit = value === null ? "" : tile.unit;
     tile.figure.replaceChildren(tile.format(value), element("small", "", unit));
     tile.note.textContent = tile.details(live);
-    tile.series.push(value);
-    draw(tile.plot, tile.series.values, tile.top);
+    tile.plot.draw(tile.past(history), history.interval_seconds, tile.format, tile.top);
   }
   verdicts.update(live.verdicts);
   tables.backends.update(live.backends);
@@ -200,8 +230,7 @@ function show(live) {
 }
 
 function showNotes(live) {
-  const up = live.backends.filter(acceptsRequests).length;
-  tables.backends.note = `${up} of ${live.backends.length} accept requests`;
+  tables.backends.note = live.backends_by_condition;
   const phases = Object.entries(live.streams.phases).map(([name, streams]) => `${streams} ${name}`);
   const hidden = live.streams.count - live.streams.oldest.length;
   if (hidden > 0) phases.push(`the ${live.streams.oldest.length} oldest are listed`);
@@ -230,13 +259,13 @@ async function openDecision(id) {
 
 async function drain(backend) {
   const verb = backend.drained ? "undrain" : "drain";
-  const message = backend.drained
-    ? `${backend.name} gets new requests again.`
-    : `${backend.name} gets no new requests. Its ${count(backend.in_flight)} requests in flight continue.`;
-  const title = backend.drained ? "Undrain this backend?" : "Drain this backend?";
-  if (!(await confirm(title, message, backend.drained ? "Undrain" : "Drain"))) return;
+  const answer = backend.drained
+    ? (await confirm("Undrain this backend?", `${backend.name} gets new requests again.`, "Undrain")) && {}
+    : await confirmDrain(backend, state.latest.backends);
+  if (!answer) return;
   try {
-    const response = await request(`/-/${verb}?backend=${encodeURIComponent(backend.name)}`, {
+    const query = new URLSearchParams({ backend: backend.name, ...answer });
+    const response = await request(`/-/${verb}?${query}`, {
       method: "POST", headers: { "content-type": "application/json" },
     });
     if (!response.ok) showMessage(`The ${verb} failed`, await response.text());

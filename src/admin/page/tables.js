@@ -6,9 +6,16 @@ import { element } from "./words.js";
 /** Sorts gpu-9 before gpu-10. */
 const COLLATOR = new Intl.Collator("en", { numeric: true });
 
+/** Rows that a folded table shows below those with a level, to compare with. */
+const EXTRA_ROWS = 4;
+
 /**
  * A column has a `name`, a `title` for its header, and a `value` of a row to sort and filter by. It has
- * either `text` of a row, or `make` and `show` for a custom cell. `optional`: hidden while it is empty.
+ * either `text` of a row, or `make` and `show` for a custom cell. `optional`: hidden while it is empty, or while
+ * `isUseful` of all rows is false. `order`: the value to sort by, if it differs from `value`.
+ *
+ * `level` of an item is the class of its row, or "". A table with more rows than `foldAbove` shows those with a level
+ * and a few others; a button shows the rest.
  */
 export class Table {
   #columns;
@@ -23,9 +30,14 @@ export class Table {
   #note = element("span", "quiet");
   #heads = new Map();
   #onKey;
+  #level;
+  #foldAbove;
+  #isFolded = true;
+  #fold = element("button", "fold");
 
-  constructor(section, { id, title, columns, key, sort, empty, onKey }) {
+  constructor(section, { id, title, columns, key, sort, empty, onKey, level = () => "", foldAbove = Infinity }) {
     [this.#columns, this.#key, this.#sort, this.#onKey] = [columns, key, sort, onKey];
+    [this.#level, this.#foldAbove] = [level, foldAbove];
     this.section = section;
     this.id = id;
     const head = element("h2", "", title);
@@ -40,7 +52,12 @@ export class Table {
     this.#emptyText = empty;
     this.#empty = element("p", "empty");
     frame.append(table, this.#empty);
-    section.append(line, frame);
+    Object.assign(this.#fold, { type: "button", hidden: true });
+    this.#fold.addEventListener("click", () => {
+      this.#isFolded = !this.#isFolded;
+      this.#arrange();
+    });
+    section.append(line, frame, this.#fold);
     this.#body.addEventListener("keydown", (event) => this.#onKeydown(event));
     this.#body.addEventListener("focusin", (event) => this.#select(event.target.closest("tr")));
   }
@@ -53,6 +70,7 @@ export class Table {
       const button = element("button", "", column.title);
       button.type = "button";
       if (column.hint) button.title = column.hint;
+      if (column.isTitleHidden) button.className = "hidden-title";
       button.addEventListener("click", () => this.sortBy(column.name));
       cell.append(button);
       row.append(cell);
@@ -131,6 +149,7 @@ export class Table {
       this.#rows.set(key, known);
     }
     known.item = item;
+    known.row.className = this.#level(item);
     this.#columns.forEach((column, index) => {
       const cell = known.cells[index];
       if (column.show) column.show(cell, item);
@@ -145,7 +164,7 @@ export class Table {
   #hideEmpty() {
     this.#columns.forEach((column, index) => {
       if (!column.optional) return;
-      const hidden = !this.#items.some((item) => column.value(item));
+      const hidden = column.isUseful ? !column.isUseful(this.#items) : !this.#items.some((item) => column.value(item));
       this.#heads.get(column.name).hidden = hidden;
       for (const { cells } of this.#rows.values()) cells[index].hidden = hidden;
     });
@@ -155,8 +174,9 @@ export class Table {
     const column = this.#columns.find((one) => one.name === this.#sort.name);
     const direction = this.#sort.order === "up" ? 1 : -1;
     const compare = (a, b) => {
-      const [left, right] = [column.value(a), column.value(b)];
-      if (left === right) return 0;
+      const value = column.order ?? column.value;
+      const [left, right] = [value(a), value(b)];
+      if (left === right) return COLLATOR.compare(String(this.#key(a)), String(this.#key(b)));
       // Unknown values are last.
       if (left === null || left === undefined) return 1;
       if (right === null || right === undefined) return -1;
@@ -167,7 +187,7 @@ export class Table {
       const values = this.#columns.map((one) => one.value(item) ?? "");
       return values.some((value) => String(value).toLowerCase().includes(this.#filter));
     };
-    const shown = this.#items.filter(matches).sort(compare);
+    const shown = this.#foldRows(this.#items.filter(matches).sort(compare));
     const rows = shown.map((item) => this.#rows.get(String(this.#key(item))).row);
     const focused = document.activeElement;
     for (const { row } of this.#rows.values()) if (!rows.includes(row)) row.remove();
@@ -185,6 +205,17 @@ export class Table {
       const order = this.#sort.order === "up" ? "ascending" : "descending";
       head.setAttribute("aria-sort", name === this.#sort.name ? order : "none");
     }
+  }
+
+  /** The items to show, of the sorted items. Updates the button that shows the rest. */
+  #foldRows(items) {
+    const marked = items.filter((item) => this.#level(item) !== "").length;
+    const limit = Math.max(this.#foldAbove, marked + EXTRA_ROWS);
+    const isLong = this.#filter === "" && items.length > limit;
+    this.#fold.hidden = !isLong;
+    this.#fold.textContent = this.#isFolded ? `Show ${items.length - limit} more` : "Show fewer";
+    this.#fold.setAttribute("aria-expanded", String(!this.#isFolded));
+    return isLong && this.#isFolded ? items.slice(0, limit) : items;
   }
 
   #select(row) {

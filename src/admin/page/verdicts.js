@@ -5,25 +5,44 @@ import { duration, element, number, percent, seconds, text } from "./words.js";
 
 const LEVELS = { critical: "bad", warning: "warn", info: "info" };
 
+/** A narrow screen shows the backends first, and the evidence on request. */
+const NARROW = window.matchMedia("(max-width: 40rem)");
+
+/** Verdicts that are shown before the user asks for the rest. */
+const MAX_SHOWN = 3;
+
 /** The list of verdicts in a section of the page. */
 export class Verdicts {
   #section;
   #items = new Map();
+  #all = [];
+  #isOpen = false;
+  #more = element("button", "fold");
 
   constructor(section) {
     this.#section = section;
+    this.#more.type = "button";
+    this.#more.addEventListener("click", () => {
+      this.#isOpen = !this.#isOpen;
+      this.update(this.#all);
+    });
+    section.append(this.#more);
   }
 
   update(verdicts) {
     const list = this.#section.querySelector("ul");
     const known = this.#items;
-    this.#items = new Map(verdicts.map((verdict) => {
+    this.#all = verdicts;
+    const shown = this.#isOpen ? verdicts : verdicts.slice(0, MAX_SHOWN);
+    this.#more.hidden = verdicts.length <= MAX_SHOWN;
+    this.#more.textContent = this.#isOpen ? "Show fewer" : `Show ${verdicts.length - MAX_SHOWN} more verdicts`;
+    this.#items = new Map(shown.map((verdict, index) => {
       const key = `${verdict.verdict} ${verdict.backend}`;
-      return [key, known.get(key) ?? empty()];
+      return [key, known.get(key) ?? empty(index === 0)];
     }));
     for (const [key, item] of known) if (!this.#items.has(key)) item.remove();
     [...this.#items.values()].forEach((item, index) => {
-      fill(item, verdicts[index]);
+      fill(item, shown[index]);
       const current = list.children[index];
       if (current !== item) list.insertBefore(item, current ?? null);
     });
@@ -31,25 +50,35 @@ export class Verdicts {
   }
 }
 
-function empty() {
+/** An empty item. The evidence of the first verdict is shown at once. */
+function empty(isFirst) {
   const item = element("li");
   const head = element("p");
   head.append(element("span"), element("strong"), element("span", "quiet"));
-  item.append(head, element("p", "quiet"), element("p"), element("p", "quiet"));
+  const details = element("details");
+  details.open = isFirst && !NARROW.matches;
+  const disproof = element("p", "quiet");
+  disproof.append(element("span"), element("a"));
+  details.append(element("summary", "", "Evidence and runbook"), element("table", "evidence"), disproof);
+  item.append(head, element("p", "remedy"), details);
   return item;
 }
 
 function fill(item, verdict) {
-  const [head, evidence, remedy, disproof] = item.children;
-  const [level, title, details] = head.children;
+  const [head, remedy, details] = item.children;
+  const [level, title, about] = head.children;
   level.className = `chip ${LEVELS[verdict.severity] ?? "warn"}`;
   setText(level, text(verdict.severity));
   const cause = verdict.cause ? ` Cause: ${verdict.cause}` : "";
   setText(title, `${verdict.scope === "gateway" ? "the gateway" : verdict.backend || "all backends"}: ${text(verdict.meaning)}${cause}`);
-  setText(details, `${verdict.verdict} · confidence ${verdict.confidence} · for ${duration(verdict.age_seconds)}`);
-  setText(evidence, verdict.evidence.map(describe).join(" · "));
+  setText(about, `${verdict.verdict} · confidence ${verdict.confidence} · for ${duration(verdict.age_seconds)}`);
   setText(remedy, `→ ${text(verdict.remedy)}`);
-  setText(disproof, `Disproved by: ${text(verdict.disproof)} See ${text(verdict.runbook)}.`);
+  const [, table, disproof] = details.children;
+  showEvidence(table, verdict.evidence);
+  setText(disproof.firstChild, `Disproved by: ${text(verdict.disproof)} `);
+  const link = disproof.lastChild;
+  setText(link, `Runbook of ${verdict.verdict}`);
+  link.href = `/runbooks#${encodeURIComponent(verdict.verdict)}`;
 }
 
 /** Sets a text only if it differs, so that a selection of the user stays. */
@@ -58,11 +87,33 @@ function setText(node, content) {
   node.hidden = content === "";
 }
 
-function describe(evidence) {
+/** Shows the evidence as a table. The head has the window that most values share. */
+function showEvidence(table, values) {
+  table.hidden = values.length === 0;
+  const windows = values.map((value) => value.window_seconds);
+  const times = (window) => windows.filter((other) => other === window).length;
+  const usual = windows.toSorted((a, b) => times(b) - times(a))[0];
+  const rows = [["", `Last ${seconds(usual)}`, "Usually"], ...values.map((value) => describe(value, usual))];
+  while (table.rows.length > rows.length) table.deleteRow(-1);
+  rows.forEach((cells, index) => {
+    const row = table.rows[index] ?? table.insertRow();
+    cells.forEach((content, column) => {
+      const cell = row.cells[column] ?? row.appendChild(element(index === 0 || column === 0 ? "th" : "td"));
+      if (cell.textContent !== content) cell.textContent = content;
+    });
+  });
+}
+
+const ABBREVIATIONS = /\b(kv|ttft|itl|e2e)\b/gu;
+
+/** The name, the value and the usual value of a measure. A value of another window states its window. */
+function describe(evidence, window) {
   const format = (value) => {
+    if (typeof value !== "number") return "–";
     if (evidence.unit === "ratio") return percent(value);
     return evidence.unit === "s" ? seconds(value) : `${number(value)} ${evidence.unit}`;
   };
-  const usual = typeof evidence.usual === "number" ? `, usually ${format(evidence.usual)}` : "";
-  return `${evidence.measure} ${format(evidence.value)} in ${seconds(evidence.window_seconds)}${usual}`;
+  const name = evidence.measure.replaceAll("_", " ").replace(ABBREVIATIONS, (word) => word.toUpperCase());
+  const other = evidence.window_seconds === window ? "" : ` in ${seconds(evidence.window_seconds)}`;
+  return [name, format(evidence.value) + other, format(evidence.usual)];
 }

@@ -63,6 +63,13 @@ operator_args! {
     DrainArgs, "DRAIN", HELP, {
         /// The name of the backend, as `tokenweir status` shows it.
         pub backend: String,
+        /// Why, for the log, the page and `status`; up to 200 characters.
+        #[arg(long, value_name = "TEXT", env = "TOKENWEIR_DRAIN_REASON")]
+        pub reason: Option<String>,
+        /// Duration of the drain, such as 30m. [default: until it is ended]
+        #[arg(long = "for", value_name = "DURATION", env = "TOKENWEIR_DRAIN_FOR")]
+        #[arg(value_parser = units::duration::parse)]
+        pub duration: Option<Duration>,
     }
 }
 

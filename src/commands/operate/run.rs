@@ -1,7 +1,7 @@
 //! Sends one request to the admin listener and prints the result.
 
 use super::args::{DrainArgs, ExplainArgs, ReloadArgs, StatusArgs, UndrainArgs};
-use crate::commands::admin_client::{AdminClient, percent_encode};
+use crate::commands::admin_client::percent_encode;
 use crate::commands::{EXIT_UNKNOWN, report_error};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -50,36 +50,41 @@ pub(crate) async fn explain(args: ExplainArgs) -> ExitCode {
 }
 
 pub(crate) async fn drain(args: DrainArgs) -> ExitCode {
-    match args.client() {
-        Ok(client) => finish(set_drained(&client, &args.backend, true, args.json).await),
-        Err(error) => report_error(&error),
-    }
+    let client = match args.client() {
+        Ok(client) => client,
+        Err(error) => return report_error(&error),
+    };
+    let response = client.drain(&args.backend, args.reason.as_deref(), args.duration).await;
+    let effects = [
+        "is drained: it gets no new requests and completes its open requests",
+        "was drained already; reason and duration are replaced",
+    ];
+    finish(effect_lines(response, &args.backend, args.json, effects))
 }
 
 pub(crate) async fn undrain(args: UndrainArgs) -> ExitCode {
-    match args.client() {
-        Ok(client) => finish(set_drained(&client, &args.backend, false, args.json).await),
-        Err(error) => report_error(&error),
-    }
+    let client = match args.client() {
+        Ok(client) => client,
+        Err(error) => return report_error(&error),
+    };
+    let response = client.set_drained(&args.backend, false).await;
+    let effects = ["gets requests again", "was not drained"];
+    finish(effect_lines(response, &args.backend, args.json, effects))
 }
 
-/// Drains a backend, or undrains it if `is_drained` is false. Returns the lines to print.
-async fn set_drained(
-    client: &AdminClient,
+/// The lines to print after a drain or its end: the response, or its effect in words. `effects` are
+/// the words for a change and for no change.
+fn effect_lines(
+    response: Result<Bytes, String>,
     backend: &str,
-    is_drained: bool,
     has_json: bool,
+    effects: [&str; 2],
 ) -> Result<Vec<String>, String> {
-    let result: Value = parse(&client.set_drained(backend, is_drained).await?)?;
+    let result: Value = parse(&response?)?;
     if has_json {
         return Ok(vec![result.to_string()]);
     }
-    let effect = match (is_drained, result["changed"] == true) {
-        (true, true) => "is drained: it gets no new requests and completes its open requests",
-        (true, false) => "was drained already",
-        (false, true) => "gets requests again",
-        (false, false) => "was not drained",
-    };
+    let effect = effects[usize::from(result["changed"] != true)];
     Ok(vec![format!("{backend} {effect}")])
 }
 

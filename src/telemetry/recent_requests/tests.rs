@@ -1,8 +1,10 @@
 //! Tests of the windows, the lists and the latencies of recent requests, at fixed instants.
 
+use super::stats_window::{WindowHistogram, add_gaps, quantiles};
 use super::*;
-use tokenweir_core::record::SlowCause;
+use tokenweir_core::histogram::OutputGapHistogram;
 use tokenweir_core::record::fixtures::streamed;
+use tokenweir_core::record::{Attempt, Outcome, SlowCause};
 
 /// A sample record whose request ended at this instant.
 fn record_ended_at(at: Instant) -> RequestRecord {
@@ -25,7 +27,7 @@ fn last_minute_covers_only_requests_that_ended_in_it() {
     recent.finished(&[&RequestRecord { outcome: Outcome::Cancelled, ..record_ended_at(at(59)) }]);
     let minute = recent.last_minute(at(59));
     assert_eq!((minute.requests, minute.failed, minute.client_disconnects), (3, 1, 1));
-    assert_eq!((minute.output_tokens, minute.requests_by_backend["vllm-0"]), (48, 3));
+    assert_eq!((minute.output_tokens, minute.by_backend["vllm-0"].requests), (48, 3));
     assert!((minute.seconds - 59.0).abs() < 1e-9, "{}", minute.seconds);
     assert_eq!((minute.ttft.unwrap().count, minute.e2e.unwrap().count), (3, 1));
     assert_eq!(
@@ -62,10 +64,10 @@ fn the_ttft_of_a_backend_is_a_mean_of_the_last_minute_and_then_unknown() {
     let recent = RecentRequests::new(epoch);
     let ttft = streamed().upstream_ttft().unwrap().as_secs_f64();
     (0..2).for_each(|_| recent.finished(&[&record_ended_at(epoch)]));
-    let mean = recent.last_minute(epoch).ttft_by_backend["vllm-0"];
+    let mean = recent.last_minute(epoch).by_backend["vllm-0"].ttft_seconds.unwrap();
     assert!((mean - ttft).abs() < 1e-6, "{mean} {ttft}");
     let later = recent.last_minute(epoch + Duration::from_secs(70));
-    assert!(later.ttft_by_backend.is_empty());
+    assert!(later.by_backend.is_empty());
 }
 
 #[test]
@@ -114,4 +116,56 @@ fn gaps_of_streams_are_merged() {
     let quantiles = quantiles(&latencies).unwrap();
     assert_eq!((quantiles.count, quantiles.max), (200, 120.0));
     assert!((0.025..=0.03).contains(&quantiles.p95), "{quantiles:?}");
+}
+
+#[test]
+fn a_failed_attempt_counts_for_its_backend_and_not_for_the_backend_that_answered() {
+    let epoch = epoch();
+    let recent = RecentRequests::new(epoch);
+    let mut record = record_ended_at(epoch);
+    let answered = record.attempts[0].clone();
+    let id = tokenweir_core::record::BackendId::new("vllm-1");
+    let failed = Attempt { backend: id, failure: Some("connect"), ..answered.clone() };
+    record.attempts = vec![failed, answered];
+    recent.finished(&[&record]);
+    let by_backend = recent.last_minute(epoch).by_backend;
+    let counts = |name: &str| {
+        let minute = by_backend[name];
+        (minute.requests, minute.attempts, minute.failed_attempts)
+    };
+    assert_eq!((counts("vllm-0"), counts("vllm-1")), ((1, 1, 0), (0, 1, 1)));
+    let broken = RequestRecord { outcome: Outcome::Truncated, ..record_ended_at(epoch) };
+    recent.finished(&[&broken]);
+    assert_eq!(recent.last_minute(epoch).by_backend["vllm-0"].failed_attempts, 1);
+}
+
+#[test]
+fn the_history_has_one_value_for_each_interval_of_the_last_hour() {
+    let epoch = epoch();
+    let recent = RecentRequests::new(epoch);
+    let at = |seconds| epoch + Duration::from_secs(seconds);
+    for second in [1, 8, 12, 12, 47] {
+        recent.finished(&[&record_ended_at(at(second))]);
+    }
+    let history = recent.history(at(47));
+    assert_eq!(history.requests, [2, 2, 0, 0, 1]);
+    assert_eq!((history.interval_seconds, history.last_seconds), (10.0, 7.0));
+    let is_known: Vec<bool> = history.ttft_p95.iter().map(Option::is_some).collect();
+    assert_eq!(is_known, [true, true, false, false, true]);
+    assert_eq!(recent.history(at(3_595)).requests[..2], [2, 2]);
+    let hour_later = recent.history(at(3_605));
+    assert_eq!((hour_later.requests.len(), hour_later.requests[0]), (360, 2));
+    assert_eq!(hour_later.requests.iter().sum::<u64>(), 3);
+}
+
+#[test]
+fn the_history_of_a_day_stays_bounded() {
+    let epoch = epoch();
+    let recent = RecentRequests::new(epoch);
+    for seconds in (0..86_400).step_by(5) {
+        recent.finished(&[&record_ended_at(epoch + Duration::from_secs(seconds))]);
+    }
+    let history = recent.history(epoch + Duration::from_secs(86_399));
+    assert_eq!(history.requests, vec![2; 360]);
+    assert!(recent.lock_state().history.len() <= 360);
 }

@@ -5,7 +5,8 @@ use crate::{KeyPress, UserAction};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use tokenweir_api::{
-    BackendSummary, EndedRequest, GatewayState, QueueSummary, StreamSummary, StreamsSummary,
+    BackendCondition, BackendSummary, EndedRequest, GatewayState, QueueSummary, StreamSummary,
+    StreamsSummary,
 };
 use tokenweir_api::{LastMinute, RequestTotals};
 
@@ -21,6 +22,7 @@ fn backend(name: &str, kv_usage: f64) -> BackendSummary {
         breaker: "closed".into(),
         weight: 1,
         kv_usage: Some(kv_usage),
+        ttft_seconds: Some(0.033),
         waiting: Some(2.0),
         running: Some(7.0),
         share: Some(0.5),
@@ -119,7 +121,7 @@ fn has_line_with(lines: &[String], words: &str) -> bool {
 fn every_width_shows_backends_streams_and_verdicts() {
     for width in [40, 80, 200] {
         let lines = render_screen(&state_with_snapshot(), width, 40);
-        for words in ["ready", "gpu-0", "97%", "req-old", "req-ended", "kv_thrashing"] {
+        for words in ["ready", "gpu-0", "33ms", "req-old", "req-ended", "kv_thrashing"] {
             assert!(
                 has_line_with(&lines, words),
                 "{words} at {width} columns:\n{}",
@@ -137,8 +139,8 @@ fn every_width_shows_backends_streams_and_verdicts() {
 #[test]
 fn a_verdict_line_has_severity_backend_meaning_and_remedy() {
     let lines = render_screen(&state_with_snapshot(), 200, 40);
-    let expected = "critical  gpu-1: The KV cache is too small.  [kv_thrashing]  -> Add a backend.";
-    assert!(has_line_with(&lines, expected), "{}", lines.join("\n"));
+    let expected = "critical  gpu-1: The KV cache is too small.  [kv_thrashing]";
+    assert!(has_line_with(&lines, expected) && has_line_with(&lines, "  -> Add a backend."));
 }
 
 #[test]
@@ -175,6 +177,10 @@ fn failed_and_refused_requests_are_separate_figures() {
 fn the_state_of_each_backend_is_shown() {
     let mut state = TopState::new();
     let backend = |name: &str, state: &str, up| BackendSummary {
+        condition: match state {
+            "ejected" => BackendCondition::Ejected,
+            _ => BackendCondition::Excluded,
+        },
         state: state.into(),
         up,
         breaker: if state == "ejected" { "open" } else { "closed" }.into(),
@@ -212,7 +218,7 @@ fn a_wide_screen_has_more_columns_than_a_narrow_one() {
     );
     let narrow = render_screen(&state_with_snapshot(), 40, 40);
     assert!(
-        has_line_with(&narrow, "KV")
+        has_line_with(&narrow, "TTFT")
             && !has_line_with(&narrow, "SCRAPE")
             && !has_line_with(&narrow, "TENANT")
     );
@@ -321,7 +327,9 @@ fn lists_are_sorted_and_filtered_by_keys() {
 
 #[test]
 fn a_backend_is_drained_only_after_confirmation() {
-    let mut state = state_with_snapshot();
+    let mut state = TopState::new();
+    let backends = ["gpu-1", "gpu-0", "gpu-2"].map(|name| backend(name, 0.1)).to_vec();
+    state.on_document(GatewaySnapshot { backends, ..document() });
     assert_eq!(state.on_key(KeyPress::Char('d')), None);
     assert!(has_line_with(&render_screen(&state, 80, 24), "drain gpu-0? y / n"));
     assert_eq!(state.on_key(KeyPress::Char('n')), None);
@@ -335,9 +343,11 @@ fn a_backend_is_drained_only_after_confirmation() {
 }
 
 #[test]
-fn a_request_that_is_selected_can_be_explained_and_read() {
+fn a_row_that_is_selected_can_be_explained_and_read() {
     let mut state = state_with_snapshot();
     assert_eq!(state.on_key(KeyPress::Enter), None);
+    assert!(has_line_with(&render_screen(&state, 80, 24), "circuit breaker closed"));
+    state.on_key(KeyPress::Escape);
     state.on_key(KeyPress::Char('3'));
     let action = UserAction::ShowDecision { request_id: "req-ended".into() };
     assert_eq!(state.on_key(KeyPress::Enter), Some(action));
@@ -356,7 +366,9 @@ fn the_selection_stays_on_a_row_when_rows_go_away() {
     state.on_key(KeyPress::End);
     state.on_document(GatewaySnapshot { backends: vec![backend("gpu-9", 0.1)], ..document() });
     state.on_key(KeyPress::Char('d'));
-    assert!(has_line_with(&render_screen(&state, 80, 24), "drain gpu-9?"));
+    let lines = render_screen(&state, 80, 24);
+    assert!(has_line_with(&lines, "drain gpu-9? It is the LAST for all models"), "{lines:?}");
+    assert_eq!(state.on_key(KeyPress::Char('y')), None);
 }
 
 #[test]
@@ -366,4 +378,33 @@ fn a_paused_screen_keeps_the_last_snapshot() {
     state.on_document(GatewaySnapshot { backends: Vec::new(), ..document() });
     let lines = render_screen(&state, 80, 40);
     assert!(has_line_with(&lines, "paused") && has_line_with(&lines, "gpu-0"));
+}
+
+#[test]
+fn backends_that_need_attention_are_counted_coloured_and_first() {
+    let mut state = TopState::new();
+    let mut backends: Vec<BackendSummary> =
+        (10..60).map(|number| backend(&format!("gpu-{number}"), 0.1)).collect();
+    backends[30].condition = BackendCondition::Slow;
+    backends[40].condition = BackendCondition::Down;
+    state.on_document(GatewaySnapshot { backends, verdicts: Vec::new(), ..document() });
+    let lines = render_screen(&state, 40, 40);
+    assert!(has_line_with(&lines, "backends: 48 ok, 1 down, 1 slow"), "{lines:?}");
+    let first = lines.iter().position(|line| line.starts_with("BACKEND")).unwrap() + 1;
+    let rows: Vec<&str> = lines[first..first + 3].iter().map(|line| &line[..6]).collect();
+    assert_eq!(rows, ["gpu-50", "gpu-40", "gpu-10"]);
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 40, 40));
+    let options = FrameOptions { has_colour: true, has_keys: true };
+    TopFrame { state: &state, options }.render(buffer.area, &mut buffer);
+    let colours = [0, 1, 2].map(|row| buffer[(0, (first + row) as u16)].fg);
+    assert_eq!(colours, [Color::Red, Color::Yellow, Color::Reset]);
+}
+
+#[test]
+fn many_verdicts_leave_space_for_the_backends() {
+    let mut state = TopState::new();
+    let verdicts = vec![document().verdicts[0].clone(); 40];
+    state.on_document(GatewaySnapshot { verdicts, ..document() });
+    let lines = render_screen(&state, 80, 40);
+    assert!(has_line_with(&lines, "37 more verdicts") && has_line_with(&lines, "gpu-0"));
 }

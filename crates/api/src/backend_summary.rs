@@ -1,0 +1,103 @@
+//! The state of one backend in the document of `GET /streams`.
+
+use super::backend_condition::BackendCondition;
+use serde::{Deserialize, Serialize};
+
+/// The state of one backend.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BackendSummary {
+    /// Name of the backend.
+    pub name: String,
+    /// URL of the backend.
+    pub url: String,
+    /// Health of the backend: `up`, `down`, `unknown` (no health check has completed yet) or
+    /// `leaving` (removed from the pool, with open requests).
+    pub health: String,
+    /// State of the circuit breaker.
+    pub breaker: String,
+    /// Availability for new requests: `available`, `ejected`, `asleep`, `zero_weight`, `drained`,
+    /// `down`, `unknown` or `leaving`.
+    pub state: String,
+    /// Whether the backend gets new requests now. In panic mode an ejected backend does.
+    pub up: bool,
+    /// Why the backend gets no new requests, as text. `None`: there is no such reason.
+    pub reason: Option<String>,
+    /// Whether the backend is drained.
+    pub drained: bool,
+    /// Who drained the backend, when, why and until when. `None`: it is not drained.
+    pub drain: Option<DrainSummary>,
+    /// Configured weight relative to the other backends; 0 while the backend is drained.
+    pub weight: u32,
+    /// Names of the models that the backend serves.
+    pub models: Vec<String>,
+    /// KV usage of the last scrape, from 0 to 1. `None`: not reported.
+    pub kv_usage: Option<f64>,
+    /// Capacity of the KV cache, in tokens. `None`: not reported.
+    pub kv_capacity_tokens: Option<u64>,
+    /// Number of requests that wait in the engine, from the last scrape. `None`: not reported.
+    pub waiting: Option<f64>,
+    /// Number of requests that run in the engine, from the last scrape. `None`: not reported.
+    pub running: Option<f64>,
+    /// Number of open requests of this gateway on the backend.
+    pub in_flight: u32,
+    /// Number of stalled streams of the backend.
+    pub stalled: u32,
+    /// Share of this backend, from 0 to 1, in the requests that ended in the last minute or are
+    /// open.
+    pub share: Option<f64>,
+    /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: there were none.
+    pub ttft_seconds: Option<f64>,
+    /// Number of the streams of `ttft_seconds`.
+    pub ended_streams: u64,
+    /// Number of attempts at the backend that failed, of the requests that ended in the last minute.
+    pub failed_attempts: u64,
+    /// Share of the failed attempts, from 0 to 1. `None`: there was no attempt.
+    pub failed_share: Option<f64>,
+    /// Whether an operator must look at the backend, and why in one word.
+    pub condition: BackendCondition,
+    /// The values behind the condition, as text. `None`: the state says everything.
+    pub condition_reason: Option<String>,
+    /// Age of the last scraped load, in seconds.
+    pub scrape_age_seconds: Option<f64>,
+    /// Why the last scrape failed. `None`: the last scrape succeeded.
+    pub scrape_error: Option<String>,
+}
+
+/// The drain of a backend.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DrainSummary {
+    /// Who drained the backend: the configuration, or an operator with the address of the client.
+    pub by: String,
+    /// The reason that the operator gave. `None`: the operator gave no reason.
+    pub reason: Option<String>,
+    /// Begin of the drain in RFC 3339 format.
+    pub since: String,
+    /// Seconds since the begin of the drain.
+    pub age_seconds: f64,
+    /// Seconds until the drain ends by itself. `None`: it lasts until it is ended.
+    pub remaining_seconds: Option<f64>,
+}
+
+impl BackendSummary {
+    /// The condition in one word, for a table or a count. For an excluded backend, it is its state.
+    pub fn condition_word(&self) -> &str {
+        match self.condition {
+            BackendCondition::Down => "down",
+            BackendCondition::Ejected => "ejected",
+            BackendCondition::Failing => "failing",
+            BackendCondition::Critical => "critical",
+            BackendCondition::DrainHarms => "drained",
+            BackendCondition::Slow => "slow",
+            BackendCondition::Stalled => "stalled",
+            BackendCondition::Warning => "warning",
+            BackendCondition::Excluded => match self.state.as_str() {
+                "zero_weight" => "weight 0",
+                "unknown" => "not checked",
+                state => state,
+            },
+            BackendCondition::Ok => "ok",
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The conditions of all backends, each with its reason. The live page,
+//! `tokenweir top` and `tokenweir status` mark backends by this condition and show them in its order.
+
+use super::backend_condition::BackendCondition;
+use super::backend_summary::BackendSummary;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use tokenweir_diagnose::{FLEET_RULES, Verdict, VerdictSeverity};
+
+/// Minimum number of failed attempts, and their minimum share, of a failing backend.
+const MIN_FAILED_ATTEMPTS: u64 = 3;
+const MIN_FAILED_SHARE: f64 = 0.05;
+/// Minimum number of streams in the last minute for a comparison of TTFTs. The mean of fewer streams
+/// depends on the length of single prompts.
+const MIN_STREAMS: u64 = 5;
+/// A slow backend has at least this multiple of the median TTFT of the other backends, and this
+/// many seconds more. Differences below come from prompts and caches.
+const SLOW_RATIO: f64 = 3.0;
+const SLOW_EXCESS_SECONDS: f64 = 0.5;
+
+/// Sets the condition of each backend and its reason, from the summaries of all backends and the
+/// verdicts that hold.
+pub fn set_conditions(backends: &mut [BackendSummary], verdicts: &[Verdict]) {
+    let ttfts = TtftsByModel::of(backends);
+    for backend in backends {
+        let (condition, reason) = judge(backend, &ttfts, verdicts);
+        (backend.condition, backend.condition_reason) = (condition, reason);
+    }
+}
+
+/// The number of backends with each condition, such as `48 ok, 1 down, 1 slow`. Empty: there are no
+/// backends.
+pub fn condition_counts(backends: &[BackendSummary]) -> String {
+    let mut counts: BTreeMap<(BackendCondition, &str), usize> = BTreeMap::new();
+    for backend in backends {
+        *counts.entry((backend.condition, backend.condition_word())).or_default() += 1;
+    }
+    let is_ok = |entry: &((BackendCondition, &str), usize)| entry.0.0 == BackendCondition::Ok;
+    let (ok, others): (Vec<_>, Vec<_>) = counts.into_iter().partition(is_ok);
+    let parts = ok.iter().chain(&others).map(|((_, word), count)| format!("{count} {word}"));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+fn judge(
+    backend: &BackendSummary,
+    ttfts: &TtftsByModel,
+    verdicts: &[Verdict],
+) -> (BackendCondition, Option<String>) {
+    let own = || verdicts.iter().filter(|verdict| verdict.backend == backend.name);
+    let meaning =
+        |verdict: &Verdict| Some(verdict.cause.as_deref().unwrap_or(&verdict.meaning).to_owned());
+    match backend.state.as_str() {
+        "available" => {}
+        "down" => return (BackendCondition::Down, backend.reason.clone()),
+        "ejected" => return (BackendCondition::Ejected, None),
+        "drained" => {
+            let is_harm = |verdict: &&Verdict| {
+                verdict.verdict == "backend_drained" && verdict.severity > VerdictSeverity::Info
+            };
+            return match own().find(is_harm) {
+                Some(verdict) => (BackendCondition::DrainHarms, meaning(verdict)),
+                None => (BackendCondition::Excluded, None),
+            };
+        }
+        _ => return (BackendCondition::Excluded, backend.reason.clone()),
+    }
+    if let Some(share) = backend.failed_share
+        && backend.failed_attempts >= MIN_FAILED_ATTEMPTS
+        && share >= MIN_FAILED_SHARE
+    {
+        let reason = format!("{:.0} % of its attempts failed in the last minute", 100.0 * share);
+        return (BackendCondition::Failing, Some(reason));
+    }
+    // The verdicts about the fleet follow from the state, which is judged above.
+    let is_about_load =
+        |verdict: &&Verdict| FLEET_RULES.iter().all(|rule| rule.name != verdict.verdict);
+    let worst = own().filter(is_about_load).max_by_key(|verdict| verdict.severity);
+    if let Some(verdict) = worst.filter(|verdict| verdict.severity == VerdictSeverity::Critical) {
+        return (BackendCondition::Critical, meaning(verdict));
+    }
+    if let Some(reason) = ttfts.excess(backend) {
+        return (BackendCondition::Slow, Some(reason));
+    }
+    if backend.stalled > 0 {
+        let reason = format!("{} of its streams are stalled", backend.stalled);
+        return (BackendCondition::Stalled, Some(reason));
+    }
+    match worst.filter(|verdict| verdict.severity == VerdictSeverity::Warning) {
+        Some(verdict) => (BackendCondition::Warning, meaning(verdict)),
+        None => (BackendCondition::Ok, None),
+    }
+}
+
+/// The mean TTFTs of the backends that serve the same first model, in ascending order. Different
+/// models have different speeds.
+struct TtftsByModel(BTreeMap<String, Vec<f64>>);
+
+impl TtftsByModel {
+    fn of(backends: &[BackendSummary]) -> Self {
+        let mut models: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for backend in backends {
+            let model = backend.models.first().cloned().unwrap_or_default();
+            models.entry(model).or_default().extend(comparable_ttft(backend));
+        }
+        for ttfts in models.values_mut() {
+            ttfts.sort_by(f64::total_cmp);
+        }
+        Self(models)
+    }
+
+    /// Why the backend is slow in comparison. `None`: it is not slow, or there is nothing to compare.
+    fn excess(&self, backend: &BackendSummary) -> Option<String> {
+        let own = comparable_ttft(backend)?;
+        let model = backend.models.first().map_or("", String::as_str);
+        let ttfts = self.0.get(model)?;
+        let position = ttfts.partition_point(|ttft| ttft.total_cmp(&own) == Ordering::Less);
+        // The lower median of the other backends: one slow backend of two others does not raise it.
+        let middle = ttfts.len().checked_sub(2)? / 2;
+        let median = *ttfts.get(if middle < position { middle } else { middle + 1 })?;
+        (own >= SLOW_RATIO * median && own >= median + SLOW_EXCESS_SECONDS).then(|| {
+            format!("mean TTFT of the last minute {own:.2} s, median of the other backends {median:.2} s")
+        })
+    }
+}
+
+/// The mean TTFT of a backend, if enough streams ended.
+fn comparable_ttft(backend: &BackendSummary) -> Option<f64> {
+    backend.ttft_seconds.filter(|_| backend.ended_streams >= MIN_STREAMS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn backend(name: &str, ttft_seconds: f64) -> BackendSummary {
+        BackendSummary {
+            name: name.into(),
+            state: "available".into(),
+            up: true,
+            ttft_seconds: Some(ttft_seconds),
+            ended_streams: 20,
+            ..BackendSummary::default()
+        }
+    }
+
+    fn verdict(name: &'static str, backend: &str, severity: VerdictSeverity) -> Verdict {
+        Verdict { verdict: name.into(), backend: backend.into(), severity, ..Verdict::default() }
+    }
+
+    fn conditions(backends: &mut [BackendSummary], verdicts: &[Verdict]) -> Vec<BackendCondition> {
+        set_conditions(backends, verdicts);
+        backends.iter().map(|backend| backend.condition).collect()
+    }
+
+    #[test]
+    fn a_backend_is_slow_only_in_comparison_with_backends_of_its_model() {
+        let ok = BackendCondition::Ok;
+        let mut fleet = [backend("a", 0.05), backend("b", 0.06), backend("c", 7.3)];
+        assert_eq!(conditions(&mut fleet, &[]), [ok, ok, BackendCondition::Slow]);
+        let reason = "mean TTFT of the last minute 7.30 s, median of the other backends 0.05 s";
+        assert_eq!(fleet[2].condition_reason.as_deref(), Some(reason));
+        fleet[2].models = vec!["large".into()];
+        assert_eq!(conditions(&mut fleet, &[]), [ok; 3]);
+        fleet[2] = BackendSummary { ended_streams: 2, ..backend("c", 7.3) };
+        assert_eq!(conditions(&mut fleet, &[]), [ok; 3], "two streams are no comparison");
+        let mut small = [backend("a", 0.01), backend("b", 0.09)];
+        assert_eq!(conditions(&mut small, &[]), [ok; 2], "80 ms are no harm");
+        assert_eq!(conditions(&mut [backend("alone", 30.0)], &[]), [ok]);
+        let mut two = [backend("a", 0.05), backend("b", 2.0), backend("c", 2.1)];
+        let slow = BackendCondition::Slow;
+        assert_eq!(conditions(&mut two, &[]), [ok, slow, slow]);
+    }
+
+    #[test]
+    fn a_drain_is_a_fault_only_while_it_harms() {
+        let drained = || BackendSummary { state: "drained".into(), ..backend("a", 0.1) };
+        let info = verdict("backend_drained", "a", VerdictSeverity::Info);
+        assert_eq!(conditions(&mut [drained()], &[info]), [BackendCondition::Excluded]);
+        let harm = verdict("backend_drained", "a", VerdictSeverity::Critical);
+        assert_eq!(conditions(&mut [drained()], &[harm]), [BackendCondition::DrainHarms]);
+    }
+
+    #[test]
+    fn failures_and_verdicts_of_a_backend_mark_it_and_no_other() {
+        let failing = |failed_attempts, failed_share| BackendSummary {
+            failed_attempts,
+            failed_share: Some(failed_share),
+            ..backend("a", 0.1)
+        };
+        assert_eq!(conditions(&mut [failing(3, 0.18)], &[]), [BackendCondition::Failing]);
+        assert_eq!(conditions(&mut [failing(2, 0.5)], &[]), [BackendCondition::Ok]);
+        assert_eq!(conditions(&mut [failing(9, 0.01)], &[]), [BackendCondition::Ok]);
+        let verdicts = [verdict("kv_thrashing", "b", VerdictSeverity::Critical)];
+        let mut fleet = [backend("a", 0.1), backend("b", 0.1)];
+        let expected = [BackendCondition::Ok, BackendCondition::Critical];
+        assert_eq!(conditions(&mut fleet, &verdicts), expected);
+    }
+
+    #[test]
+    fn the_counts_of_a_fleet_begin_with_ok_and_then_the_most_urgent() {
+        let mut fleet: Vec<BackendSummary> =
+            (0..48).map(|number| backend(&format!("gpu-{number}"), 0.1)).collect();
+        fleet.push(backend("slow", 5.0));
+        fleet.push(BackendSummary { state: "down".into(), ..backend("down", 0.1) });
+        fleet.push(BackendSummary { state: "asleep".into(), ..backend("asleep", 0.1) });
+        set_conditions(&mut fleet, &[]);
+        assert_eq!(condition_counts(&fleet), "48 ok, 1 down, 1 slow, 1 asleep");
+        assert_eq!(condition_counts(&[]), "");
+    }
+}

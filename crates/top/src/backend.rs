@@ -1,0 +1,151 @@
+//! The details of one backend, and the risk of its drain.
+
+use super::formatting::{count, percent, seconds, span, text};
+use super::keys::KeyPress;
+use tokenweir_api::BackendSummary;
+use tokenweir_diagnose::Verdict;
+
+/// The harm of a drain: how many other backends get requests for the same model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DrainRisk {
+    /// At least two other backends remain, or the backend gets no requests anyway.
+    None,
+    /// One other backend remains for the model.
+    OneRemains(String),
+    /// No other backend remains for the model.
+    NoneRemains(String),
+}
+
+// === impl DrainRisk ===
+
+impl DrainRisk {
+    /// The risk for the model with the fewest other backends.
+    pub(super) fn of(backend: &BackendSummary, backends: &[BackendSummary]) -> Self {
+        if !backend.up {
+            return Self::None;
+        }
+        let others = || backends.iter().filter(|other| other.up && other.name != backend.name);
+        let serving =
+            |model: &String| others().filter(|other| other.models.contains(model)).count();
+        let scarcest = backend.models.iter().map(|model| (serving(model), model)).min();
+        let (remaining, model) = match scarcest {
+            Some((remaining, model)) => (remaining, text(Some(model))),
+            None => (others().count(), "all models".to_owned()),
+        };
+        match remaining {
+            0 => Self::NoneRemains(model),
+            1 => Self::OneRemains(model),
+            _ => Self::None,
+        }
+    }
+
+    /// Whether a key confirms the drain. The drain of the last backend needs a capital letter, so that
+    /// it cannot be confirmed by habit.
+    pub(super) fn is_confirmed_by(&self, key: KeyPress) -> bool {
+        match self {
+            Self::NoneRemains(_) => key == KeyPress::Char('Y'),
+            Self::None | Self::OneRemains(_) => matches!(key, KeyPress::Char('y' | 'Y')),
+        }
+    }
+
+    /// The question before a drain.
+    pub(super) fn question(&self, backend: &str) -> String {
+        let backend = text(Some(backend));
+        match self {
+            Self::None => format!("drain {backend}? y / n"),
+            Self::OneRemains(model) => {
+                format!("drain {backend}? ONE backend remains for {model}. y / n")
+            }
+            Self::NoneRemains(model) => {
+                format!("drain {backend}? It is the LAST for {model}: requests are refused. Y / n")
+            }
+        }
+    }
+}
+
+/// The title and the lines of text about one backend, with the verdicts that hold at it.
+pub(super) fn backend_details(
+    backend: &BackendSummary,
+    verdicts: &[Verdict],
+) -> (String, Vec<String>) {
+    let reason = backend.condition_reason.as_deref().or(backend.reason.as_deref());
+    let mut lines = vec![
+        format!("URL        {}", text(Some(&backend.url))),
+        format!("models     {}", text(Some(&backend.models.join(", ")))),
+        format!("state      {}, circuit breaker {}", text(Some(&backend.state)), backend.breaker),
+        format!("condition  {}: {}", backend.condition_word(), text(reason)),
+        format!(
+            "requests   {} running, {} waiting, {} of this gateway",
+            count(backend.running),
+            count(backend.waiting),
+            backend.in_flight
+        ),
+        format!(
+            "last min   TTFT {} ({} streams), {} attempts failed ({})",
+            seconds(backend.ttft_seconds),
+            backend.ended_streams,
+            backend.failed_attempts,
+            percent(backend.failed_share)
+        ),
+        format!("KV usage   {}", percent(backend.kv_usage)),
+        format!(
+            "scrape     {} ago{}",
+            seconds(backend.scrape_age_seconds),
+            backend.scrape_error.as_ref().map_or_else(String::new, |error| format!(
+                ", the last failed: {}",
+                text(Some(error))
+            ))
+        ),
+    ];
+    if let Some(drain) = &backend.drain {
+        let by = text(Some(&drain.by));
+        let reason = text(drain.reason.as_deref());
+        lines.push(format!("drained    by {by} {} ago: {reason}", span(drain.age_seconds)));
+    }
+    for verdict in verdicts.iter().filter(|verdict| verdict.backend == backend.name) {
+        let severity = verdict.severity.as_str();
+        lines.push(String::new());
+        lines.push(format!("{severity}: {}", text(Some(&verdict.meaning))));
+        lines.push(format!("-> {}", text(Some(&verdict.remedy))));
+    }
+    (text(Some(&backend.name)), lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drain_is_as_risky_as_for_the_model_with_the_fewest_backends() {
+        let backend = |name: &str, models: &[&str], up| BackendSummary {
+            name: name.into(),
+            models: models.iter().map(ToString::to_string).collect(),
+            up,
+            ..BackendSummary::default()
+        };
+        let fleet = [
+            backend("a", &["small", "large"], true),
+            backend("b", &["small"], true),
+            backend("c", &["small"], true),
+            backend("d", &["large"], false),
+        ];
+        assert_eq!(DrainRisk::of(&fleet[0], &fleet), DrainRisk::NoneRemains("large".into()));
+        assert_eq!(DrainRisk::of(&fleet[1], &fleet), DrainRisk::None);
+        assert_eq!(DrainRisk::of(&fleet[3], &fleet), DrainRisk::None);
+        assert_eq!(DrainRisk::of(&fleet[1], &fleet[1..]), DrainRisk::OneRemains("small".into()));
+        let unknown = [backend("a", &[], true)];
+        assert_eq!(
+            DrainRisk::of(&unknown[0], &unknown),
+            DrainRisk::NoneRemains("all models".into())
+        );
+    }
+
+    #[test]
+    fn the_last_backend_needs_a_capital_letter() {
+        let risk = DrainRisk::NoneRemains("tiny".into());
+        assert!(risk.question("gpu-0").contains("LAST for tiny"));
+        assert!(!risk.is_confirmed_by(KeyPress::Char('y')));
+        assert!(risk.is_confirmed_by(KeyPress::Char('Y')));
+        assert!(DrainRisk::OneRemains("tiny".into()).is_confirmed_by(KeyPress::Char('y')));
+    }
+}

@@ -1,0 +1,131 @@
+//! The history of the last hour: one point for each interval in which requests ended.
+
+use super::WINDOW_DURATION;
+use super::stats_window::{RequestStatsWindow, WindowHistogram};
+use std::collections::VecDeque;
+use std::time::Duration;
+use tokenweir_api::History;
+
+/// Points of the last hour, oldest first. An interval without requests has no point. The ring takes
+/// at most 30 KiB of memory.
+#[derive(Debug, Default)]
+pub(super) struct HistoryRing(VecDeque<HistoryPoint>);
+
+/// Counts and latencies of one interval.
+#[derive(Debug, Clone, Copy)]
+struct HistoryPoint {
+    /// Number of intervals between the epoch and this interval.
+    index: u64,
+    requests: u64,
+    failed: u64,
+    refused: u64,
+    output_tokens: u64,
+    ttft: Option<f64>,
+    itl: Option<f64>,
+    e2e: Option<f64>,
+}
+
+/// Number of windows in one interval.
+const WINDOWS_PER_INTERVAL: u64 = 2;
+/// Number of intervals in the history: one hour.
+const INTERVALS: u64 = 360;
+
+impl HistoryRing {
+    /// Adds the intervals of `windows` that end before the window `current`, which is about to be
+    /// added to them.
+    pub(super) fn close_intervals(&mut self, windows: &VecDeque<RequestStatsWindow>, current: u64) {
+        let interval = interval_of(current);
+        let open = self.open_points(windows).into_iter();
+        self.0.extend(open.filter(|point| point.index < interval));
+        while self.0.front().is_some_and(|point| point.index + INTERVALS <= interval) {
+            self.0.pop_front();
+        }
+    }
+
+    /// The document of the last hour before a time with the window index `current`. `elapsed` is
+    /// the time since the epoch.
+    pub(super) fn to_document(
+        &self,
+        windows: &VecDeque<RequestStatsWindow>,
+        current: u64,
+        elapsed: Duration,
+    ) -> History {
+        let interval = interval_of(current);
+        let first = (interval + 1).saturating_sub(INTERVALS);
+        let length = usize::try_from(interval - first + 1).unwrap_or_default();
+        let interval_length = WINDOW_DURATION * WINDOWS_PER_INTERVAL as u32;
+        let mut history = History {
+            interval_seconds: interval_length.as_secs_f64(),
+            last_seconds: elapsed.as_secs_f64() % interval_length.as_secs_f64(),
+            requests: vec![0; length],
+            failed: vec![0; length],
+            refused: vec![0; length],
+            output_tokens: vec![0; length],
+            ttft_p95: vec![None; length],
+            itl_p95: vec![None; length],
+            e2e_p95: vec![None; length],
+        };
+        for point in self.0.iter().copied().chain(self.open_points(windows)) {
+            let position = point.index.checked_sub(first).and_then(|at| usize::try_from(at).ok());
+            let Some(at) = position.filter(|at| *at < length) else { continue };
+            history.requests[at] = point.requests;
+            history.failed[at] = point.failed;
+            history.refused[at] = point.refused;
+            history.output_tokens[at] = point.output_tokens;
+            history.ttft_p95[at] = point.ttft;
+            history.itl_p95[at] = point.itl;
+            history.e2e_p95[at] = point.e2e;
+        }
+        history
+    }
+
+    /// Number of points.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The points of the windows whose intervals the ring does not contain, oldest first.
+    fn open_points(&self, windows: &VecDeque<RequestStatsWindow>) -> Vec<HistoryPoint> {
+        let last = self.0.back().map(|point| point.index);
+        let mut merged: Vec<RequestStatsWindow> = Vec::new();
+        for window in windows {
+            let index = interval_of(window.index);
+            if last.is_some_and(|last| index <= last) {
+                continue;
+            }
+            if merged.last().is_none_or(|open| open.index != index) {
+                merged.push(RequestStatsWindow::new(index));
+            }
+            if let Some(open) = merged.last_mut() {
+                open.merge(window);
+            }
+        }
+        merged.iter().map(HistoryPoint::of).collect()
+    }
+}
+
+impl HistoryPoint {
+    /// The point of an interval. The index of `merged` is that of the interval.
+    fn of(merged: &RequestStatsWindow) -> Self {
+        Self {
+            index: merged.index,
+            requests: merged.requests,
+            failed: merged.failed,
+            refused: merged.refused,
+            output_tokens: merged.output_tokens,
+            ttft: p95(&merged.ttft),
+            itl: p95(&merged.itl),
+            e2e: p95(&merged.e2e),
+        }
+    }
+}
+
+const fn interval_of(window: u64) -> u64 {
+    window / WINDOWS_PER_INTERVAL
+}
+
+/// The 95th percentile in seconds, rounded to 10 µs so that the document stays small.
+fn p95(latencies: &WindowHistogram) -> Option<f64> {
+    (latencies.count() > 0).then(|| (latencies.quantile(0.95) * 1e5).round() / 1e5)
+}
