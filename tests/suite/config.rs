@@ -318,6 +318,16 @@ fn the_reference_file_has_every_key_with_its_default() {
 }
 
 #[test]
+fn the_production_file_is_valid_and_its_page_explains_each_value() {
+    let loaded = parse(include_str!("../../config/production.yaml")).unwrap();
+    let page = include_str!("../../docs/operate/production.md");
+    let set = leaves(&loaded.view()).into_iter().filter(|(_, _, source)| source == "file");
+    for (path, _, _) in set.filter(|(path, _, _)| !path.starts_with("backends.")) {
+        assert!(page.contains(&format!("| `{path}`")), "{path} is not in the table");
+    }
+}
+
+#[test]
 fn every_key_of_the_reference_file_has_a_comment() {
     let lines: Vec<&str> = REFERENCE.lines().map(str::trim).collect();
     let is_key = |line: &str| !line.is_empty() && !line.starts_with('#');

@@ -8,11 +8,21 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
+{{- /* Three quarters of the memory limit of the container, at which the kernel would kill the process. Empty: there is
+no limit in Mi or Gi. */}}
+{{- define "tokenweir.memory" -}}
+{{- $limit := dig "limits" "memory" "" .Values.resources | toString -}}
+{{- if regexMatch "^[0-9]+[MG]i$" $limit -}}
+{{- $mebibytes := mul (regexFind "[0-9]+" $limit | int64) (hasSuffix "Gi" $limit | ternary 1024 1) -}}
+{{- div (mul $mebibytes 3) 4 }}MiB
+{{- end -}}
+{{- end }}
 {{- /* The configuration of the gateway: defaults of the chart, overridden by .Values.config. */}}
 {{- define "tokenweir.config" -}}
 {{- $source := dict "service" .Values.vllm.service "namespace" (.Values.vllm.namespace | default .Release.Namespace) -}}
 {{- with .Values.vllm.port }}{{- $_ := set $source "port" . -}}{{- end -}}
 {{- $defaults := dict "listen" "0.0.0.0:8080" "admin" "0.0.0.0:9090" "discovery" (list (dict "kubernetes" $source)) "reload" (dict "watch" true) "drain" (deepCopy .Values.drain) -}}
+{{- with include "tokenweir.memory" . }}{{- $_ := set $defaults "limits" (dict "memory" .) -}}{{- end -}}
 {{- if .Values.adminToken.secret -}}{{- $_ := set $defaults "access" (dict "admin_token" (dict "env" "TOKENWEIR_ADMIN_TOKEN") "unauthenticated_metrics" true) -}}{{- end -}}
 {{- mergeOverwrite $defaults (deepCopy .Values.config) | toYaml -}}
 {{- end }}
