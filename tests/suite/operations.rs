@@ -230,6 +230,29 @@ fn the_table_of_alerts_in_the_docs_is_the_one_of_the_alerts() {
     assert!(read(page).contains(&table), "put this table into {page}:\n\n{table}");
 }
 
+/// The rows of a dashboard, each followed by its panels. A collapsed row contains its panels.
+fn all_panels(board: &serde_json::Value) -> impl Iterator<Item = &serde_json::Value> {
+    let panels = board["panels"].as_array().unwrap().iter();
+    panels.flat_map(|panel| {
+        let nested = panel["panels"].as_array().into_iter().flatten();
+        std::iter::once(panel).chain(nested)
+    })
+}
+
+/// Whether a panel is a row whose panels are hidden. Their positions hold only while it is open.
+fn is_collapsed(panel: &serde_json::Value) -> bool {
+    panel["type"] == "row" && panel["collapsed"] == true
+}
+
+#[test]
+fn the_first_rows_of_a_dashboard_are_open_and_the_others_collapsed() {
+    let board = dashboards::overview_dashboard(&metrics());
+    let board: serde_json::Value = serde_json::from_str(&board.print()).unwrap();
+    let rows = all_panels(&board).filter(|panel| panel["type"] == "row");
+    let collapsed: Vec<bool> = rows.map(is_collapsed).collect();
+    assert_eq!(collapsed[..4], [false, false, false, true], "{collapsed:?}");
+}
+
 #[test]
 fn panels_do_not_overlap_and_each_has_a_description() {
     for dashboard in
@@ -238,10 +261,13 @@ fn panels_do_not_overlap_and_each_has_a_description() {
         let board: serde_json::Value = serde_json::from_str(&dashboard.print()).unwrap();
         let mut taken = BTreeSet::new();
         let mut ids = BTreeSet::new();
-        for panel in board["panels"].as_array().unwrap() {
+        for panel in all_panels(&board) {
             assert!(ids.insert(panel["id"].as_u64()), "{panel}");
             let grid = |side: &str| panel["gridPos"][side].as_u64().unwrap();
             assert!(grid("x") + grid("w") <= 24, "{panel}");
+            if is_collapsed(panel) {
+                taken.clear();
+            }
             for x in grid("x")..grid("x") + grid("w") {
                 for y in grid("y")..grid("y") + grid("h") {
                     assert!(taken.insert((x, y)), "{} overlaps", panel["title"]);
@@ -261,8 +287,7 @@ fn both_dashboards_show_the_diagnosis_over_time() {
         [dashboards::overview_dashboard(&metrics()), dashboards::backend_dashboard(&metrics())]
     {
         let board: serde_json::Value = serde_json::from_str(&dashboard.print()).unwrap();
-        let mut panels = board["panels"].as_array().unwrap().iter();
-        let panel = panels.find(|panel| panel["type"] == "state-timeline").unwrap();
+        let panel = all_panels(&board).find(|panel| panel["type"] == "state-timeline").unwrap();
         let target = &panel["targets"][0];
         let names = promql::names(target["expr"].as_str().unwrap());
         assert_eq!(names.metrics[0].metric, "tokenweir_diagnosis_active");

@@ -55,7 +55,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_cached_tokens_reported_total",
-        help: "Prompt tokens that the engine reported as cached, for the same responses.",
+        help: "Prompt tokens that the engine reported as cached, for responses with a predicted number.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Record(|record, emit| {

@@ -81,7 +81,7 @@ impl Dashboard {
             "time": { "from": "now-1h", "to": "now" },
             "timezone": "browser",
             "templating": { "list": variables },
-            "annotations": { "list": [alert_annotation()] },
+            "annotations": { "list": [alert_annotation(), drain_annotation()] },
             "links": [{
                 "title": "tokenweir",
                 "type": "dashboards",
@@ -95,34 +95,60 @@ impl Dashboard {
     }
 
     /// The panels as JSON, each at its grid position. A panel that does not fit beside the previous
-    /// panels begins a new line.
+    /// panels begins a new line. The rows after the first [`OPEN_ROWS`] are collapsed: Grafana
+    /// queries their panels only when the viewer opens them.
     fn layout_panels(&self) -> Vec<Value> {
         let mut panels = Vec::new();
-        let mut y = 0;
-        for row in &self.rows {
-            panels.push(json!({
-                "id": panels.len() + 1,
-                "type": "row",
-                "title": row.title,
-                "collapsed": false,
-                "panels": [],
-                "gridPos": { "x": 0, "y": y, "w": GRID_COLUMNS, "h": 1 },
-            }));
-            y += 1;
-            let (mut x, mut line_height) = (0, 0);
+        let (mut id, mut y) = (0, 0);
+        for (index, row) in self.rows.iter().enumerate() {
+            let is_collapsed = index >= OPEN_ROWS;
+            let row_position = json!({ "x": 0, "y": y, "w": GRID_COLUMNS, "h": 1 });
+            let row_id = id + 1;
+            (id, y) = (row_id, y + 1);
+            let mut inner = Vec::new();
+            let (mut x, mut top, mut line_height) = (0, y, 0);
             for panel in &row.panels {
                 let (width, height) = panel.size();
                 if x + width > GRID_COLUMNS {
-                    (x, y, line_height) = (0, y + line_height, 0);
+                    (x, top, line_height) = (0, top + line_height, 0);
                 }
-                panels.push(panel.to_json(panels.len() + 1, (x, y)));
+                id += 1;
+                inner.push(panel.to_json(id, (x, top)));
                 x += width;
                 line_height = line_height.max(height);
             }
-            y += line_height;
+            // A collapsed row takes one line, whatever its panels take when it is open.
+            y = if is_collapsed { y } else { top + line_height };
+            let nested = if is_collapsed { std::mem::take(&mut inner) } else { Vec::new() };
+            panels.push(json!({
+                "id": row_id,
+                "type": "row",
+                "title": row.title,
+                "collapsed": is_collapsed,
+                "panels": nested,
+                "gridPos": row_position,
+            }));
+            panels.append(&mut inner);
         }
         panels
     }
+}
+
+/// Number of rows of a dashboard that are open at first.
+const OPEN_ROWS: usize = 3;
+
+/// The annotation that marks the times in which a backend was drained.
+fn drain_annotation() -> Value {
+    json!({
+        "name": "Drains",
+        "datasource": datasource(),
+        "enable": true,
+        "expr": "tokenweir_backend_state{state=\"drained\"} == 1",
+        "iconColor": "blue",
+        "step": "30s",
+        "titleFormat": "drained",
+        "textFormat": "{{backend}}",
+    })
 }
 
 /// The annotation that marks the times at which an alert of tokenweir fired.
