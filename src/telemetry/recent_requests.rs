@@ -12,7 +12,7 @@ pub use finished_request::FinishedRequest;
 
 use history_ring::HistoryRing;
 use refusal_log::RefusalLog;
-use stats_window::RequestStatsWindow;
+use stats_window::{RequestStatsWindow, WINDOW_DURATION};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -55,7 +55,6 @@ pub struct RecentCounts {
 
 /// Number of complete windows that make a minute. The current window is not counted.
 const WINDOWS_PER_MINUTE: u64 = 12;
-const WINDOW_DURATION: Duration = Duration::from_secs(5);
 /// Maximum length of the list of the last requests and of the list of the last slow requests.
 const MAX_LISTED_REQUESTS: usize = 25;
 

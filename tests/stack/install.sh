@@ -58,7 +58,9 @@ program() {
   chmod +x "$folder/bin/$1"
 }
 
-# Jaeger is built from its own module: its go.sum has the checksums of all dependencies.
+# Jaeger is built from its own module: its go.sum has the checksums of all dependencies. The module has no assets of the
+# UI: they are built from another repository, which is neither a Go module nor a package of npm. Jaeger then serves its
+# API and a placeholder page; Phoenix and the official Jaeger images have a UI.
 jaeger() {
   local source work=$folder/build/jaeger
   mkdir -p "$folder/build"

@@ -1,7 +1,6 @@
 //! The history of the last hour: one point for each interval in which requests ended.
 
-use super::WINDOW_DURATION;
-use super::stats_window::{RequestStatsWindow, WindowHistogram};
+use super::stats_window::{RequestStatsWindow, WINDOW_DURATION, WindowHistogram};
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokenweir_api::History;

@@ -39,6 +39,9 @@ struct BackendCounts {
     ttft: Duration,
 }
 
+/// Length of a window.
+pub(super) const WINDOW_DURATION: Duration = Duration::from_secs(5);
+
 // === impl RequestStatsWindow ===
 
 impl RequestStatsWindow {
