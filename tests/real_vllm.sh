@@ -66,13 +66,13 @@ run() {
 
 . "$here/real_vllm/engine.sh"
 
-# A Python with the official OpenAI client.
+# A Python with the official clients of OpenAI and Anthropic.
 client_python() {
   python=$VENV/bin/python
-  "$python" -c 'import openai' 2>/dev/null && return
+  "$python" -c 'import anthropic, openai' 2>/dev/null && return
   "$python" -m venv "$work/client"
   python=$work/client/bin/python
-  run "$python" -m pip install -q openai
+  run "$python" -m pip install -q anthropic openai
 }
 
 free_ports() {

@@ -17,6 +17,7 @@ import bench
 import faults
 import frozen
 import merged
+import official_sdks
 import pathologies
 import spans
 import transparency
@@ -58,6 +59,7 @@ async def main() -> int:
         ("answers", answers.check(fleet, report)),
         ("usage", usage.check(fleet, report, rig)),
         ("byte for byte", transparency.check(fleet, report, rig)),
+        ("official SDKs", official_sdks.check(fleet, report, rig)),
         ("cancel", faults.check_cancel(fleet, report)),
     ]
     if args.bench:
