@@ -63,7 +63,6 @@ pub async fn handle_request<B: IncomingBody>(
                 Some(ApiRoute::StoredResponse) => {
                     lookup::forward(context, &principal, &mut exchange, request).await
                 }
-                Some(ApiRoute::WebSocket) => Err(GatewayError::UpgradeRequired),
                 _ => {
                     let configured = configured.as_deref();
                     forward(context, &principal, &mut exchange, configured, request).await

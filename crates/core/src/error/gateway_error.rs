@@ -30,9 +30,6 @@ pub enum GatewayError {
         /// The id that the client sent.
         id: String,
     },
-    /// The path is that of a WebSocket, and the request does not open one over HTTP/1.1.
-    #[error("this path is a WebSocket: send an HTTP/1.1 request with `Upgrade: websocket`")]
-    UpgradeRequired,
     /// The body is malformed.
     #[error("{0}")]
     BadBody(#[from] RequestBodyError),

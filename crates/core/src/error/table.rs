@@ -9,7 +9,6 @@ pub const REASONS: &[&str] = &[
     "not_found",
     "method_not_allowed",
     "response_not_found",
-    "upgrade_required",
     "bad_body",
     "signed_body",
     "engine_control",
@@ -122,9 +121,6 @@ impl GatewayError {
             }
             Self::ResponseNotFound { .. } => {
                 row(S::NOT_FOUND, Client, "NotFoundError", "response_not_found")
-            }
-            Self::UpgradeRequired => {
-                row(S::UPGRADE_REQUIRED, Client, "BadRequestError", "upgrade_required")
             }
             Self::BadBody(_) => row(S::BAD_REQUEST, Client, "BadRequestError", "bad_body"),
             Self::SignedBody { .. } => ErrorRow {

@@ -14,8 +14,6 @@ pub enum ApiRoute {
     Forward(Api),
     /// The gateway forwards the request to the backend that has the stored response.
     StoredResponse,
-    /// The gateway forwards a WebSocket connection.
-    WebSocket,
     /// The gateway answers with the merged model list of all backends.
     Models,
     /// The gateway answers with its own health.
@@ -77,7 +75,6 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (POST, "/v1/audio/translations", ApiRoute::Forward(Api::Audio)),
     (POST, "/tokenize", ApiRoute::Forward(Api::Other)),
     (POST, "/detokenize", ApiRoute::Forward(Api::Other)),
-    (GET, "/v1/realtime", ApiRoute::WebSocket),
     (GET, "/v1/models", ApiRoute::Models),
     (GET, "/health", ApiRoute::Health),
     (GET, "/ping", ApiRoute::Health),
@@ -94,8 +91,7 @@ impl ApiRoute {
                 continue;
             }
             // HEAD is allowed where GET is.
-            let is_head = method == Method::HEAD && route != Self::WebSocket;
-            if route_method == method.as_str() || (route_method == GET && is_head) {
+            if route_method == method.as_str() || (route_method == GET && method == Method::HEAD) {
                 return Ok((route, route_path));
             }
             allowed = Some(route_method);
@@ -118,7 +114,7 @@ impl ApiRoute {
 
     /// Whether a backend answers the request.
     pub const fn is_forwarded(self) -> bool {
-        matches!(self, Self::Forward(_) | Self::StoredResponse | Self::WebSocket)
+        matches!(self, Self::Forward(_) | Self::StoredResponse)
     }
 }
 
