@@ -15,7 +15,7 @@ use refusal_log::RefusalLog;
 use stats_window::{RequestStatsWindow, WINDOW_DURATION};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokenweir_api::{History, LastMinute, RequestTotals};
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::RequestRecord;

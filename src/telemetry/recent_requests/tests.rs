@@ -2,6 +2,7 @@
 
 use super::stats_window::{WindowHistogram, add_gaps, quantiles};
 use super::*;
+use std::time::Duration;
 use tokenweir_core::histogram::OutputGapHistogram;
 use tokenweir_core::record::fixtures::streamed;
 use tokenweir_core::record::{Attempt, Outcome, SlowCause};
