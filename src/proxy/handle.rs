@@ -59,14 +59,11 @@ pub async fn handle_request<B: IncomingBody>(
     let result = match permit {
         Err(error) => Err(error),
         Ok(permit) => {
-            let result = match route {
-                Some(ApiRoute::StoredResponse) => {
-                    lookup::forward(context, &principal, &mut exchange, request).await
-                }
-                _ => {
-                    let configured = configured.as_deref();
-                    forward(context, &principal, &mut exchange, configured, request).await
-                }
+            let result = if route == Some(ApiRoute::StoredResponse) {
+                lookup::forward(context, &principal, &mut exchange, request).await
+            } else {
+                let configured = configured.as_deref();
+                forward(context, &principal, &mut exchange, configured, request).await
             };
             result.map(|(response, lease)| (response, lease, permit))
         }
