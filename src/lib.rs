@@ -24,9 +24,10 @@
 //! health checks ─► /health, /metrics, /v1/models of each backend ─► backend state
 //! ```
 
-// Layer 1: backends and their discovery.
+// Layer 1: backends, their GPUs and their discovery.
 pub mod backend;
 pub mod discovery;
+pub mod gpu;
 
 // Layer 2: sinks of records.
 pub mod telemetry;

@@ -2,13 +2,17 @@
 
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, BackendAvailability, BackendState, Drain, Health, Readiness};
+use crate::gpu::GpuMonitor;
 use crate::telemetry::status::{
     BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE,
+    StatusSnapshot,
 };
 use std::time::Instant;
 use tokenweir_api::DrainSummary;
+use tokenweir_core::address::BackendAddress;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::engine_metrics::ScrapeError;
+use tokenweir_core::gpu::BackendPlace;
 use tokenweir_core::resilience::Availability;
 use tokenweir_core::routing::{LoadEstimator, PromptFingerprint};
 
@@ -82,7 +86,27 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         scrape_age_seconds: age.map(|age| age.as_secs_f64()),
         scrape_error: state.metrics_error.map(ScrapeError::as_str),
         learned: learned_estimates(&backend.load.estimator, now),
+        gpus: Vec::new(),
     }
+}
+
+/// Adds the GPUs of the backends and the state of the GPU exporters to a status with backends.
+pub(super) fn add_gpus(status: &mut StatusSnapshot, gpus: &GpuMonitor, now: Instant) {
+    let host = |url: &str| BackendAddress::parse(url).map(|url| url.host_and_port().0).ok();
+    let hosts: Vec<_> =
+        status.backends.iter().map(|it| host(&it.url).unwrap_or_default()).collect();
+    let places: Vec<BackendPlace<'_>> = status
+        .backends
+        .iter()
+        .zip(&hosts)
+        .map(|(backend, host)| BackendPlace { id: &backend.backend, host })
+        .collect();
+    let (backend_gpus, exporters) = gpus.status(&places, now);
+    drop(places);
+    for (backend, gpus) in status.backends.iter_mut().zip(backend_gpus) {
+        backend.gpus = gpus;
+    }
+    status.gpu_exporters = exporters;
 }
 
 /// The drain of a backend as the admin listener shows it.

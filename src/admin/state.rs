@@ -1,9 +1,10 @@
 //! The state behind the admin listener.
 
 use super::authorizer::AdminAuthorizer;
-use super::backend_status::backend_statuses;
+use super::backend_status::{add_gpus, backend_statuses};
 use super::configuration::ActiveConfiguration;
 use crate::backend::Readiness;
+use crate::gpu::GpuMonitor;
 use crate::proxy::ProxyState;
 use crate::proxy::access::AccessControl;
 use crate::proxy::admission::AdmissionController;
@@ -33,6 +34,8 @@ pub struct Admin {
     pub recent_requests: Arc<RecentRequests>,
     /// Functions that write the counts of sinks, listeners and certificates into the status.
     pub status_sources: Vec<StatusSource>,
+    /// The GPUs of the backends.
+    pub gpus: Arc<GpuMonitor>,
     /// The latest diagnosis of the backends.
     pub diagnosis: Arc<LatestDiagnosis>,
     /// The active configuration.
@@ -87,6 +90,7 @@ impl Admin {
             panics: PanicCounts::snapshot(),
             ..StatusSnapshot::default()
         };
+        add_gpus(&mut status, &self.gpus, now);
         self.status_sources.iter().for_each(|fill| fill(&mut status, now));
         let (state, reasons) = self.gateway_state(&status, now);
         (status.state, status.state_reasons) = (state, reasons);

@@ -3,6 +3,7 @@
 
 use super::response::without_caching;
 use super::state::Admin;
+use crate::gpu::{BackendGpu, GpuExporterStatus};
 use crate::telemetry::recent_requests::FinishedRequest;
 use crate::telemetry::status::BackendStatusSnapshot;
 use axum::Json;
@@ -11,10 +12,12 @@ use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_api::{
-    BackendCondition, BackendMinute, BackendSummary, EndedRequest, GatewaySnapshot, LastMinute,
-    QueueSummary, RequestTotals, StreamSummary, StreamsSummary, condition_counts, set_conditions,
+    BackendCondition, BackendMinute, BackendSummary, EndedRequest, GatewaySnapshot, GpuSummary,
+    LastMinute, QueueSummary, RequestTotals, StreamSummary, StreamsSummary, condition_counts,
+    set_conditions,
 };
 use tokenweir_core::clock;
+use tokenweir_core::gpu::GpuCondition;
 use tokenweir_core::observe::{OpenStream, OpenStreamsSnapshot};
 use tokenweir_core::record::ClientIdentity;
 
@@ -37,7 +40,7 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
         class: class.class.clone(),
         waiting: class.waiting,
     };
-    let mut backends = backend_documents(&status.backends, &last_minute);
+    let mut backends = backend_documents(&status.backends, &status.gpu_exporters, &last_minute);
     set_conditions(&mut backends, &status.diagnosis.verdicts);
     GatewaySnapshot {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -74,6 +77,7 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
 /// the last minute or are in flight.
 fn backend_documents(
     backends: &[BackendStatusSnapshot],
+    exporters: &[GpuExporterStatus],
     last_minute: &LastMinute,
 ) -> Vec<BackendSummary> {
     let minute = |backend: &BackendStatusSnapshot| {
@@ -111,12 +115,32 @@ fn backend_documents(
             failed_share: (attempts > 0).then(|| failed_attempts as f64 / attempts as f64),
             scrape_age_seconds: backend.scrape_age_seconds,
             scrape_error: backend.scrape_error.map(Into::into),
+            gpus: gpu_summary(&backend.gpus, exporters),
             // Set from all backends together.
             condition: BackendCondition::default(),
             condition_reason: None,
         }
     };
     backends.iter().map(document).collect()
+}
+
+/// All GPUs of one backend. `None`: it has none.
+fn gpu_summary(gpus: &[BackendGpu], exporters: &[GpuExporterStatus]) -> Option<GpuSummary> {
+    if gpus.is_empty() {
+        return None;
+    }
+    let condition = GpuCondition::of(gpus.iter().map(|gpu| &gpu.values));
+    let reports =
+        |exporter: &&GpuExporterStatus| gpus.iter().any(|gpu| gpu.exporter == exporter.exporter);
+    let ages = exporters.iter().filter(reports).filter_map(|it| it.scrape_age_seconds);
+    Some(GpuSummary {
+        count: condition.count,
+        utilization: condition.utilization,
+        memory_usage: condition.memory_usage(),
+        max_temperature_celsius: condition.max_temperature_celsius,
+        is_throttled: condition.is_throttled,
+        scrape_age_seconds: ages.fold(0.0, f64::max),
+    })
 }
 
 fn stream_summary(snapshot: &OpenStreamsSnapshot, now: Instant) -> StreamsSummary {

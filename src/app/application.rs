@@ -13,6 +13,7 @@ use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
 use crate::backend::HealthCheckSupervisor;
 use crate::backend::pool::BackendPool;
 use crate::config::{Config, LoadedConfig, Overrides};
+use crate::gpu::GpuMonitor;
 use crate::proxy::{OverloadGuard, ProxyContext};
 use crate::server::{BoundListeners, DrainOutcome, Server, ServerState};
 use std::future::Future;
@@ -71,6 +72,7 @@ impl Application {
             telemetry.clone(),
         );
         health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
+        let client_of_gpus = client.clone();
         let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;
         let proxy = ProxyContext::new(settings, pool, access, guard, telemetry, client)
             .with_recording(pipeline.recording);
@@ -80,11 +82,13 @@ impl Application {
             decisions: pipeline.decisions,
             recent_requests: pipeline.recent_requests,
             status_sources: [pipeline.status_sources, listeners.status_sources()].concat(),
+            gpus: Arc::new(GpuMonitor::default()),
             diagnosis: Arc::default(),
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
             draining: AtomicBool::new(false),
         });
+        admin.gpus.configure(&config.gpu.scrape_settings(), &client_of_gpus);
         workers.start_metrics_push(&admin)?;
         let credentials = &listeners.tls.credentials;
         credentials.register_outbound(TlsPeer::Backend, proxy.backend_client.outbound_tls());
@@ -169,7 +173,7 @@ async fn build_pool(
     let mut sources = DiscoverySources::start(&config.discovery);
     sources.wait_for_all_sources(FIRST_SCRAPE_TIMEOUT).await;
     let entries = sources.backends(config);
-    overload_guard.set_health_checkers(entries.len());
+    overload_guard.set_health_checkers(entries.len() + config.gpu.exporters.len());
     let client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?)
         .with_descriptors(overload_guard.descriptors().clone());
     let backends = config.build_backends(&entries, env)?;

@@ -5,6 +5,7 @@ use super::verdict_log::VerdictLog;
 use crate::admin::{ActiveConfiguration, Admin, StatusSource};
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, BackendAvailability, Drain, Health, Readiness};
+use crate::gpu::GpuMonitor;
 use crate::proxy::ProxyState;
 use crate::proxy::admission::AdmissionController;
 use crate::telemetry::recent_requests::RecentRequests;
@@ -13,6 +14,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Instant, UNIX_EPOCH};
 use tokenweir_core::clock;
+use tokenweir_core::gpu::GpuCondition;
 use tokenweir_core::model::ServedModel;
 use tokenweir_core::observe::{ExchangeRegistry, StreamPhase};
 use tokenweir_core::record::BackendId;
@@ -37,6 +39,7 @@ pub(crate) struct DiagnosisTask {
     configuration: Arc<ActiveConfiguration>,
     /// Functions that write the counts of sinks, listeners and certificates into a status.
     status_sources: Vec<StatusSource>,
+    gpus: Arc<GpuMonitor>,
     /// The latest diagnosis, which the task replaces at each sample.
     latest_diagnosis: Arc<LatestDiagnosis>,
 }
@@ -54,7 +57,7 @@ impl DiagnosisTask {
     pub(super) fn new(admin: &Admin, request_counters: Arc<BackendRequestCounters>) -> Self {
         let ProxyState { pool, admission, open_streams, .. } = admin.proxy.clone();
         let recent_requests = admin.recent_requests.clone();
-        let latest_diagnosis = admin.diagnosis.clone();
+        let (gpus, latest_diagnosis) = (admin.gpus.clone(), admin.diagnosis.clone());
         Self {
             pool,
             admission,
@@ -63,6 +66,7 @@ impl DiagnosisTask {
             open_streams,
             configuration: admin.configuration.clone(),
             status_sources: admin.status_sources.clone(),
+            gpus,
             latest_diagnosis,
         }
     }
@@ -95,9 +99,12 @@ impl DiagnosisTask {
         let backends = self.pool.backends();
         self.request_counters.retain_backends(backends.iter().map(|backend| &backend.identity.id));
         let queued = self.admission.waiting_by_class().iter().map(|(_, waiting)| waiting).sum();
-        let samples = backends.iter().map(|backend| {
+        let gpus = self.gpus.conditions(&backends, now);
+        let samples = backends.iter().zip(gpus).map(|(backend, gpus)| {
+            let is_throttled = gpus.and_then(|gpus| gpus.is_throttled);
+            backend.load.set_gpu_throttled(is_throttled.unwrap_or(false));
             let counts = self.request_counters.take(&backend.identity.id);
-            (backend.identity.id.clone(), sample_backend(backend, counts, queued, now))
+            (backend.identity.id.clone(), sample_backend(backend, counts, queued, gpus, now))
         });
         let samples: Vec<(BackendId, DiagnosisSample)> = samples.collect();
         let observed = observe_fleet(&readiness, &self.recent_requests, queued, now);
@@ -168,6 +175,7 @@ fn sample_backend(
     backend: &Backend,
     counts: BackendRequestCounts,
     queued: usize,
+    gpus: Option<GpuCondition>,
     now: Instant,
 ) -> DiagnosisSample {
     let state = backend.health.state();
@@ -192,6 +200,7 @@ fn sample_backend(
         is_up,
         page: scrape.map(|scrape| scrape.load),
         gateway: Some(observed),
+        gpus,
     }
 }
 
@@ -228,6 +237,7 @@ mod tests {
             open_streams: ExchangeRegistry::new(ObservationSettings::default(), clock::now()),
             configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
             status_sources: Vec::new(),
+            gpus: Arc::default(),
             latest_diagnosis: latest_diagnosis.clone(),
         };
         let task = tokio::spawn(diagnosis.run());

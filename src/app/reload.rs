@@ -8,7 +8,7 @@ use super::process::environment::{ErrorChain, variable};
 use super::process::signals::SighupListener;
 use super::process::{memory_limit, systemd};
 use crate::admin::{ReloadRequest, ReloadRequests};
-use crate::backend::{Backend, HealthCheckSupervisor, PoolSettings};
+use crate::backend::{Backend, HealthCheckSupervisor};
 use crate::config::{
     self, BackendConfig, BackendTlsContexts, Config, ConfigError, LoadedConfig, Overrides,
     ReloadOutcome,
@@ -117,16 +117,16 @@ impl Reloader {
 
     /// Updates the pool with the backends of the active configuration and of discovery.
     async fn on_backends_discovered(&mut self) {
-        let config = &self.loaded.config;
-        let entries = self.sources.backends(config);
-        match build_backends(config, &entries) {
+        let config = self.loaded.config.clone();
+        let entries = self.sources.backends(&config);
+        match build_backends(&config, &entries) {
             Ok((backends, tls_contexts)) => {
                 self.set_tls_contexts(tls_contexts);
                 tracing::info!(
                     backends = entries.len(),
                     "discovered backends changed: updating the pool"
                 );
-                self.update_pool(backends, &config.pool_settings()).await;
+                self.update_pool(backends, &config).await;
             }
             Err(error) => {
                 tracing::error!(
@@ -202,8 +202,11 @@ impl Reloader {
         if have_timeouts_changed || config.scrape != previous.scrape {
             self.health_checks.reconfigure(client.clone(), config.scrape);
         }
+        if have_timeouts_changed || config.gpu != previous.gpu {
+            self.state.admin.gpus.configure(&config.gpu.scrape_settings(), &client);
+        }
         self.sources = sources;
-        self.update_pool(prepared.backends, &config.pool_settings()).await;
+        self.update_pool(prepared.backends, config).await;
         self.set_tls_contexts(prepared.tls_contexts);
         self.state.proxy_context.store(Arc::new(proxy.reloaded(prepared.settings, client)));
         let limits = ServerLimits::from_config(config, self.descriptors, entries.len());
@@ -212,10 +215,11 @@ impl Reloader {
     }
 
     /// Replaces the backends of the pool.
-    async fn update_pool(&mut self, backends: Vec<Backend>, settings: &PoolSettings) {
+    async fn update_pool(&mut self, backends: Vec<Backend>, config: &Config) {
         let overload_guard = &self.state.admin.proxy.overload_guard;
-        overload_guard.set_health_checkers(backends.len());
-        self.health_checks.update_backends(backends, settings, NEW_BACKEND_TIMEOUT).await;
+        overload_guard.set_health_checkers(backends.len() + config.gpu.exporters.len());
+        let settings = config.pool_settings();
+        self.health_checks.update_backends(backends, &settings, NEW_BACKEND_TIMEOUT).await;
     }
 
     fn set_tls_contexts(&self, contexts: BackendTlsContexts) {

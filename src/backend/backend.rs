@@ -13,7 +13,7 @@ use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::clock;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::openai::Api;
-use tokenweir_core::record::BackendId;
+use tokenweir_core::record::{BackendCondition, BackendId};
 use tokenweir_core::resilience::{
     Availability, BreakerAction, CircuitBreakerSettings, FailureKind,
 };
@@ -301,6 +301,14 @@ impl Backend {
                 !self.health.is_serving() || self.weight() == 0 || self.health.breaker.is_shut(now);
             (!is_excluded).then(|| self.candidate(&PromptFingerprint::default(), now))
         });
+    }
+
+    /// The condition of the backend at `now`: its reported load and its state.
+    pub(super) fn condition(&self, now: Instant) -> BackendCondition {
+        BackendCondition {
+            is_gpu_throttled: self.load.is_gpu_throttled(),
+            ..self.health.load_state().condition(now)
+        }
     }
 
     /// The load and cost estimates of the backend for this prompt.

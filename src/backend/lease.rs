@@ -69,7 +69,7 @@ impl LeaseState {
 
 impl BackendMonitor for LeaseState {
     fn condition(&self, now: Instant) -> BackendCondition {
-        self.backend.health.load_state().condition(now)
+        self.backend.condition(now)
     }
 
     fn recent_times(&self) -> RecentEngineTimes {

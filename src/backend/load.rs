@@ -26,6 +26,8 @@ pub struct BackendLoad {
     stall_count: AtomicU64,
     /// Number of restarts of the server process since the backend joined the gateway.
     restart_count: AtomicU64,
+    /// Whether a GPU of the backend lowers its clock because of a fault.
+    is_gpu_throttled: AtomicBool,
 }
 
 /// Default age at which the reported load has half of its weight in predictions.
@@ -42,6 +44,7 @@ impl BackendLoad {
             stream_profile: StreamProfile::default(),
             stall_count: AtomicU64::new(0),
             restart_count: AtomicU64::new(0),
+            is_gpu_throttled: AtomicBool::new(false),
         }
     }
 
@@ -63,6 +66,17 @@ impl BackendLoad {
     /// Number of restarts of the server process since the backend joined the gateway.
     pub fn restart_count(&self) -> u64 {
         self.restart_count.load(Ordering::Relaxed)
+    }
+
+    /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power
+    /// supply. False: no GPU does, or that is not known.
+    pub fn is_gpu_throttled(&self) -> bool {
+        self.is_gpu_throttled.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether a GPU of the backend lowers its clock because of a fault.
+    pub fn set_gpu_throttled(&self, is_throttled: bool) {
+        self.is_gpu_throttled.store(is_throttled, Ordering::Relaxed);
     }
 
     /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: there are too few

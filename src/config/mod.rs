@@ -39,6 +39,7 @@ pub use schema::schema;
 pub use sections::access::{AccessConfig, CacheSaltConfig, SaltSource};
 pub use sections::backends::BackendConfig;
 pub use sections::discovery::DiscoveryConfig;
+pub use sections::gpu::{GpuConfig, GpuExporterConfig, GpuRuleConfig, ListedGpu};
 pub use sections::identities::IdentitiesConfig;
 pub use sections::kubernetes::{KubernetesConfig, PodPort};
 pub use sections::limits::LimitsConfig;

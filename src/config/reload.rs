@@ -61,6 +61,7 @@ fn merge_reloadable(old: &Config, new: &Config) -> Config {
         refusal_detection: new.refusal_detection.clone(),
         tiers: new.tiers.clone(),
         cost: new.cost,
+        gpu: new.gpu.clone(),
         identities: new.identities.clone(),
         drain: new.drain,
         reload: new.reload,

@@ -3,6 +3,7 @@
 use super::sections::access::AccessConfig;
 use super::sections::backends::BackendConfig;
 use super::sections::discovery::DiscoveryConfig;
+use super::sections::gpu::GpuConfig;
 use super::sections::identities::IdentitiesConfig;
 use super::sections::limits::LimitsConfig;
 use super::sections::routes::RouteConfig;
@@ -91,6 +92,8 @@ pub struct Config {
     pub metrics: MetricsConfig,
     /// Cost of the GPUs, for metrics.
     pub cost: CostConfig,
+    /// GPUs of the backends, from DCGM exporters.
+    pub gpu: GpuConfig,
     /// The drain at shutdown.
     pub drain: DrainConfig,
     /// Reloads of the configuration without SIGHUP.
@@ -137,6 +140,7 @@ impl Default for Config {
             slos: Vec::new(),
             metrics: MetricsConfig::default(),
             cost: CostConfig::default(),
+            gpu: GpuConfig::default(),
             drain: DrainConfig::default(),
             reload: ReloadConfig::default(),
             log: LogConfig::default(),

@@ -5,6 +5,7 @@
 
 use super::{access_log, metrics_push, payload_log, quality, trace_capture};
 use crate::backend::LabelledModel;
+use crate::gpu::{BackendGpu, GpuExporterStatus};
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -39,6 +40,8 @@ pub struct StatusSnapshot {
     pub queue: Vec<QueueStatusSnapshot>,
     /// All backends, including removed ones that still serve requests.
     pub backends: Vec<BackendStatusSnapshot>,
+    /// The GPU exporters. Empty: none is configured.
+    pub gpu_exporters: Vec<GpuExporterStatus>,
     /// Conditions that diagnosis detects on the backends.
     #[serde(skip)]
     pub diagnosis: Arc<Diagnosis>,
@@ -199,6 +202,8 @@ pub struct BackendStatusSnapshot {
     pub scrape_error: Option<&'static str>,
     /// Estimates that the gateway derives from the responses and scrapes of the backend.
     pub learned: BackendEstimates,
+    /// The GPUs of the backend, from the last successful scrapes of the GPU exporters.
+    pub gpus: Vec<BackendGpu>,
 }
 
 /// Value of [`BackendStatusSnapshot::health`] and [`BackendStatusSnapshot::state`] for a removed

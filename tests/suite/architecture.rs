@@ -31,7 +31,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
             &["routing", "resilience"],
             &["record"],
             &["address", "dialect"],
-            &["engine_metrics", "model"],
+            &["engine_metrics", "gpu", "model"],
             &["slo", "error"],
             &["access", "admission", "observe"],
         ],
@@ -57,6 +57,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
         "src",
         &[
             &["backend"],
+            &["gpu"],
             &["discovery"],
             &["telemetry"],
             &["local_routes"],

@@ -5,6 +5,7 @@ mod engines;
 mod expiry;
 mod faults;
 mod fleet_model;
+mod gpus;
 mod healthy_day;
 mod held_out;
 mod insufficient_data;

@@ -28,6 +28,7 @@ mod failover;
 mod file_descriptors;
 mod fleet_faults;
 mod generated_streams;
+mod gpus;
 mod http2_client;
 mod identities;
 #[cfg(feature = "kubernetes")]

@@ -106,9 +106,14 @@ fn max_series() -> BTreeMap<String, usize> {
         ("slo", "S"),
         ("tenant", "N"),
     ];
+    // Labels of a GPU: their values together are the GPUs of all backends.
+    let gpu = ["backend", "exporter", "gpu"];
     let mut most = BTreeMap::new();
     for row in catalog::rows() {
-        let is_open = |label: &MetricLabel| open.iter().any(|(other, _)| *other == label.name);
+        let has = |name: &str| row.labels.iter().any(|label| label.name == name);
+        let is_open = |label: &MetricLabel| {
+            open.iter().any(|(other, _)| *other == label.name) || gpu.contains(&label.name)
+        };
         let closed = row.labels.iter().filter(|label| !is_open(label));
         let combinations: usize =
             closed.map(|label| label.seeds(&KnownLabelValues::default()).len()).product();
@@ -120,6 +125,11 @@ fn max_series() -> BTreeMap<String, usize> {
         let factors =
             open.iter().filter(|(label, _)| row.labels.iter().any(|other| other.name == *label));
         let factors = factors.map(|(_, name)| format!("·{name}")).collect::<Vec<_>>().concat();
+        let factors = match (has("gpu"), has("exporter")) {
+            (true, _) => "·G".to_owned(),
+            (false, true) => "·X".to_owned(),
+            (false, false) => factors,
+        };
         *most.entry(factors).or_insert(0) += each * combinations;
     }
     most
@@ -141,6 +151,8 @@ fn the_formula_of_series_in_the_docs_is_that_of_the_catalogue() {
         "·T",
         "·S",
         "·N",
+        "·G",
+        "·X",
         "",
     ];
     assert!(most.keys().all(|factors| known.contains(&factors.as_str())), "{most:?}");
@@ -162,13 +174,14 @@ async fn every_row_has_series_from_the_start_without_any_backend_up() {
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("content-type: text/plain; version=0.0.4"));
     let samples = samples(&page);
-    // The values of engines exist only after a scrape, costs only if they are configured, and
-    // series of a model at a backend only after the model is known.
+    // The values of engines and GPUs exist only after a scrape, costs only if they are configured,
+    // and series of a model at a backend only after the model is known.
     let is_optional = |row: &&MetricDescriptor| {
         let is_cost = ["tokenweir_backend_gpus", "tokenweir_backend_price_per_hour"];
         let has = |name: &str| row.labels.iter().any(|label| label.name == name);
         matches!(row.read, MetricSource::Engine(_))
             || is_cost.contains(&row.name)
+            || has("exporter")
             || (has("gen_ai_request_model") && has("backend"))
     };
     for row in catalog::rows().filter(|row| !is_optional(row)) {

@@ -62,6 +62,27 @@ pub struct BackendSummary {
     pub scrape_age_seconds: Option<f64>,
     /// Why the last scrape failed. `None`: the last scrape succeeded.
     pub scrape_error: Option<String>,
+    /// The GPUs of the backend. `None`: no GPU exporter reports them.
+    pub gpus: Option<GpuSummary>,
+}
+
+/// All GPUs of one backend.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuSummary {
+    /// Number of GPUs.
+    pub count: usize,
+    /// Mean utilisation, from 0 to 1. `None`: not reported.
+    pub utilization: Option<f64>,
+    /// Used share of the memory of all GPUs, from 0 to 1. `None`: not reported.
+    pub memory_usage: Option<f64>,
+    /// Temperature of the hottest GPU, in degrees Celsius. `None`: not reported.
+    pub max_temperature_celsius: Option<f64>,
+    /// Whether a GPU lowers its clock because of a fault of cooling or of the power supply. `None`:
+    /// not reported.
+    pub is_throttled: Option<bool>,
+    /// Age of the oldest of the pages that report the GPUs, in seconds.
+    pub scrape_age_seconds: f64,
 }
 
 /// The drain of a backend.

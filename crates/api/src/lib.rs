@@ -12,7 +12,7 @@ mod backend_summary;
 mod fleet_conditions;
 
 pub use backend_condition::BackendCondition;
-pub use backend_summary::{BackendSummary, DrainSummary};
+pub use backend_summary::{BackendSummary, DrainSummary, GpuSummary};
 pub use fleet_conditions::{condition_counts, set_conditions};
 pub use gateway_state::{GatewayFacts, GatewayState, REFUSING_SHARE};
 

@@ -36,6 +36,7 @@ pub mod record;
 pub mod address;
 pub mod dialect;
 pub mod engine_metrics;
+pub mod gpu;
 pub mod model;
 
 // Service level objectives, and errors of the gateway.

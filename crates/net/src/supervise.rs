@@ -41,6 +41,8 @@ pub enum BackgroundTask {
     HealthCheck,
     /// Runs one discovery source.
     Discovery,
+    /// Scrapes one GPU exporter.
+    GpuScrape,
     /// Diagnoses the backends.
     Diagnosis,
     /// Reloads the file of API keys.
@@ -90,7 +92,7 @@ static PANIC_COUNTS: [AtomicU64; BackgroundTask::ALL.len()] =
 
 impl BackgroundTask {
     /// All tasks, in declaration order.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Listener,
         Self::Connection,
         Self::AdminListener,
@@ -103,6 +105,7 @@ impl BackgroundTask {
         Self::SystemdWatchdog,
         Self::HealthCheck,
         Self::Discovery,
+        Self::GpuScrape,
         Self::Diagnosis,
         Self::KeysFile,
         Self::MetricPush,
@@ -128,6 +131,7 @@ impl BackgroundTask {
             Self::SystemdWatchdog => "systemd_watchdog",
             Self::HealthCheck => "health_check",
             Self::Discovery => "discovery",
+            Self::GpuScrape => "gpu_scrape",
             Self::Diagnosis => "diagnosis",
             Self::KeysFile => "keys_file",
             Self::MetricPush => "metric_push",

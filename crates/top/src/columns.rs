@@ -54,6 +54,9 @@ enum SortKey {
     None,
 }
 
+/// Age of the values of GPUs from which they are shown as old, in seconds.
+const MAX_GPU_AGE_SECONDS: f64 = 30.0;
+
 const fn text_column(title: &'static str, width: u16, rank: u8) -> TableColumn {
     TableColumn { title, width, is_numeric: false, rank }
 }
@@ -74,6 +77,8 @@ const BACKEND_COLUMNS: &[TableColumn] = &[
     number_column("SHARE", 6, 6),
     number_column("FLIGHT", 7, 7),
     number_column("SCRAPE", 7, 8),
+    number_column("GPU", 5, 9),
+    number_column("GPU MEM", 8, 10),
 ];
 
 /// Index of the column STATE, which sorts backends by the urgency of their condition.
@@ -139,6 +144,14 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
         _ => CellTone::Plain,
     };
     let fail_tone = if backend.failed_attempts > 0 { CellTone::Warning } else { CellTone::Plain };
+    let gpus = backend.gpus.clone().unwrap_or_default();
+    let gpu_tone = if gpus.is_throttled == Some(true) {
+        CellTone::Bad
+    } else if gpus.scrape_age_seconds > MAX_GPU_AGE_SECONDS {
+        CellTone::Quiet
+    } else {
+        CellTone::Plain
+    };
     TableRow {
         cells: vec![
             TableCell::text(Some(&backend.name)),
@@ -154,6 +167,8 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
             TableCell::number(backend.share, percent),
             TableCell::number(Some(f64::from(backend.in_flight)), count),
             TableCell::number(backend.scrape_age_seconds, seconds).with_tone(age_tone),
+            TableCell::number(gpus.utilization, percent).with_tone(gpu_tone),
+            TableCell::number(gpus.memory_usage, percent).with_tone(gpu_tone),
         ],
         name: backend.name.clone(),
         tone: row_tone,

@@ -71,6 +71,13 @@ function drainHint(drain) {
   return `Drained by ${drain.by} at ${drain.since}${left}${reason}`;
 }
 
+/** The state of the GPUs of a backend. */
+function gpuHint(gpus) {
+  const temperature = typeof gpus.max_temperature_celsius === "number" ? `, up to ${Math.round(gpus.max_temperature_celsius)} °C` : "";
+  const clock = gpus.is_throttled ? ", a GPU lowers its clock because of its temperature or power supply" : "";
+  return `${gpus.count} GPUs, ${duration(gpus.scrape_age_seconds)} ago${temperature}${clock}`;
+}
+
 const chip = (name, title, state, more = {}) => ({
   name, title, value: (item) => state(item)[1],
   make: (cell) => cell.append(element("span", "chip")),
@@ -133,6 +140,16 @@ export const backendColumns = (drain) => [
       cell.title = backend.scrape_error ? `scrape failed: ${backend.scrape_error}` : "";
     },
   },
+  {
+    ...figure("gpu", "GPU", (backend) => backend.gpus?.utilization, percent, { hint: "Mean utilisation of its GPUs", optional: true }),
+    show: (cell, backend) => {
+      const gpus = backend.gpus;
+      cell.textContent = percent(gpus?.utilization);
+      cell.classList.toggle("late", gpus?.is_throttled === true || gpus?.scrape_age_seconds > 30);
+      cell.title = gpus ? gpuHint(gpus) : "";
+    },
+  },
+  figure("gpu_memory", "GPU memory", (backend) => backend.gpus?.memory_usage, percent, { hint: "Used share of the memory of its GPUs", optional: true }),
   {
     name: "drain", title: "Drain", isTitleHidden: true, className: "action", value: (backend) => (backend.drained ? 1 : 0),
     make: (cell) => {

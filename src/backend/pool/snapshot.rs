@@ -181,7 +181,7 @@ impl PoolSnapshot {
         let BackendRequirements { prompt, is_stream, .. } = *requirements;
         let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
         self.candidate_sampler.sent(prompt, candidate.position);
-        let condition = backend.health.load_state().condition(now);
+        let condition = backend.condition(now);
         let decision = RoutingDecision::new(
             context,
             choice,

@@ -139,7 +139,7 @@ fn sample_from_page(page: GatherResult) -> DiagnosisSample {
     let page = page.ok().filter(|response| response.status == StatusCode::OK);
     let load =
         page.map(|response| EngineLoad::read(&response.body)).filter(EngineLoad::is_understood);
-    DiagnosisSample { at, is_up, page: load, gateway: None }
+    DiagnosisSample { at, is_up, page: load, gateway: None, gpus: None }
 }
 
 /// The exit code of the worst verdict. Verdicts below `fail_on` and verdicts on backends that

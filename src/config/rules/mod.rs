@@ -10,7 +10,7 @@ pub(super) mod tls;
 use super::root::Config;
 use super::sections::backends::{self, BackendConfig};
 use super::sections::settings::OtlpMetricsConfig;
-use super::sections::{access, discovery, identities, limits, routes};
+use super::sections::{access, discovery, gpu, identities, limits, routes};
 use super::violation::{RuleViolation, violation_at};
 use crate::backend::routes::ModelConfig;
 use http::{HeaderName, Uri};
@@ -48,6 +48,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     check_kv_aware_weights(config)?;
     check_session_headers(config)?;
     check_cost(config)?;
+    check_gpus(config)?;
     identities::check(&config.identities)?;
     check_admission(config)?;
     check_decision_log(config)?;
@@ -188,6 +189,12 @@ fn check_cost(config: &Config) -> Result<(), RuleViolation> {
         )),
         None => Ok(()),
     }
+}
+
+fn check_gpus(config: &Config) -> Result<(), RuleViolation> {
+    // If `backends` is empty, flags or variables may name backends later.
+    let are_backends_complete = !config.backends.is_empty() && config.discovery.is_empty();
+    gpu::check(&config.gpu, &config.backends, are_backends_complete)
 }
 
 fn check_decision_log(config: &Config) -> Result<(), RuleViolation> {

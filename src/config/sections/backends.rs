@@ -160,6 +160,19 @@ fn write_metrics_url<S: Serializer>(url: &Option<MetricsUrl>, to: S) -> Result<S
     url.as_ref().map(ToString::to_string).serialize(to)
 }
 
+/// Reads the URL of a metrics page that must be set.
+pub(crate) fn read_required_metrics_url<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<MetricsUrl, D::Error> {
+    let url = String::deserialize(from)?;
+    MetricsUrl::parse(&url).map_err(|error| D::Error::custom(without_secret(&url, error)))
+}
+
+/// Writes a URL as text.
+pub(crate) fn write_url<S: Serializer>(url: &MetricsUrl, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(url)
+}
+
 fn read_metrics_url<'de, D: Deserializer<'de>>(from: D) -> Result<Option<MetricsUrl>, D::Error> {
     let Some(url) = Option::<String>::deserialize(from)? else { return Ok(None) };
     let parsed = MetricsUrl::parse(&url);

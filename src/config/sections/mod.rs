@@ -4,6 +4,7 @@
 pub(super) mod access;
 pub(super) mod backends;
 pub(super) mod discovery;
+pub(super) mod gpu;
 pub(super) mod identities;
 pub(super) mod kubernetes;
 pub(super) mod limits;

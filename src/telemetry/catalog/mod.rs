@@ -30,6 +30,7 @@ pub fn rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         objectives::ROWS,
         backends::ROWS,
         engines::ROWS,
+        engines::GPU_ROWS,
         exporters::ROWS,
         resilience::ROWS,
         routing::ROWS,

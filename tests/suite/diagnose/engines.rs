@@ -124,7 +124,8 @@ impl EngineFixture {
             ..self.page
         };
         let at = self.start + self.now;
-        let sample = DiagnosisSample { at, is_up: true, page: Some(page), gateway: None };
+        let sample =
+            DiagnosisSample { at, is_up: true, page: Some(page), gateway: None, gpus: None };
         self.watch.diagnose(vec![(BackendId::new("gpu-0"), sample)], at)
     }
 

@@ -222,7 +222,7 @@ impl FleetBackend {
         self.stalls += tick.stalls as u64;
         let seen = self.seen(tick, begun - tick.foreign);
         let page = Some(self.load).filter(|_| tick.has_page);
-        DiagnosisSample { at, is_up: tick.is_up, page, gateway: Some(seen) }
+        DiagnosisSample { at, is_up: tick.is_up, page, gateway: Some(seen), gpus: None }
     }
 
     fn seen(&self, tick: &Tick, begun: f64) -> GatewayObservations {

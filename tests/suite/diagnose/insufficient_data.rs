@@ -12,7 +12,8 @@ fn after(samples: u32, page: Option<&EngineLoad>) -> Diagnosis {
     let mut diagnosis = Diagnosis::default();
     for sample_number in 0..samples {
         let at = start + EVERY * sample_number;
-        let sample = DiagnosisSample { at, is_up: true, page: page.copied(), gateway: None };
+        let sample =
+            DiagnosisSample { at, is_up: true, page: page.copied(), gateway: None, gpus: None };
         diagnosis = watch.diagnose(vec![(BackendId::new("gpu-0"), sample)], at);
     }
     diagnosis
@@ -60,7 +61,8 @@ fn a_removed_backend_starts_without_samples() {
     let page = EngineLoad { waiting: Some(0.0), running: Some(0.0), ..EngineLoad::default() };
     let mut take_sample = |number: u32, name: &str| {
         let at = start + EVERY * number;
-        let sample = DiagnosisSample { at, is_up: true, page: Some(page), gateway: None };
+        let sample =
+            DiagnosisSample { at, is_up: true, page: Some(page), gateway: None, gpus: None };
         watch.diagnose(vec![(BackendId::new(name), sample)], at)
     };
     (0..12).for_each(|number| drop(take_sample(number, "gpu-0")));

@@ -83,7 +83,9 @@ fn judge(scores: &BTreeMap<&'static str, Score>) {
     for (name, Score { named, missed, wrong, .. }) in scores {
         assert!(f64::from(*named) >= 0.95 * f64::from(named + missed), "recall of {name}");
         assert!(f64::from(*named) >= 0.95 * f64::from(named + wrong), "precision of {name}");
-        assert!(*named > 0, "{name} was never tested");
+        // The rules about GPUs have tests of their own: `gpus.rs`.
+        let needs_gpus = ["gpu_throttled", "gpu_memory_growth", "gpu_idle_with_queue"];
+        assert!(*named > 0 || needs_gpus.contains(name), "{name} was never tested");
     }
 }
 

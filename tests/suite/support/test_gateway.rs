@@ -11,6 +11,7 @@ use tokenweir::backend::pool::BackendPool;
 use tokenweir::backend::routes::ModelConfig;
 use tokenweir::backend::{Backend, HealthCheckSupervisor, health_checker};
 use tokenweir::config;
+use tokenweir::gpu::{GpuExporter, GpuMonitor, GpuScrapeSettings};
 use tokenweir::proxy::access::AccessControl;
 use tokenweir::proxy::admission::{self, AdmissionController};
 use tokenweir::proxy::retry::{self, RetryController};
@@ -121,6 +122,8 @@ pub(crate) struct Setup {
     pub gpus: Option<u32>,
     /// Price of one GPU for one hour.
     pub gpu_hour_price: Option<f64>,
+    /// The GPU exporters, which are scraped every 100 ms.
+    pub gpu_exporters: Vec<GpuExporter>,
     /// Reads user, session and conversation of requests.
     pub identities: IdentityReader,
     /// The level of the metrics.
@@ -202,6 +205,7 @@ impl Default for Setup {
             backend_key: None,
             gpus: None,
             gpu_hour_price: None,
+            gpu_exporters: Vec::new(),
             identities: IdentityReader::default(),
             level: MetricsLevel::Full,
             buckets: BucketOverrides::default(),
@@ -331,6 +335,14 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     };
     let (counted, credentials, captured) =
         (connection_limiter.clone(), setup.tls.credentials.clone(), counter.clone());
+    let gpus = Arc::new(GpuMonitor::default());
+    let gpu_settings = GpuScrapeSettings {
+        exporters: setup.gpu_exporters,
+        interval: Duration::from_millis(100),
+        timeout: Duration::from_secs(1),
+        max_page: 1 << 20,
+    };
+    gpus.configure(&gpu_settings, &client);
     let admin = Arc::new(Admin {
         authorizer: setup.guard,
         proxy: proxy.clone(),
@@ -347,6 +359,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
                 status.quality = quality.as_ref().map(|quality| quality.vitals(now));
             }),
         ],
+        gpus,
         diagnosis: setup.diagnosis,
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,

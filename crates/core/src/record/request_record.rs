@@ -314,6 +314,13 @@ impl RequestRecord {
         self.condition.preemptions?.checked_sub(before)
     }
 
+    /// Whether a GPU of the backend lowered its clock because of a fault when the request was routed,
+    /// or at the end of the response.
+    pub fn was_gpu_throttled(&self) -> bool {
+        let at_decision = self.decision.as_ref().map(|decision| decision.backend_condition);
+        self.condition.is_gpu_throttled || at_decision.is_some_and(|it| it.is_gpu_throttled)
+    }
+
     /// The backend of the last attempt.
     pub fn backend(&self) -> Option<&BackendId> {
         self.attempts.last().map(|attempt| &attempt.backend)

@@ -27,6 +27,9 @@ pub enum SlowCause {
     Stalled,
     /// The engine generated tokens slowly: a large batch, or long contexts.
     SlowDecode,
+    /// The prefill or the decode was slow while a GPU of the backend lowered its clock because of a
+    /// fault of cooling or of the power supply.
+    GpuThrottled,
     /// The client was slow to send the request or to read the response.
     SlowClient,
 }
@@ -70,7 +73,7 @@ impl Default for SlowLimits {
 
 impl SlowCause {
     /// All causes.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Retry,
         Self::GatewayQueue,
         Self::Gateway,
@@ -80,6 +83,7 @@ impl SlowCause {
         Self::Preempted,
         Self::Stalled,
         Self::SlowDecode,
+        Self::GpuThrottled,
         Self::SlowClient,
     ];
 
@@ -95,6 +99,7 @@ impl SlowCause {
             Self::Preempted => "preempted",
             Self::Stalled => "stalled",
             Self::SlowDecode => "slow_decode",
+            Self::GpuThrottled => "gpu_throttled",
             Self::SlowClient => "slow_reader",
         }
     }

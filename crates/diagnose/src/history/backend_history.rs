@@ -1,6 +1,7 @@
 //! The history of one backend, of fixed size: the steps of the last five minutes, and one value of
 //! each measure for each of the last 60 minutes without a verdict.
 
+use super::gpu_memory_trend::GpuMemoryTrend;
 use super::measure::{self, MEASURES, WindowMeasure};
 use super::sample::{DiagnosisSample, EVERY};
 use super::statistics::RobustBaseline;
@@ -29,6 +30,8 @@ pub struct BackendHistory {
     /// Time of the first sample after the last restart of the backend process. `None`: no restart
     /// was observed.
     restarted_at: Option<Instant>,
+    /// The memory of the GPUs over hours. A restart of the backend process clears it.
+    gpu_memory: GpuMemoryTrend,
 }
 
 /// The value of each measure in one minute, in the order of [`MEASURES`]. NaN: unknown.
@@ -53,6 +56,7 @@ impl BackendHistory {
             minute_start: None,
             last_unavailable_at: None,
             restarted_at: None,
+            gpu_memory: GpuMemoryTrend::default(),
         }
     }
 
@@ -60,7 +64,7 @@ impl BackendHistory {
     pub const fn max_bytes() -> usize {
         let steps = MAX_STEPS * size_of::<HistoryStep>();
         let minutes = MAX_MINUTES * size_of::<MinuteMeasures>();
-        size_of::<Self>() + steps + minutes
+        size_of::<Self>() + steps + minutes + GpuMemoryTrend::max_bytes()
     }
 
     /// Adds a sample. `is_healthy` is true if no verdict holds at the backend. Only minutes in
@@ -72,6 +76,10 @@ impl BackendHistory {
             self.minutes.clear();
             self.baselines = [None; measure::COUNT];
             self.minute_start = None;
+            self.gpu_memory = GpuMemoryTrend::default();
+        }
+        if let Some(gpus) = &sample.gpus {
+            self.gpu_memory.push(gpus, sample.at);
         }
         if !sample.is_up {
             self.last_unavailable_at = Some(sample.at);
@@ -167,6 +175,11 @@ impl BackendHistory {
         then.and_then(age).is_some_and(|age| age < span)
     }
 
+    /// The memory of the GPUs over hours.
+    pub(crate) fn gpu_memory(&self) -> &GpuMemoryTrend {
+        &self.gpu_memory
+    }
+
     /// The load from the last known metrics page. The page may be older than the last sample, so
     /// only constant values, such as the size of the KV cache, are reliable. `None`: no page yet.
     pub(crate) fn last_known_load(&self) -> Option<&EngineLoad> {
@@ -189,7 +202,7 @@ mod tests {
     fn sample_at(start: Instant, seconds: u64, tokens: f64) -> DiagnosisSample {
         let load = EngineLoad { generation_tokens: Some(tokens), ..EngineLoad::default() };
         let at = start + Duration::from_secs(seconds);
-        DiagnosisSample { at, is_up: true, page: Some(load), gateway: None }
+        DiagnosisSample { at, is_up: true, page: Some(load), gateway: None, gpus: None }
     }
 
     #[test]

@@ -28,6 +28,10 @@ pub(crate) enum WindowMeasure {
     FrontEnd,
     StallsPerStream,
     ReusablePrompt,
+    GpuUtilization,
+    GpuMemory,
+    GpuThrottled,
+    GpuTemperature,
 }
 
 /// The direction of a change that can harm requests.
@@ -51,7 +55,7 @@ pub(crate) struct MeasureDefinition {
 }
 
 /// Number of measures.
-pub(crate) const COUNT: usize = WindowMeasure::ReusablePrompt as usize + 1;
+pub(crate) const COUNT: usize = WindowMeasure::GpuTemperature as usize + 1;
 /// Minimum number of observations in a window for a mean.
 const MIN_OBSERVATIONS: f64 = 5.0;
 /// Minimum number of tokens in a window for a ratio of tokens.
@@ -136,6 +140,18 @@ pub(crate) const MEASURES: [MeasureDefinition; COUNT] = [
     MeasureDefinition::new(WindowMeasure::ReusablePrompt, "reusable_prompt", "ratio", |window| {
         window.ratio(StepSignal::ReusableTokens, StepSignal::GatewayPromptTokens, MIN_TOKENS)
     }),
+    MeasureDefinition::new(WindowMeasure::GpuUtilization, "gpu_utilization", "ratio", |window| {
+        window.mean(StepSignal::GpuUtilization)
+    }),
+    MeasureDefinition::new(WindowMeasure::GpuMemory, "gpu_memory_usage", "ratio", |window| {
+        window.mean(StepSignal::GpuMemory)
+    }),
+    MeasureDefinition::new(WindowMeasure::GpuThrottled, "gpu_throttled", "ratio", |window| {
+        window.mean(StepSignal::GpuThrottled)
+    }),
+    MeasureDefinition::new(WindowMeasure::GpuTemperature, "gpu_temperature", "°C", |window| {
+        window.max(StepSignal::GpuTemperature)
+    }),
 ];
 
 /// The mean TTFT of the gateway minus the mean TTFT of the engine, in seconds. `None` if both do
@@ -195,8 +211,14 @@ impl MeasureDefinition {
     pub(crate) fn adverse_change(&self) -> AdverseChange {
         match self.measure {
             WindowMeasure::PrefixHitRatio | WindowMeasure::GenerationRate => AdverseChange::Fall,
-            // The clients choose their prompts, and longer ones are in prefill for longer.
-            WindowMeasure::ReusablePrompt | WindowMeasure::Prefilling => AdverseChange::None,
+            // The clients choose their prompts, and longer ones are in prefill for longer. GPUs follow
+            // the load, and rules judge them.
+            WindowMeasure::ReusablePrompt
+            | WindowMeasure::Prefilling
+            | WindowMeasure::GpuUtilization
+            | WindowMeasure::GpuMemory
+            | WindowMeasure::GpuThrottled
+            | WindowMeasure::GpuTemperature => AdverseChange::None,
             _ => AdverseChange::Rise,
         }
     }

@@ -7,6 +7,7 @@ mod step;
 
 mod window;
 
+mod gpu_memory_trend;
 mod measure;
 
 mod backend_history;

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 use tokenweir_core::dialect::EngineLoad;
+use tokenweir_core::gpu::GpuCondition;
 
 /// Interval between two samples of a backend.
 pub const EVERY: Duration = Duration::from_secs(5);
@@ -20,6 +21,8 @@ pub struct DiagnosisSample {
     pub page: Option<EngineLoad>,
     /// The observations of the gateway. `None`: there is no gateway.
     pub gateway: Option<GatewayObservations>,
+    /// The GPUs of the backend. `None`: no GPU exporter reports them.
+    pub gpus: Option<GpuCondition>,
 }
 
 /// The observations of the gateway about a backend.

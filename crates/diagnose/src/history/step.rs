@@ -55,10 +55,19 @@ pub(crate) enum StepSignal {
     ReusableTokens,
     ReusableHereTokens,
     LongestPrompt,
+    // The signals from here on are those of the GPUs.
+    /// Mean utilisation of the GPUs, 0 to 1.
+    GpuUtilization,
+    /// Used share of the memory of the GPUs, 0 to 1.
+    GpuMemory,
+    /// 1 if a GPU lowers its clock because of a fault, else 0.
+    GpuThrottled,
+    /// Temperature of the hottest GPU, in degrees Celsius.
+    GpuTemperature,
 }
 
 /// Number of signals.
-const SIGNAL_COUNT: usize = StepSignal::LongestPrompt as usize + 1;
+const SIGNAL_COUNT: usize = StepSignal::GpuTemperature as usize + 1;
 
 /// One step: a value of each signal. NaN: unknown.
 #[derive(Debug, Clone, Copy)]
@@ -104,6 +113,9 @@ impl StepSignal {
             Self::PrefillSeconds | Self::Prefilled => "prefill_time",
             Self::FirstTokenSeconds | Self::FirstTokens => "time_to_first_token",
             Self::InterTokenSeconds | Self::Gaps => "inter_token_latency",
+            Self::GpuUtilization | Self::GpuMemory | Self::GpuThrottled | Self::GpuTemperature => {
+                "gpus"
+            }
             _ => "gateway",
         }
     }
@@ -123,6 +135,12 @@ impl HistoryStep {
                 let elapsed = sample.at.saturating_duration_since(then).as_secs_f64();
                 step.add_counter_growth(elapsed, page, &load);
             }
+        }
+        if let Some(gpus) = &sample.gpus {
+            step.set(StepSignal::GpuUtilization, gpus.utilization);
+            step.set(StepSignal::GpuMemory, gpus.memory_usage());
+            step.set(StepSignal::GpuThrottled, gpus.is_throttled.map(f64::from));
+            step.set(StepSignal::GpuTemperature, gpus.max_temperature_celsius);
         }
         if let Some(observations) = &sample.gateway {
             let before = before.and_then(|before| before.gateway);

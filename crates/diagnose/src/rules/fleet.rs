@@ -76,6 +76,7 @@ fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::Waiting,
         WindowMeasure::InFlight,
         WindowMeasure::GenerationRate,
+        WindowMeasure::GpuUtilization,
     ];
     RuleOutcome::Present(
         RuleMatch::new(signals, evaluation.evidence_for_all(&measures)).because(cause),

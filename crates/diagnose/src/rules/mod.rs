@@ -8,6 +8,7 @@ mod rule;
 
 mod cache;
 mod fleet;
+mod gpus;
 mod leak;
 mod prefill;
 mod request_flow;
@@ -28,7 +29,7 @@ pub(crate) enum LoadDependence {
 }
 
 /// All rules. A rule comes after the rules that explain it.
-pub const RULES: [DiagnosisRule; 13] = [
+pub const RULES: [DiagnosisRule; 16] = [
     request_flow::BLIND,
     cache::THRASHING,
     cache::BACKLOG,
@@ -39,6 +40,9 @@ pub const RULES: [DiagnosisRule; 13] = [
     request_flow::ABORT_SPIKE,
     request_flow::FRONT_END_GAP,
     leak::MEMORY_LEAK,
+    gpus::THROTTLED,
+    gpus::MEMORY_GROWTH,
+    gpus::IDLE_WITH_QUEUE,
     fleet::GPU_UNDERUSED,
     fleet::IMBALANCE,
     cache::PREFIX_MISSES,
@@ -48,8 +52,11 @@ impl DiagnosisRule {
     /// The load without which the condition cannot hold.
     pub(crate) fn load_dependence(&self) -> LoadDependence {
         match self.name {
-            // Unreadable metrics and leaked blocks do not end with the load.
-            name if name == request_flow::BLIND.name || name == leak::MEMORY_LEAK.name => {
+            // Unreadable metrics, leaked blocks and grown memory do not end with the load.
+            name if name == request_flow::BLIND.name
+                || name == leak::MEMORY_LEAK.name
+                || name == gpus::MEMORY_GROWTH.name =>
+            {
                 LoadDependence::None
             }
             // The backend itself has no load, and the others have.

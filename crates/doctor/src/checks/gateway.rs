@@ -64,6 +64,8 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
     }
     let backends = status["backends"].as_array().into_iter().flatten();
     remarks.extend(backends.filter_map(backend_remark));
+    let exporters = status["gpu_exporters"].as_array().into_iter().flatten();
+    remarks.extend(exporters.flat_map(gpu_exporter_remarks));
     remarks
 }
 
@@ -84,6 +86,39 @@ fn backend_remark(backend: &Value) -> Option<Remark> {
     let error = backend["scrape_error"].as_str()?;
     let remark = Remark::warning(format!("the gateway cannot use the metrics of {name}: {error}"));
     Some(remark.because("The gateway routes by its own requests in flight there."))
+}
+
+/// What the gateway cannot read from a GPU exporter.
+fn gpu_exporter_remarks(exporter: &Value) -> Vec<Remark> {
+    let name = exporter["exporter"].as_str().unwrap_or("a GPU exporter");
+    let mut remarks = Vec::new();
+    if let Some(error) = exporter["scrape_error"].as_str() {
+        let remark = Remark::warning(format!("the GPU exporter {name} cannot be read: {error}"));
+        let reason = "The last values of its GPUs age; verdicts about them end.";
+        let remedy = format!("curl http://{name}/metrics from the host of the gateway");
+        remarks.push(remark.because(reason).remedy(remedy));
+    }
+    let texts = |key: &str| -> Vec<&str> {
+        exporter[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    };
+    let unassigned = texts("unassigned");
+    if !unassigned.is_empty() {
+        let observation = format!("no backend owns the GPUs {} of {name}", unassigned.join(", "));
+        let reason = if exporter["is_ambiguous"] == true {
+            "Several backends have the host of the exporter."
+        } else {
+            "No backend has the pod of the GPU, or the host of the exporter."
+        };
+        let remark = Remark::note(observation).because(reason);
+        remarks.push(remark.remedy("name its backends and their GPUs in gpu.exporters"));
+    }
+    for missing in exporter["missing"].as_array().into_iter().flatten() {
+        let text = |key: &str| missing[key].as_str().unwrap_or_default();
+        let remark = Remark::note(format!("{name} does not export {} of its GPUs", text("signal")));
+        let remedy = format!("add {} to the counters file of dcgm-exporter", text("fields"));
+        remarks.push(remark.because(format!("{}.", text("impact"))).remedy(remedy));
+    }
+    remarks
 }
 
 pub(super) fn traces(facts: &DoctorFacts) -> Vec<Remark> {

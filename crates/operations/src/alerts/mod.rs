@@ -12,6 +12,7 @@ mod backends;
 mod capacity;
 mod diagnosis;
 mod gateway;
+mod gpus;
 mod latency;
 mod quality;
 mod slo;
@@ -24,6 +25,7 @@ pub fn all() -> Vec<Alert> {
         slo::alerts(),
         backends::alerts(),
         capacity::alerts(),
+        gpus::alerts(),
         diagnosis::alerts(),
         latency::alerts(),
         quality::alerts(),

@@ -4,12 +4,17 @@
 //!
 //! All gateways export the same value for a backend. A query must therefore aggregate with `max`.
 
+mod gpus;
+
 use crate::telemetry::metric::{
     EngineEmitter, MetricDescriptor, MetricEmitter, MetricLabel, MetricSource,
 };
 use crate::telemetry::status::StatusSnapshot;
 use tokenweir_core::dialect::{CACHE_SOURCES, EngineLoad};
 use tokenweir_core::metric_kind::MetricKind;
+
+/// The metrics of GPUs.
+pub(super) const GPU_ROWS: &[MetricDescriptor] = gpus::ROWS;
 
 /// Why a request waits in the engine's queue, as vLLM reports it.
 const WAITING_REASON: MetricLabel = MetricLabel::fixed("reason", || vec!["capacity", "deferred"]);

@@ -36,7 +36,7 @@ fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
 }
 
 /// The time of the request that each cause took.
-fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration); 10] {
+fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration); 11] {
     let timings = &record.timings;
     let phases = RequestPhases::from_record(record);
     let took = |phase| phases.get(phase).map_or(Duration::ZERO, |span| span.took);
@@ -48,16 +48,24 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
         if is_preempted { (stall_time, Duration::ZERO) } else { (Duration::ZERO, stall_time) };
     let is_slow_decode = record.tpot().is_some_and(|tpot| tpot > limits.tpot);
     let decode = took(RequestPhase::Decode).saturating_sub(stall_time);
+    let decode = if is_slow_decode { decode } else { Duration::ZERO };
+    // The work of the GPU itself takes longer if its clock is lower.
+    let (long_prompt, decode, throttled) = if record.was_gpu_throttled() {
+        (Duration::ZERO, Duration::ZERO, wait.long_prompt() + decode)
+    } else {
+        (wait.long_prompt(), decode, Duration::ZERO)
+    };
     [
         (SlowCause::Retry, took(RequestPhase::FailedAttempts)),
         (SlowCause::GatewayQueue, took(RequestPhase::GatewayQueue)),
         (SlowCause::Gateway, took(RequestPhase::Gateway)),
         (SlowCause::EngineQueue, wait.queue),
-        (SlowCause::LongPrompt, wait.long_prompt()),
+        (SlowCause::LongPrompt, long_prompt),
         (SlowCause::Unresponsive, wait.unresponsive()),
         (SlowCause::Preempted, preempted),
         (SlowCause::Stalled, stalled),
-        (SlowCause::SlowDecode, if is_slow_decode { decode } else { Duration::ZERO }),
+        (SlowCause::SlowDecode, decode),
+        (SlowCause::GpuThrottled, throttled),
         (SlowCause::SlowClient, upload + record.observed.write_stall),
     ]
 }
@@ -170,6 +178,22 @@ mod tests {
                 delay_output(record, 3_000);
                 set_waiting(record, waiting);
             });
+            assert_eq!(slow, Some(expected));
+        }
+    }
+
+    #[test]
+    fn slow_decode_and_slow_prefill_are_throttling_while_a_gpu_lowers_its_clock() {
+        for is_throttled in [false, true] {
+            let slow = slow_cause_after(|record, at| {
+                let decision = Arc::make_mut(record.decision.as_mut().unwrap());
+                decision.backend_condition.is_gpu_throttled = is_throttled;
+                record.timings.last_output = Some(at(90_000));
+                record.timings.terminal = Some(at(90_000));
+                record.timings.ended = Some(at(90_000));
+            });
+            let expected =
+                if is_throttled { SlowCause::GpuThrottled } else { SlowCause::SlowDecode };
             assert_eq!(slow, Some(expected));
         }
     }

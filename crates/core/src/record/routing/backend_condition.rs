@@ -18,6 +18,8 @@ pub struct BackendCondition {
     pub last_queued_at: Option<Instant>,
     /// The backend is down, so its last report may no longer hold.
     pub is_down: bool,
+    /// A GPU of the backend lowers its clock because of a fault of cooling or of the power supply.
+    pub is_gpu_throttled: bool,
     /// Age of the reported load. `None`: the backend has not been scraped.
     pub age: Option<Duration>,
 }

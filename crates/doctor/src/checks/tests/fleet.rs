@@ -1,6 +1,7 @@
 //! Tests with several backends, a configuration, a gateway and a collector.
 
 use super::*;
+use serde_json::Value;
 
 #[test]
 fn differences_between_backends_are_reported() {
@@ -76,6 +77,32 @@ fn conflicts_of_the_configuration_with_itself_and_with_backends_are_reported() {
         Vec::new(),
     );
     assert_eq!(only_finding(&closed, "open_ports").severity, FindingSeverity::Note);
+}
+
+#[test]
+fn a_gpu_exporter_that_fails_or_lacks_fields_and_gpus_without_backend_are_reported() {
+    let exporter = |error: Option<&str>, unassigned: &[&str], missing: &[Value]| {
+        let status = serde_json::json!({
+            "backends": [],
+            "gpu_exporters": [{
+                "exporter": "h:9400", "scrape_error": error, "unassigned": unassigned,
+                "is_ambiguous": true, "missing": missing,
+            }],
+        });
+        let url = BackendAddress::parse("http://admin:9090").unwrap();
+        let gateway = Some(Ok(GatewayFacts { url, status: Ok(status), config_problem: None }));
+        examine(&DoctorFacts { gateway, ..DoctorFacts::default() })
+    };
+    assert!(findings_of(&exporter(None, &[], &[]), "gateway").is_empty());
+    let failed = exporter(Some("timeout"), &[], &[]);
+    assert_eq!(only_finding(&failed, "gateway").severity, FindingSeverity::Warning);
+    let unassigned = exporter(None, &["0", "1"], &[]);
+    assert!(
+        only_finding(&unassigned, "gateway").remedy.as_ref().unwrap().contains("gpu.exporters")
+    );
+    let signal = serde_json::json!({ "signal": "throttling", "fields": "FIELD", "impact": "x" });
+    let missing = exporter(None, &[], &[signal]);
+    assert!(only_finding(&missing, "gateway").remedy.as_ref().unwrap().contains("FIELD"));
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod cost;
 mod diagnosis;
 mod gateway;
 mod golden_signals;
+mod gpus;
 mod health;
 mod latency;
 mod quality;
@@ -28,6 +29,7 @@ pub(super) fn overview_rows(metrics: &MetricCatalogue) -> Vec<DashboardRow> {
         queues::row(metrics),
         cache::row(metrics),
         cost::row(metrics),
+        gpus::row(metrics),
         routing::row(metrics),
         quality::row(metrics),
         gateway::row(metrics),

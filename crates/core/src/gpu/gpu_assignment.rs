@@ -1,0 +1,196 @@
+//! The assignment of the GPUs of a page to backends: by rules of the configuration, or else by the
+//! pod or by the host.
+
+use super::dcgm_page::GpuReading;
+use super::gpu_values::GpuIndex;
+use std::net::IpAddr;
+
+/// The identity of a backend and its host.
+#[derive(Debug, Clone, Copy)]
+pub struct BackendPlace<'a> {
+    /// The name of the backend.
+    pub id: &'a str,
+    /// The host of its URL.
+    pub host: &'a str,
+}
+
+/// A rule of the configuration: the GPUs for which all conditions hold belong to the backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuRule {
+    /// The name of the backend.
+    pub backend: String,
+    /// The GPUs. `None`: all. An index without instance includes all instances of the GPU.
+    pub gpus: Option<Vec<GpuIndex>>,
+    /// The name of the pod. `None`: any.
+    pub pod: Option<String>,
+    /// The value of the label `Hostname`. `None`: any.
+    pub host_name: Option<String>,
+}
+
+/// Where a page comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct GpuSourcePlace<'a> {
+    /// The host of the URL of the page.
+    pub host: &'a str,
+    /// The rules. Empty: GPUs are assigned by pod or by host.
+    pub rules: &'a [GpuRule],
+}
+
+/// The owners of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GpuOwners {
+    /// The indexes of the backends that use the GPU.
+    Backends(Vec<usize>),
+    /// No backend matches.
+    None,
+    /// Several backends have the host of the GPU, and no rule tells which one uses it.
+    Ambiguous,
+}
+
+impl GpuSourcePlace<'_> {
+    /// The backends that own a GPU of the page.
+    ///
+    /// With rules, these are the backends of all rules that hold. Without rules, a pod of the GPU
+    /// decides: a backend owns the GPU if its name, or the first label of its host name, is the
+    /// name of the pod. This is the case for pods of a `StatefulSet`. If no backend matches a pod,
+    /// the only backend with the host of the page, or with the host of the label `Hostname`, owns
+    /// the GPU.
+    pub fn owners(&self, gpu: &GpuReading, backends: &[BackendPlace<'_>]) -> GpuOwners {
+        let matching = |is_owner: &dyn Fn(&BackendPlace<'_>) -> bool| -> Vec<usize> {
+            let owners = backends.iter().enumerate().filter(|(_, backend)| is_owner(backend));
+            owners.map(|(index, _)| index).collect()
+        };
+        if !self.rules.is_empty() {
+            let has_rule = |backend: &BackendPlace<'_>| {
+                self.rules.iter().any(|rule| rule.backend == backend.id && rule.holds(gpu))
+            };
+            return GpuOwners::from_indexes(matching(&has_rule));
+        }
+        let has_pod = |backend: &BackendPlace<'_>| {
+            gpu.pods.iter().any(|pod| **pod == *backend.id || **pod == *first_label(backend.host))
+        };
+        let by_pod = matching(&has_pod);
+        if !by_pod.is_empty() {
+            return GpuOwners::Backends(by_pod);
+        }
+        let has_host = |backend: &BackendPlace<'_>| {
+            is_same_host(backend.host, self.host)
+                || gpu.host_name.as_deref().is_some_and(|name| is_same_host(backend.host, name))
+        };
+        match matching(&has_host) {
+            by_host if by_host.len() > 1 => GpuOwners::Ambiguous,
+            by_host => GpuOwners::from_indexes(by_host),
+        }
+    }
+}
+
+impl GpuOwners {
+    fn from_indexes(indexes: Vec<usize>) -> Self {
+        if indexes.is_empty() { Self::None } else { Self::Backends(indexes) }
+    }
+}
+
+impl GpuRule {
+    fn holds(&self, gpu: &GpuReading) -> bool {
+        let includes = |index: &GpuIndex| {
+            index.gpu == gpu.index.gpu
+                && (index.instance.is_none() || index.instance == gpu.index.instance)
+        };
+        self.gpus.as_ref().is_none_or(|gpus| gpus.iter().any(includes))
+            && self.pod.as_ref().is_none_or(|pod| gpu.pods.iter().any(|other| **other == **pod))
+            && self.host_name.as_ref().is_none_or(|name| gpu.host_name.as_deref() == Some(name))
+    }
+}
+
+/// The first label of a host name, such as `vllm-0` of `vllm-0.vllm.default.svc`. Empty: the host
+/// is an IP address.
+fn first_label(host: &str) -> &str {
+    let is_address = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+    if is_address { "" } else { host.split('.').next().unwrap_or_default() }
+}
+
+/// Whether two host names are equal, or one is the other with its domain.
+fn is_same_host(a: &str, b: &str) -> bool {
+    let has_domain = |long: &str, short: &str| {
+        long.get(..short.len()).is_some_and(|start| start.eq_ignore_ascii_case(short))
+            && long[short.len()..].starts_with('.')
+            && first_label(long).len() == short.len()
+    };
+    a.eq_ignore_ascii_case(b)
+        || !b.is_empty() && has_domain(a, b)
+        || !a.is_empty() && has_domain(b, a)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(index: &str, host_name: Option<&str>, pods: &[&str]) -> GpuReading {
+        GpuReading {
+            index: GpuIndex::parse(index).unwrap(),
+            host_name: host_name.map(Into::into),
+            pods: pods.iter().map(|pod| (*pod).into()).collect(),
+            ..GpuReading::default()
+        }
+    }
+
+    const fn place<'a>(id: &'a str, host: &'a str) -> BackendPlace<'a> {
+        BackendPlace { id, host }
+    }
+
+    fn owners(host: &str, gpu: &GpuReading, backends: &[BackendPlace<'_>]) -> GpuOwners {
+        GpuSourcePlace { host, rules: &[] }.owners(gpu, backends)
+    }
+
+    #[test]
+    fn without_rules_the_pod_decides_and_then_the_only_backend_of_the_host() {
+        let pods = [place("a", "vllm-0.vllm.default.svc"), place("vllm-1", "10.0.0.7")];
+        for (pod, owner) in [("vllm-0", 0), ("vllm-1", 1)] {
+            let owner = GpuOwners::Backends(vec![owner]);
+            assert_eq!(owners("10.1.1.1", &gpu("0", None, &[pod]), &pods), owner, "{pod}");
+        }
+        assert_eq!(owners("10.1.1.1", &gpu("0", None, &["other"]), &pods), GpuOwners::None);
+        let hosts = [place("a", "node-1.example.com"), place("b", "10.0.0.7")];
+        let only_first = GpuOwners::Backends(vec![0]);
+        assert_eq!(owners("NODE-1", &gpu("0", None, &[]), &hosts), only_first);
+        assert_eq!(owners("x", &gpu("0", Some("node-1"), &[]), &hosts), only_first);
+        assert_eq!(owners("10.0.0.7", &gpu("0", None, &[]), &hosts), GpuOwners::Backends(vec![1]));
+        assert_eq!(owners("10", &gpu("0", None, &[]), &hosts), GpuOwners::None, "no domain");
+    }
+
+    #[test]
+    fn two_backends_on_one_host_need_rules() {
+        let backends = [place("a", "node-1"), place("b", "node-1")];
+        assert_eq!(owners("node-1", &gpu("0", None, &[]), &backends), GpuOwners::Ambiguous);
+        let rule = |backend: &str, gpus: &[&str]| GpuRule {
+            backend: backend.into(),
+            gpus: Some(gpus.iter().map(|index| GpuIndex::parse(index).unwrap()).collect()),
+            pod: None,
+            host_name: None,
+        };
+        let rules = [rule("a", &["0", "1"]), rule("b", &["2", "3.1"])];
+        let source = GpuSourcePlace { host: "node-1", rules: &rules };
+        let owner_of = |index| source.owners(&gpu(index, None, &[]), &backends);
+        assert_eq!(owner_of("0"), GpuOwners::Backends(vec![0]));
+        assert_eq!(owner_of("2.5"), GpuOwners::Backends(vec![1]));
+        assert_eq!(owner_of("3.1"), GpuOwners::Backends(vec![1]));
+        assert_eq!(owner_of("3.2"), GpuOwners::None);
+        assert_eq!(owner_of("7"), GpuOwners::None);
+    }
+
+    #[test]
+    fn all_conditions_of_a_rule_must_hold() {
+        let backends = [place("a", "x")];
+        let rules = [GpuRule {
+            backend: "a".into(),
+            gpus: None,
+            pod: Some("p".into()),
+            host_name: Some("h".into()),
+        }];
+        let source = GpuSourcePlace { host: "x", rules: &rules };
+        let owners_of = |host, pods| source.owners(&gpu("0", host, pods), &backends);
+        assert_eq!(owners_of(Some("h"), &["q", "p"]), GpuOwners::Backends(vec![0]));
+        assert_eq!(owners_of(Some("h"), &["q"]), GpuOwners::None);
+        assert_eq!(owners_of(None, &["p"]), GpuOwners::None, "the host alone does not assign");
+    }
+}

@@ -1,0 +1,146 @@
+//! The values of one GPU, and the groups of values that a page can lack.
+
+use super::throttle_reason::ThrottleReasons;
+use serde::Serialize;
+use std::fmt;
+
+/// The index of a GPU on its host, and of its MIG instance. Written as `0`, or `0.2` for instance 2.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GpuIndex {
+    /// The index of the GPU.
+    pub gpu: u16,
+    /// The id of the MIG instance. `None`: the whole GPU.
+    pub instance: Option<u16>,
+}
+
+/// The values of one GPU. `None`: the page does not have the value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct GpuValues {
+    /// Share of time in which the GPU computed, 0 to 1.
+    pub utilization: Option<f64>,
+    /// Used memory, in bytes.
+    pub memory_used_bytes: Option<f64>,
+    /// Free memory, in bytes.
+    pub memory_free_bytes: Option<f64>,
+    /// Temperature of the GPU, in degrees Celsius.
+    pub temperature_celsius: Option<f64>,
+    /// Temperature of its memory, in degrees Celsius.
+    pub memory_temperature_celsius: Option<f64>,
+    /// Power draw, in watts.
+    pub power_watts: Option<f64>,
+    /// Clock of the streaming multiprocessors, in hertz.
+    pub clock_hertz: Option<f64>,
+    /// Why the GPU lowers its clock now. If the page has only `DCGM_EXP_CLOCK_EVENTS_COUNT`: in the
+    /// window of that metric, 5 minutes by default.
+    pub throttle_reasons: Option<ThrottleReasons>,
+    /// Time in which the GPU lowered its clock since the start of the driver, in seconds, in the
+    /// order of [`THROTTLE_CAUSES`].
+    pub throttled_seconds: [Option<f64>; THROTTLE_CAUSES.len()],
+    /// Number of corrected memory errors since the start of the driver.
+    pub corrected_errors: Option<f64>,
+    /// Number of memory errors that could not be corrected since the start of the driver.
+    pub uncorrected_errors: Option<f64>,
+    /// Code of the last XID error. 0: there was none. It stays after the error.
+    pub last_xid: Option<f64>,
+}
+
+/// The causes of [`GpuValues::throttled_seconds`], as DCGM divides them.
+pub const THROTTLE_CAUSES: [&str; 6] =
+    ["power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability"];
+
+/// A group of values that a page can lack.
+pub struct GpuSignal {
+    /// The name of the group in `/status`.
+    pub name: &'static str,
+    /// The effect on the gateway if no GPU of a page has the values.
+    pub missing_impact: &'static str,
+    /// The DCGM fields to add to the counters file of the exporter (`--collectors`).
+    pub fields: &'static str,
+    is_available: fn(&GpuValues) -> bool,
+}
+
+/// The groups of values. dcgm-exporter exports the first four and XID errors by default.
+pub const GPU_SIGNALS: [GpuSignal; 7] = [
+    GpuSignal {
+        name: "utilization",
+        missing_impact: "a GPU without work while requests wait is not detected",
+        fields: "DCGM_FI_DEV_GPU_UTIL",
+        is_available: |values| values.utilization.is_some(),
+    },
+    GpuSignal {
+        name: "memory",
+        missing_impact: "growth of GPU memory is not detected",
+        fields: "DCGM_FI_DEV_FB_USED, DCGM_FI_DEV_FB_FREE",
+        is_available: |values| {
+            values.memory_used_bytes.is_some() && values.memory_free_bytes.is_some()
+        },
+    },
+    GpuSignal {
+        name: "temperature",
+        missing_impact: "the temperature is not shown",
+        fields: "DCGM_FI_DEV_GPU_TEMP",
+        is_available: |values| values.temperature_celsius.is_some(),
+    },
+    GpuSignal {
+        name: "power",
+        missing_impact: "the power draw is not shown",
+        fields: "DCGM_FI_DEV_POWER_USAGE",
+        is_available: |values| values.power_watts.is_some(),
+    },
+    GpuSignal {
+        name: "throttling",
+        missing_impact: "a lowered clock is neither a verdict nor a slow cause",
+        fields: "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
+        is_available: |values| {
+            values.throttle_reasons.is_some() || values.throttled_seconds[1].is_some()
+        },
+    },
+    GpuSignal {
+        name: "ecc_errors",
+        missing_impact: "memory errors are not detected",
+        fields: "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL, DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+        is_available: |values| values.uncorrected_errors.is_some(),
+    },
+    GpuSignal {
+        name: "xid_errors",
+        missing_impact: "errors that the driver reports are not detected",
+        fields: "DCGM_FI_DEV_XID_ERRORS",
+        is_available: |values| values.last_xid.is_some(),
+    },
+];
+
+// === impl GpuIndex ===
+
+impl GpuIndex {
+    /// Parses `0` or `0.2`. `None`: the text has another form, or a number above 65,535.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (gpu, instance) = match text.split_once('.') {
+            Some((gpu, instance)) => (gpu, Some(parse_number(instance)?)),
+            None => (text, None),
+        };
+        Some(Self { gpu: parse_number(gpu)?, instance })
+    }
+}
+
+/// A number without sign. `u16::from_str` also accepts `+1`.
+fn parse_number(text: &str) -> Option<u16> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+impl fmt::Display for GpuIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.instance {
+            Some(instance) => write!(f, "{}.{instance}", self.gpu),
+            None => write!(f, "{}", self.gpu),
+        }
+    }
+}
+
+// === impl GpuSignal ===
+
+impl GpuSignal {
+    /// Whether the values of a GPU include this group.
+    pub fn is_available(&self, values: &GpuValues) -> bool {
+        (self.is_available)(values)
+    }
+}

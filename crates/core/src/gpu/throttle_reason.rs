@@ -1,0 +1,110 @@
+//! Why a GPU lowers its clock: the bits of DCGM's clock event reasons.
+//!
+//! Source of the bits and of the names in `DCGM_EXP_CLOCK_EVENTS_COUNT`: `dcgm_fields.h` and
+//! `clock_events_collector.go` of dcgm-exporter. The reasons `gpu_idle`, `clocks_setting` and
+//! `display_clocks` are left out, because they are no loss of performance under load.
+
+use serde::{Serialize, Serializer};
+
+/// Why a GPU lowers its clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThrottleReason {
+    /// The power limit. Many GPUs reach it in normal operation under full load.
+    PowerCap,
+    /// The hardware halves the clock or more, for any reason.
+    HwSlowdown,
+    /// Another GPU of the same sync boost group is slower.
+    SyncBoost,
+    /// The driver keeps the temperature of the GPU or of its memory below its limit.
+    SwThermal,
+    /// The hardware halves the clock or more, because the temperature is too high.
+    HwThermal,
+    /// The power supply asked the hardware to halve the clock or more.
+    HwPowerBrake,
+}
+
+/// A set of reasons.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ThrottleReasons(u8);
+
+// === impl ThrottleReason ===
+
+impl ThrottleReason {
+    /// All reasons.
+    pub const ALL: [Self; 6] = [
+        Self::PowerCap,
+        Self::HwSlowdown,
+        Self::SyncBoost,
+        Self::SwThermal,
+        Self::HwThermal,
+        Self::HwPowerBrake,
+    ];
+
+    /// The label value, which is also the name in `/status`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PowerCap => "power_cap",
+            Self::HwSlowdown => "hw_slowdown",
+            Self::SyncBoost => "sync_boost",
+            Self::SwThermal => "sw_thermal",
+            Self::HwThermal => "hw_thermal",
+            Self::HwPowerBrake => "hw_power_brake",
+        }
+    }
+
+    /// The bit of the reason in `DCGM_FI_DEV_CLOCKS_EVENT_REASONS`.
+    const fn bit(self) -> u8 {
+        match self {
+            Self::PowerCap => 0x04,
+            Self::HwSlowdown => 0x08,
+            Self::SyncBoost => 0x10,
+            Self::SwThermal => 0x20,
+            Self::HwThermal => 0x40,
+            Self::HwPowerBrake => 0x80,
+        }
+    }
+
+    /// Whether the reason is a fault of cooling or of the power supply. The power limit and sync
+    /// boost are none.
+    pub const fn is_fault(self) -> bool {
+        !matches!(self, Self::PowerCap | Self::SyncBoost)
+    }
+}
+
+// === impl ThrottleReasons ===
+
+impl ThrottleReasons {
+    /// The reasons of a value of `DCGM_FI_DEV_CLOCKS_EVENT_REASONS`. Other bits are ignored.
+    pub fn from_bits(value: f64) -> Self {
+        let all = ThrottleReason::ALL.iter().fold(0, |bits, reason| bits | reason.bit());
+        // The cast of a negative or too large number saturates.
+        Self((value as u64 & u64::from(all)) as u8)
+    }
+
+    /// Adds the reason with this name in the label `clock_event`. Unknown names are ignored.
+    pub fn add_named(&mut self, name: &[u8]) {
+        let named = ThrottleReason::ALL.iter().find(|reason| reason.as_str().as_bytes() == name);
+        // Older versions of dcgm-exporter name this reason differently.
+        let named = named.or((name == b"sw_power_cap").then_some(&ThrottleReason::PowerCap));
+        if let Some(reason) = named {
+            self.0 |= reason.bit();
+        }
+    }
+
+    /// Whether the set has this reason.
+    pub const fn has(self, reason: ThrottleReason) -> bool {
+        self.0 & reason.bit() != 0
+    }
+
+    /// Whether the set has a fault of cooling or of the power supply.
+    pub fn has_fault(self) -> bool {
+        ThrottleReason::ALL.iter().any(|reason| reason.is_fault() && self.has(*reason))
+    }
+}
+
+impl Serialize for ThrottleReasons {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let present = ThrottleReason::ALL.iter().filter(|reason| self.has(**reason));
+        serializer.collect_seq(present.map(|reason| reason.as_str()))
+    }
+}

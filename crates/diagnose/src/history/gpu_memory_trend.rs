@@ -1,0 +1,134 @@
+//! The used memory of the GPUs of a backend over the last hours, for slow growth.
+//!
+//! An engine allocates its KV cache at its start, so its GPU memory is constant afterwards. Growth
+//! over hours ends in an error for lack of memory.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use tokenweir_core::gpu::GpuCondition;
+
+/// One value for each five minutes of the last six hours.
+#[derive(Debug, Default)]
+pub(crate) struct GpuMemoryTrend {
+    /// The lowest used memory of each interval, in bytes, the oldest first. Peaks of single requests
+    /// are no growth.
+    intervals: VecDeque<f64>,
+    /// Start of the current interval, and its lowest used memory so far. `None`: no sample yet.
+    current: Option<(Instant, f64)>,
+    /// Used and free memory in the last sample, in bytes.
+    total_bytes: f64,
+}
+
+/// A growth of the used memory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct GpuMemoryGrowth {
+    /// The growth in bytes per hour.
+    pub(crate) bytes_per_hour: f64,
+    /// Hours until no memory is free, at this rate.
+    pub(crate) hours_until_full: f64,
+    /// Length of the time in which the memory grew, in seconds.
+    pub(crate) seconds: f64,
+}
+
+const INTERVAL: Duration = Duration::from_mins(5);
+/// Number of intervals: six hours.
+const MAX_INTERVALS: usize = 72;
+/// Minimum number of intervals for a growth: half an hour.
+const MIN_INTERVALS: usize = 6;
+/// Minimum growth as a share of the whole memory. Allocators and CUDA graphs take less.
+const MIN_GROWTH_SHARE: f64 = 0.02;
+/// Minimum share of the growth in the second half of the time, so that one step is no growth.
+const MIN_LATE_SHARE: f64 = 0.25;
+
+impl GpuMemoryTrend {
+    /// Maximum memory of the values, in bytes.
+    pub(crate) const fn max_bytes() -> usize {
+        MAX_INTERVALS * size_of::<f64>()
+    }
+
+    /// Adds a sample.
+    pub(crate) fn push(&mut self, gpus: &GpuCondition, now: Instant) {
+        let (Some(used), Some(total)) = (gpus.memory_used_bytes, gpus.memory_bytes) else { return };
+        // Other GPUs: a moved process or a changed assignment.
+        if (total - self.total_bytes).abs() > 0.01 * total {
+            *self = Self { intervals: VecDeque::with_capacity(MAX_INTERVALS), ..Self::default() };
+        }
+        self.total_bytes = total;
+        let (start, lowest) = *self.current.get_or_insert((now, used));
+        if now.saturating_duration_since(start) < INTERVAL {
+            self.current = Some((start, lowest.min(used)));
+            return;
+        }
+        if self.intervals.len() == MAX_INTERVALS {
+            self.intervals.pop_front();
+        }
+        self.intervals.push_back(lowest);
+        self.current = Some((now, used));
+    }
+
+    /// Whether the memory has been observed for at least half an hour.
+    pub(crate) fn is_known(&self) -> bool {
+        self.intervals.len() >= MIN_INTERVALS
+    }
+
+    /// The growth of the used memory. `None`: the memory does not grow, or is not known long enough.
+    pub(crate) fn growth(&self) -> Option<GpuMemoryGrowth> {
+        let (first, last) = (*self.intervals.front()?, *self.intervals.back()?);
+        let growth = last - first;
+        let middle = self.intervals[self.intervals.len() / 2];
+        let mut neighbours = self.intervals.iter().zip(self.intervals.iter().skip(1));
+        let is_steady = neighbours
+            .all(|(before, after)| after - before > -0.25 * MIN_GROWTH_SHARE * self.total_bytes);
+        let is_growth = self.is_known()
+            && is_steady
+            && growth >= MIN_GROWTH_SHARE * self.total_bytes
+            && last - middle >= MIN_LATE_SHARE * growth;
+        if !is_growth {
+            return None;
+        }
+        let seconds = (self.intervals.len() - 1) as f64 * INTERVAL.as_secs_f64();
+        let bytes_per_hour = growth / seconds * 3_600.0;
+        let free = (self.total_bytes - last).max(0.0);
+        Some(GpuMemoryGrowth { bytes_per_hour, hours_until_full: free / bytes_per_hour, seconds })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::test_instant;
+    use super::*;
+
+    const GIB: f64 = 1_073_741_824.0;
+
+    /// The growth after the used memory `used(minute)` of these minutes, of 80 GiB.
+    fn growth_after(minutes: u64, used: impl Fn(u64) -> f64) -> Option<GpuMemoryGrowth> {
+        let (mut trend, start) = (GpuMemoryTrend::default(), test_instant());
+        for minute in 0..minutes {
+            let gpus = GpuCondition {
+                memory_used_bytes: Some(used(minute) * GIB),
+                memory_bytes: Some(80.0 * GIB),
+                ..GpuCondition::default()
+            };
+            trend.push(&gpus, start + Duration::from_mins(minute));
+        }
+        assert!(trend.intervals.len() <= MAX_INTERVALS);
+        trend.growth()
+    }
+
+    #[test]
+    fn steady_growth_is_found_with_its_rate_and_the_time_until_the_memory_is_full() {
+        let growth = growth_after(121, |minute| 70.0 + minute as f64 / 60.0 * 2.0).unwrap();
+        assert!((growth.bytes_per_hour / GIB - 2.0).abs() < 0.01, "{growth:?}");
+        assert!((growth.hours_until_full - 3.04).abs() < 0.1, "{growth:?}");
+        assert!(growth_after(1_000, |minute| 60.0 + minute as f64 / 60.0).is_some());
+    }
+
+    #[test]
+    fn a_constant_memory_one_step_peaks_and_a_short_time_are_no_growth() {
+        assert_eq!(growth_after(600, |_| 72.0), None);
+        assert_eq!(growth_after(600, |minute| if minute < 100 { 70.0 } else { 75.0 }), None);
+        assert_eq!(growth_after(600, |minute| if minute % 7 == 0 { 78.0 } else { 70.0 }), None);
+        assert_eq!(growth_after(600, |minute| 70.0 + (minute / 60 % 2) as f64 * 4.0), None);
+        assert_eq!(growth_after(25, |minute| 60.0 + minute as f64), None);
+    }
+}

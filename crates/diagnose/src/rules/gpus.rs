@@ -1,0 +1,114 @@
+//! The rules about the GPUs of a backend, from the pages of GPU exporters.
+
+use super::rule::DiagnosisRule;
+use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use crate::history::{StepSignal, WindowMeasure};
+use crate::verdict::{Evidence, VerdictSeverity};
+
+/// Utilisation below which a GPU that has a queue is idle.
+const IDLE_UTILIZATION: f64 = 0.3;
+/// Hours until the memory is full from which growth is critical.
+const CRITICAL_HOURS: f64 = 24.0;
+const GIB: f64 = 1_073_741_824.0;
+
+pub(super) const THROTTLED: DiagnosisRule = DiagnosisRule {
+    name: "gpu_throttled",
+    severity: VerdictSeverity::Warning,
+    meaning: "A GPU lowers its clock because of its temperature or of its power supply.",
+    remedy: "Check fans, air flow and the temperature of the room, the power cables, and the host's \
+             log for hardware slowdown; until then lower the weight of the backend.",
+    disproof: "nvidia-smi -q -d PERFORMANCE on the host shows no thermal slowdown and no power \
+               brake as active.",
+    explained_by: &[],
+    needs: &[StepSignal::GpuThrottled],
+    judge: judge_throttled,
+};
+
+pub(super) const MEMORY_GROWTH: DiagnosisRule = DiagnosisRule {
+    name: "gpu_memory_growth",
+    severity: VerdictSeverity::Warning,
+    meaning: "The used GPU memory grows for at least half an hour, although an engine allocates its \
+              memory at its start.",
+    remedy: "Plan a restart before the memory is full, and report the version of the engine; check \
+             whether another process uses the GPU, and which requests the growth follows (images, \
+             LoRA adapters, guided decoding).",
+    disproof: "nvidia-smi shows that another process owns the growing memory.",
+    explained_by: &[],
+    needs: &[StepSignal::GpuMemory],
+    judge: judge_memory_growth,
+};
+
+pub(super) const IDLE_WITH_QUEUE: DiagnosisRule = DiagnosisRule {
+    name: "gpu_idle_with_queue",
+    severity: VerdictSeverity::Warning,
+    meaning: "Requests wait in the engine while its GPUs compute less than 30 % of the time.",
+    remedy: "The limit is not the GPU: give the engine's processes more CPU (limits of the pod, \
+             cores of the host), check for a slow tokenizer, guided decoding or a preprocessor on \
+             the CPU, and raise --max-num-seqs if all sequence slots are in use.",
+    disproof: "The exporter samples another GPU: its index or its pod is not that of this backend.",
+    explained_by: &["blind", "kv_thrashing"],
+    needs: &[StepSignal::GpuUtilization, StepSignal::Waiting],
+    judge: judge_idle_with_queue,
+};
+
+fn judge_throttled(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.short_window();
+    let is_throttled_now = window.latest(StepSignal::GpuThrottled).is_none_or(|it| it >= 0.5);
+    if !is_throttled_now || window.fraction_at_least(StepSignal::GpuThrottled, 0.5) < 0.8 {
+        return RuleOutcome::Absent;
+    }
+    let mut evidence = evaluation.evidence_for_all(&[
+        WindowMeasure::GpuThrottled,
+        WindowMeasure::GpuTemperature,
+        WindowMeasure::GpuUtilization,
+    ]);
+    let slow = evaluation.slow_inter_token_evidence();
+    let signals = 1 + slow.len();
+    let cause = (!slow.is_empty()).then_some("tokens are late at the same time");
+    evidence.extend(slow);
+    RuleOutcome::Present(RuleMatch { cause, ..RuleMatch::new(signals, evidence) })
+}
+
+fn judge_memory_growth(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let memory = evaluation.history.gpu_memory();
+    if !memory.is_known() {
+        return RuleOutcome::Unknown("half an hour of GPU memory");
+    }
+    let Some(growth) = memory.growth() else { return RuleOutcome::Absent };
+    let evidence = |measure: &'static str, value, unit: &'static str| Evidence {
+        measure: measure.into(),
+        value,
+        unit: unit.into(),
+        usual: None,
+        window_seconds: growth.seconds,
+    };
+    let mut values = vec![
+        evidence("gpu_memory_growth", growth.bytes_per_hour / GIB, "GiB/h"),
+        evidence("gpu_memory_until_full", growth.hours_until_full, "h"),
+    ];
+    values.extend(evaluation.evidence(WindowMeasure::GpuMemory));
+    let is_near = growth.hours_until_full <= CRITICAL_HOURS;
+    let rule_match = RuleMatch::new(1 + usize::from(is_near), values);
+    let cause = "the memory is full within a day at this rate";
+    RuleOutcome::Present(if is_near { rule_match.because(cause) } else { rule_match })
+}
+
+fn judge_idle_with_queue(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let window = evaluation.short_window();
+    let busy = window.fraction_at_least(StepSignal::GpuUtilization, IDLE_UTILIZATION);
+    let is_idle_now =
+        window.latest(StepSignal::GpuUtilization).is_none_or(|it| it < IDLE_UTILIZATION);
+    if !evaluation.has_queue() || busy > 0.2 || !is_idle_now {
+        return RuleOutcome::Absent;
+    }
+    let mut evidence = evaluation.evidence_for_all(&[
+        WindowMeasure::GpuUtilization,
+        WindowMeasure::Waiting,
+        WindowMeasure::Running,
+        WindowMeasure::KvUsage,
+    ]);
+    let slow = evaluation.slow_start_evidence();
+    let signals = 2 + usize::from(!slow.is_empty());
+    evidence.extend(slow);
+    RuleOutcome::Present(RuleMatch::new(signals, evidence))
+}

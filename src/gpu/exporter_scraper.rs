@@ -1,0 +1,95 @@
+//! Scrapes one DCGM exporter and keeps its last page.
+
+use super::settings::{GpuExporter, GpuScrapeSettings};
+use http::StatusCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+use tokenweir_core::engine_metrics::ScrapeError;
+use tokenweir_core::gpu::GpuPage;
+use tokenweir_net::client::HttpClient;
+use tokenweir_net::page_fetcher::PageFetcher;
+
+/// An exporter, and the result of its last scrapes.
+#[derive(Debug)]
+pub(super) struct ScrapedExporter {
+    pub(super) settings: GpuExporter,
+    /// Host and port of the URL: the label value of the exporter.
+    pub(super) name: Arc<str>,
+    /// The host of the URL.
+    pub(super) host: Arc<str>,
+    latest: Mutex<LatestScrape>,
+}
+
+/// The result of the last scrapes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LatestScrape {
+    /// The page of the last successful scrape, and the time of that scrape. `None`: no scrape has
+    /// succeeded.
+    pub(super) page: Option<(Instant, Arc<GpuPage>)>,
+    /// Why the last scrape failed. `None`: it succeeded, or none has ended yet.
+    pub(super) error: Option<ScrapeError>,
+}
+
+impl ScrapedExporter {
+    /// An exporter. `latest`: the result of the scrapes with previous settings.
+    pub(super) fn new(settings: GpuExporter, latest: LatestScrape) -> Self {
+        let address = &settings.url.address;
+        let (name, host) = (address.authority().into(), address.host_and_port().0);
+        Self { name, host, latest: Mutex::new(latest), settings }
+    }
+
+    /// The result of the last scrapes.
+    pub(super) fn latest(&self) -> LatestScrape {
+        self.lock().clone()
+    }
+
+    /// Scrapes the exporter until the future is dropped.
+    pub(super) async fn run(&self, client: HttpClient, settings: &GpuScrapeSettings) {
+        let url = &self.settings.url;
+        let (timeout, max_page) = (settings.timeout, settings.max_page);
+        let mut fetcher = PageFetcher::new(client, url.address.clone(), None, timeout, max_page);
+        loop {
+            let started_at = clock::now();
+            let result = self.scrape(&mut fetcher).await;
+            self.store(result, started_at);
+            // Up to a fifth is random, so that many gateways do not scrape at the same time.
+            let jitter = 0.9 + 0.2 * fastrand::f64();
+            let pause = settings.interval.mul_f64(jitter);
+            tokio::time::sleep_until((started_at + pause.max(Duration::from_millis(100))).into())
+                .await;
+        }
+    }
+
+    async fn scrape(&self, fetcher: &mut PageFetcher) -> Result<GpuPage, ScrapeError> {
+        match fetcher.get_path(&self.settings.url.path).await {
+            Ok((StatusCode::OK, body)) => GpuPage::read(body).ok_or(ScrapeError::NotUnderstood),
+            Ok(_) => Err(ScrapeError::Status),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn store(&self, result: Result<GpuPage, ScrapeError>, scraped_at: Instant) {
+        let error = result.as_ref().err().copied();
+        let mut latest = self.lock();
+        let previous_error = std::mem::replace(&mut latest.error, error);
+        if let Ok(page) = result {
+            latest.page = Some((scraped_at, Arc::new(page)));
+        }
+        drop(latest);
+        let exporter = &*self.name;
+        match (previous_error, error) {
+            (None, Some(error)) => tracing::warn!(
+                exporter,
+                error = error.as_str(),
+                "cannot read the page of a GPU exporter: its last values age"
+            ),
+            (Some(_), None) => tracing::info!(exporter, "the GPU exporter can be read again"),
+            _ => {}
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LatestScrape> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

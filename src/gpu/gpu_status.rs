@@ -1,0 +1,50 @@
+//! The GPUs of a backend and the state of an exporter, for `/status` and for metrics.
+
+use serde::Serialize;
+use tokenweir_core::gpu::GpuValues;
+
+/// One GPU of a backend.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BackendGpu {
+    /// The exporter that reports the GPU: host and port of its URL.
+    pub exporter: String,
+    /// The index of the GPU on its host, with the id of its MIG instance.
+    pub gpu: String,
+    /// The values of the last successful scrape.
+    #[serde(flatten)]
+    pub values: GpuValues,
+}
+
+/// The state of one DCGM exporter.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct GpuExporterStatus {
+    /// Host and port of the URL of the exporter.
+    pub exporter: String,
+    /// Age of the last successful scrape in seconds. `None`: no scrape has succeeded.
+    pub scrape_age_seconds: Option<f64>,
+    /// Why the last scrape failed. `None`: it succeeded, or none has ended yet.
+    pub scrape_error: Option<&'static str>,
+    /// Number of GPUs and MIG instances that a backend owns.
+    pub assigned: usize,
+    /// The indexes of the GPUs that no backend owns.
+    pub unassigned: Vec<String>,
+    /// Whether GPUs are unassigned because several backends have the host of the exporter. Rules in
+    /// the configuration assign them.
+    pub is_ambiguous: bool,
+    /// Whether the page has more GPUs than the gateway reads.
+    pub is_truncated: bool,
+    /// The names of the groups of values that no GPU of the page has, with the DCGM fields that the
+    /// exporter must export and the effect on the gateway.
+    pub missing: Vec<MissingGpuSignal>,
+}
+
+/// A group of values that no GPU of a page has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct MissingGpuSignal {
+    /// The name of the group.
+    pub signal: &'static str,
+    /// The DCGM fields to add to the counters file of the exporter.
+    pub fields: &'static str,
+    /// The effect on the gateway.
+    pub impact: &'static str,
+}

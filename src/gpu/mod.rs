@@ -1,0 +1,16 @@
+//! GPUs of backends: the gateway scrapes the pages of DCGM exporters and assigns their GPUs to
+//! backends.
+//!
+//! A failed scrape keeps the last page, whose age is visible in `/status` and in the metrics. GPUs
+//! affect verdicts, slow causes and displays, and never the routing of a request.
+
+mod settings;
+
+mod exporter_scraper;
+mod gpu_status;
+
+mod gpu_monitor;
+
+pub use gpu_monitor::GpuMonitor;
+pub use gpu_status::{BackendGpu, GpuExporterStatus};
+pub use settings::{GpuExporter, GpuScrapeSettings};

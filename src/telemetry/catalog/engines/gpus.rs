@@ -1,0 +1,186 @@
+//! Metrics of the GPUs of backends, from DCGM exporters. A value that an exporter does not report
+//! has no series. A GPU of a failed exporter keeps its last values;
+//! `tokenweir_gpu_exporter_scrape_age_seconds` shows their age.
+
+use crate::gpu::BackendGpu;
+use crate::telemetry::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
+use crate::telemetry::status::StatusSnapshot;
+use tokenweir_core::gpu::{THROTTLE_CAUSES, ThrottleReason};
+use tokenweir_core::metric_kind::MetricKind;
+
+/// The exporter that reports a GPU.
+const EXPORTER: MetricLabel = MetricLabel::variable(
+    "exporter",
+    |_| Vec::new(),
+    || "host and port of an entry of `gpu.exporters`".to_owned(),
+);
+/// A GPU of a host.
+const GPU: MetricLabel = MetricLabel::variable(
+    "gpu",
+    |_| Vec::new(),
+    || "the index of a GPU on its host, with its MIG instance as in `0.2`".to_owned(),
+);
+/// Which sensor measured a temperature.
+const SENSOR: MetricLabel = MetricLabel::fixed("sensor", || vec!["gpu", "memory"]);
+/// Why a GPU lowers its clock now.
+const REASON: MetricLabel =
+    MetricLabel::fixed("reason", || ThrottleReason::ALL.map(ThrottleReason::as_str).to_vec());
+/// Why a GPU lowered its clock, as DCGM divides the time.
+const CAUSE: MetricLabel = MetricLabel::fixed("cause", || THROTTLE_CAUSES.to_vec());
+/// Whether a memory error was corrected.
+const ERROR_TYPE: MetricLabel = MetricLabel::fixed("type", || vec!["corrected", "uncorrected"]);
+/// Whether a backend owns a GPU.
+const ASSIGNMENT: MetricLabel = MetricLabel::fixed("state", || vec!["assigned", "unassigned"]);
+
+const GPU_LABELS: &[MetricLabel] = &[MetricLabel::BACKEND, EXPORTER, GPU];
+
+pub(super) const ROWS: &[MetricDescriptor] = &[
+    gauge(
+        "tokenweir_gpu_utilization_ratio",
+        "Share of time in which the GPU computed.",
+        MetricSource::Status(|status, emit| each_gpu(status, emit, |gpu| gpu.values.utilization)),
+    ),
+    gauge(
+        "tokenweir_gpu_memory_used_bytes",
+        "Used memory of the GPU.",
+        MetricSource::Status(|status, emit| {
+            each_gpu(status, emit, |gpu| gpu.values.memory_used_bytes);
+        }),
+    ),
+    gauge(
+        "tokenweir_gpu_memory_free_bytes",
+        "Free memory of the GPU.",
+        MetricSource::Status(|status, emit| {
+            each_gpu(status, emit, |gpu| gpu.values.memory_free_bytes);
+        }),
+    ),
+    gauge(
+        "tokenweir_gpu_power_watts",
+        "Power draw of the GPU.",
+        MetricSource::Status(|status, emit| each_gpu(status, emit, |gpu| gpu.values.power_watts)),
+    ),
+    gauge(
+        "tokenweir_gpu_clock_hertz",
+        "Clock of the streaming multiprocessors of the GPU.",
+        MetricSource::Status(|status, emit| each_gpu(status, emit, |gpu| gpu.values.clock_hertz)),
+    ),
+    gauge(
+        "tokenweir_gpu_last_xid",
+        "Code of the last XID error of the GPU. It stays after the error. 0: no error since the start of the driver.",
+        MetricSource::Status(|status, emit| each_gpu(status, emit, |gpu| gpu.values.last_xid)),
+    ),
+    MetricDescriptor {
+        name: "tokenweir_gpu_temperature_celsius",
+        help: "Temperature of the GPU or of its memory.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::BACKEND, EXPORTER, GPU, SENSOR],
+        read: MetricSource::Status(|status, emit| {
+            each_value(status, emit, |gpu, emit| {
+                emit("gpu", gpu.values.temperature_celsius);
+                emit("memory", gpu.values.memory_temperature_celsius);
+            });
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_gpu_throttled",
+        help: "Whether the GPU lowers its clock now, by reason: 0 or 1. The reasons power_cap and sync_boost are normal under full load.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::BACKEND, EXPORTER, GPU, REASON],
+        read: MetricSource::Status(|status, emit| {
+            each_value(status, emit, |gpu, emit| {
+                let Some(reasons) = gpu.values.throttle_reasons else { return };
+                for reason in ThrottleReason::ALL {
+                    emit(reason.as_str(), Some(f64::from(reasons.has(reason))));
+                }
+            });
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_gpu_throttled_seconds_total",
+        help: "Time in which the GPU lowered its clock, by cause.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::BACKEND, EXPORTER, GPU, CAUSE],
+        read: MetricSource::Status(|status, emit| {
+            each_value(status, emit, |gpu, emit| {
+                for (cause, seconds) in THROTTLE_CAUSES.iter().zip(gpu.values.throttled_seconds) {
+                    emit(cause, seconds);
+                }
+            });
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_gpu_memory_errors_total",
+        help: "Memory errors (ECC) of the GPU since the start of the driver.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::BACKEND, EXPORTER, GPU, ERROR_TYPE],
+        read: MetricSource::Status(|status, emit| {
+            each_value(status, emit, |gpu, emit| {
+                emit("corrected", gpu.values.corrected_errors);
+                emit("uncorrected", gpu.values.uncorrected_errors);
+            });
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_gpu_exporter_scrape_age_seconds",
+        help: "Age of the last successful scrape of the GPU exporter. NaN: no scrape has succeeded.",
+        kind: MetricKind::Gauge,
+        labels: &[EXPORTER],
+        read: MetricSource::Status(|status, emit| {
+            for exporter in &status.gpu_exporters {
+                emit(&[&exporter.exporter], exporter.scrape_age_seconds.unwrap_or(f64::NAN));
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_gpu_exporter_gpus",
+        help: "GPUs and MIG instances on the page of the GPU exporter, by whether a backend owns them.",
+        kind: MetricKind::Gauge,
+        labels: &[EXPORTER, ASSIGNMENT],
+        read: MetricSource::Status(|status, emit| {
+            for exporter in &status.gpu_exporters {
+                emit(&[&exporter.exporter, "assigned"], exporter.assigned as f64);
+                emit(&[&exporter.exporter, "unassigned"], exporter.unassigned.len() as f64);
+            }
+        }),
+    },
+];
+
+/// A gauge of each GPU.
+const fn gauge(name: &'static str, help: &'static str, read: MetricSource) -> MetricDescriptor {
+    MetricDescriptor { name, help, kind: MetricKind::Gauge, labels: GPU_LABELS, read }
+}
+
+/// Emits a value of each GPU that has it.
+fn each_gpu(
+    status: &StatusSnapshot,
+    emit: MetricEmitter<'_>,
+    read: fn(&BackendGpu) -> Option<f64>,
+) {
+    for backend in status.registered_backends() {
+        for gpu in &backend.gpus {
+            if let Some(value) = read(gpu) {
+                emit(&[&backend.backend, &gpu.exporter, &gpu.gpu], value);
+            }
+        }
+    }
+}
+
+/// A callback for one value of a GPU. Its arguments are the last label value, and the value.
+type ValueEmitter<'a> = &'a mut dyn FnMut(&str, Option<f64>);
+
+/// Emits the values of each GPU that `read` emits with one further label.
+fn each_value(
+    status: &StatusSnapshot,
+    emit: MetricEmitter<'_>,
+    read: fn(&BackendGpu, ValueEmitter<'_>),
+) {
+    for backend in status.registered_backends() {
+        for gpu in &backend.gpus {
+            read(gpu, &mut |label, value| {
+                if let Some(value) = value {
+                    emit(&[&backend.backend, &gpu.exporter, &gpu.gpu, label], value);
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Verdicts about the GPUs of a backend.
+
+use std::time::{Duration, Instant};
+use tokenweir_core::dialect::EngineLoad;
+use tokenweir_core::gpu::GpuCondition;
+use tokenweir_core::record::BackendId;
+use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY};
+
+const GIB: f64 = 1_073_741_824.0;
+
+/// The diagnosis of a busy backend after a time, with the GPUs and the waiting requests of each
+/// moment.
+fn after(
+    time: Duration,
+    gpus: impl Fn(Duration) -> Option<GpuCondition>,
+    waiting: f64,
+) -> Diagnosis {
+    let (mut diagnoser, start) = (Diagnoser::default(), Instant::now());
+    let mut diagnosis = Diagnosis::default();
+    for number in 0..time.as_secs() / EVERY.as_secs() {
+        let elapsed = EVERY * number as u32;
+        let page = EngineLoad {
+            running: Some(8.0),
+            waiting: Some(waiting),
+            kv_usage: Some(0.4),
+            generation_tokens: Some(1e3 * number as f64),
+            ..EngineLoad::default()
+        };
+        let sample = DiagnosisSample {
+            at: start + elapsed,
+            is_up: true,
+            page: Some(page),
+            gateway: None,
+            gpus: gpus(elapsed),
+        };
+        diagnosis = diagnoser.diagnose(vec![(BackendId::new("gpu-0"), sample)], start + elapsed);
+    }
+    diagnosis
+}
+
+/// GPUs that work well: busy, with constant memory.
+fn healthy() -> GpuCondition {
+    GpuCondition {
+        count: 2,
+        utilization: Some(0.9),
+        memory_used_bytes: Some(140.0 * GIB),
+        memory_bytes: Some(160.0 * GIB),
+        max_temperature_celsius: Some(62.0),
+        is_throttled: Some(false),
+    }
+}
+
+fn gpu_verdicts(diagnosis: &Diagnosis) -> Vec<&str> {
+    let names = diagnosis.verdicts.iter().map(|verdict| &*verdict.verdict);
+    names.filter(|name| name.starts_with("gpu_")).collect()
+}
+
+#[test]
+fn healthy_gpus_and_unknown_gpus_have_no_verdict() {
+    let diagnosis = after(Duration::from_hours(1), |_| Some(healthy()), 0.0);
+    assert!(gpu_verdicts(&diagnosis).is_empty(), "{diagnosis:#?}");
+    assert_eq!(diagnosis.has("gpu_throttled", "gpu-0"), Some(false));
+    let without_gpus = after(Duration::from_mins(3), |_| None, 0.0);
+    assert!(gpu_verdicts(&without_gpus).is_empty());
+    let missing = without_gpus.undetermined.iter().filter(|it| it.verdict.starts_with("gpu_"));
+    assert!(missing.clone().count() >= 3 && missing.clone().all(|it| it.missing == ["gpus"]));
+}
+
+#[test]
+fn a_gpu_that_stays_throttled_is_a_verdict_which_ends() {
+    let hot = GpuCondition { is_throttled: Some(true), ..healthy() };
+    let diagnosis = after(Duration::from_mins(3), |_| Some(hot), 0.0);
+    assert_eq!(gpu_verdicts(&diagnosis), ["gpu_throttled"]);
+    let ended = after(
+        Duration::from_mins(6),
+        |at| Some(if at < Duration::from_mins(3) { hot } else { healthy() }),
+        0.0,
+    );
+    assert!(gpu_verdicts(&ended).is_empty(), "{ended:#?}");
+    let short = |at: Duration| Some(if at.as_secs() % 60 < 10 { hot } else { healthy() });
+    assert!(gpu_verdicts(&after(Duration::from_mins(5), short, 0.0)).is_empty());
+}
+
+#[test]
+fn an_idle_gpu_with_a_queue_is_a_verdict_and_a_busy_one_is_none() {
+    let idle = GpuCondition { utilization: Some(0.1), ..healthy() };
+    for (gpus, waiting, expected) in
+        [(idle, 6.0, &["gpu_idle_with_queue"][..]), (idle, 0.0, &[]), (healthy(), 6.0, &[])]
+    {
+        let diagnosis = after(Duration::from_mins(3), |_| Some(gpus), waiting);
+        assert_eq!(gpu_verdicts(&diagnosis), expected, "{waiting} waiting");
+    }
+}
+
+#[test]
+fn slow_growth_of_gpu_memory_is_a_verdict_with_the_time_until_it_is_full() {
+    let growing = |at: Duration| GpuCondition {
+        memory_used_bytes: Some(140.0 * GIB + 4.0 * GIB * at.as_secs_f64() / 3_600.0),
+        ..healthy()
+    };
+    let diagnosis = after(Duration::from_hours(2), |at| Some(growing(at)), 0.0);
+    assert_eq!(gpu_verdicts(&diagnosis), ["gpu_memory_growth"]);
+    let verdict = &diagnosis.verdicts[0];
+    let evidence = |name: &str| {
+        verdict.evidence.iter().find(|it| it.measure == name).map(|it| it.value).unwrap()
+    };
+    assert!((evidence("gpu_memory_growth") - 4.0).abs() < 0.2, "{verdict:#?}");
+    assert!((evidence("gpu_memory_until_full") - 3.0).abs() < 0.3, "{verdict:#?}");
+    let early = after(Duration::from_mins(20), |at| Some(growing(at)), 0.0);
+    assert_eq!(early.has("gpu_memory_growth", "gpu-0"), None, "too early to tell");
+}
