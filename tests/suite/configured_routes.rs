@@ -53,8 +53,8 @@ async fn rules_of_models_and_engine_control_hold_on_a_configured_path() {
     fake.set_models(&["tiny", "secret"]);
     let restricted =
         tokenweir_core::access::TenantEntry { models: Some(vec!["tiny".into()]), ..tenant() };
-    let (routes, access) = (routes(&[Method::POST], None), access(restricted));
-    let gateway = start_with(&[fake.addr], Setup { routes, access, ..Setup::default() }).await;
+    let (access, routes) = (access(restricted), routes(&[Method::POST], None));
+    let gateway = start_with(&[fake.addr], Setup { access, routes, ..Setup::default() }).await;
     let ask = |body: &str| {
         post(PATH, body).replacen("\r\n", &format!("\r\nauthorization: Bearer {KEY}\r\n"), 1)
     };
@@ -105,7 +105,7 @@ async fn a_stream_ends_at_the_total_timeout_and_its_backend_is_not_blamed() {
         vec![Step::Send(head), Step::AwaitClose]
     })
     .await;
-    let total = Some(Duration::from_secs(60));
+    let total = Some(Duration::from_mins(1));
     let gateway = start_with(&[fake.addr], Setup { total, ..Setup::default() }).await;
     let mut client = gateway.connect().await;
     let request = post(CHAT, r#"{"model":"tiny","stream":true}"#);
