@@ -76,6 +76,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         restarts: backend.load.restart_count(),
         engine: state.sample.map(|sample| sample.load),
         kv_usage: load.kv_usage,
+        kv_events: backend.identity.kv_cache().map(|cache| cache.status()),
         waiting: load.waiting,
         running: load.running,
         preemptions: load.preemptions,

@@ -103,6 +103,7 @@ fn backend_documents(
             weight: backend.weight,
             models: backend.models.iter().map(|model| model.id.to_string()).collect(),
             kv_usage: backend.kv_usage,
+            kv_events: backend.kv_events.map(|events| events.state.to_owned()),
             kv_capacity_tokens: backend.kv_capacity_tokens,
             waiting: backend.waiting,
             running: backend.running,

@@ -9,8 +9,9 @@ use super::process::logging::LogWriters;
 use super::process::{memory_limit, systemd};
 use super::reload::{ReloadTriggers, Reloader};
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
-use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
+use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, StatusSource};
 use crate::backend::HealthCheckSupervisor;
+use crate::backend::kv_events::CacheKnowledge;
 use crate::backend::pool::BackendPool;
 use crate::config::{Config, LoadedConfig, Overrides};
 use crate::gpu::GpuMonitor;
@@ -65,11 +66,13 @@ impl Application {
         let (access, keys_file) = access::build(config, &env)?;
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
         let TelemetryPipeline { telemetry, mut workers, .. } = pipeline;
+        let cache_knowledge = CacheKnowledge::new(config.kv_events);
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
             client.clone(),
             config.scrape,
             telemetry.clone(),
+            cache_knowledge.clone(),
         );
         health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
         let client_of_gpus = client.clone();
@@ -81,8 +84,13 @@ impl Application {
             proxy: proxy.state.clone(),
             decisions: pipeline.decisions,
             recent_requests: pipeline.recent_requests,
-            status_sources: [pipeline.status_sources, listeners.status_sources()].concat(),
             gpus: Arc::new(GpuMonitor::default()),
+            status_sources: [
+                pipeline.status_sources,
+                listeners.status_sources(),
+                vec![cache_status(cache_knowledge)],
+            ]
+            .concat(),
             diagnosis: Arc::default(),
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
@@ -162,6 +170,14 @@ impl Application {
         }
         Ok(())
     }
+}
+
+/// Writes the state of what the gateway learned from KV events into the status.
+fn cache_status(knowledge: Arc<CacheKnowledge>) -> StatusSource {
+    Arc::new(move |status, _| {
+        status.kv_index_bytes = knowledge.index_bytes();
+        status.kv_learning = knowledge.learning_counts();
+    })
 }
 
 /// Starts discovery, and builds the pool of the backends and the client for requests to them.

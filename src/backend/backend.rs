@@ -3,6 +3,7 @@
 use super::drain::{Drain, DrainInitiator};
 use super::health::BackendHealth;
 use super::identity::BackendIdentity;
+use super::kv_events::{CacheLookup, KvEventSource};
 use super::load::BackendLoad;
 use super::pool_membership::PoolMembership;
 use super::state::{BackendState, Health};
@@ -67,6 +68,12 @@ impl Backend {
     /// Sets the URL of the metrics page. `None`: the page is at a known path of the backend.
     pub fn with_metrics_url(mut self, metrics_url: Option<MetricsUrl>) -> Self {
         self.identity.metrics_url = metrics_url;
+        self
+    }
+
+    /// Sets the publishers of KV events. `None`: the gateway does not subscribe to them.
+    pub fn with_kv_events(mut self, source: Option<KvEventSource>) -> Self {
+        self.identity.kv_events = source;
         self
     }
 
@@ -311,7 +318,22 @@ impl Backend {
         }
     }
 
-    /// The load and cost estimates of the backend for this prompt.
+    /// The load and cost estimates of the backend for the prompt of a request.
+    pub(super) fn candidate_for(
+        &self,
+        prompt: &PromptFingerprint,
+        lookup: &mut CacheLookup<'_>,
+        now: Instant,
+    ) -> Candidate {
+        let resident = self.identity.kv_cache().and_then(|cache| lookup.resident(cache));
+        Candidate {
+            weight: self.weight(),
+            key: self.identity.id_hash,
+            ..self.load.estimator.candidate_with(prompt, resident.as_ref(), now)
+        }
+    }
+
+    /// The load and cost estimates of the backend for this prompt, without its KV events.
     pub(super) fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
         Candidate {
             weight: self.weight(),

@@ -1,7 +1,9 @@
 //! The identity of a backend: its name, its address, and the settings of requests to it.
 
+use super::kv_events::{BackendCache, KvEventSource};
 use http::HeaderValue;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::record::BackendId;
 use tokenweir_core::routing::mix;
@@ -19,6 +21,8 @@ pub struct BackendIdentity {
     pub authorization: Option<HeaderValue>,
     /// The URL of the metrics page, if it is not at a known path of `address`.
     pub metrics_url: Option<MetricsUrl>,
+    /// The publishers of KV events. `None`: the gateway does not subscribe to them.
+    pub kv_events: Option<KvEventSource>,
     /// Share of streams, from 0 to 1, for which the gateway requests usage in every event, as bits
     /// of an `f64`.
     continuous_usage_share: AtomicU64,
@@ -30,6 +34,8 @@ pub struct BackendIdentity {
     has_configured_drain: AtomicBool,
     /// The configured weight. 0: the backend gets no new requests.
     weight: AtomicU32,
+    /// The prefix cache of the backend, once its KV events are received.
+    kv_cache: OnceLock<Arc<BackendCache>>,
     /// Hash of the backend's name.
     pub(super) id_hash: u64,
 }
@@ -47,21 +53,25 @@ impl BackendIdentity {
             address,
             authorization,
             metrics_url: None,
+            kv_events: None,
             continuous_usage_share: AtomicU64::new(0.0_f64.to_bits()),
             gpu_cost: [const { AtomicU64::new(f64::NAN.to_bits()) }; 2],
             may_inject_usage: AtomicBool::new(true),
             has_configured_drain: AtomicBool::new(false),
             weight: AtomicU32::new(1),
+            kv_cache: OnceLock::new(),
             id_hash,
         }
     }
 
-    /// Whether both identities have the same name, addresses and `Authorization` header. The settings
+    /// Whether both identities have the same name, addresses, publishers of KV events and
+    /// `Authorization` header. The settings
     /// may differ.
     pub(super) fn is_same_endpoint(&self, other: &Self) -> bool {
         self.id == other.id
             && self.address == other.address
             && self.metrics_url == other.metrics_url
+            && self.kv_events == other.kv_events
             && self.authorization == other.authorization
     }
 
@@ -71,6 +81,19 @@ impl BackendIdentity {
         self.set_usage_injection(other.may_inject_usage());
         self.set_continuous_usage_share(other.continuous_usage_share());
         self.set_gpu_cost(other.gpu_cost());
+    }
+
+    /// The prefix cache of the backend. `None`: its KV events are not received.
+    pub fn kv_cache(&self) -> Option<&Arc<BackendCache>> {
+        self.kv_cache.get()
+    }
+
+    /// The prefix cache of the backend, made by `create` if there is none yet.
+    pub(super) fn kv_cache_or(
+        &self,
+        create: impl FnOnce() -> Arc<BackendCache>,
+    ) -> &Arc<BackendCache> {
+        self.kv_cache.get_or_init(create)
     }
 
     /// The number of GPUs of the backend, and the price of all of them for one hour. `None`: not

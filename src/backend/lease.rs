@@ -3,8 +3,10 @@
 //! dropped.
 
 use super::backend::Backend;
+use super::kv_events::FollowedRequest;
 use bytes::Bytes;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use http::HeaderValue;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
 use tokenweir_core::observe::BackendMonitor;
@@ -22,6 +24,8 @@ struct LeaseState {
     backend: Arc<Backend>,
     /// The load that the attempt adds to the backend.
     reservation: Mutex<Reservation>,
+    /// The request, if its blocks are followed in the KV events of the backend.
+    followed: OnceLock<FollowedRequest>,
 }
 
 impl Lease {
@@ -37,12 +41,24 @@ impl Lease {
         }
         let reservation = backend.load.estimator.reserve(candidate, prompt, is_stream, now);
         backend.publish_load_hint(now);
-        Self(Arc::new(LeaseState { backend, reservation: Mutex::new(reservation) }))
+        let reservation = Mutex::new(reservation);
+        Self(Arc::new(LeaseState { backend, reservation, followed: OnceLock::new() }))
     }
 
     /// The leased backend.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.0.backend
+    }
+
+    /// Begins to follow the blocks of the request in the KV events of the backend. Returns the
+    /// session id that the request must have. `None`: the KV events of the backend are not received.
+    pub fn follow_blocks(&self, prompt: &Arc<PromptFingerprint>) -> Option<&HeaderValue> {
+        let cache = self.backend().identity.kv_cache()?;
+        if self.0.followed.get().is_none() {
+            // A second call in between loses its request, which teaches nothing.
+            let _ = self.0.followed.set(FollowedRequest::begin(cache, prompt)?);
+        }
+        self.0.followed.get().map(FollowedRequest::header)
     }
 
     /// The interface through which the exchange reads the state of the backend, and reports
@@ -109,6 +125,9 @@ impl BackendMonitor for LeaseState {
             cached: usage.cached.filter(|_| is_exact),
             output: usage.output.filter(|_| is_exact),
         };
+        if let Some(followed) = self.followed.get() {
+            followed.set_counts(counts);
+        }
         self.backend.load.estimator.answered(&mut self.lock_reservation(), &counts);
     }
 }

@@ -8,6 +8,7 @@ mod drain;
 mod health;
 pub mod health_checker;
 mod identity;
+pub mod kv_events;
 mod lease;
 mod load;
 pub mod pool;

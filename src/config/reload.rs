@@ -72,6 +72,8 @@ fn merge_reloadable(old: &Config, new: &Config) -> Config {
         },
         // The files of these sections are reloaded separately when they change.
         access: old.access.clone(),
+        // The sizes of tables are fixed with the first backend.
+        kv_events: old.kv_events,
         tls: old.tls.clone(),
         backend_tls: old.backend_tls.clone(),
         // Bound sockets, running threads, open files and the buckets of histograms are fixed.

@@ -13,6 +13,7 @@ use super::sections::settings::{
     TraceCaptureConfig, UsageMode,
 };
 use crate::backend::health_checker;
+use crate::backend::kv_events::KvEventsSettings;
 use crate::backend::routes::ModelConfig;
 use crate::proxy::retry;
 use crate::telemetry::otel;
@@ -71,6 +72,8 @@ pub struct Config {
     pub circuit_breaker: resilience::CircuitBreakerSettings,
     /// Scrapes and health checks of backends.
     pub scrape: health_checker::ScrapeSettings,
+    /// KV events of backends: the contents of their prefix caches, for routing.
+    pub kv_events: KvEventsSettings,
     /// Whether the gateway requests usage that clients did not request.
     pub usage: UsageMode,
     /// Share of streams, 0 to 1, for which the gateway requests usage in every event from vLLM
@@ -130,6 +133,7 @@ impl Default for Config {
             retry: retry::RetrySettings::default(),
             circuit_breaker: resilience::CircuitBreakerSettings::default(),
             scrape: health_checker::ScrapeSettings::default(),
+            kv_events: KvEventsSettings::default(),
             usage: UsageMode::default(),
             continuous_usage: DEFAULT_CONTINUOUS_USAGE_RATIO,
             streams: StreamRules::default(),

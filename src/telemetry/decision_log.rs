@@ -159,6 +159,7 @@ impl DecisionLogEntry {
                 "ttft_seconds": round_significant(chosen.ttft),
                 "input_tokens": chosen.candidate.prompt.round(),
                 "cached_tokens": chosen.candidate.cached.round(),
+                "cached_source": chosen.candidate.cached_source.as_str(),
             },
             "actual": {
                 "ttft_seconds": self.ttft.map(round_significant),

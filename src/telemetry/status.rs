@@ -6,6 +6,7 @@
 use super::{access_log, metrics_push, payload_log, quality, trace_capture};
 use crate::backend::LabelledModel;
 use crate::gpu::{BackendGpu, GpuExporterStatus};
+use crate::backend::kv_events::{CacheStatus, LearningCounts};
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -48,6 +49,10 @@ pub struct StatusSnapshot {
     /// Memory of the candidate sampler, in bytes. In a large pool the candidate sampler selects the
     /// short list of a request.
     pub short_list_bytes: usize,
+    /// Memory of the relation of texts and blocks of KV events, in bytes.
+    pub kv_index_bytes: usize,
+    /// Number of requests by what their KV events taught.
+    pub kv_learning: LearningCounts,
     /// Models that are label values of metrics.
     #[serde(skip)]
     pub models: Vec<LabelledModel>,
@@ -178,6 +183,8 @@ pub struct BackendStatusSnapshot {
     pub engine: Option<EngineLoad>,
     /// KV usage from the last successful scrape, 0 to 1. `None`: not reported.
     pub kv_usage: Option<f64>,
+    /// State of its KV events. `None`: they are not received.
+    pub kv_events: Option<CacheStatus>,
     /// Number of requests that wait in the engine, from the last successful scrape. `None`: not
     /// reported.
     pub waiting: Option<f64>,

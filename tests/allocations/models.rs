@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 use tokenweir::admin;
+use tokenweir::backend::kv_events::{CacheKnowledge, KvEventsSettings};
 use tokenweir::backend::pool::BackendPool;
 use tokenweir::backend::{Backend, HealthCheckSupervisor, health_checker};
 use tokenweir::telemetry::Telemetry;
@@ -99,7 +100,13 @@ impl ModelFixture {
             ..health_checker::ScrapeSettings::default()
         };
         let client = HttpClient::new(limits);
-        let health_checks = HealthCheckSupervisor::new(pool.clone(), client, settings, telemetry);
+        let health_checks = HealthCheckSupervisor::new(
+            pool.clone(),
+            client,
+            settings,
+            telemetry,
+            CacheKnowledge::new(KvEventsSettings::default()),
+        );
         health_checks.wait_first_checks(seconds(10)).await;
         Self { models, pool, prometheus: prometheus(), _health_checks: health_checks }
     }

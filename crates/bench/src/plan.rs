@@ -122,6 +122,7 @@ impl LoadPlan {
                 bytes: 1,
                 blocks: Box::default(),
                 block_bytes: BLOCK_TOKENS,
+                ..PromptFingerprint::default()
             },
             session: None,
             ..TraceRequest::default()

@@ -12,6 +12,8 @@ use std::net::IpAddr;
 
 /// Header with the request id, which the client sent or the gateway generated.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The header whose value vLLM copies into the KV events that a request causes.
+const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 /// Header with the reason of an error, as one word, in every error response of the gateway itself.
 pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error");
 /// Header that tells OpenAI client libraries whether to retry a request: `true` or `false`.
@@ -113,6 +115,12 @@ fn format_ip(ip: IpAddr) -> Vec<u8> {
         text.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
     }
     text
+}
+
+/// Adds the session id that names a request in the KV events of its backend. A session id that the
+/// client may send to backends is kept.
+pub fn set_session_id(headers: &mut HeaderMap, session_id: &HeaderValue) {
+    headers.entry(X_SESSION_ID).or_insert_with(|| session_id.clone());
 }
 
 /// Turns a backend's response headers into those for the client.

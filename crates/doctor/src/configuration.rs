@@ -31,6 +31,8 @@ pub struct GatewaySettings {
     pub scrape_timeout: Duration,
     /// Maximum size of a metrics page, in bytes.
     pub max_page: usize,
+    /// Whether the gateway subscribes to the KV events of backends.
+    pub uses_kv_events: bool,
 }
 
 /// A backend of the configuration file.
@@ -71,6 +73,7 @@ impl Default for GatewaySettings {
             idle_connection: Duration::from_secs(3),
             scrape_timeout: Duration::from_secs(2),
             max_page: 4 << 20,
+            uses_kv_events: false,
         }
     }
 }

@@ -128,6 +128,7 @@ impl TraceLine {
                 bytes,
                 blocks: self.hash_ids.iter().take(full_blocks).map(|id| mix(*id, 0)).collect(),
                 block_bytes,
+                ..PromptFingerprint::default()
             },
             session: self.session,
             disconnect_after_tokens: self.left_after,

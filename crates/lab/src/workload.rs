@@ -340,6 +340,7 @@ impl Generator {
                 bytes,
                 blocks: prompt_blocks.into(),
                 block_bytes: BLOCK_BYTES,
+                ..PromptFingerprint::default()
             },
             output_blocks: output_blocks.into(),
             after,

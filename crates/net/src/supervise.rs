@@ -43,6 +43,8 @@ pub enum BackgroundTask {
     Discovery,
     /// Scrapes one GPU exporter.
     GpuScrape,
+    /// The reception of the KV events of a backend, or the learning from them.
+    KvEvents,
     /// Diagnoses the backends.
     Diagnosis,
     /// Reloads the file of API keys.
@@ -106,6 +108,7 @@ impl BackgroundTask {
         Self::HealthCheck,
         Self::Discovery,
         Self::GpuScrape,
+        Self::KvEvents,
         Self::Diagnosis,
         Self::KeysFile,
         Self::MetricPush,
@@ -132,6 +135,7 @@ impl BackgroundTask {
             Self::HealthCheck => "health_check",
             Self::Discovery => "discovery",
             Self::GpuScrape => "gpu_scrape",
+            Self::KvEvents => "kv_events",
             Self::Diagnosis => "diagnosis",
             Self::KeysFile => "keys_file",
             Self::MetricPush => "metric_push",

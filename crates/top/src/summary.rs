@@ -46,8 +46,11 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
         let reasons = [&backend.condition_reason, &backend.reason, &backend.scrape_error];
         let reason = reasons.into_iter().find_map(Option::as_deref);
         let reason = reason.map_or_else(String::new, |reason| format!("  {}", text(Some(reason))));
+        let events = backend.kv_events.as_deref().filter(|state| *state != "exact");
+        let events =
+            events.map_or_else(String::new, |state| format!("  KV events: {}", text(Some(state))));
         format!(
-            "{:<width$} {:<11} {:>7} {:>6} {:>7} {:>9} {:>5}{reason}",
+            "{:<width$} {:<11} {:>7} {:>6} {:>7} {:>9} {:>5}{reason}{events}",
             text(Some(&backend.name)),
             text(Some(backend.condition_word())),
             seconds(backend.ttft_seconds),

@@ -1,7 +1,9 @@
-//! Runs one health checker for each backend of the pool. A new backend is checked before it joins
+//! Runs one health checker for each backend of the pool, and one receiver of KV events for each
+//! backend whose events the gateway uses. A new backend is checked before it joins
 //! the pool, so that the policy can pick the backend as soon as it is in the pool.
 
 use super::{ScrapeObserver, ScrapeSettings};
+use crate::backend::kv_events::{self, CacheKnowledge};
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, PoolSettings};
 use std::sync::Arc;
@@ -9,19 +11,22 @@ use std::time::Duration;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 
-/// Owns the health checkers of a pool. The health checkers end when the supervisor is dropped.
+/// Owns the background tasks of the backends of a pool. They end when the supervisor is dropped.
 pub struct HealthCheckSupervisor {
     pool: Arc<BackendPool>,
     client: HttpClient,
     settings: ScrapeSettings,
     scrape_observer: Arc<dyn ScrapeObserver>,
+    cache_knowledge: Arc<CacheKnowledge>,
     checked_backends: Vec<CheckedBackend>,
+    _learner: SupervisedTask,
 }
 
-/// A backend with the task of its health checker. The task ends when this value is dropped.
+/// A backend with its tasks. The tasks end when this value is dropped.
 struct CheckedBackend {
     backend: Arc<Backend>,
-    _task: SupervisedTask,
+    _health_checker: SupervisedTask,
+    _event_receiver: Option<SupervisedTask>,
 }
 
 // === impl HealthCheckSupervisor ===
@@ -33,9 +38,17 @@ impl HealthCheckSupervisor {
         client: HttpClient,
         settings: ScrapeSettings,
         scrape_observer: Arc<dyn ScrapeObserver>,
+        cache_knowledge: Arc<CacheKnowledge>,
     ) -> Self {
-        let mut supervisor =
-            Self { pool, client, settings, scrape_observer, checked_backends: Vec::new() };
+        let mut supervisor = Self {
+            _learner: kv_events::start_learner(&cache_knowledge),
+            pool,
+            client,
+            settings,
+            scrape_observer,
+            cache_knowledge,
+            checked_backends: Vec::new(),
+        };
         supervisor.start_all_checkers();
         supervisor
     }
@@ -87,6 +100,19 @@ impl HealthCheckSupervisor {
         }
     }
 
+    /// Starts to receive the KV events of a backend. `None`: the gateway does not use them.
+    fn start_event_receiver(&self, backend: &Arc<Backend>) -> Option<SupervisedTask> {
+        let source = backend.identity.kv_events.clone()?;
+        let cache = backend.identity.kv_cache_or(|| self.cache_knowledge.add_backend()).clone();
+        let (backend, client) = (backend.clone(), self.client.clone());
+        let timeout = self.settings.timeout;
+        let run = move || {
+            let (backend, cache) = (backend.clone(), cache.clone());
+            kv_events::run(backend, cache, source.clone(), client.clone(), timeout)
+        };
+        Some(supervise::spawn(BackgroundTask::KvEvents, run))
+    }
+
     fn start_checker(&mut self, backend: Arc<Backend>) {
         let (pool, client) = (self.pool.clone(), self.client.clone());
         let (settings, observer) = (self.settings, self.scrape_observer.clone());
@@ -96,6 +122,11 @@ impl HealthCheckSupervisor {
             super::run(pool, checked_backend.clone(), client.clone(), settings, observer)
         };
         let task = supervise::spawn(BackgroundTask::HealthCheck, run_checker);
-        self.checked_backends.push(CheckedBackend { backend, _task: task });
+        let event_receiver = self.start_event_receiver(&backend);
+        self.checked_backends.push(CheckedBackend {
+            backend,
+            _health_checker: task,
+            _event_receiver: event_receiver,
+        });
     }
 }

@@ -4,6 +4,7 @@
 
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
+use crate::backend::kv_events::CacheLookup;
 use crate::backend::routes::model_labels::ModelLabelTable;
 use crate::backend::routes::{ModelListInterner, ModelRoute, RouteRule, RouteTable};
 use crate::backend::{Backend, Lease};
@@ -267,6 +268,7 @@ impl PoolSnapshot {
             ignores_ejections: matches!(constraints.breaker_mode, BreakerMode::Ignored),
         };
         let mut is_capacity_expected = false;
+        let mut lookup = CacheLookup::new(requirements.prompt);
         for position in up {
             let backend = &self.backends[position];
             let random = routing::unit(routing::mix(requirements.seed ^ backend.identity.id_hash));
@@ -284,7 +286,7 @@ impl PoolSnapshot {
             }
             let may_have = |adapter| backend.health.load_state().may_have_adapter(adapter);
             let has_adapter = adapter.is_none_or(may_have);
-            let candidate = backend.candidate(requirements.prompt, now);
+            let candidate = backend.candidate_for(requirements.prompt, &mut lookup, now);
             let candidate = Candidate { position, has_adapter, ..candidate };
             let is_saturated = |limits: &SaturationThresholds| limits.is_saturated(&candidate);
             if constraints.thresholds.is_some_and(is_saturated) {

@@ -276,6 +276,7 @@ fn checked_settings(config: &Config) -> GatewaySettings {
         idle_connection: timeouts.idle_connection,
         scrape_timeout: scrape.timeout,
         max_page: scrape.max_page,
+        uses_kv_events: config.kv_events.enabled,
     }
 }
 

@@ -30,6 +30,13 @@ impl Config {
             Ok(backend
                 .with_usage_injection(usage == UsageMode::Inject)
                 .with_continuous_usage(entry.continuous_usage.unwrap_or(self.continuous_usage))
+                .with_kv_events(
+                    entry
+                        .kv_events
+                        .clone()
+                        .unwrap_or_default()
+                        .resolve(&self.kv_events, &entry.url.host_and_port().0),
+                )
                 .with_metrics_url(entry.metrics_url.clone())
                 .with_gpus(
                     entry.gpus.or(self.cost.gpus),

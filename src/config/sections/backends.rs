@@ -2,6 +2,7 @@
 
 use super::secret::Secret;
 use super::settings::UsageMode;
+use crate::backend::kv_events::KvEventSource;
 use crate::config::violation::{RuleViolation, violation_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -42,6 +43,9 @@ pub struct BackendConfig {
     /// Price of one of its GPUs for one hour. `None`: `cost.gpu_hour_price`.
     #[serde(default)]
     pub gpu_hour_price: Option<f64>,
+    /// Publishers of the KV events of the backend. `None`: those of `kv_events`.
+    #[serde(default)]
+    pub kv_events: Option<KvEventSource>,
     /// TLS of the connections to the backend. `None`: `backend_tls`.
     #[serde(default)]
     pub tls: Option<TlsClientSettings>,
@@ -72,6 +76,7 @@ impl BackendConfig {
             continuous_usage: None,
             gpus: None,
             gpu_hour_price: None,
+            kv_events: None,
             tls: None,
             weight: default_weight(),
             drained: false,
@@ -92,6 +97,11 @@ pub(crate) fn check(backends: &[BackendConfig]) -> Result<(), RuleViolation> {
         if let Some(price) = backend.gpu_hour_price.filter(|price| !is_price(*price)) {
             let path = format!("backends.{index}.gpu_hour_price");
             return Err(violation_at(&path, format!("{price} is not a price: write 0 or more")));
+        }
+    }
+    for (index, backend) in backends.iter().enumerate() {
+        if let Some((key, problem)) = backend.kv_events.as_ref().and_then(KvEventSource::problem) {
+            return Err(violation_at(&format!("backends.{index}.kv_events.{key}"), problem));
         }
     }
     match backends.iter().position(|backend| is_weight_too_large(backend.weight)) {

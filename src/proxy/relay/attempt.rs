@@ -1,7 +1,7 @@
 //! One attempt: sends the client's request to one backend, with headers that are rewritten for the
 //! backend.
 
-use crate::backend::Backend;
+use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
 use crate::proxy::request::deadline::FirstOutputDeadline;
 use crate::proxy::request::upstream_body::UpstreamBody;
@@ -52,7 +52,7 @@ impl PreparedRequest<'_> {
 pub(super) async fn send(
     client: &HttpClient,
     record: &mut RequestRecord,
-    backend: &Backend,
+    lease: &Lease,
     prepared: &PreparedRequest<'_>,
     body: &Bytes,
 ) -> Result<Response<BackendBody>, SendError> {
@@ -60,7 +60,7 @@ pub(super) async fn send(
     loop {
         // This is the only place that awaits `send_via`: each further place would add the whole
         // state of `send_via` to this future.
-        let result = send_via(via, client, record, backend, prepared, body).await;
+        let result = send_via(via, client, record, lease, prepared, body).await;
         match (result, via) {
             (
                 Err(SendError::StaleConnection { was_request_written: was_written }),
@@ -85,12 +85,13 @@ async fn send_via(
     via: ConnectionSource,
     client: &HttpClient,
     record: &mut RequestRecord,
-    backend: &Backend,
+    lease: &Lease,
     prepared: &PreparedRequest<'_>,
     body: &Bytes,
 ) -> Result<Response<BackendBody>, SendError> {
+    let backend = lease.backend();
     let span_id = fastrand::u64(1..);
-    let request = build_outbound_request(record, backend, prepared.head, body, span_id);
+    let request = build_outbound_request(record, lease, prepared, body, span_id);
     let started = clock::now();
     record.timings.sent = Some(started);
     record.attempts.push(Attempt {
@@ -117,11 +118,12 @@ async fn send_via(
 /// rewritten for the backend, and `body`. `span_id` is the id of the trace span of the attempt.
 fn build_outbound_request(
     record: &RequestRecord,
-    backend: &Backend,
-    head: &request::Parts,
+    lease: &Lease,
+    prepared: &PreparedRequest<'_>,
     body: &Bytes,
     span_id: u64,
 ) -> Request<Bytes> {
+    let (backend, head) = (lease.backend(), prepared.head);
     let mut request = Request::new(body.clone());
     *request.method_mut() = head.method.clone();
     if let Some(path) = head.uri.path_and_query() {
@@ -138,6 +140,9 @@ fn build_outbound_request(
     );
     if let Some(key) = &backend.identity.authorization {
         outbound.insert(AUTHORIZATION, key.clone());
+    }
+    if let Some(session_id) = lease.follow_blocks(prepared.requirements.prompt) {
+        headers::set_session_id(&mut outbound, session_id);
     }
     if let Some(trace) = &record.trace {
         trace.inject(span_id, &mut outbound);

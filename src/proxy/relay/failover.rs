@@ -157,8 +157,7 @@ async fn send_to_backend(
     options.usage_injected = usage.requests_usage_event();
     options.continuous_usage_injected = usage.requests_continuous_usage();
     let result = loop {
-        let sending =
-            attempt::send(&context.backend_client, record, lease.backend(), request, &body);
+        let sending = attempt::send(&context.backend_client, record, lease, request, &body);
         match within_deadline(request.deadline, sending).await.map_err(deadline_failure)? {
             // Closing an idle connection frees a file descriptor for this request.
             Err(SendError::Exhausted(_)) if context.state.pool.close_idle_connection() => {}

@@ -66,7 +66,7 @@ pub(crate) fn sample_for_capture(
     random: u64,
 ) -> Option<Arc<CapturedPrompt>> {
     let sampling_value = unit(session.map_or(random, mix));
-    let PromptFingerprint { bytes, blocks, block_bytes } = prompt;
+    let PromptFingerprint { bytes, blocks, block_bytes, .. } = prompt;
     (sampling_value < share).then(|| {
         Arc::new(CapturedPrompt {
             prompt_bytes: *bytes,

@@ -2,7 +2,9 @@
 //! policies.
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use super::super::status::StatusSnapshot;
 use super::backends::emit_by_backend;
+use crate::backend::kv_events::{BackendCache, CacheStatus, LearningCounts};
 use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::{RequestRecord, ShadowDecision};
 use tokenweir_core::routing::PolicyKind;
@@ -113,6 +115,77 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
     MetricDescriptor {
+        name: "tokenweir_backend_kv_events_state",
+        help: "1 for the current state of the backend's KV events, 0 for the other states. Only for backends whose KV events are received.",
+        kind: MetricKind::Gauge,
+        labels: &[
+            MetricLabel::BACKEND,
+            MetricLabel::fixed("state", || BackendCache::STATES.to_vec()),
+        ],
+        read: MetricSource::Status(|status, emit| {
+            for (backend, events) in with_kv_events(status) {
+                for state in BackendCache::STATES {
+                    emit(&[backend, state], f64::from(u8::from(events.state == state)));
+                }
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_kv_blocks",
+        help: "Different blocks in the backend's prefix cache on the GPU, by its KV events.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::BACKEND],
+        read: MetricSource::Status(|status, emit| {
+            for (backend, events) in with_kv_events(status) {
+                emit(&[backend], events.blocks as f64);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_kv_event_batches_total",
+        help: "Batches of KV events of the backend that were applied.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::BACKEND],
+        read: MetricSource::Status(|status, emit| {
+            for (backend, events) in with_kv_events(status) {
+                emit(&[backend], events.batches as f64);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_backend_kv_event_errors_total",
+        help: "KV events of the backend: failed connections, failed requests for its publishers, and batches that could not be applied.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::BACKEND],
+        read: MetricSource::Status(|status, emit| {
+            for (backend, events) in with_kv_events(status) {
+                emit(&[backend], events.errors as f64);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_kv_events_bytes",
+        help: "Memory of the contents of prefix caches and of their relation to texts, from KV events.",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|status, emit| {
+            let contents: usize = with_kv_events(status).map(|(_, events)| events.bytes).sum();
+            emit(&[], (contents + status.kv_index_bytes) as f64);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_kv_events_requests_total",
+        help: "Requests that were followed in KV events, by what they taught. unlearned: no events, or events that do not belong to the text for certain.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("result", || vec!["learned", "unlearned", "dropped"])],
+        read: MetricSource::Status(|status, emit| {
+            let LearningCounts { learned, unlearned, dropped } = status.kv_learning;
+            emit(&["learned"], learned as f64);
+            emit(&["unlearned"], unlearned as f64);
+            emit(&["dropped"], dropped as f64);
+        }),
+    },
+    MetricDescriptor {
         name: "tokenweir_shadow_decisions_total",
         help: "Decisions of the policies in routing.shadow, by whether they chose the same backend as the active policy.",
         kind: MetricKind::Counter,
@@ -155,6 +228,11 @@ fn ttft_and_backend(record: &RequestRecord) -> (Option<(f64, f64)>, Option<&str>
 /// The reported and the predicted number of cached prompt tokens of a request, and its backend.
 fn cached_tokens_and_backend(record: &RequestRecord) -> (Option<(u64, f64)>, Option<&str>) {
     (record.reported_and_predicted_cached_tokens(), backend_label(record))
+}
+
+/// The backends whose KV events are received.
+fn with_kv_events(status: &StatusSnapshot) -> impl Iterator<Item = (&str, CacheStatus)> {
+    status.backends.iter().filter_map(|backend| Some((&*backend.backend, backend.kv_events?)))
 }
 
 fn backend_label(record: &RequestRecord) -> Option<&str> {

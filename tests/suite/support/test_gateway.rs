@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
+use tokenweir::backend::kv_events::{CacheKnowledge, KvEventsSettings};
 use tokenweir::backend::pool::BackendPool;
 use tokenweir::backend::routes::ModelConfig;
 use tokenweir::backend::{Backend, HealthCheckSupervisor, health_checker};
@@ -313,8 +314,13 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         timeout: Duration::from_secs(1),
         max_page: 1 << 20,
     };
-    let health_checks =
-        HealthCheckSupervisor::new(pool.clone(), client.clone(), settings, telemetry.clone());
+    let health_checks = HealthCheckSupervisor::new(
+        pool.clone(),
+        client.clone(),
+        settings,
+        telemetry.clone(),
+        CacheKnowledge::new(KvEventsSettings::default()),
+    );
     health_checks.wait_first_checks(Duration::from_secs(10)).await;
     let overload_guard = Arc::new(OverloadGuard::new(setup.gate));
     let limits = ServerLimits { drain_timeout: setup.drain, ..setup.limits };

@@ -15,7 +15,7 @@ use crate::headers::{RequestId, X_REQUEST_ID};
 use crate::histogram::OutputGapHistogram;
 use crate::openai::{Api, FinishReason, Usage};
 use crate::routing::{
-    Candidate, Policy, PrefillCost, ReportedLoad, RoutingContext, RoutingRequest,
+    CachedSource, Candidate, Policy, PrefillCost, ReportedLoad, RoutingContext, RoutingRequest,
 };
 use crate::trace_context::TraceContext;
 use http::{HeaderMap, HeaderValue};
@@ -185,6 +185,7 @@ pub fn believed() -> Candidate {
         prompt: 12.0,
         cached: 6.0,
         cached_blocks: 0,
+        cached_source: CachedSource::Approximate,
         output: 100.0,
         backlog: 400.0,
         prefill: PrefillCost::default(),

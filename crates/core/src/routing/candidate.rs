@@ -1,6 +1,6 @@
 //! A backend as a policy sees it: the estimate of its state for one prompt.
 
-use super::estimation::{PrefillCost, ReportedLoad};
+use super::estimation::{CachedSource, PrefillCost, ReportedLoad};
 use serde::Serialize;
 
 /// A backend that a policy may pick, with its estimated state for one prompt.
@@ -27,6 +27,8 @@ pub struct Candidate {
     pub cached: f64,
     /// Leading blocks of the prompt that are probably in the prefix cache of the backend.
     pub cached_blocks: u32,
+    /// Source of `cached`.
+    pub cached_source: CachedSource,
     /// Expected output tokens.
     pub output: f64,
     /// Prompt tokens that the engine has to compute before those of this request.

@@ -17,6 +17,7 @@ pub(super) fn idle_candidate() -> Candidate {
         prompt: 1_000.0,
         cached: 0.0,
         cached_blocks: 0,
+        cached_source: CachedSource::Approximate,
         output: 100.0,
         backlog: 0.0,
         prefill: PrefillCost::default(),

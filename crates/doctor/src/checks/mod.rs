@@ -57,7 +57,7 @@ fn has_reached(facts: &DoctorFacts) -> bool {
 }
 
 /// All checks, in the order of reports.
-pub const CHECKS: [DoctorCheck; 29] = [
+pub const CHECKS: [DoctorCheck; 30] = [
     for_all_backends("reachable", reachability::reachable),
     for_reached_backends("health", reachability::health),
     for_all_backends("server", reachability::server),
@@ -80,6 +80,7 @@ pub const CHECKS: [DoctorCheck; 29] = [
     for_reached_backends("cached_tokens", optional_features::cached_tokens),
     for_reached_backends("engine_times", optional_features::engine_times),
     for_reached_backends("forced_usage", optional_features::forced_usage),
+    for_reached_backends("kv_events", optional_features::kv_events),
     once("not_probed", has_reached, optional_features::not_probed),
     once("fleet", |facts| facts.backends.is_empty() || has_reached(facts), fleet::fleet),
     once("named_models", has_reached, configuration::named_models),

@@ -4,6 +4,7 @@ use crate::facts::{BackendFacts, DoctorFacts, StreamProbe};
 use crate::finding::Remark;
 use crate::gather::REQUEST_ID_HEADER;
 use crate::interpretation::VllmVersion;
+use serde_json::{Map, Value};
 
 /// The first version of vLLM that can report the engine times of a request.
 const ENGINE_TIMES_SINCE: VllmVersion = VllmVersion(0, 25);
@@ -43,6 +44,33 @@ pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remar
     let reason = "Time in its queue and in prefill is known as a mean of all requests, not of each \
                   slow one. It costs some CPU at high concurrency.";
     vec![remark.because(reason).remedy("vllm serve --enable-per-request-metrics")]
+}
+
+/// Reports that the gateway cannot receive the KV events of a backend, although it is configured to.
+pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
+    if !facts.config.uses_kv_events {
+        return Vec::new();
+    }
+    let answer = backend.event_sources.as_ref().ok().filter(|answer| answer.is_ok());
+    let ranks = answer.and_then(|answer| serde_json::from_slice(&answer.body).ok());
+    let ranks: Map<String, Value> = ranks.unwrap_or_default();
+    let publishing = ranks.values().filter(|rank| rank["enable_kv_cache_events"] != false);
+    let endpoints: Vec<&str> = publishing.filter_map(|rank| rank["endpoint"].as_str()).collect();
+    let remedy = "vllm serve --kv-events-config with an endpoint such as tcp://*:5557";
+    let reason = "kv_events.enabled is set. Without events, the gateway estimates the cached \
+                  prefixes of this backend from its own requests.";
+    if endpoints.is_empty() {
+        let remark = Remark::warning("it lists no publishers of KV events");
+        let remedy = format!("{remedy}; before vLLM 0.32 also kv_events.port");
+        return vec![remark.because(reason).remedy(remedy)];
+    }
+    let is_local =
+        |endpoint: &&&str| endpoint.contains("127.0.0.1") || endpoint.contains("localhost");
+    let Some(endpoint) = endpoints.iter().find(is_local) else { return Vec::new() };
+    let remark = Remark::warning(format!("its KV events are not published at {endpoint}"));
+    let reason = "vLLM binds an address with `*`. To any other it connects as a client, and \
+                  nothing listens there.";
+    vec![remark.because(reason).remedy(remedy)]
 }
 
 /// Reports that vLLM adds usage to every event, although the probe does not request continuous

@@ -6,8 +6,12 @@
 //! tokens that the engine reported, teaches nothing.
 
 mod bounded_map;
+mod prompt_lookup;
 mod request_chains;
+mod session_ids;
 mod text_index;
 
+pub use prompt_lookup::{CachedPrompt, PromptLookup, PromptText};
 pub use request_chains::{RequestChain, RequestChains, RequestKey};
-pub use text_index::{AnsweredRequest, TextIndex};
+pub use session_ids::SessionIds;
+pub use text_index::{Alignment, AnsweredRequest, ChainBlock, TextIndex};

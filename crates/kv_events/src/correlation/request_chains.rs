@@ -1,15 +1,16 @@
-//! The blocks that the requests in flight store, by their session ids.
+//! The blocks that the requests in flight store, by the numbers of their session ids.
 
 use crate::decoder::BlockHash;
 use crate::residency::StoredChain;
 use std::collections::HashMap;
-use xxhash_rust::xxh3::xxh3_64;
 
-/// A request in flight: its backend and a hash of its session id.
+/// A request: its backend and the number of its session id, which no other request has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestKey {
-    backend: u32,
-    session: u64,
+    /// Number of the backend.
+    pub backend: u32,
+    /// Number of the session id.
+    pub session: u64,
 }
 
 /// Blocks that one request stored, each a child of the block before it.
@@ -23,7 +24,7 @@ pub struct RequestChain {
     pub blocks: Vec<BlockHash>,
 }
 
-/// The requests in flight and their blocks.
+/// The requests that have stored blocks, until they end.
 #[derive(Debug, Default)]
 pub struct RequestChains {
     requests: HashMap<RequestKey, PendingRequest>,
@@ -33,47 +34,30 @@ pub struct RequestChains {
 
 #[derive(Debug, Default)]
 struct PendingRequest {
-    /// Requests in flight with this session id at this backend.
-    in_flight: u32,
-    /// Whether several requests had the session id at the same time.
-    is_shared: bool,
-    /// Whether the events do not form one chain.
+    /// Whether later events do not continue the chain.
     is_broken: bool,
     chain: RequestChain,
 }
 
-/// Greatest number of requests that are followed. Further requests teach nothing.
+/// Greatest number of requests that are followed. If there are more, the ends of requests were not
+/// told, and all are forgotten.
 const MAX_REQUESTS: usize = 16_384;
 /// Greatest number of blocks of all requests that are followed: 67 million tokens in blocks of 16, in
 /// 32 MiB.
 const MAX_BLOCKS: usize = 1 << 22;
 
-impl RequestKey {
-    /// The key of a request with a session id at a backend.
-    pub fn new(backend: u32, session_id: &str) -> Self {
-        Self { backend, session: xxh3_64(session_id.as_bytes()) }
-    }
-}
-
 impl RequestChains {
-    /// A request is sent.
-    pub fn begin(&mut self, key: RequestKey) {
-        if self.requests.len() >= MAX_REQUESTS && !self.requests.contains_key(&key) {
-            return;
+    /// A backend stored blocks for a request of this gateway.
+    pub fn on_stored(&mut self, key: RequestKey, stored: &StoredChain<'_>) {
+        let is_full = self.requests.len() >= MAX_REQUESTS || self.block_count >= MAX_BLOCKS;
+        if is_full && !self.requests.contains_key(&key) {
+            *self = Self::default();
         }
         let request = self.requests.entry(key).or_default();
-        request.in_flight += 1;
-        request.is_shared |= request.in_flight > 1;
-    }
-
-    /// A backend stored blocks.
-    pub fn on_stored(&mut self, backend: u32, stored: &StoredChain<'_>) {
-        let Some(session_id) = stored.event.session_id else { return };
-        let key = RequestKey::new(backend, session_id);
-        let Some(request) = self.requests.get_mut(&key).filter(|request| !request.is_broken) else {
-            return;
-        };
         let chain = &mut request.chain;
+        if request.is_broken {
+            return;
+        }
         if chain.blocks.is_empty() {
             (chain.parent, chain.first_depth) = (stored.parent, stored.first_depth);
         } else if chain.blocks.last().copied() != stored.parent {
@@ -88,17 +72,11 @@ impl RequestChains {
         request.is_broken = room == added;
     }
 
-    /// A request has ended. Returns what it stored, if no other request had the same session id at
-    /// the same time.
+    /// A request has ended. Returns what it stored.
     pub fn end(&mut self, key: RequestKey) -> Option<RequestChain> {
-        let request = self.requests.get_mut(&key)?;
-        request.in_flight -= 1;
-        if request.in_flight > 0 {
-            return None;
-        }
-        let PendingRequest { is_shared, chain, .. } = self.requests.remove(&key)?;
+        let PendingRequest { chain, .. } = self.requests.remove(&key)?;
         self.block_count -= chain.blocks.len();
-        (!is_shared && !chain.blocks.is_empty()).then_some(chain)
+        Some(chain).filter(|chain| !chain.blocks.is_empty())
     }
 
     /// A backend was removed: its requests teach nothing.
@@ -136,81 +114,63 @@ mod tests {
             Self { contents: CacheContents::new(1_000, 0), chains: RequestChains::default() }
         }
 
-        fn store(&mut self, session_id: &str, parent: Option<u64>, blocks: &[u64]) {
-            let payload = batch(&[Stored { blocks, parent, block_size: 16, session_id }], &[]);
+        fn store(&mut self, session: u64, parent: Option<u64>, blocks: &[u64]) {
+            let payload = batch(&[Stored { blocks, parent, block_size: 16, session_id: "" }], &[]);
             for event in EventBatch::parse(&payload).unwrap().events() {
                 let event: KvEvent<'_> = event.unwrap();
                 if let Some(stored) = self.contents.apply(&event).unwrap() {
-                    self.chains.on_stored(7, &stored);
+                    self.chains.on_stored(key(session), &stored);
                 }
             }
         }
     }
 
-    fn key(session_id: &str) -> RequestKey {
-        RequestKey::new(7, session_id)
+    fn key(session: u64) -> RequestKey {
+        RequestKey { backend: 7, session }
     }
 
     #[test]
     fn a_request_has_the_blocks_that_were_stored_with_its_session_id() {
         let mut fixture = Fixture::new();
-        fixture.chains.begin(key("a"));
-        fixture.chains.begin(key("b"));
-        fixture.store("a", None, &[1, 2]);
-        fixture.store("b", Some(2), &[30]);
-        fixture.store("a", Some(2), &[3]);
-        fixture.store("nobody", Some(3), &[4]);
-        let b = RequestChain { parent: Some(2), first_depth: 2, blocks: vec![30] };
-        assert_eq!(fixture.chains.end(key("b")), Some(b));
-        let a = RequestChain { parent: None, first_depth: 0, blocks: vec![1, 2, 3] };
-        assert_eq!(fixture.chains.end(key("a")), Some(a));
+        fixture.store(1, None, &[1, 2]);
+        fixture.store(2, Some(2), &[30]);
+        fixture.store(1, Some(2), &[3]);
+        let second = RequestChain { parent: Some(2), first_depth: 2, blocks: vec![30] };
+        assert_eq!(fixture.chains.end(key(2)), Some(second));
+        let first = RequestChain { parent: None, first_depth: 0, blocks: vec![1, 2, 3] };
+        assert_eq!(fixture.chains.end(key(1)), Some(first));
+        assert_eq!(fixture.chains.end(key(3)), None);
         assert!(fixture.chains.is_empty());
-    }
-
-    #[test]
-    fn requests_that_share_a_session_id_teach_nothing_while_they_overlap() {
-        let mut fixture = Fixture::new();
-        fixture.chains.begin(key("a"));
-        fixture.chains.begin(key("a"));
-        fixture.store("a", None, &[1]);
-        assert_eq!(fixture.chains.end(key("a")), None);
-        assert_eq!(fixture.chains.end(key("a")), None);
-        fixture.chains.begin(key("a"));
-        fixture.store("a", Some(1), &[2]);
-        assert!(fixture.chains.end(key("a")).is_some());
     }
 
     #[test]
     fn the_chain_ends_where_several_outputs_begin() {
         let mut fixture = Fixture::new();
-        fixture.chains.begin(key("a"));
-        fixture.store("a", None, &[1, 2]);
-        fixture.store("a", Some(2), &[3]);
-        fixture.store("a", Some(2), &[4]);
-        fixture.store("a", Some(3), &[5]);
-        assert_eq!(fixture.chains.end(key("a")).unwrap().blocks, [1, 2, 3]);
+        fixture.store(1, None, &[1, 2]);
+        fixture.store(1, Some(2), &[3]);
+        fixture.store(1, Some(2), &[4]);
+        fixture.store(1, Some(3), &[5]);
+        assert_eq!(fixture.chains.end(key(1)).unwrap().blocks, [1, 2, 3]);
     }
 
     #[test]
     fn blocks_after_an_unknown_parent_and_requests_of_a_removed_backend_teach_nothing() {
         let mut fixture = Fixture::new();
-        fixture.chains.begin(key("a"));
-        fixture.store("a", Some(99), &[1]);
-        assert_eq!(fixture.chains.end(key("a")), None);
-        fixture.chains.begin(key("a"));
-        fixture.store("a", None, &[1, 2]);
+        fixture.store(1, Some(99), &[1]);
+        assert_eq!(fixture.chains.end(key(1)), None);
+        fixture.store(1, None, &[1, 2]);
         assert_eq!(fixture.chains.block_count, 2);
         fixture.chains.remove_backend(7);
-        assert_eq!((fixture.chains.end(key("a")), fixture.chains.block_count), (None, 0));
+        assert_eq!((fixture.chains.end(key(1)), fixture.chains.block_count), (None, 0));
     }
 
     #[test]
     fn the_number_of_followed_requests_is_bounded() {
-        let mut chains = RequestChains::default();
-        for number in 0..2 * MAX_REQUESTS {
-            chains.begin(key(&number.to_string()));
+        let mut fixture = Fixture::new();
+        for session in 0..2 * MAX_REQUESTS as u64 + 10 {
+            fixture.store(session, None, &[1]);
+            assert!(fixture.chains.len() <= MAX_REQUESTS);
         }
-        assert_eq!(chains.len(), MAX_REQUESTS);
-        assert_eq!(chains.end(key(&(2 * MAX_REQUESTS - 1).to_string())), None);
+        assert!(fixture.chains.end(key(2 * MAX_REQUESTS as u64 + 9)).is_some());
     }
 }

@@ -6,7 +6,15 @@ use super::alert::{Alert, AlertSeverity, inhibit_everywhere, inhibit_for_same_ba
 const AREA: &str = "backends";
 
 pub(super) fn alerts() -> Vec<Alert> {
-    vec![no_backend(), backend_down(), backend_drained(), engine_stuck(), stalls(), stale_scrape()]
+    vec![
+        no_backend(),
+        backend_down(),
+        backend_drained(),
+        engine_stuck(),
+        stalls(),
+        stale_scrape(),
+        kv_events_missing(),
+    ]
 }
 
 fn no_backend() -> Alert {
@@ -174,6 +182,34 @@ fn stale_scrape() -> Alert {
         action: "`timeout`: the API server is overloaded; give it more CPU or API processes. \
                  `too_large`: raise `scrape.max_page`. A status or an unreadable page: a proxy is \
                  in between, or the backend was started without metrics.",
+        silences: Vec::new(),
+    }
+}
+
+fn kv_events_missing() -> Alert {
+    Alert {
+        name: "TokenweirKvEventsMissing",
+        when: "the KV events of a backend cannot be used for 5 minutes",
+        area: AREA,
+        severity: AlertSeverity::Ticket,
+        expr: "max by (backend) (tokenweir_backend_kv_events_state{state=~\"off|gap\"}) == 1\n\
+               and on (backend) max by (backend) (tokenweir_backend_up) == 1"
+            .into(),
+        holds_for: "5m",
+        stays_for: None,
+        summary: "The KV events of {{ $labels.backend }} cannot be used",
+        description: "At least one gateway has received no usable KV events of \
+                      {{ $labels.backend }} for 5 minutes. It estimates the cached prefixes there \
+                      from its own requests.",
+        meaning: "Requests are served as before. With several gateways, or after evictions, more \
+                  prompts are computed again than necessary.",
+        confirm: "`curl http://GATEWAY:9090/status`: `kv_events` of the backend. `curl \
+                  http://BACKEND/kv_event_sources` has the ports; `tokenweir doctor` connects to \
+                  them.",
+        action: "State `off`: start the engine with `--kv-events-config` and an `endpoint` with \
+                 `*`, such as `tcp://*:5557`, and let the gateway reach the port. State `gap`: \
+                 add a `replay_endpoint`. An engine without events: `kv_events: {enabled: false}` \
+                 of the backend.",
         silences: Vec::new(),
     }
 }

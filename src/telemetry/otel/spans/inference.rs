@@ -174,6 +174,7 @@ fn add_routing(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
         .put("tokenweir.route.candidates", count(decision.candidate_count() as u64))
         .put("tokenweir.route.predicted_ttft", chosen.ttft)
         .put("tokenweir.route.cached_tokens", chosen.candidate.cached)
+        .put("tokenweir.route.cached_source", chosen.candidate.cached_source.as_str())
         .put("tokenweir.route.freshness", chosen.candidate.certainty)
         .put_some("tokenweir.route.kv_usage", decision.backend_condition.kv_usage)
         .put_some("tokenweir.route.waiting", decision.backend_condition.waiting.map(i64::from))

@@ -7,14 +7,14 @@
 //! (horizon + age)`. No threshold on the age makes choices change abruptly.
 
 use super::atomic_f64::AtomicF64;
+use super::cached_tokens::{CachedTokens, ResidentPrompt};
 use super::learned_estimates::LearnedEstimates;
 use super::load_report::{LastReport, LoadReport};
 use super::pending_outputs::{PendingOutputId, PendingOutputs};
 use super::reservation::{LocalLoad, Reservation, TokenCounts};
+use super::sent_prompts::SentPrompts;
 use super::slot_estimator::SlotEstimator;
-use crate::routing::prefix_table::PrefixTable;
 use crate::routing::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -48,8 +48,7 @@ pub struct LoadEstimator {
     pending_outputs: PendingOutputs,
     slot_estimator: SlotEstimator,
     last_report: LastReport,
-    /// Created with the first prompt that has blocks, when the block size in tokens is known.
-    prefix_table: OnceLock<PrefixTable>,
+    sent_prompts: SentPrompts,
     /// Last, because its last fields are only used for learning.
     learned_estimates: LearnedEstimates,
 }
@@ -80,7 +79,7 @@ impl LoadEstimator {
             pending_outputs: PendingOutputs::new(),
             slot_estimator: SlotEstimator::new(),
             last_report: LastReport::nothing(),
-            prefix_table: OnceLock::new(),
+            sent_prompts: SentPrompts::new(),
             learned_estimates: LearnedEstimates::default(),
         }
     }
@@ -122,19 +121,31 @@ impl LoadEstimator {
 
     /// Size of the prefix table in bytes.
     pub fn prefix_table_bytes(&self) -> usize {
-        self.prefix_table.get().map_or(0, PrefixTable::bytes)
+        self.sent_prompts.bytes()
     }
 
     /// The estimated state of the backend for a prompt. The caller sets `position`, `weight`,
     /// `has_adapter` and `key`.
     pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
+        self.candidate_with(prompt, None, now)
+    }
+
+    /// The estimated state of the backend for a prompt of which its KV events show `resident`.
+    pub fn candidate_with(
+        &self,
+        prompt: &PromptFingerprint,
+        resident: Option<&ResidentPrompt>,
+        now: Instant,
+    ) -> Candidate {
         let (local_load, now) = (self.local_load(), self.seconds(now));
         let prefill = self.prefill(&local_load, now);
         let tokens_per_byte = self.learned_estimates.tokens_per_byte();
         let tokens = prompt.bytes as f64 * tokens_per_byte;
         let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
-        let cached_blocks = self.matched(prompt, block_tokens);
-        let cached = (f64::from(cached_blocks) * block_tokens).min(tokens);
+        let cached = CachedTokens::new(tokens, block_tokens, resident, || {
+            let retention = || self.blocks(block_tokens) * self.learned_estimates.retention();
+            self.sent_prompts.matched(prompt, retention)
+        });
         let certainty = self.certainty_at(now);
         let external = self.last_report.external_requests(certainty);
         let waiting = self.last_report.waiting(&local_load, certainty);
@@ -149,9 +160,10 @@ impl LoadEstimator {
             weight: 1,
             has_adapter: true,
             key: 0,
-            prompt: tokens,
-            cached,
-            cached_blocks,
+            prompt: cached.prompt,
+            cached: cached.cached,
+            cached_blocks: cached.cached_blocks,
+            cached_source: cached.source,
             output: self.learned_estimates.output_tokens(),
             backlog,
             prefill,
@@ -236,8 +248,8 @@ impl LoadEstimator {
                 self.pending_outputs.on_output(id);
             }
         }
-        if let (Some(output), Some(prefix_table)) = (counts.output, self.prefix_table.get()) {
-            prefix_table.advance((output as f64 / reservation.block_tokens.max(1.0)) as u32);
+        if let Some(output) = counts.output {
+            self.sent_prompts.advance((output as f64 / reservation.block_tokens.max(1.0)) as u32);
         }
         self.learned_estimates.on_usage(reservation.bytes, reservation.cached, counts);
     }
@@ -283,17 +295,12 @@ impl LoadEstimator {
     /// Resets the state that a restart of the backend invalidates: prefix table and slot estimate.
     pub fn on_restart(&self) {
         self.slot_estimator.forget();
-        if let Some(prefix_table) = self.prefix_table.get() {
-            prefix_table.clear();
-        }
+        self.sent_prompts.clear();
     }
 
     fn add_to_prefix_table(&self, prompt: &PromptFingerprint, tokens_per_byte: f64) {
-        if !prompt.blocks.is_empty() {
-            let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
-            let table = || PrefixTable::new(self.blocks(block_tokens) as usize);
-            self.prefix_table.get_or_init(table).touch(&prompt.blocks);
-        }
+        let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
+        self.sent_prompts.add(prompt, || self.blocks(block_tokens));
     }
 
     fn begin_prefill(&self, reservation: &Reservation, prefill: &PrefillCost, now: f64) {
@@ -370,13 +377,6 @@ impl LoadEstimator {
         let since = (now - self.prefill_progress_at.get()).max(0.0);
         let mean = backlog / f64::from(local_load.pending.max(1));
         unobserved * speed + (backlog - (since * speed).min(mean)).max(0.0)
-    }
-
-    /// Number of leading blocks of a prompt that are probably cached.
-    fn matched(&self, prompt: &PromptFingerprint, block_tokens: f64) -> u32 {
-        let Some(prefix_table) = self.prefix_table.get() else { return 0 };
-        let retained = self.blocks(block_tokens) * self.learned_estimates.retention();
-        prefix_table.matched(&prompt.blocks, retained as usize) as u32
     }
 
     /// Number of blocks of `block_tokens` tokens that the KV cache can hold.

@@ -2,14 +2,17 @@
 //! that the backend reports, and from the times and token counts of its responses.
 
 mod atomic_f64;
+mod cached_tokens;
 mod learned_estimates;
 mod linear_cost;
 mod load_estimator;
 mod load_report;
 mod pending_outputs;
 mod reservation;
+mod sent_prompts;
 mod slot_estimator;
 
+pub use cached_tokens::{CachedSource, ResidentPrompt};
 pub use learned_estimates::LearnedEstimates;
 pub use linear_cost::PrefillCost;
 pub use load_estimator::LoadEstimator;

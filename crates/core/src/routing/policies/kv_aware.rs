@@ -50,7 +50,7 @@
 
 use super::selection::longest_idle;
 use super::session;
-use crate::routing::{Candidate, PolicyChoice, RoutingRequest};
+use crate::routing::{CachedSource, Candidate, PolicyChoice, RoutingRequest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -321,8 +321,8 @@ fn adapter(settings: &KvAwareSettings, candidate: &Candidate) -> f64 {
 }
 
 fn cached(settings: &KvAwareSettings, candidate: &Candidate, is_session_candidate: bool) -> f64 {
-    let session_cached =
-        if is_session_candidate { settings.session * candidate.prompt } else { 0.0 };
+    let is_assumed = is_session_candidate && candidate.cached_source == CachedSource::Approximate;
+    let session_cached = if is_assumed { settings.session * candidate.prompt } else { 0.0 };
     candidate.cached.max(session_cached)
 }
 

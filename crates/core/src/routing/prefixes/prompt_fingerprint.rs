@@ -10,6 +10,8 @@ pub struct PromptFingerprint {
     pub bytes: u64,
     /// One hash per full block, of the block and all bytes before it.
     pub blocks: Box<[u64]>,
+    /// Hash of the whole prompt. 0: not known.
+    pub whole: u64,
     /// Size of a block in bytes.
     pub block_bytes: u32,
 }
@@ -41,7 +43,7 @@ impl PromptFingerprint {
             }
             hash = xxh3_64_with_seed(rest, hash);
         }
-        Self { bytes, blocks: blocks.into(), block_bytes: BLOCK_BYTES }
+        Self { bytes, blocks: blocks.into(), whole: hash, block_bytes: BLOCK_BYTES }
     }
 }
 
@@ -80,6 +82,14 @@ mod tests {
         let (a, b) =
             (prompt(1, &[&format!("{head}{tail}")]), prompt(1, &[&format!("{tail}{head}")]));
         assert!(a.blocks.iter().all(|block| !b.blocks.contains(block)));
+    }
+
+    #[test]
+    fn the_hash_of_the_whole_prompt_depends_on_the_rest_after_the_last_block() {
+        let text = "t".repeat(600);
+        let [a, b] = ["x", "y"].map(|end| prompt(1, &[&format!("{text}{end}")]));
+        assert_eq!(a.blocks, b.blocks);
+        assert_ne!(a.whole, b.whole);
     }
 
     #[test]

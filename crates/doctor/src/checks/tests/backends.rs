@@ -151,6 +151,22 @@ fn control_paths_are_found_unless_all_paths_answer_the_same() {
 }
 
 #[test]
+fn missing_kv_events_are_reported_if_the_gateway_uses_them() {
+    let findings = |sources: &str, uses_kv_events| {
+        let mut facts = facts(vec![backend("a")]);
+        facts.config.uses_kv_events = uses_kv_events;
+        facts.backends[0].event_sources = Ok(answer(200, sources));
+        findings_of(&examine(&facts), "kv_events").len()
+    };
+    let source =
+        |endpoint| format!(r#"{{"0":{{"enable_kv_cache_events":true,"endpoint":"{endpoint}"}}}}"#);
+    assert_eq!(findings("{}", true), 1);
+    assert_eq!(findings("{}", false), 0);
+    assert_eq!(findings(&source("tcp://127.0.0.1:5557"), true), 1);
+    assert_eq!(findings(&source("tcp://*:5557"), true), 0);
+}
+
+#[test]
 fn public_kv_event_sources_and_a_port_without_a_key_are_reported() {
     let sources =
         r#"{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}}"#;

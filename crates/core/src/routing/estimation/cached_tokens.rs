@@ -1,0 +1,103 @@
+//! How much of a prompt a backend has in its prefix cache: by its KV events where they decide, and
+//! otherwise by the prompts that this gateway sent to it.
+
+use serde::Serialize;
+
+/// Source of the cached tokens of a candidate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CachedSource {
+    /// The prompts that this gateway sent to the backend.
+    #[default]
+    Approximate,
+    /// The KV events of the backend. They decide how much of the prompt is cached.
+    Exact,
+}
+
+/// How much of a prompt the KV events of a backend show in its prefix cache.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ResidentPrompt {
+    /// Cached prompt tokens.
+    pub tokens: f64,
+    /// Leading blocks of the prompt that are cached completely.
+    pub blocks: u32,
+    /// Whether no more of the prompt is cached. Otherwise the backend may have more of it.
+    pub is_exact: bool,
+}
+
+/// A prompt and its cached part.
+pub(super) struct CachedTokens {
+    /// Tokens of the prompt.
+    pub(super) prompt: f64,
+    pub(super) cached: f64,
+    pub(super) cached_blocks: u32,
+    pub(super) source: CachedSource,
+}
+
+impl CachedSource {
+    /// All sources.
+    pub const ALL: [Self; 2] = [Self::Approximate, Self::Exact];
+
+    /// The name in metrics, spans and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Approximate => "approximate",
+            Self::Exact => "exact",
+        }
+    }
+}
+
+impl CachedTokens {
+    /// The cached part of a prompt of about `prompt` tokens. `matched`: its leading blocks, of
+    /// `block_tokens` tokens, that were sent to the backend and are probably still cached.
+    pub(super) fn new(
+        prompt: f64,
+        block_tokens: f64,
+        resident: Option<&ResidentPrompt>,
+        matched: impl FnOnce() -> u32,
+    ) -> Self {
+        if let Some(resident) = resident.filter(|resident| resident.is_exact) {
+            return Self {
+                prompt: prompt.max(resident.tokens),
+                cached: resident.tokens,
+                cached_blocks: resident.blocks,
+                source: CachedSource::Exact,
+            };
+        }
+        let matched = matched();
+        let cached = f64::from(matched) * block_tokens;
+        let resident_tokens = resident.map_or(0.0, |resident| resident.tokens);
+        Self {
+            prompt,
+            cached: cached.max(resident_tokens).min(prompt),
+            cached_blocks: resident.map_or(matched, |resident| matched.max(resident.blocks)),
+            source: CachedSource::Approximate,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cached(resident: Option<ResidentPrompt>) -> (f64, u32, CachedSource) {
+        let cached = CachedTokens::new(1_000.0, 128.0, resident.as_ref(), || 3);
+        (cached.cached, cached.cached_blocks, cached.source)
+    }
+
+    #[test]
+    fn events_that_decide_replace_the_sent_prompts_and_others_only_raise_them() {
+        let resident = |tokens, blocks, is_exact| Some(ResidentPrompt { tokens, blocks, is_exact });
+        assert_eq!(cached(None), (384.0, 3, CachedSource::Approximate));
+        assert_eq!(cached(resident(0.0, 0, true)), (0.0, 0, CachedSource::Exact));
+        assert_eq!(cached(resident(640.0, 5, false)), (640.0, 5, CachedSource::Approximate));
+        assert_eq!(cached(resident(128.0, 1, false)), (384.0, 3, CachedSource::Approximate));
+    }
+
+    #[test]
+    fn a_prompt_has_at_least_its_cached_tokens() {
+        let resident = ResidentPrompt { tokens: 1_200.0, blocks: 9, is_exact: true };
+        let cached = CachedTokens::new(1_000.0, 128.0, Some(&resident), || 0);
+        assert_eq!((cached.prompt, cached.cached), (1_200.0, 1_200.0));
+    }
+}

@@ -1,0 +1,54 @@
+//! The prompts that this gateway sent to one backend, in a table that is created with the first of
+//! them.
+
+use crate::routing::PromptFingerprint;
+use crate::routing::prefix_table::PrefixTable;
+use std::sync::OnceLock;
+
+/// The prompts that this gateway sent to a backend.
+#[derive(Debug, Default)]
+pub(super) struct SentPrompts(OnceLock<PrefixTable>);
+
+impl SentPrompts {
+    pub(super) const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// Size of the table in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.get().map_or(0, PrefixTable::bytes)
+    }
+
+    /// Adds a prompt. The cache of the backend holds about `cache_blocks` blocks.
+    pub(super) fn add(&self, prompt: &PromptFingerprint, cache_blocks: impl FnOnce() -> f64) {
+        if !prompt.blocks.is_empty() {
+            let table = || PrefixTable::new(cache_blocks() as usize);
+            self.0.get_or_init(table).touch(&prompt.blocks);
+        }
+    }
+
+    /// Number of leading blocks of a prompt that are probably cached, if the cache retains
+    /// `retained` blocks.
+    pub(super) fn matched(
+        &self,
+        prompt: &PromptFingerprint,
+        retained: impl FnOnce() -> f64,
+    ) -> u32 {
+        let matched = |table: &PrefixTable| table.matched(&prompt.blocks, retained() as usize);
+        self.0.get().map_or(0, matched) as u32
+    }
+
+    /// Accounts for blocks in the cache that no prompt can match, such as output.
+    pub(super) fn advance(&self, count: u32) {
+        if let Some(table) = self.0.get() {
+            table.advance(count);
+        }
+    }
+
+    /// Removes all prompts.
+    pub(super) fn clear(&self) {
+        if let Some(table) = self.0.get() {
+            table.clear();
+        }
+    }
+}

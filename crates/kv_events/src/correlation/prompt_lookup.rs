@@ -1,0 +1,157 @@
+//! How much of one prompt each of several engines has in its cache. The places of the prompt in the
+//! chain of blocks are looked up once for all engines that name their blocks equally.
+
+use super::text_index::{ChainBlock, TextIndex};
+use crate::residency::CacheContents;
+
+/// The text of a prompt.
+#[derive(Debug, Clone, Copy)]
+pub struct PromptText<'a> {
+    /// Hashes of its blocks, each of the block and everything before it.
+    pub blocks: &'a [u64],
+    /// Hash of the whole text.
+    pub whole: u64,
+}
+
+/// Looks one prompt up in the caches of engines that share an index.
+#[derive(Debug)]
+pub struct PromptLookup {
+    /// Number of leading blocks of text that the index knows. The whole text counts as the last
+    /// block.
+    known: usize,
+    /// Whether the index knows the whole text.
+    is_whole: bool,
+    /// The places that were looked up, by block of text.
+    places: Vec<Option<Option<ChainBlock>>>,
+    /// The blocks of the engine in the block of text in which the last cached prompt ended, by the
+    /// number of that block.
+    span: Option<(usize, Vec<ChainBlock>)>,
+}
+
+/// What an engine has of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CachedPrompt {
+    /// Cached prompt tokens.
+    pub tokens: u64,
+    /// Leading blocks of text that are cached completely.
+    pub text_blocks: usize,
+    /// Whether the known blocks decide: the engine lacks one of them, or the whole text is known.
+    /// Otherwise the engine may have more of the prompt.
+    pub is_decided: bool,
+}
+
+impl PromptText<'_> {
+    /// The hash of the text up to the end of a block. The whole text is the block after the last.
+    fn up_to(&self, index: usize) -> u64 {
+        self.blocks.get(index).copied().unwrap_or(self.whole)
+    }
+}
+
+impl PromptLookup {
+    /// Finds how much of a text the index knows.
+    pub fn new(text: PromptText<'_>, index: &TextIndex) -> Self {
+        let is_whole = index.block(text.whole).is_some();
+        let known = if is_whole {
+            text.blocks.len() + 1
+        } else {
+            leading(text.blocks.len(), |block| index.block(text.up_to(block)).is_some())
+        };
+        Self { known, is_whole, places: vec![None; known], span: None }
+    }
+
+    /// Number of leading blocks of text that the index knows.
+    pub fn known(&self) -> usize {
+        self.known
+    }
+
+    /// What an engine has of the prompt.
+    pub fn cached(
+        &mut self,
+        text: PromptText<'_>,
+        index: &TextIndex,
+        contents: &CacheContents,
+    ) -> CachedPrompt {
+        let known = self.known;
+        let resident = leading(known, |block| {
+            let place = self.place(block, text, index);
+            place.is_none_or(|place| place.blocks() == 0 || contents.contains(place.hash()))
+        });
+        let whole_blocks = resident.checked_sub(1).and_then(|last| self.place(last, text, index));
+        let whole_blocks = whole_blocks.map_or(0, ChainBlock::blocks);
+        let blocks = if resident < known {
+            let span = self.span(resident, whole_blocks, text, index);
+            let cached = span.partition_point(|block| contents.contains(block.hash()));
+            cached.checked_sub(1).map_or(whole_blocks, |last| span[last].blocks())
+        } else {
+            whole_blocks
+        };
+        CachedPrompt {
+            tokens: u64::from(blocks) * u64::from(contents.block_size()),
+            text_blocks: resident.min(text.blocks.len()),
+            is_decided: resident < known || self.is_whole,
+        }
+    }
+
+    fn place(
+        &mut self,
+        block: usize,
+        text: PromptText<'_>,
+        index: &TextIndex,
+    ) -> Option<ChainBlock> {
+        *self.places[block].get_or_insert_with(|| index.block(text.up_to(block)))
+    }
+
+    /// The blocks of the engine in a block of text, after the first `before` blocks of the prompt.
+    fn span(
+        &mut self,
+        block: usize,
+        before: u32,
+        text: PromptText<'_>,
+        index: &TextIndex,
+    ) -> &[ChainBlock] {
+        if self.span.as_ref().is_none_or(|(number, _)| *number != block) {
+            let mut blocks = Vec::new();
+            let mut next = self.place(block, text, index);
+            while let Some(found) = next.filter(|found| found.blocks() > before) {
+                blocks.push(found);
+                next = index.parent(found);
+            }
+            blocks.reverse();
+            self.span = Some((block, blocks));
+        }
+        self.span.as_ref().map_or(&[], |(_, blocks)| blocks)
+    }
+}
+
+/// Number of leading numbers below `count` for which `holds`, if it holds for none after the first
+/// exception.
+fn leading(count: usize, mut holds: impl FnMut(usize) -> bool) -> usize {
+    let mut end = 1;
+    while end <= count && holds(end - 1) {
+        end *= 2;
+    }
+    let (mut low, mut high) = ((end / 2).min(count), end.min(count));
+    while low < high {
+        let middle = low.midpoint(high);
+        if holds(middle) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_exception_is_found_at_every_place() {
+        for count in 0..40 {
+            for exception in 0..=count {
+                assert_eq!(leading(count, |number| number < exception), exception);
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The prefix cache of one backend, as its KV events show it: the contents of each data-parallel
+//! rank, and how far they can be trusted.
+
+use super::key_space::KeySpace;
+use super::knowledge::CacheKnowledge;
+use arc_swap::ArcSwap;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use tokenweir_kv_events::residency::{CacheContents, StoredChain, StreamState};
+
+/// The prefix cache of one backend.
+#[derive(Debug)]
+pub struct BackendCache {
+    pub(super) knowledge: Arc<CacheKnowledge>,
+    /// Number of the backend in the chains of requests.
+    pub(super) number: u32,
+    ranks: ArcSwap<Vec<Arc<RankCache>>>,
+    space: ArcSwap<KeySpace>,
+    /// Whether the backend shares the key space of another one.
+    has_joined: AtomicBool,
+    errors: AtomicU64,
+}
+
+/// The prefix cache of one data-parallel rank.
+#[derive(Debug)]
+pub(super) struct RankCache {
+    contents: RwLock<CacheContents>,
+    /// A [`StreamState`].
+    state: AtomicU8,
+    batches: AtomicU64,
+}
+
+/// The state of the cache of a backend, for metrics and status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct CacheStatus {
+    /// How far the contents can be trusted, for all ranks together.
+    pub state: &'static str,
+    /// Blocks on the GPU.
+    pub blocks: usize,
+    /// Allocated bytes of the contents.
+    pub bytes: usize,
+    /// Batches of events that were applied.
+    pub batches: u64,
+    /// Failed connections, failed requests for the sources, and batches that could not be applied.
+    pub errors: u64,
+}
+
+/// Every state, the least trusted first. The index is the value of [`RankCache::state`].
+const STATES: [StreamState; 4] =
+    [StreamState::Off, StreamState::Gap, StreamState::FromHere, StreamState::Exact];
+
+impl BackendCache {
+    pub(super) fn new(knowledge: Arc<CacheKnowledge>, number: u32) -> Self {
+        let space = knowledge.spaces.add(knowledge.settings.index_entries);
+        Self {
+            knowledge,
+            number,
+            ranks: ArcSwap::default(),
+            space: ArcSwap::new(space),
+            has_joined: AtomicBool::new(false),
+            errors: AtomicU64::new(0),
+        }
+    }
+
+    /// Names of all states, as metrics have them.
+    pub const STATES: [&str; 4] = ["off", "gap", "from_here", "exact"];
+
+    /// How far the contents can be trusted: the least trusted rank decides.
+    pub fn state(&self) -> StreamState {
+        let states = self.ranks.load();
+        let least = states.iter().map(|rank| rank.state.load(Ordering::Relaxed)).min();
+        STATES[usize::from(least.unwrap_or(0)).min(STATES.len() - 1)]
+    }
+
+    /// The state for metrics and status.
+    pub fn status(&self) -> CacheStatus {
+        let ranks = self.ranks.load();
+        let contents = |rank: &Arc<RankCache>| {
+            let contents = rank.contents();
+            (contents.len(), contents.bytes())
+        };
+        let sizes: Vec<(usize, usize)> = ranks.iter().map(contents).collect();
+        CacheStatus {
+            state: Self::STATES[self.state() as usize],
+            blocks: sizes.iter().map(|(blocks, _)| blocks).sum(),
+            bytes: sizes.iter().map(|(_, bytes)| bytes).sum(),
+            batches: ranks.iter().map(|rank| rank.batches.load(Ordering::Relaxed)).sum(),
+            errors: self.errors.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(super) fn ranks(&self) -> Arc<Vec<Arc<RankCache>>> {
+        self.ranks.load_full()
+    }
+
+    /// Replaces the ranks by `count` empty ones.
+    pub(super) fn set_rank_count(&self, count: usize) -> Arc<Vec<Arc<RankCache>>> {
+        let max_blocks = self.knowledge.settings.max_blocks;
+        let ranks = std::iter::repeat_with(|| Arc::new(RankCache::new(max_blocks))).take(count);
+        self.ranks.store(Arc::new(ranks.collect()));
+        self.ranks()
+    }
+
+    pub(super) fn space(&self) -> Arc<KeySpace> {
+        self.space.load_full()
+    }
+
+    /// Forgets which texts the blocks are: the process of the engine may be another one, with another
+    /// seed.
+    pub(super) fn leave_space(&self) {
+        self.space.store(self.knowledge.spaces.add(self.knowledge.settings.index_entries));
+        self.has_joined.store(false, Ordering::Relaxed);
+    }
+
+    /// Joins the key space of another backend if the blocks show that both name blocks equally.
+    pub(super) fn join_space(&self, chain: &StoredChain<'_>) {
+        if self.has_joined.load(Ordering::Relaxed) {
+            return;
+        }
+        if let Some(other) = self.knowledge.spaces.other_with(&self.space.load(), chain) {
+            self.space.store(other);
+            self.has_joined.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn count_error(&self) {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for BackendCache {
+    fn drop(&mut self) {
+        self.knowledge.chains().remove_backend(self.number);
+    }
+}
+
+impl RankCache {
+    fn new(max_blocks: usize) -> Self {
+        Self {
+            contents: RwLock::new(CacheContents::new(max_blocks, fastrand::u64(..))),
+            state: AtomicU8::new(StreamState::Off as u8),
+            batches: AtomicU64::new(0),
+        }
+    }
+
+    /// The contents, unless a writer has them at the moment. Requests do not wait for them.
+    pub(super) fn try_contents(&self) -> Option<RwLockReadGuard<'_, CacheContents>> {
+        match self.contents.try_read() {
+            Ok(contents) => Some(contents),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    pub(super) fn contents(&self) -> RwLockReadGuard<'_, CacheContents> {
+        self.contents.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn contents_mut(&self) -> RwLockWriteGuard<'_, CacheContents> {
+        self.contents.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_state(&self, state: StreamState) {
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_batch(&self) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,57 @@
+//! A request whose blocks are followed: the gateway set its session id, so events name it.
+
+use super::backend_cache::BackendCache;
+use super::learner::EndedRequest;
+use http::HeaderValue;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokenweir_core::routing::{PromptFingerprint, TokenCounts};
+use tokenweir_kv_events::correlation::RequestKey;
+
+/// One attempt whose blocks are followed. Dropping it tells the learner.
+#[derive(Debug)]
+pub(in crate::backend) struct FollowedRequest {
+    cache: Arc<BackendCache>,
+    session: u64,
+    header: HeaderValue,
+    prompt: Arc<PromptFingerprint>,
+    counts: Mutex<TokenCounts>,
+}
+
+impl FollowedRequest {
+    /// Begins to follow a request. `None`: it has no text.
+    pub(in crate::backend) fn begin(
+        cache: &Arc<BackendCache>,
+        prompt: &Arc<PromptFingerprint>,
+    ) -> Option<Self> {
+        if prompt.bytes == 0 {
+            return None;
+        }
+        let (session, text) = cache.knowledge.session_ids.issue();
+        let header = HeaderValue::from_str(&text).ok()?;
+        let (cache, prompt) = (cache.clone(), prompt.clone());
+        Some(Self { cache, session, header, prompt, counts: Mutex::default() })
+    }
+
+    /// The session id.
+    pub(in crate::backend) fn header(&self) -> &HeaderValue {
+        &self.header
+    }
+
+    /// The tokens that the response reported.
+    pub(in crate::backend) fn set_counts(&self, counts: TokenCounts) {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+    }
+}
+
+impl Drop for FollowedRequest {
+    fn drop(&mut self) {
+        let counts = *self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        self.cache.knowledge.tell(EndedRequest {
+            key: RequestKey { backend: self.cache.number, session: self.session },
+            space: self.cache.space(),
+            cache: Arc::downgrade(&self.cache),
+            prompt: self.prompt.clone(),
+            counts,
+        });
+    }
+}

@@ -1,0 +1,87 @@
+//! Engines that name equal blocks equally share a key space: what one request taught about a text
+//! holds for all of them. vLLM since 0.30 names blocks equally with its default hash; older versions
+//! and other hashes begin with a random seed for each process.
+//!
+//! A backend begins with a key space of its own. It joins another one when it stores a block that an
+//! engine there has stored: blocks of equal names are evidence, versions are not.
+
+use std::sync::{Arc, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError};
+use tokenweir_kv_events::correlation::TextIndex;
+use tokenweir_kv_events::residency::StoredChain;
+
+/// The relation of texts and blocks for engines that name blocks equally.
+#[derive(Debug)]
+pub(super) struct KeySpace {
+    index: RwLock<TextIndex>,
+}
+
+/// All key spaces of a gateway.
+#[derive(Debug, Default)]
+pub(super) struct KeySpaces(Mutex<Vec<Arc<KeySpace>>>);
+
+/// The blocks of a prompt, by number, that are compared with those of other engines. The first blocks
+/// have no block before them in an index, or are equal for unrelated prompts.
+const COMPARED_BLOCKS: std::ops::Range<usize> = 4..12;
+
+impl KeySpace {
+    /// The index, unless a writer has it at the moment. Requests do not wait for it.
+    pub(super) fn try_index(&self) -> Option<RwLockReadGuard<'_, TextIndex>> {
+        match self.index.try_read() {
+            Ok(index) => Some(index),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The index, for background tasks.
+    pub(super) fn index(&self) -> RwLockReadGuard<'_, TextIndex> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The index to change, for background tasks.
+    pub(super) fn index_mut(&self) -> RwLockWriteGuard<'_, TextIndex> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl KeySpaces {
+    /// Adds an empty key space for at most `entries` blocks of text and of engines each.
+    pub(super) fn add(&self, entries: usize) -> Arc<KeySpace> {
+        let index = TextIndex::new(entries, entries, fastrand::u64(..));
+        let space = Arc::new(KeySpace { index: RwLock::new(index) });
+        let mut spaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A space that only this list has belongs to no backend any more.
+        spaces.retain(|space| Arc::strong_count(space) > 1);
+        spaces.push(space.clone());
+        space
+    }
+
+    /// Another space than `own` in which an engine has stored one of the first blocks of this chain.
+    pub(super) fn other_with(
+        &self,
+        own: &Arc<KeySpace>,
+        chain: &StoredChain<'_>,
+    ) -> Option<Arc<KeySpace>> {
+        if chain.first_depth > 0 {
+            return None;
+        }
+        let mut spaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let hashes = || chain.event.block_hashes.iter();
+        let compared = || hashes().take(COMPARED_BLOCKS.end).skip(COMPARED_BLOCKS.start);
+        let has_one = |space: &&Arc<KeySpace>| {
+            let index = space.index();
+            !Arc::ptr_eq(space, own) && compared().any(|hash| index.has_block(hash))
+        };
+        let other = spaces.iter().find(has_one).cloned()?;
+        // No backend may join the space that this backend leaves.
+        spaces.retain(|space| !Arc::ptr_eq(space, own));
+        Some(other)
+    }
+
+    /// Allocated bytes of all indexes.
+    pub(super) fn bytes(&self) -> usize {
+        let spaces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        spaces.iter().map(|space| space.index().bytes()).sum()
+    }
+}

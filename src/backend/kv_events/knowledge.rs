@@ -1,0 +1,97 @@
+//! What all backends share: session ids, key spaces, and the requests whose blocks are followed.
+
+use super::backend_cache::BackendCache;
+use super::key_space::KeySpaces;
+use super::learner::EndedRequest;
+use super::settings::KvEventsSettings;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokenweir_kv_events::correlation::{RequestChains, SessionIds};
+use tokio::sync::mpsc;
+
+/// What the gateway knows about texts and blocks, for all backends.
+#[derive(Debug)]
+pub struct CacheKnowledge {
+    pub(super) settings: KvEventsSettings,
+    pub(super) session_ids: SessionIds,
+    pub(super) spaces: KeySpaces,
+    /// Background tasks lock it, requests do not.
+    chains: Mutex<RequestChains>,
+    /// The requests that have ended, for the learner. A full queue drops them.
+    pub(super) ended: mpsc::Sender<EndedRequest>,
+    /// Held by the learner while it runs.
+    pub(super) inbox: Arc<tokio::sync::Mutex<mpsc::Receiver<EndedRequest>>>,
+    next_backend: AtomicU32,
+    learned: AtomicU64,
+    unlearned: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// Number of followed requests by what they taught.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct LearningCounts {
+    /// Requests whose blocks were aligned with their text.
+    pub learned: u64,
+    /// Requests without events, or whose events do not belong to their text for certain.
+    pub unlearned: u64,
+    /// Requests that were dropped because the queue of the learner was full.
+    pub dropped: u64,
+}
+
+/// Requests that have ended and wait for the learner.
+const INBOX_SIZE: usize = 4_096;
+
+impl CacheKnowledge {
+    /// Knowledge without contents.
+    pub fn new(settings: KvEventsSettings) -> Arc<Self> {
+        let (ended, inbox) = mpsc::channel(INBOX_SIZE);
+        Arc::new(Self {
+            settings,
+            session_ids: SessionIds::new(fastrand::u64(..)),
+            spaces: KeySpaces::default(),
+            chains: Mutex::default(),
+            ended,
+            inbox: Arc::new(tokio::sync::Mutex::new(inbox)),
+            next_backend: AtomicU32::new(0),
+            learned: AtomicU64::new(0),
+            unlearned: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        })
+    }
+
+    /// The cache of a new backend. Nothing is known about its contents.
+    pub fn add_backend(self: &Arc<Self>) -> Arc<BackendCache> {
+        let number = self.next_backend.fetch_add(1, Ordering::Relaxed);
+        Arc::new(BackendCache::new(self.clone(), number))
+    }
+
+    /// The requests whose blocks are followed. Only background tasks call this.
+    pub(super) fn chains(&self) -> MutexGuard<'_, RequestChains> {
+        self.chains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn count_learned(&self, is_learned: bool) {
+        let count = if is_learned { &self.learned } else { &self.unlearned };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn tell(&self, ended: EndedRequest) {
+        if self.ended.try_send(ended).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Number of followed requests by what they taught.
+    pub fn learning_counts(&self) -> LearningCounts {
+        LearningCounts {
+            learned: self.learned.load(Ordering::Relaxed),
+            unlearned: self.unlearned.load(Ordering::Relaxed),
+            dropped: self.dropped.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Allocated bytes of the relation of texts and blocks.
+    pub fn index_bytes(&self) -> usize {
+        self.spaces.bytes()
+    }
+}

@@ -1,0 +1,63 @@
+//! What the backends have of the prompt of one request.
+
+use super::backend_cache::{BackendCache, RankCache};
+use super::key_space::KeySpace;
+use std::sync::Arc;
+use tokenweir_core::routing::{PromptFingerprint, ResidentPrompt};
+use tokenweir_kv_events::correlation::{CachedPrompt, PromptLookup, PromptText};
+use tokenweir_kv_events::residency::StreamState;
+
+/// Looks the prompt of one request up in the caches of backends. A table that a background task
+/// changes at the moment counts as unknown: the request does not wait for it.
+pub(in crate::backend) struct CacheLookup<'a> {
+    text: PromptText<'a>,
+    /// What is known about the text, by key space.
+    lookups: Vec<(Arc<KeySpace>, PromptLookup)>,
+}
+
+impl<'a> CacheLookup<'a> {
+    pub(in crate::backend) fn new(prompt: &'a PromptFingerprint) -> Self {
+        let text = PromptText { blocks: &prompt.blocks, whole: prompt.whole };
+        Self { text, lookups: Vec::new() }
+    }
+
+    /// What a backend has of the prompt. `None`: its events show nothing.
+    pub(in crate::backend) fn resident(&mut self, cache: &BackendCache) -> Option<ResidentPrompt> {
+        let state = cache.state();
+        if !matches!(state, StreamState::FromHere | StreamState::Exact) {
+            return None;
+        }
+        let ranks = cache.ranks();
+        let cached: Option<Vec<CachedPrompt>> =
+            ranks.iter().map(|rank| self.cached(cache, rank)).collect();
+        let cached = cached?;
+        let count = cached.len();
+        let tokens: u64 = cached.iter().map(|cached| cached.tokens).sum();
+        let blocks = cached.iter().map(|cached| cached.text_blocks).min()?;
+        let is_decided = cached.iter().all(|cached| cached.is_decided);
+        Some(ResidentPrompt {
+            // The engine decides which rank gets the request.
+            tokens: tokens as f64 / count as f64,
+            blocks: blocks as u32,
+            is_exact: state == StreamState::Exact && is_decided && count == 1,
+        })
+    }
+
+    fn cached(&mut self, cache: &BackendCache, rank: &RankCache) -> Option<CachedPrompt> {
+        let space = cache.space();
+        let index = space.try_index()?;
+        let is_same = |(known, _): &(Arc<KeySpace>, PromptLookup)| Arc::ptr_eq(known, &space);
+        let position = match self.lookups.iter().position(is_same) {
+            Some(position) => position,
+            None => {
+                self.lookups.push((space.clone(), PromptLookup::new(self.text, &index)));
+                self.lookups.len() - 1
+            }
+        };
+        let (_, lookup) = &mut self.lookups[position];
+        if lookup.known() == 0 {
+            return None;
+        }
+        Some(lookup.cached(self.text, &index, &*rank.try_contents()?))
+    }
+}

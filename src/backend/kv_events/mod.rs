@@ -1,0 +1,26 @@
+//! KV events of backends: which blocks their prefix caches contain, and which of them are the text
+//! of a prompt. Routing reads the result; nothing here makes a request wait.
+//!
+//! One task for each backend receives the events (`receiver.rs`). One task for the gateway learns
+//! from requests that have ended (`learner.rs`). `docs/internals/kv-events.md` describes both.
+
+mod backend_cache;
+mod followed_request;
+mod key_space;
+mod knowledge;
+mod learner;
+mod lookup;
+mod receiver;
+mod settings;
+mod sources;
+
+pub use backend_cache::{BackendCache, CacheStatus};
+pub(super) use followed_request::FollowedRequest;
+pub use knowledge::{CacheKnowledge, LearningCounts};
+pub(super) use learner::start as start_learner;
+pub(super) use lookup::CacheLookup;
+pub(super) use receiver::run;
+pub use settings::{KvEventSource, KvEventsSettings};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Settings of KV events.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokenweir_kv_events::zmtp::Endpoint;
+
+/// How the gateway uses the KV events of backends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct KvEventsSettings {
+    /// Whether the gateway subscribes to the KV events of backends. `GET /kv_event_sources` of a
+    /// backend (vLLM 0.32 and later) has the ports of its publishers.
+    pub enabled: bool,
+    /// Port of the publisher of data-parallel rank 0, for engines without `/kv_event_sources`.
+    /// Further ranks have the ports after it. `None`: the backend is asked.
+    pub port: Option<u16>,
+    /// Port at which the publisher of rank 0 replays events. `None`: without `port`, the backend is
+    /// asked; with `port`, there are no replays.
+    pub replay_port: Option<u16>,
+    /// Maximum number of blocks of the prefix cache of one data-parallel rank. A block takes at most
+    /// 32 bytes. If an engine announces more, its contents are forgotten.
+    pub max_blocks: usize,
+    /// Maximum number of blocks of text, and of blocks of engines, whose relation is kept. Each takes
+    /// at most 60 bytes. Engines that name blocks equally share them.
+    pub index_entries: usize,
+}
+
+/// Where one backend publishes its KV events.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct KvEventSource {
+    /// Whether the gateway subscribes to the KV events of the backend. `None`: `kv_events.enabled`.
+    pub enabled: Option<bool>,
+    /// Address of the publisher of data-parallel rank 0, such as `tcp://10.0.0.7:5557`. Further ranks
+    /// have the ports after it. `None`: `kv_events.port` of the backend's host, or the backend is
+    /// asked.
+    pub endpoint: Option<String>,
+    /// Address at which the publisher of rank 0 replays events.
+    pub replay_endpoint: Option<String>,
+    /// Beginning of the topic of the events. `None`: every topic.
+    pub topic: Option<String>,
+    /// Number of data-parallel ranks with publishers, 1 to 64. Only with `endpoint` or
+    /// `kv_events.port`.
+    pub ranks: Option<u16>,
+}
+
+/// Greatest number of data-parallel ranks of a backend.
+pub(super) const MAX_RANKS: u16 = 64;
+
+impl Default for KvEventsSettings {
+    /// Disabled. At most 1,000,000 blocks and 1,000,000 entries.
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            port: None,
+            replay_port: None,
+            max_blocks: 1_000_000,
+            index_entries: 1_000_000,
+        }
+    }
+}
+
+impl KvEventSource {
+    /// The source of a backend at `host`, with the defaults of `settings`. `None`: the gateway does
+    /// not subscribe to the events of the backend.
+    pub fn resolve(&self, settings: &KvEventsSettings, host: &str) -> Option<Self> {
+        let at = |port: u16| {
+            let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+            format!("tcp://{host}:{port}")
+        };
+        let endpoint = self.endpoint.clone().or_else(|| settings.port.map(at));
+        let replay = || settings.replay_port.filter(|_| self.endpoint.is_none()).map(at);
+        self.enabled.unwrap_or(settings.enabled).then(|| Self {
+            enabled: Some(true),
+            endpoint,
+            replay_endpoint: self.replay_endpoint.clone().or_else(replay),
+            topic: self.topic.clone(),
+            ranks: self.ranks,
+        })
+    }
+
+    /// The first problem of the source, and the key that has it.
+    pub fn problem(&self) -> Option<(&'static str, String)> {
+        for (key, endpoint) in
+            [("endpoint", &self.endpoint), ("replay_endpoint", &self.replay_endpoint)]
+        {
+            if let Some(Err(error)) = endpoint.as_ref().map(|endpoint| endpoint.parse::<Endpoint>())
+            {
+                return Some((key, error.to_string()));
+            }
+        }
+        let is_count = |ranks| (1..=MAX_RANKS).contains(&ranks);
+        match self.ranks {
+            Some(ranks) if !is_count(ranks) => {
+                Some(("ranks", format!("{ranks} is no number of ranks: write 1 to {MAX_RANKS}")))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_has_its_own_address_or_the_global_ports_or_is_asked() {
+        let settings = KvEventsSettings { enabled: true, ..KvEventsSettings::default() };
+        let asked = KvEventSource::default().resolve(&settings, "a").unwrap();
+        assert_eq!((asked.endpoint, asked.replay_endpoint), (None, None));
+        let settings = KvEventsSettings { port: Some(5), replay_port: Some(6), ..settings };
+        let ports = KvEventSource::default().resolve(&settings, "::1").unwrap();
+        assert_eq!(ports.endpoint.as_deref(), Some("tcp://[::1]:5"));
+        assert_eq!(ports.replay_endpoint.as_deref(), Some("tcp://[::1]:6"));
+        let own = KvEventSource { endpoint: Some("tcp://b:9".into()), ..KvEventSource::default() };
+        let own = own.resolve(&settings, "a").unwrap();
+        assert_eq!((own.endpoint.as_deref(), own.replay_endpoint), (Some("tcp://b:9"), None));
+    }
+
+    #[test]
+    fn a_backend_can_differ_from_the_global_setting() {
+        let disabled = KvEventsSettings::default();
+        let source = |enabled| KvEventSource { enabled, ..KvEventSource::default() };
+        assert_eq!(source(None).resolve(&disabled, "a"), None);
+        assert!(source(Some(true)).resolve(&disabled, "a").is_some());
+        let enabled = KvEventsSettings { enabled: true, ..disabled };
+        assert_eq!(source(Some(false)).resolve(&enabled, "a"), None);
+    }
+}

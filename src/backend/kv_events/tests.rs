@@ -1,0 +1,185 @@
+//! Tests of the way from events and requests to the cached tokens of candidates.
+
+use super::receiver::RankSink;
+use super::*;
+use crate::backend::Backend;
+use std::sync::Arc;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::clock;
+use tokenweir_core::record::BackendId;
+use tokenweir_core::routing::{CachedSource, Candidate, PromptFingerprint, TokenCounts};
+use tokenweir_kv_events::residency::StreamState;
+use tokenweir_kv_events::zmtp::EventSink;
+
+/// Tokens in a block of the engine.
+const BLOCK_SIZE: u8 = 16;
+/// Blocks of the engine in a prompt of [`prompt`].
+const BLOCKS: u64 = 24;
+
+/// A backend with one data-parallel rank.
+struct Fixture {
+    knowledge: Arc<CacheKnowledge>,
+    backend: Arc<Backend>,
+    sink: RankSink,
+}
+
+fn knowledge() -> Arc<CacheKnowledge> {
+    CacheKnowledge::new(KvEventsSettings { enabled: true, ..KvEventsSettings::default() })
+}
+
+fn backend(name: &str) -> Backend {
+    Backend::new(BackendId::new(name), BackendAddress::parse("http://a:1").unwrap(), None)
+}
+
+fn prompt(text: char) -> Arc<PromptFingerprint> {
+    let text = text.to_string().repeat(3 * 512 + 100);
+    Arc::new(PromptFingerprint::new(1, [text.as_bytes()].into_iter()))
+}
+
+fn hash(prompt: u64, block: u64) -> u64 {
+    prompt * 1_000_000 + block
+}
+
+fn text(value: &str) -> Vec<u8> {
+    [&[0xd9, value.len() as u8], value.as_bytes()].concat()
+}
+
+fn hashes(hashes: &[u64]) -> Vec<u8> {
+    let mut out = vec![0xdc, 0, hashes.len() as u8];
+    hashes.iter().for_each(|hash| out.extend([&[0xcf][..], &hash.to_be_bytes()].concat()));
+    out
+}
+
+/// A batch with one event.
+fn batch(kind: &str, blocks: &[u64], session_id: &str) -> Vec<u8> {
+    [
+        vec![0x93, 0, 0x91, 0x84],
+        [text("type"), text(kind)].concat(),
+        [text("block_hashes"), hashes(blocks)].concat(),
+        [text("block_size"), vec![BLOCK_SIZE]].concat(),
+        [text("session_id"), text(session_id)].concat(),
+        vec![0],
+    ]
+    .concat()
+}
+
+impl Fixture {
+    fn new(knowledge: &Arc<CacheKnowledge>) -> Self {
+        let backend = Arc::new(backend("a"));
+        let cache = backend.identity.kv_cache_or(|| knowledge.add_backend()).clone();
+        let rank = cache.set_rank_count(1)[0].clone();
+        let mut sink = RankSink::new(&backend, &cache, rank);
+        sink.on_state(StreamState::Exact);
+        Self { knowledge: knowledge.clone(), backend, sink }
+    }
+
+    /// A request of the gateway whose blocks the engine stores. Waits until it was learned from.
+    async fn answer(&mut self, number: u64, prompt: &Arc<PromptFingerprint>) {
+        let cache = self.backend.identity.kv_cache().unwrap();
+        let followed = FollowedRequest::begin(cache, prompt).unwrap();
+        let session_id = followed.header().to_str().unwrap().to_owned();
+        let blocks: Vec<u64> = (0..BLOCKS).map(|block| hash(number, block)).collect();
+        self.sink.apply(&batch("BlockStored", &blocks, &session_id)).unwrap();
+        let prompt_tokens = BLOCKS * u64::from(BLOCK_SIZE) + 3;
+        let counts = TokenCounts { prompt: Some(prompt_tokens), cached: Some(0), output: None };
+        followed.set_counts(counts);
+        let before = self.knowledge.learning_counts();
+        drop(followed);
+        while self.knowledge.learning_counts() == before {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
+
+    fn candidate(&self, prompt: &PromptFingerprint) -> (f64, CachedSource) {
+        let mut lookup = CacheLookup::new(prompt);
+        let candidate = self.backend.candidate_for(prompt, &mut lookup, clock::now());
+        (candidate.cached, candidate.cached_source)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_learned_prompt_is_exact_while_it_is_cached_and_after_its_eviction() {
+    let knowledge = knowledge();
+    let _learner = start_learner(&knowledge);
+    let mut fixture = Fixture::new(&knowledge);
+    assert_eq!(fixture.candidate(&prompt('x')), (0.0, CachedSource::Approximate));
+    fixture.answer(1, &prompt('x')).await;
+    assert_eq!(knowledge.learning_counts().learned, 1);
+    assert_eq!(fixture.candidate(&prompt('x')), (384.0, CachedSource::Exact));
+    assert_eq!(fixture.candidate(&prompt('y')), (0.0, CachedSource::Approximate));
+    let tail: Vec<u64> = (5..BLOCKS).map(|block| hash(1, block)).collect();
+    fixture.sink.apply(&batch("BlockRemoved", &tail, "")).unwrap();
+    assert_eq!(fixture.candidate(&prompt('x')), (80.0, CachedSource::Exact));
+    fixture.sink.apply(&batch("AllBlocksCleared", &[], "")).unwrap();
+    assert_eq!(fixture.candidate(&prompt('x')), (0.0, CachedSource::Exact));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_usable_events_the_sent_prompts_count() {
+    let knowledge = knowledge();
+    let _learner = start_learner(&knowledge);
+    let mut fixture = Fixture::new(&knowledge);
+    fixture.answer(1, &prompt('x')).await;
+    for state in [StreamState::Off, StreamState::Gap] {
+        fixture.sink.on_state(state);
+        assert_eq!(fixture.candidate(&prompt('x')), (0.0, CachedSource::Approximate));
+    }
+    fixture.sink.on_state(StreamState::FromHere);
+    let (cached, source) = fixture.candidate(&prompt('x'));
+    assert!(cached > 0.0 && source == CachedSource::Approximate);
+}
+
+#[tokio::test(start_paused = true)]
+async fn backends_that_store_equal_blocks_share_what_one_of_them_taught() {
+    let knowledge = knowledge();
+    let _learner = start_learner(&knowledge);
+    let (mut first, mut second) = (Fixture::new(&knowledge), Fixture::new(&knowledge));
+    first.answer(1, &prompt('x')).await;
+    assert_eq!(second.candidate(&prompt('x')).1, CachedSource::Approximate);
+    let blocks: Vec<u64> = (0..12).map(|block| hash(1, block)).collect();
+    // Another gateway sent half of the prompt there.
+    second.sink.apply(&batch("BlockStored", &blocks, "of another gateway")).unwrap();
+    assert_eq!(second.candidate(&prompt('x')), (192.0, CachedSource::Exact));
+    // The process may begin again with other names.
+    second.sink.clear();
+    second.sink.on_state(StreamState::Exact);
+    assert_eq!(second.candidate(&prompt('x')).1, CachedSource::Approximate);
+    assert_eq!(first.candidate(&prompt('x')), (384.0, CachedSource::Exact));
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_with_the_session_id_of_another_program_teach_nothing() {
+    let knowledge = knowledge();
+    let _learner = start_learner(&knowledge);
+    let mut fixture = Fixture::new(&knowledge);
+    let foreign = SessionIdOf(&CacheKnowledge::new(KvEventsSettings::default())).issue();
+    let blocks: Vec<u64> = (0..BLOCKS).map(|block| hash(1, block)).collect();
+    for id in ["session", &foreign, "tw."] {
+        fixture.sink.apply(&batch("BlockStored", &blocks, id)).unwrap();
+    }
+    assert!(knowledge.chains().is_empty());
+}
+
+struct SessionIdOf<'a>(&'a CacheKnowledge);
+
+impl SessionIdOf<'_> {
+    fn issue(&self) -> String {
+        self.0.session_ids.issue().1
+    }
+}
+
+#[test]
+fn without_kv_events_a_candidate_is_the_same_bit_for_bit() {
+    let backend = backend("a");
+    let now = clock::now();
+    for text in ['a', 'b', 'c', 'a'] {
+        let prompt = prompt(text);
+        let bits = |candidate: Candidate| format!("{candidate:?}");
+        let mut lookup = CacheLookup::new(&prompt);
+        let with_lookup = backend.candidate_for(&prompt, &mut lookup, now);
+        assert_eq!(bits(with_lookup), bits(backend.candidate(&prompt, now)));
+        let estimator = &backend.load.estimator;
+        let reservation = estimator.reserve(&with_lookup, &prompt, true, now);
+        estimator.release(reservation, now);
+    }
+}
