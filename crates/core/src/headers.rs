@@ -224,6 +224,16 @@ mod tests {
     }
 
     #[test]
+    fn a_session_id_that_the_client_may_send_is_kept() {
+        let own = HeaderValue::from_static("own");
+        let mut headers = HeaderMap::new();
+        set_session_id(&mut headers, &own);
+        assert_eq!(headers.get(X_SESSION_ID), Some(&own));
+        set_session_id(&mut headers, &HeaderValue::from_static("other"));
+        assert_eq!(headers.get(X_SESSION_ID), Some(&own));
+    }
+
+    #[test]
     fn hop_by_hop_headers_and_headers_named_by_connection_are_removed() {
         let headers = upstream_headers(&[
             ("connection", "close, x-secret"),

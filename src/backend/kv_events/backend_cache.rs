@@ -3,7 +3,7 @@
 
 use super::key_space::KeySpace;
 use super::knowledge::CacheKnowledge;
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use tokenweir_kv_events::residency::{CacheContents, StoredChain, StreamState};
@@ -87,6 +87,16 @@ impl BackendCache {
             batches: ranks.iter().map(|rank| rank.batches.load(Ordering::Relaxed)).sum(),
             errors: self.errors.load(Ordering::Relaxed),
         }
+    }
+
+    /// The ranks, for the short time of a lookup.
+    pub(super) fn loaded_ranks(&self) -> Guard<Arc<Vec<Arc<RankCache>>>> {
+        self.ranks.load()
+    }
+
+    /// The key space, for the short time of a lookup.
+    pub(super) fn loaded_space(&self) -> Guard<Arc<KeySpace>> {
+        self.space.load()
     }
 
     pub(super) fn ranks(&self) -> Arc<Vec<Arc<RankCache>>> {

@@ -27,30 +27,30 @@ impl<'a> CacheLookup<'a> {
         if !matches!(state, StreamState::FromHere | StreamState::Exact) {
             return None;
         }
-        let ranks = cache.ranks();
-        let cached: Option<Vec<CachedPrompt>> =
-            ranks.iter().map(|rank| self.cached(cache, rank)).collect();
-        let cached = cached?;
-        let count = cached.len();
-        let tokens: u64 = cached.iter().map(|cached| cached.tokens).sum();
-        let blocks = cached.iter().map(|cached| cached.text_blocks).min()?;
-        let is_decided = cached.iter().all(|cached| cached.is_decided);
+        let ranks = cache.loaded_ranks();
+        let (mut tokens, mut blocks, mut is_decided) = (0, usize::MAX, true);
+        for rank in ranks.iter() {
+            let cached = self.cached(cache, rank)?;
+            tokens += cached.tokens;
+            blocks = blocks.min(cached.text_blocks);
+            is_decided &= cached.is_decided;
+        }
         Some(ResidentPrompt {
             // The engine decides which rank gets the request.
-            tokens: tokens as f64 / count as f64,
-            blocks: blocks as u32,
-            is_exact: state == StreamState::Exact && is_decided && count == 1,
+            tokens: tokens as f64 / ranks.len().max(1) as f64,
+            blocks: u32::try_from(blocks).unwrap_or(0),
+            is_exact: state == StreamState::Exact && is_decided && ranks.len() == 1,
         })
     }
 
     fn cached(&mut self, cache: &BackendCache, rank: &RankCache) -> Option<CachedPrompt> {
-        let space = cache.space();
+        let space = cache.loaded_space();
         let index = space.try_index()?;
         let is_same = |(known, _): &(Arc<KeySpace>, PromptLookup)| Arc::ptr_eq(known, &space);
         let position = match self.lookups.iter().position(is_same) {
             Some(position) => position,
             None => {
-                self.lookups.push((space.clone(), PromptLookup::new(self.text, &index)));
+                self.lookups.push((Arc::clone(&space), PromptLookup::new(self.text, &index)));
                 self.lookups.len() - 1
             }
         };

@@ -2,7 +2,7 @@
 
 use super::receiver::RankSink;
 use super::*;
-use crate::backend::Backend;
+use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
@@ -166,6 +166,22 @@ impl SessionIdOf<'_> {
     fn issue(&self) -> String {
         self.0.session_ids.issue().1
     }
+}
+
+#[tokio::test]
+async fn a_request_gets_a_session_id_only_if_the_events_of_its_backend_are_received() {
+    let (knowledge, prompt) = (knowledge(), prompt('x'));
+    let lease = |backend: &Arc<Backend>| {
+        let candidate = backend.candidate(&prompt, clock::now());
+        Lease::new(backend.clone(), &candidate, &prompt, true, clock::now())
+    };
+    assert_eq!(lease(&Arc::new(backend("a"))).follow_blocks(&prompt), None);
+    let fixture = Fixture::new(&knowledge);
+    let (first, second) = (lease(&fixture.backend), lease(&fixture.backend));
+    let id = first.follow_blocks(&prompt).unwrap();
+    // The same attempt on another connection.
+    assert_eq!(first.follow_blocks(&prompt), Some(id));
+    assert_ne!(second.follow_blocks(&prompt), Some(id));
 }
 
 #[test]
