@@ -3,7 +3,7 @@
 //! the pool, so that the policy can pick the backend as soon as it is in the pool.
 
 use super::{ScrapeObserver, ScrapeSettings};
-use crate::backend::kv_events::{self, CacheKnowledge};
+use crate::backend::kv_events::{self, BackendCache, CacheKnowledge, EventTarget};
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, PoolSettings};
 use std::sync::Arc;
@@ -103,12 +103,18 @@ impl HealthCheckSupervisor {
     /// Starts to receive the KV events of a backend. `None`: the gateway does not use them.
     fn start_event_receiver(&self, backend: &Arc<Backend>) -> Option<SupervisedTask> {
         let source = backend.identity.kv_events.clone()?;
-        let cache = backend.identity.kv_cache_or(|| self.cache_knowledge.add_backend()).clone();
-        let (backend, client) = (backend.clone(), self.client.clone());
+        let create = || Arc::new(BackendCache::new(self.cache_knowledge.clone()));
+        let cache = backend.identity.kv_cache_or(create).clone();
+        let client = self.client.clone();
+        let target = EventTarget {
+            backend: backend.identity.id.clone(),
+            address: backend.identity.address.clone(),
+            authorization: backend.identity.authorization.clone(),
+        };
         let timeout = self.settings.timeout;
         let run = move || {
-            let (backend, cache) = (backend.clone(), cache.clone());
-            kv_events::run(backend, cache, source.clone(), client.clone(), timeout)
+            let (target, cache) = (target.clone(), cache.clone());
+            kv_events::run(target, cache, source.clone(), client.clone(), timeout)
         };
         Some(supervise::spawn(BackgroundTask::KvEvents, run))
     }

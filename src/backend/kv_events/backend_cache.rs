@@ -50,7 +50,9 @@ const STATES: [StreamState; 4] =
     [StreamState::Off, StreamState::Gap, StreamState::FromHere, StreamState::Exact];
 
 impl BackendCache {
-    pub(super) fn new(knowledge: Arc<CacheKnowledge>, number: u32) -> Self {
+    /// The cache of a new backend. Nothing is known about its contents.
+    pub fn new(knowledge: Arc<CacheKnowledge>) -> Self {
+        let number = knowledge.next_backend();
         let space = knowledge.spaces.add(knowledge.settings.index_entries);
         Self {
             knowledge,
@@ -131,6 +133,13 @@ impl BackendCache {
             self.space.store(other);
             self.has_joined.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Tokens in a block. 0: not known, or the contents are being changed.
+    pub(super) fn block_size(&self) -> u32 {
+        let ranks = self.ranks.load();
+        let contents = ranks.first().and_then(|rank| rank.try_contents());
+        contents.map_or(0, |contents| contents.block_size())
     }
 
     pub(super) fn count_error(&self) {

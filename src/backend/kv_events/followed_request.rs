@@ -1,7 +1,7 @@
 //! A request whose blocks are followed: the gateway set its session id, so events name it.
 
 use super::backend_cache::BackendCache;
-use super::learner::EndedRequest;
+use super::ended_request::EndedRequest;
 use http::HeaderValue;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokenweir_core::routing::{PromptFingerprint, TokenCounts};
@@ -49,7 +49,7 @@ impl Drop for FollowedRequest {
         self.cache.knowledge.tell(EndedRequest {
             key: RequestKey { backend: self.cache.number, session: self.session },
             space: self.cache.space(),
-            cache: Arc::downgrade(&self.cache),
+            block_size: self.cache.block_size(),
             prompt: self.prompt.clone(),
             counts,
         });

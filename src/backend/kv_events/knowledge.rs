@@ -1,8 +1,7 @@
 //! What all backends share: session ids, key spaces, and the requests whose blocks are followed.
 
-use super::backend_cache::BackendCache;
+use super::ended_request::EndedRequest;
 use super::key_space::KeySpaces;
-use super::learner::EndedRequest;
 use super::settings::KvEventsSettings;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,10 +58,9 @@ impl CacheKnowledge {
         })
     }
 
-    /// The cache of a new backend. Nothing is known about its contents.
-    pub fn add_backend(self: &Arc<Self>) -> Arc<BackendCache> {
-        let number = self.next_backend.fetch_add(1, Ordering::Relaxed);
-        Arc::new(BackendCache::new(self.clone(), number))
+    /// The number of a new backend.
+    pub(super) fn next_backend(&self) -> u32 {
+        self.next_backend.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The requests whose blocks are followed. Only background tasks call this.

@@ -1,27 +1,14 @@
 //! Learns from requests that have ended which blocks are their text.
 
-use super::backend_cache::BackendCache;
-use super::key_space::KeySpace;
+use super::ended_request::EndedRequest;
 use super::knowledge::CacheKnowledge;
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
-use tokenweir_core::routing::{PromptFingerprint, TokenCounts};
-use tokenweir_kv_events::correlation::{AnsweredRequest, RequestKey};
+use tokenweir_kv_events::correlation::AnsweredRequest;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::time::sleep_until;
-
-/// A followed request that has ended.
-#[derive(Debug)]
-pub(super) struct EndedRequest {
-    pub(super) key: RequestKey,
-    /// The key space of the backend at the end of the request.
-    pub(super) space: Arc<KeySpace>,
-    pub(super) cache: Weak<BackendCache>,
-    pub(super) prompt: Arc<PromptFingerprint>,
-    pub(super) counts: TokenCounts,
-}
 
 /// Time after the end of a request for its last events to arrive. A batch arrives within a few
 /// milliseconds of its step.
@@ -62,14 +49,8 @@ async fn run(knowledge: Arc<CacheKnowledge>) {
 
 /// Learns from one request. Returns whether it could.
 fn learn(knowledge: &CacheKnowledge, ended: &EndedRequest) -> bool {
-    let chain = knowledge.chains().end(ended.key);
-    let (Some(chain), Some(cache)) = (chain, ended.cache.upgrade()) else { return false };
+    let Some(chain) = knowledge.chains().end(ended.key) else { return false };
     let Some(prompt_tokens) = ended.counts.prompt else { return false };
-    // After a restart the blocks of the engine may have other names.
-    if !Arc::ptr_eq(&cache.space(), &ended.space) {
-        return false;
-    }
-    let block_size = cache.ranks().first().map_or(0, |rank| rank.contents().block_size());
     let request = AnsweredRequest {
         text_blocks: &ended.prompt.blocks,
         whole: ended.prompt.whole,
@@ -79,7 +60,7 @@ fn learn(knowledge: &CacheKnowledge, ended: &EndedRequest) -> bool {
         cached_tokens: ended.counts.cached,
     };
     // Only the short step needs the lock that requests would find closed.
-    let alignment = ended.space.index().align(&request, &chain, block_size);
+    let alignment = ended.space.index().align(&request, &chain, ended.block_size);
     let Some(alignment) = alignment else { return false };
     ended.space.index_mut().learn(&alignment);
     true

@@ -5,6 +5,7 @@
 //! from requests that have ended (`learner.rs`). `docs/internals/kv-events.md` describes both.
 
 mod backend_cache;
+mod ended_request;
 mod followed_request;
 mod key_space;
 mod knowledge;
@@ -19,7 +20,7 @@ pub(super) use followed_request::FollowedRequest;
 pub use knowledge::{CacheKnowledge, LearningCounts};
 pub(super) use learner::start as start_learner;
 pub(super) use lookup::CacheLookup;
-pub(super) use receiver::run;
+pub(super) use receiver::{EventTarget, run};
 pub use settings::{KvEventSource, KvEventsSettings};
 
 #[cfg(test)]

@@ -4,10 +4,12 @@
 use super::backend_cache::{BackendCache, RankCache};
 use super::settings::KvEventSource;
 use super::sources::{self, Publisher};
-use crate::backend::Backend;
 use futures_util::future::join_all;
+use http::HeaderValue;
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::record::BackendId;
 use tokenweir_kv_events::correlation::RequestKey;
 use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
 use tokenweir_kv_events::residency::StreamState;
@@ -21,19 +23,28 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum size of a list of publishers, in bytes.
 const MAX_LIST_BYTES: usize = 64 << 10;
 
+/// The backend whose events are received.
+#[derive(Debug, Clone)]
+pub(in crate::backend) struct EventTarget {
+    pub(in crate::backend) backend: BackendId,
+    pub(in crate::backend) address: BackendAddress,
+    /// The `Authorization` header of requests to the backend.
+    pub(in crate::backend) authorization: Option<HeaderValue>,
+}
+
 /// Receives the events of a backend until the future is dropped.
 pub(in crate::backend) async fn run(
-    backend: Arc<Backend>,
+    target: EventTarget,
     cache: Arc<BackendCache>,
     source: KvEventSource,
     client: HttpClient,
     timeout: Duration,
 ) {
-    let identity = &backend.identity;
-    let (address, key) = (identity.address.clone(), identity.authorization.as_ref());
+    let EventTarget { backend, address, authorization } = target;
     let (host, _) = address.host_and_port();
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let mut fetcher = PageFetcher::new(client, address.clone(), key, timeout, MAX_LIST_BYTES);
+    let mut fetcher =
+        PageFetcher::new(client, address.clone(), authorization.as_ref(), timeout, MAX_LIST_BYTES);
     let configured = sources::configured(&source);
     let topic = source.topic.as_deref();
     let mut publishers = configured.clone();
@@ -47,7 +58,7 @@ pub(in crate::backend) async fn run(
             continue;
         };
         tracing::info!(
-            backend = %identity.id,
+            backend = %backend,
             publishers = current.len(),
             port = current.first().map(|publisher| publisher.endpoint.port),
             "subscribing to the KV events of the backend"
@@ -82,7 +93,7 @@ pub(in crate::backend) async fn run(
 
 /// Applies the events of one data-parallel rank.
 pub(super) struct RankSink {
-    backend: Arc<Backend>,
+    backend: BackendId,
     cache: Arc<BackendCache>,
     rank: Arc<RankCache>,
     state: StreamState,
@@ -90,7 +101,7 @@ pub(super) struct RankSink {
 
 impl RankSink {
     pub(super) fn new(
-        backend: &Arc<Backend>,
+        backend: &BackendId,
         cache: &Arc<BackendCache>,
         rank: Arc<RankCache>,
     ) -> Self {
@@ -135,7 +146,7 @@ impl EventSink for RankSink {
         self.apply_batch(payload).inspect_err(|error| {
             self.cache.count_error();
             tracing::warn!(
-                backend = %self.backend.identity.id,
+                backend = %self.backend,
                 %error,
                 "KV events of the backend cannot be applied: its cache counts as unknown"
             );
@@ -145,13 +156,13 @@ impl EventSink for RankSink {
     fn on_state(&mut self, state: StreamState) {
         if std::mem::replace(&mut self.state, state) != state {
             let state = BackendCache::STATES[state as usize];
-            tracing::info!(backend = %self.backend.identity.id, state, "state of the KV events");
+            tracing::info!(backend = %self.backend, state, "state of the KV events");
         }
         self.rank.set_state(state);
     }
 
     fn on_error(&mut self, error: &ConnectionError) {
         self.cache.count_error();
-        tracing::debug!(backend = %self.backend.identity.id, %error, "KV events");
+        tracing::debug!(backend = %self.backend, %error, "KV events");
     }
 }

@@ -66,9 +66,10 @@ fn batch(kind: &str, blocks: &[u64], session_id: &str) -> Vec<u8> {
 impl Fixture {
     fn new(knowledge: &Arc<CacheKnowledge>) -> Self {
         let backend = Arc::new(backend("a"));
-        let cache = backend.identity.kv_cache_or(|| knowledge.add_backend()).clone();
+        let cache =
+            backend.identity.kv_cache_or(|| Arc::new(BackendCache::new(knowledge.clone()))).clone();
         let rank = cache.set_rank_count(1)[0].clone();
-        let mut sink = RankSink::new(&backend, &cache, rank);
+        let mut sink = RankSink::new(&backend.identity.id, &cache, rank);
         sink.on_state(StreamState::Exact);
         Self { knowledge: knowledge.clone(), backend, sink }
     }

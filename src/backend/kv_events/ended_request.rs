@@ -1,0 +1,18 @@
+//! A followed request that has ended: what the learner needs of it.
+
+use super::key_space::KeySpace;
+use std::sync::Arc;
+use tokenweir_core::routing::{PromptFingerprint, TokenCounts};
+use tokenweir_kv_events::correlation::RequestKey;
+
+/// A followed request that has ended.
+#[derive(Debug)]
+pub(super) struct EndedRequest {
+    pub(super) key: RequestKey,
+    /// The key space in which the blocks of the request have their names.
+    pub(super) space: Arc<KeySpace>,
+    /// Tokens in a block of the engine.
+    pub(super) block_size: u32,
+    pub(super) prompt: Arc<PromptFingerprint>,
+    pub(super) counts: TokenCounts,
+}
