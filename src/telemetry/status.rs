@@ -5,8 +5,8 @@
 
 use super::{access_log, metrics_push, payload_log, quality, trace_capture};
 use crate::backend::LabelledModel;
-use crate::gpu::{BackendGpu, GpuExporterStatus};
 use crate::backend::kv_events::{CacheStatus, LearningCounts};
+use crate::gpu::{BackendGpu, GpuExporterStatus};
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -342,6 +342,7 @@ fn every_key_of_the_reference_file_has_a_comment() {
             "continuous_usage: null",
             "gpus: null",
             "gpu_hour_price: null",
+            "kv_events: null",
             "tls: null",
             "weight",
             "drained",

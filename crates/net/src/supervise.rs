@@ -94,7 +94,7 @@ static PANIC_COUNTS: [AtomicU64; BackgroundTask::ALL.len()] =
 
 impl BackgroundTask {
     /// All tasks, in declaration order.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Listener,
         Self::Connection,
         Self::AdminListener,
