@@ -47,13 +47,11 @@ impl<'a> CacheLookup<'a> {
         let space = cache.loaded_space();
         let index = space.try_index()?;
         let is_same = |(known, _): &(Arc<KeySpace>, PromptLookup)| Arc::ptr_eq(known, &space);
-        let position = match self.lookups.iter().position(is_same) {
-            Some(position) => position,
-            None => {
-                self.lookups.push((Arc::clone(&space), PromptLookup::new(self.text, &index)));
-                self.lookups.len() - 1
-            }
-        };
+        let known = self.lookups.iter().position(is_same);
+        let position = known.unwrap_or(self.lookups.len());
+        if known.is_none() {
+            self.lookups.push((Arc::clone(&space), PromptLookup::new(self.text, &index)));
+        }
         let (_, lookup) = &mut self.lookups[position];
         if lookup.known() == 0 {
             return None;

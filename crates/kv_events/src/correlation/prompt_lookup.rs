@@ -22,10 +22,19 @@ pub struct PromptLookup {
     /// Whether the index knows the whole text.
     is_whole: bool,
     /// The places that were looked up, by block of text.
-    places: Vec<Option<Option<ChainBlock>>>,
+    places: Vec<Place>,
     /// The blocks of the engine in the block of text in which the last cached prompt ended, by the
     /// number of that block.
     span: Option<(usize, Vec<ChainBlock>)>,
+}
+
+/// The place of a block of text in the chain of blocks of the engine.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// Not looked up yet.
+    Unseen,
+    Known(ChainBlock),
+    Unknown,
 }
 
 /// What an engine has of a prompt.
@@ -56,7 +65,7 @@ impl PromptLookup {
         } else {
             leading(text.blocks.len(), |block| index.block(text.up_to(block)).is_some())
         };
-        Self { known, is_whole, places: vec![None; known], span: None }
+        Self { known, is_whole, places: vec![Place::Unseen; known], span: None }
     }
 
     /// Number of leading blocks of text that the index knows.
@@ -98,7 +107,11 @@ impl PromptLookup {
         text: PromptText<'_>,
         index: &TextIndex,
     ) -> Option<ChainBlock> {
-        *self.places[block].get_or_insert_with(|| index.block(text.up_to(block)))
+        let place = &mut self.places[block];
+        if matches!(place, Place::Unseen) {
+            *place = index.block(text.up_to(block)).map_or(Place::Unknown, Place::Known);
+        }
+        if let Place::Known(found) = *place { Some(found) } else { None }
     }
 
     /// The blocks of the engine in a block of text, after the first `before` blocks of the prompt.

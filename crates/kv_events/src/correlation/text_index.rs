@@ -131,7 +131,9 @@ impl TextIndex {
 
     /// Stores the places of the text of a request.
     pub fn learn(&mut self, alignment: &[(u64, ChainBlock)]) {
-        alignment.iter().for_each(|(text, block)| self.texts.insert(*text, *block));
+        for (text, block) in alignment {
+            self.texts.insert(*text, *block);
+        }
     }
 
     /// The last block of the engine in a text. `None`: nothing is known about the text.
