@@ -46,7 +46,9 @@ fn text(value: &str) -> Vec<u8> {
 
 fn hashes(hashes: &[u64]) -> Vec<u8> {
     let mut out = vec![0xdc, 0, hashes.len() as u8];
-    hashes.iter().for_each(|hash| out.extend([&[0xcf][..], &hash.to_be_bytes()].concat()));
+    for hash in hashes {
+        out.extend([&[0xcf][..], &hash.to_be_bytes()].concat());
+    }
     out
 }
 
