@@ -163,7 +163,7 @@ impl ScrapedExporter {
 }
 
 impl GpuExporterStatus {
-    /// Counts a GPU with these owners.
+    /// Counts a GPU as assigned or as unassigned, by its owners.
     fn count(&mut self, gpu: &GpuReading, owners: &GpuOwners) {
         match owners {
             GpuOwners::Backends(_) => self.assigned += 1,

@@ -73,7 +73,7 @@ pub struct RequestSettings {
     pub first_output_timeout: Option<Duration>,
     /// Timeout of the whole request, counted from its head. `None`: no timeout.
     pub total_timeout: Option<Duration>,
-    /// Paths of backends that the configuration adds to the API.
+    /// Paths that the configuration allows besides those of the API. The gateway forwards them to backends.
     pub routes: ConfiguredRoutes,
     /// Maximum length of a request body, in bytes.
     pub max_body_bytes: usize,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The condition of a backend. The order of the variants is the order of urgency.
+/// The condition of a backend. The first variant is the most urgent one.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]

@@ -200,8 +200,8 @@ pub struct BackendMinute {
     pub ttft_seconds: Option<f64>,
 }
 
-/// Counts and latencies of the last hour, in intervals of equal length. Each list has one value for
-/// each interval, the oldest first; the last interval is not complete.
+/// Counts and latencies of all requests of the last hour, in intervals of equal length. Each list has
+/// one value for each interval, the oldest first; the last interval is not complete.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct History {

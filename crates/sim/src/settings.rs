@@ -120,7 +120,7 @@ impl SimulatorSettings {
         self.spec_after(Duration::ZERO)
     }
 
-    /// The engine that these settings describe, `elapsed` after its start.
+    /// The parameters of the simulated engine at the time `elapsed` after its start. Faults of the settings change them.
     pub(super) fn spec_after(&self, elapsed: Duration) -> EngineSpec {
         let spec = EngineSpec {
             block_size: self.block_size,

@@ -1,4 +1,4 @@
-//! Learns from requests that have ended which blocks are their text.
+//! Learns which cache blocks contain the prompts of requests that have ended.
 
 use super::ended_request::EndedRequest;
 use super::knowledge::CacheKnowledge;

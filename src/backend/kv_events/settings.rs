@@ -18,7 +18,7 @@ pub struct KvEventsSettings {
     /// asked; with `port`, there are no replays.
     pub replay_port: Option<u16>,
     /// Maximum number of blocks of the prefix cache of one data-parallel rank. A block takes at most
-    /// 32 bytes. If an engine announces more, its contents are forgotten.
+    /// 32 bytes. If an engine announces more, all its blocks are forgotten.
     pub max_blocks: usize,
     /// Maximum number of blocks of text, and of blocks of engines, whose relation is kept. Each takes
     /// at most 60 bytes. Engines that name blocks equally share them.

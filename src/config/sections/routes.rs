@@ -48,7 +48,7 @@ const MAX_ROUTES: usize = 100;
 const MAX_PATH_BYTES: usize = 256;
 
 impl RouteConfig {
-    /// The route for the proxy.
+    /// Converts this entry of `routes` to the route that the proxy looks up.
     pub(crate) fn to_route(&self) -> ConfiguredRoute {
         let methods = self.methods.iter().map(|method| method.to_http()).collect();
         ConfiguredRoute::new(&self.path, methods, self.total)

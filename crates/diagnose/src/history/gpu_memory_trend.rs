@@ -24,9 +24,9 @@ pub(crate) struct GpuMemoryTrend {
 pub(crate) struct GpuMemoryGrowth {
     /// The growth in bytes per hour.
     pub(crate) bytes_per_hour: f64,
-    /// Hours until no memory is free, at this rate.
+    /// Hours until no memory of the GPU is free, at this rate.
     pub(crate) hours_until_full: f64,
-    /// Length of the time in which the memory grew, in seconds.
+    /// Length of the observed time in which the used memory of the GPU grew, in seconds.
     pub(crate) seconds: f64,
 }
 

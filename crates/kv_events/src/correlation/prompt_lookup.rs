@@ -19,7 +19,7 @@ pub struct PromptLookup {
     /// Number of leading blocks of text that the index knows. The whole text counts as the last
     /// block.
     known: usize,
-    /// Whether the index knows the whole text.
+    /// Whether the index has a block hash for each block of the prompt.
     is_whole: bool,
     /// The places that were looked up, by block of text.
     places: Vec<Place>,

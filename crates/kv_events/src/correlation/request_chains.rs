@@ -7,9 +7,9 @@ use std::collections::HashMap;
 /// A request: its backend and the number of its session id, which no other request has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestKey {
-    /// Number of the backend.
+    /// Number that identifies the backend.
     pub backend: u32,
-    /// Number of the session id.
+    /// Sequence number of the session id that the gateway gave to the request.
     pub session: u64,
 }
 

@@ -59,7 +59,7 @@ struct Prediction {
     share: f64,
     /// Predicted TTFT and TPOT in seconds.
     seconds: [f64; 2],
-    /// Objective less prediction.
+    /// Objective less prediction of TTFT and of TPOT, in seconds.
     headroom: [f64; 2],
     requests: u32,
 }

@@ -12,6 +12,6 @@ pub(super) enum SimulationEvent {
     Submit(usize),
     /// The KV events of a step arrive at the gateways, by backend.
     KvEvents(usize),
-    /// The oldest message between gateways arrives.
+    /// The oldest message of all messages between gateways that are on the way arrives.
     PeerMessage,
 }

@@ -1,5 +1,5 @@
-//! The prompts that this gateway sent to one backend, in a table that is created with the first of
-//! them.
+//! The prompts that this gateway sent to one backend, in a prefix table. The first prompt creates the
+//! table.
 
 use crate::routing::PromptFingerprint;
 use crate::routing::prefix_table::PrefixTable;
