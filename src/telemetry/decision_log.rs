@@ -251,7 +251,10 @@ mod tests {
         let log = DecisionLog::new(1);
         log.finished(&[&streamed()]);
         let detail = log.get("r-1").unwrap().detail();
-        let expected = json!({ "ttft_seconds": 0.08, "input_tokens": 12.0, "cached_tokens": 6.0 });
+        let expected = json!({
+            "ttft_seconds": 0.08, "input_tokens": 12.0, "cached_tokens": 6.0,
+            "cached_source": "approximate",
+        });
         assert_eq!(detail["predicted"], expected);
         let expected = json!({
             "ttft_seconds": 0.09, "input_tokens": 12, "cached_tokens": 8, "outcome": "ok",

@@ -129,7 +129,7 @@ async fn the_gpus_of_a_host_are_those_of_its_only_backend() {
         let found = value(&page, &format!("{name}{}{end}", labels(0)));
         assert!((found - expected).abs() < 1e-9 * expected.max(1.0), "{name}: {found}");
     }
-    assert!(!page.contains("tokenweir_gpu_throttled{"), "not reported");
+    assert!(!page.contains("tokenweir_gpu_throttle_active{"), "not reported");
     let backend_gpus = |document: &Value| document["backends"][0].clone();
     let status = backend_gpus(&admin_json(&gateway, "/status").await);
     assert_eq!(status["gpus"][0]["gpu"], "0", "{status:#}");
@@ -158,7 +158,7 @@ async fn rules_assign_the_gpus_of_a_host_with_several_backends() {
     let page = gateway.admin("/metrics").await;
     let throttled: Vec<String> = samples(&page)
         .into_iter()
-        .filter(|(series, value)| series.starts_with("tokenweir_gpu_throttled{") && *value > 0.0)
+        .filter(|(series, value)| series.starts_with("tokenweir_gpu_throttle_active{") && *value > 0.0)
         .map(|(series, _)| series)
         .collect();
     assert_eq!(throttled.len(), 4, "{throttled:?}");

@@ -20,6 +20,7 @@ HERE = Path(__file__).resolve().parent
 APIS = {
     "/v1/chat/completions": "chat",
     "/v1/completions": "completions",
+    "/inference/v1/generate": "completions",  # tokens instead of text
     "/v1/responses": "responses",
     "/v1/messages": "messages",
     "/v1/embeddings": "embeddings",

@@ -284,7 +284,7 @@ mod tests {
             "error gpu-0: cannot connect: Connection refused (os error 111) [reachable]",
             "a firewall prevents it.",
             "-> vllm serve --port 8000, or correct the URL of this backend",
-            "3 of 29 checks: 1 error, 0 warnings, 0 notes",
+            "3 of 30 checks: 1 error, 0 warnings, 0 notes",
         ] {
             assert!(words.contains(part), "{part}: {words}");
         }

@@ -175,7 +175,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_kv_events_requests_total",
-        help: "Requests that were followed in KV events, by what they taught. unlearned: no events, or events that do not belong to the text for certain.",
+        help: "Requests whose prompt the gateway compared with the KV events of their backend, by result. learned: blocks of the backend were assigned to the prompt; unlearned: no events, or no certain assignment.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || vec!["learned", "unlearned", "dropped"])],
         read: MetricSource::Status(|status, emit| {

@@ -51,7 +51,7 @@ fn throttled() -> Alert {
         // The power limit and sync boost are normal under full load. Values of an exporter that
         // does not respond say nothing about now.
         expr: "max by (backend, exporter, gpu, reason) (\n  \
-               tokenweir_gpu_throttled{reason!~\"power_cap|sync_boost\"}\n) > 0\n\
+               tokenweir_gpu_throttle_active{reason!~\"power_cap|sync_boost\"}\n) > 0\n\
                and on (exporter) max by (exporter) (tokenweir_gpu_exporter_scrape_age_seconds) < 60"
             .into(),
         holds_for: "10m",

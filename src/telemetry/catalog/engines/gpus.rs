@@ -82,7 +82,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
     MetricDescriptor {
-        name: "tokenweir_gpu_throttled",
+        name: "tokenweir_gpu_throttle_active",
         help: "Whether the GPU lowers its clock now, by reason: 0 or 1. The reasons power_cap and sync_boost are normal under full load.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND, EXPORTER, GPU, REASON],

@@ -57,7 +57,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
             .with_query(
                 format!(
                     "{} > 0",
-                    gauge_by(metrics, "backend, exporter, gpu, reason", "tokenweir_gpu_throttled")
+                    gauge_by(metrics, "backend, exporter, gpu, reason", "tokenweir_gpu_throttle_active")
                 ),
                 "{{backend}} GPU {{gpu}} {{reason}}",
             ),
