@@ -158,7 +158,9 @@ async fn rules_assign_the_gpus_of_a_host_with_several_backends() {
     let page = gateway.admin("/metrics").await;
     let throttled: Vec<String> = samples(&page)
         .into_iter()
-        .filter(|(series, value)| series.starts_with("tokenweir_gpu_throttle_active{") && *value > 0.0)
+        .filter(|(series, value)| {
+            series.starts_with("tokenweir_gpu_throttle_active{") && *value > 0.0
+        })
         .map(|(series, _)| series)
         .collect();
     assert_eq!(throttled.len(), 4, "{throttled:?}");
