@@ -239,12 +239,12 @@ async def real_kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
 
 
 @fault(r"decode_starvation gpu0", "shedding", clients=1,
-       options=real("--no-enable-prefix-caching", "--max-model-len", "8192", "--max-num-batched-tokens", "8192"))
+       options=real("--no-enable-prefix-caching", "--max-num-batched-tokens", "2048"))
 async def real_long_prompts(testbed: Testbed) -> AsyncIterator[None]:
     """Long prompts beside streams."""
     async with (
         more_clients(testbed, 6, model="tiny", words=20, tokens=300, pause=0.1),
-        more_clients(testbed, 1, model="tiny", words=2500, tokens=2, pause=1.0),
+        more_clients(testbed, 1, model="tiny", words=600, tokens=2, pause=1.0),
     ):
         yield
 
