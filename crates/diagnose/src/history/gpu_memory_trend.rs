@@ -100,7 +100,7 @@ mod tests {
 
     const GIB: f64 = 1_073_741_824.0;
 
-    /// The growth after the used memory `used(minute)` of these minutes, of 80 GiB.
+    /// The growth of the used memory of a GPU with 80 GiB. `used(minute)`: used memory in GiB.
     fn growth_after(minutes: u64, used: impl Fn(u64) -> f64) -> Option<GpuMemoryGrowth> {
         let (mut trend, start) = (GpuMemoryTrend::default(), test_instant());
         for minute in 0..minutes {
