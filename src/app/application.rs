@@ -75,7 +75,7 @@ impl Application {
             cache_knowledge.clone(),
         );
         health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
-        let client_of_gpus = client.clone();
+        let gpu_client = client.clone();
         let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;
         let proxy = ProxyContext::new(settings, pool, access, guard, telemetry, client)
             .with_recording(pipeline.recording);
@@ -96,7 +96,7 @@ impl Application {
             trace_ui_url: config.tracing.ui.clone(),
             draining: AtomicBool::new(false),
         });
-        admin.gpus.configure(&config.gpu.scrape_settings(), &client_of_gpus);
+        admin.gpus.configure(&config.gpu.scrape_settings(), &gpu_client);
         workers.start_metrics_push(&admin)?;
         let credentials = &listeners.tls.credentials;
         credentials.register_outbound(TlsPeer::Backend, proxy.backend_client.outbound_tls());

@@ -102,12 +102,9 @@ async fn forward<B: IncomingBody>(
     let (mut head, body) = request.into_parts();
     // The permit and the body are dropped when this function returns.
     let mut memory_permit = context.state.body_memory.empty_permit();
-    let (limit, idle_timeout) =
-        (context.settings.max_body_bytes, context.settings.body_idle_timeout);
-    let body = body::read_body(&head, body, limit, idle_timeout, &mut memory_permit).await?;
+    let body =
+        body::receive_body(&context.settings, exchange, &head, body, &mut memory_permit).await?;
     let record = exchange.record();
-    record.timings.received = Some(clock::now());
-    record.bytes_in = body.len() as u64;
     let fields = body::peek_request(&head, &body, record.api)?;
     record.options = RequestOptions {
         stream: fields.stream,

@@ -32,11 +32,7 @@ pub(super) async fn forward<B: IncomingBody>(
     let (head, body) = request.into_parts();
     let (state, settings) = (&context.state, &context.settings);
     let mut memory_permit = state.body_memory.empty_permit();
-    let (limit, idle_timeout) = (settings.max_body_bytes, settings.body_idle_timeout);
-    let body = body::read_body(&head, body, limit, idle_timeout, &mut memory_permit).await?;
-    let record = exchange.record();
-    record.timings.received = Some(clock::now());
-    record.bytes_in = body.len() as u64;
+    let body = body::receive_body(settings, exchange, &head, body, &mut memory_permit).await?;
     let id = route::stored_response_id(head.uri.path()).unwrap_or_default();
     let backend = state.access.find_stored_response(id, principal, &state.pool)?;
     let (fields, prompt) = (RequestFields::default(), Arc::new(PromptFingerprint::default()));
@@ -56,7 +52,7 @@ pub(super) async fn forward<B: IncomingBody>(
         body: UpstreamBody::new(body, None, &head.headers, &fields, &model_route, Vec::new())?,
         requirements,
         deadline: deadline::first_output_deadline(
-            record,
+            exchange.record(),
             &head.headers,
             None,
             settings.total_timeout,

@@ -3,7 +3,7 @@
 //! ```text
 //! accept     route, API key, limits    the gateway answers local routes itself; for every other
 //!                                      request a record is opened
-//! read_body  the complete body         needed to read its fields and to retry
+//! receive    the complete body         needed to read its fields and to retry
 //! peek       model, stream, limits     the bytes stay unchanged
 //! control    engine-control fields     rejected, removed or forwarded, by permission
 //! admit      lease on a backend        at once, or when one has capacity; the policy picks it

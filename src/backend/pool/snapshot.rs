@@ -227,10 +227,10 @@ impl PoolSnapshot {
         }
     }
 
-    /// The positions of the backends that are up, have a weight above 0 and were not tried; of
-    /// `only`, if it is set. This
-    /// filter runs over all backends before any other data of a backend is read, so that the CPU
-    /// overlaps the cache misses of a large pool.
+    /// The positions of the backends that are up, have a weight above 0 and were not tried. If
+    /// `only` is set, other backends are excluded, too. This filter runs over all backends before
+    /// any other data of a backend is read, so that the CPU overlaps the cache misses of a large
+    /// pool.
     fn filter_up(
         &self,
         positions: &[usize],

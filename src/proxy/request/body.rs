@@ -2,6 +2,7 @@
 //! and to retry the request.
 
 use super::body_memory::BodyMemoryPermit;
+use crate::proxy::context::RequestSettings;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Method, request};
@@ -10,7 +11,9 @@ use hyper::body::Body;
 use std::error::Error as StdError;
 use std::io;
 use std::time::Duration;
+use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
+use tokenweir_core::observe::Exchange;
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::openai::{Api, form};
 
@@ -25,6 +28,23 @@ pub trait IncomingBody: Body<Data = Bytes, Error: StdError + 'static> + Unpin {}
 
 impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> IncomingBody for B {}
 
+/// Reads the complete body of a request within the limits of `settings`, and records its arrival and
+/// its length. Fails as [`read_body`] does.
+pub(crate) async fn receive_body(
+    settings: &RequestSettings,
+    exchange: &mut Exchange,
+    head: &request::Parts,
+    body: impl IncomingBody,
+    memory_permit: &mut BodyMemoryPermit<'_>,
+) -> Result<Bytes, GatewayError> {
+    let (limit, idle_timeout) = (settings.max_body_bytes, settings.body_idle_timeout);
+    let body = read_body(head, body, limit, idle_timeout, memory_permit).await?;
+    let record = exchange.record();
+    record.timings.received = Some(clock::now());
+    record.bytes_in = body.len() as u64;
+    Ok(body)
+}
+
 /// Reads the complete body of a request. Fails if the body is longer than `limit` bytes, if it has
 /// a `Content-Encoding` other than `identity`, if no chunk arrives for `idle_timeout`, if the
 /// client ends the body early, or if the memory limit of all request bodies is exceeded.
@@ -33,7 +53,7 @@ impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> IncomingBody for 
 /// stored chunk costs more memory than its bytes. A body of a single chunk is not copied. The
 /// capacity of the buffer is counted in `memory_permit` before the buffer is allocated. While the
 /// buffer grows, the old and the new buffer exist, and both are counted.
-pub(crate) async fn read_body(
+async fn read_body(
     head: &request::Parts,
     mut body: impl IncomingBody,
     limit: usize,
@@ -117,8 +137,9 @@ fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
 }
 
 /// Reads the fields of the body that the gateway uses. The body must be a JSON object, or a form on
-/// the audio paths. A GET or DELETE request may have no body. Fails for any other body: a backend could read a model name from such a body
-/// that differs from the model whose access the gateway checked.
+/// the audio paths. A GET or DELETE request may have no body. Fails for any other body: a backend
+/// could read a model name from such a body that differs from the model whose access the gateway
+/// checked.
 pub(crate) fn peek_request(
     head: &request::Parts,
     body: &[u8],
