@@ -3,25 +3,26 @@
 
 use super::accept::{AcceptedRequest, RecordedRequest};
 use super::access::Principal;
-use super::context::ProxyContext;
+use super::context::{ProxyContext, ProxyState, RequestSettings};
 use super::lookup;
 use super::relay::{self, PreparedRequest};
 use super::request::body::{self, IncomingBody};
 use super::request::configured_routes::ConfiguredRoute;
-use super::request::deadline::{self, FirstOutputDeadline};
+use super::request::deadline::{self, FirstOutputDeadline, RequestDeadlines};
 use super::request::engine_control::EngineControlCheck;
 use super::request::features;
 use super::request::upstream_body::UpstreamBody;
 use super::routing_headers;
 use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
-use crate::backend::routes;
+use crate::backend::routes::{self, ModelRoute};
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body_util::{Either, Full};
 use hyper::body::Body;
 use std::mem::take;
+use std::sync::Arc;
 use tokenweir_core::access::ConcurrencyPermit;
 use tokenweir_core::clock;
 use tokenweir_core::error::{ErrorEnvelope, GatewayError};
@@ -31,8 +32,9 @@ use tokenweir_core::observe::{
 };
 use tokenweir_core::openai::Api;
 use tokenweir_core::openai::engine_control::Permission;
+use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::openai::route::ApiRoute;
-use tokenweir_core::record::RequestOptions;
+use tokenweir_core::record::{RequestOptions, RequestRecord, RoutingDecision};
 use tokenweir_net::backend_body::BackendBody;
 
 /// The body of a response to a client: a complete body that the gateway made, such as an error, or
@@ -102,41 +104,33 @@ async fn forward<B: IncomingBody>(
     let (mut head, body) = request.into_parts();
     // The permit and the body are dropped when this function returns.
     let mut memory_permit = context.state.body_memory.empty_permit();
-    let body =
+    let original_body =
         body::receive_body(&context.settings, exchange, &head, body, &mut memory_permit).await?;
     let record = exchange.record();
-    let fields = body::peek_request(&head, &body, record.api)?;
-    record.options = RequestOptions {
-        stream: fields.stream,
-        max_tokens: fields.max_tokens,
-        n: fields.n,
-        parameters: fields.parameters.clone(),
-        forbids_store: fields.forbids_store,
-        messages: (fields.identity.messages > 0).then_some(fields.identity.messages),
-        identity: context.settings.identities.read(&head.headers, &fields),
-        ..RequestOptions::default()
-    };
-    let route = {
-        let routes = context.state.pool.routes();
-        let route = routes.lookup(fields.model.as_deref()).clone();
-        record.model = route.label.clone();
-        principal.check_model_access(fields.model.as_deref(), &routes)?;
-        route
-    };
-    let access = &context.state.access;
-    let mut control_check =
-        EngineControlCheck::check(access, principal, route.permissions, record, &fields, &body)?;
+    let fields = body::peek_request(&head, &original_body, record.api)?;
+    record.options = request_options(&context.settings, &head.headers, &fields);
+    let route = allowed_model_route(context, principal, record, &fields)?;
+    let (access, pool) = (&context.state.access, &context.state.pool);
+    let mut control_check = EngineControlCheck::check(
+        access,
+        principal,
+        route.permissions,
+        record,
+        &fields,
+        &original_body,
+    )?;
     let continued_at = match &fields.parameters.previous_response {
         Some(id) if record.api == Some(Api::Responses) => {
-            access.find_stored_response(id, principal, &context.state.pool)?
+            access.find_stored_response(id, principal, pool)?
         }
         _ => None,
     };
-    let prompt = features::hash_prompt(&fields, &route, control_check.salt.as_deref(), &body);
-    let original_body = body.clone();
+    let salt = control_check.salt.as_deref();
+    let prompt = features::hash_prompt(&fields, &route, salt, &original_body);
     let (api, edits) = (record.api, take(&mut control_check.edits));
-    let body = UpstreamBody::new(body, api, &head.headers, &fields, &route, edits)?
-        .with_usage_sampling(record.request_id.as_str());
+    let body =
+        UpstreamBody::new(original_body.clone(), api, &head.headers, &fields, &route, edits)?
+            .with_usage_sampling(record.request_id.as_str());
     record.options.usage_requested = body.requests_usage_event();
     memory_permit.add(body.edited_copy_bytes())?;
     let requirements = BackendRequirements {
@@ -147,61 +141,118 @@ async fn forward<B: IncomingBody>(
         session: features::session_hash(&head.headers, &context.settings.session_headers, &fields),
         seed: fastrand::u64(..),
     };
-    if record.api.is_some_and(Api::generates) {
-        record.captured = features::sample_for_capture(
-            context.state.recording.capture_ratio,
-            &prompt,
-            requirements.session,
-            fastrand::u64(..),
-        );
-        if let Some(sampling) = context.state.recording.payload_sampling {
-            features::sample_payload(sampling, &fields, &original_body, fastrand::u64(..), record);
-        }
-    }
-    let first_output_timeout = route.policy.first_output.or(context.settings.first_output_timeout);
-    let total = configured.and_then(|configured| configured.total).or(route.policy.total);
-    let total = total.or(context.settings.total_timeout);
-    let deadline =
-        deadline::first_output_deadline(record, &head.headers, first_output_timeout, total);
-    let ends_by = total.and_then(|total| record.timings.accepted.checked_add(total));
-    let tenant = record.caller.as_ref().map(|identity| &*identity.tenant);
-    let flow_key =
-        context.state.admission.flow_key(&head.headers, record.client, &record.tier, tenant);
-    let lease = match requirements.backend {
-        // No other backend could serve the request, so a wait in the queue would hold up others.
-        Some(_) => context.state.pool.lease(requirements, &[], clock::now())?,
-        None => context.state.admission.admit(requirements, flow_key, &mut record.timings).await?,
-    };
+    sample_request(context, record, &fields, requirements, &original_body);
+    let deadlines = deadline::request_deadlines(
+        record,
+        &head.headers,
+        route.policy.first_output.or(context.settings.first_output_timeout),
+        configured
+            .and_then(|configured| configured.total)
+            .or(route.policy.total)
+            .or(context.settings.total_timeout),
+    );
+    let lease = wait_for_lease(context, record, &head.headers, requirements).await?;
     let is_explained = routing_headers::is_requested(&head.headers)
         && control_check.allow(Permission::RoutingHeaders);
     control_check.strip_headers(&mut head.headers);
-    apply_route_policy(exchange.policy(), &route.policy, deadline);
-    exchange.policy().ends_by = ends_by;
-    let response_headers_timeout = route.policy.response_headers;
-    let backend_model = route.served_as.as_deref().or(requirements.model);
+    apply_route_policy(exchange.policy(), &route.policy, deadlines);
     let prepared = PreparedRequest {
         head: &head,
         fields: &fields,
         body,
         requirements,
-        deadline,
-        backend_model,
+        deadline: deadlines.first_output,
+        backend_model: route.served_as.as_deref().or(requirements.model),
         is_lookup: false,
-        response_headers_timeout,
+        response_headers_timeout: route.policy.response_headers,
     };
     let (mut response, lease) = relay::send(context, exchange, prepared, lease).await?;
     routing_headers::write(response.headers_mut(), exchange.record(), is_explained);
     Ok((response, lease))
 }
 
-/// Sets the deadline of the first output in the policy of a stream, and the idle timeout and the
-/// truncation handling of the route.
+/// The options of the record, from the fields and the headers of the request.
+fn request_options(
+    settings: &RequestSettings,
+    headers: &HeaderMap,
+    fields: &RequestFields,
+) -> RequestOptions {
+    RequestOptions {
+        stream: fields.stream,
+        max_tokens: fields.max_tokens,
+        n: fields.n,
+        parameters: fields.parameters.clone(),
+        forbids_store: fields.forbids_store,
+        messages: (fields.identity.messages > 0).then_some(fields.identity.messages),
+        identity: settings.identities.read(headers, fields),
+        ..RequestOptions::default()
+    }
+}
+
+/// The route of the model that the request names. Records the label of the model. Fails if the
+/// principal may not use the model.
+fn allowed_model_route(
+    context: &ProxyContext,
+    principal: &Principal,
+    record: &mut RequestRecord,
+    fields: &RequestFields,
+) -> Result<ModelRoute, GatewayError> {
+    let routes = context.state.pool.routes();
+    let route = routes.lookup(fields.model.as_deref()).clone();
+    record.model = route.label.clone();
+    principal.check_model_access(fields.model.as_deref(), &routes)?;
+    Ok(route)
+}
+
+/// Decides whether the trace capture and the payload log record a request that generates text.
+fn sample_request(
+    context: &ProxyContext,
+    record: &mut RequestRecord,
+    fields: &RequestFields,
+    requirements: BackendRequirements<'_>,
+    body: &Bytes,
+) {
+    if !record.api.is_some_and(Api::generates) {
+        return;
+    }
+    let recording = &context.state.recording;
+    record.captured = features::sample_for_capture(
+        recording.capture_ratio,
+        requirements.prompt,
+        requirements.session,
+        fastrand::u64(..),
+    );
+    if let Some(sampling) = recording.payload_sampling {
+        features::sample_payload(sampling, fields, body, fastrand::u64(..), record);
+    }
+}
+
+/// Waits for admission and returns the lease on a backend. A request that continues a stored
+/// response does not wait in the queue: no other backend can serve it, so it would hold up others.
+async fn wait_for_lease(
+    context: &ProxyContext,
+    record: &mut RequestRecord,
+    headers: &HeaderMap,
+    requirements: BackendRequirements<'_>,
+) -> Result<(Lease, Arc<RoutingDecision>), GatewayError> {
+    let ProxyState { admission, pool, .. } = &context.state;
+    if requirements.backend.is_some() {
+        return pool.lease(requirements, &[], clock::now());
+    }
+    let tenant = record.caller.as_ref().map(|identity| &*identity.tenant);
+    let flow_key = admission.flow_key(headers, record.client, &record.tier, tenant);
+    admission.admit(requirements, flow_key, &mut record.timings).await
+}
+
+/// Sets the deadlines of the request and the timeouts and the truncation handling of its route in
+/// the policy of a stream.
 fn apply_route_policy(
     stream_policy: &mut StreamPolicy,
     route: &routes::RoutePolicy,
-    deadline: Option<FirstOutputDeadline>,
+    deadlines: RequestDeadlines,
 ) {
-    stream_policy.first_output_by = deadline.map(FirstOutputDeadline::at);
+    stream_policy.first_output_by = deadlines.first_output.map(FirstOutputDeadline::at);
+    stream_policy.ends_by = deadlines.end;
     stream_policy.idle = route.idle;
     stream_policy.rules.on_truncation =
         route.on_truncation.unwrap_or(stream_policy.rules.on_truncation);

@@ -24,10 +24,6 @@ use tokenweir_net::resource_exhaustion;
 /// Time between two tries to lease another backend for a request whose backend is down.
 const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum number of backends that are asked for one stored response, so that a request for an
-/// unknown id costs a bounded number of requests.
-const MAX_LOOKUP_BACKENDS: usize = 32;
-
 /// A response of a backend whose head and first frames have been read.
 type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
 
@@ -80,12 +76,8 @@ pub(crate) async fn send(
         lease.backend().on_failure(kind, &failure.message, clock::now());
         tried.push(lease.backend().clone());
         failed_attempts += u32::from(kind.elsewhere() != FailoverPolicy::Always);
-        let failed = failed_request(kind, failed_attempts, &request);
-        let mut allowed = context.retry.allow(share, failed, clock::now());
-        if kind == FailureKind::NotStored && tried.len() >= MAX_LOOKUP_BACKENDS {
-            allowed = Err(FailoverDenialReason::MaxAttempts);
-        }
-        let next = allowed.and_then(|()| {
+        let failed = failed_request(kind, failed_attempts, tried.len(), &request);
+        let next = context.retry.allow(share, failed, clock::now()).and_then(|()| {
             let next = context.state.pool.lease(request.requirements, &tried, clock::now());
             next.map_err(|_| FailoverDenialReason::NoOtherBackend)
         });
@@ -105,11 +97,13 @@ pub(crate) async fn send(
 fn failed_request<'a>(
     kind: FailureKind,
     failed_attempts: u32,
+    tried_backends: usize,
     request: &'a PreparedRequest<'_>,
 ) -> FailedRequest<'a> {
     FailedRequest {
         kind,
         failed_attempts,
+        tried_backends,
         has_side_effects: request.has_side_effects(),
         body: request.body.original(),
     }
@@ -133,7 +127,8 @@ async fn failover_when_down(
         lease.backend().health.wait_declared_down().await;
         let tried = [tried, std::slice::from_ref(lease.backend())].concat();
         if let Ok(next) = context.state.pool.lease(request.requirements, &tried, clock::now()) {
-            let failed = failed_request(FailureKind::Down, failed_attempts + 1, request);
+            let failed =
+                failed_request(FailureKind::Down, failed_attempts + 1, tried.len(), request);
             if context.retry.allow(share, failed, clock::now()).is_ok() {
                 return next;
             }

@@ -56,6 +56,8 @@ pub(super) struct FailedRequest<'a> {
     /// Number of failed attempts of the request. An attempt that could not reach its backend does
     /// not count.
     pub(super) failed_attempts: u32,
+    /// Number of backends that the request was sent to, the last attempt included.
+    pub(super) tried_backends: usize,
     /// Whether the request may have side effects besides its response.
     pub(super) has_side_effects: bool,
     /// The request body. Its hash identifies a poison request, which is a request that crashes
@@ -68,6 +70,9 @@ const BUDGET_WINDOW: Duration = Duration::from_secs(10);
 /// Number of budget shares. A hash of the tenant or client address selects the share. Tenants with
 /// the same hash value use the same share.
 const BUDGET_SHARE_COUNT: usize = 64;
+/// Maximum number of backends that are asked for one stored response, so that a request for an
+/// unknown id costs a bounded number of requests.
+const MAX_LOOKUP_BACKENDS: usize = 32;
 
 impl Default for RetrySettings {
     fn default() -> Self {
@@ -130,9 +135,15 @@ impl RetryController {
         failed: FailedRequest<'_>,
         now: Instant,
     ) -> Result<(), FailoverDenialReason> {
-        let FailedRequest { kind, failed_attempts, has_side_effects, body } = failed;
+        let FailedRequest { kind, failed_attempts, tried_backends, has_side_effects, body } =
+            failed;
         let is_poison = kind.is_crash() && self.poison_detector.on_death(xxh3_64(body), now);
         match kind.elsewhere() {
+            FailoverPolicy::Always
+                if kind == FailureKind::NotStored && tried_backends >= MAX_LOOKUP_BACKENDS =>
+            {
+                Err(FailoverDenialReason::MaxAttempts)
+            }
             FailoverPolicy::Always => Ok(()),
             FailoverPolicy::Never => Err(FailoverDenialReason::NotRetryable),
             FailoverPolicy::Conditional if has_side_effects => {
@@ -176,7 +187,25 @@ mod tests {
     const SHARE: RetryBudgetShare = RetryBudgetShare(0);
 
     fn failed_request(kind: FailureKind, failed_attempts: u32) -> FailedRequest<'static> {
-        FailedRequest { kind, failed_attempts, has_side_effects: false, body: b"{}" }
+        FailedRequest {
+            kind,
+            failed_attempts,
+            tried_backends: failed_attempts as usize,
+            has_side_effects: false,
+            body: b"{}",
+        }
+    }
+
+    #[test]
+    fn a_bounded_number_of_backends_is_asked_for_a_stored_response() {
+        let retry = RetryController::new(RetrySettings::default());
+        let allow_after = |tried_backends| {
+            let failed =
+                FailedRequest { tried_backends, ..failed_request(FailureKind::NotStored, 0) };
+            retry.allow(SHARE, failed, clock::now())
+        };
+        assert_eq!(allow_after(MAX_LOOKUP_BACKENDS - 1), Ok(()));
+        assert_eq!(allow_after(MAX_LOOKUP_BACKENDS), Err(FailoverDenialReason::MaxAttempts));
     }
 
     #[tokio::test(start_paused = true)]

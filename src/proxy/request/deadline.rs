@@ -18,6 +18,15 @@ pub(crate) struct FirstOutputDeadline {
     source: DeadlineSource,
 }
 
+/// The deadlines of one request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestDeadlines {
+    /// The deadline for the first output. `None`: no timeout applies.
+    pub(crate) first_output: Option<FirstOutputDeadline>,
+    /// The deadline for the end of the response. `None`: no total timeout applies.
+    pub(crate) end: Option<Instant>,
+}
+
 /// The timeout that a deadline follows from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DeadlineSource {
@@ -35,6 +44,20 @@ static CLIENT_TIMEOUT_HEADERS: [HeaderName; 2] = [
     HeaderName::from_static("x-stainless-read-timeout"),
     HeaderName::from_static("x-stainless-timeout"),
 ];
+
+/// The deadlines of a request, counted from its head. The parameters are those of
+/// [`first_output_deadline`].
+pub(crate) fn request_deadlines(
+    record: &RequestRecord,
+    headers: &HeaderMap,
+    configured_limit: Option<Duration>,
+    total: Option<Duration>,
+) -> RequestDeadlines {
+    RequestDeadlines {
+        first_output: first_output_deadline(record, headers, configured_limit, total),
+        end: total.and_then(|total| record.timings.accepted.checked_add(total)),
+    }
+}
 
 /// The deadline for the first output of a request, counted from its head: the shortest of
 /// `configured_limit`, the timeout that the client sent and the timeout `total` of the whole
