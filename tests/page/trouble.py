@@ -28,6 +28,7 @@ VERDICTS = [
         "disproof": "A page can be read.", "runbook": "docs/operate/diagnose.md#blind",
     },
 ]
+VERDICTS += [{**VERDICTS[1], "backend": f"127.0.0.1:{port}"} for port in (8103, 8104, 8105)]
 
 
 class ModifiedAdmin:
@@ -63,6 +64,7 @@ def check_verdicts(driver: Driver, binary: Path, folder: Path) -> None:
                 "critical", "127.0.0.1:8101: The KV cache is too small", "kv_thrashing · confidence high · for 1 min 5 s",
                 "Last 1 min 0 s", "KV usage 99 % 61 %", "queue time mean 4.20 s", "→ Lower --max-num-seqs to 24",
                 "Disproved by: Preemptions stop", "Runbook of kv_thrashing", "→ Start vLLM without",
+                "127.0.0.1:8102, 127.0.0.1:8103, 127.0.0.1:8104 and 1 more: The backend is up",
             ]:
                 assert text in shown, (text, shown)
             assert browser.text("#state") == "down: no backend is available (2 backends: 2 down)"

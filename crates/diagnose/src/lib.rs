@@ -42,5 +42,5 @@ pub use request_counters::BackendRequestCounters;
 pub use rules::{DiagnosisRule, RULES, safe_max_num_seqs};
 pub use verdict::{
     Anomaly, Confidence, CorrelatedPair, DiagnosedBackend, Diagnosis, Evidence, UndeterminedRule,
-    Verdict, VerdictScope, VerdictSeverity,
+    Verdict, VerdictGroup, VerdictScope, VerdictSeverity,
 };

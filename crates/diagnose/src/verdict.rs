@@ -35,6 +35,20 @@ pub struct Verdict {
     pub runbook: String,
 }
 
+/// Verdicts of one rule with the same severity and cause, at one or more backends.
+#[derive(Debug, Clone)]
+pub struct VerdictGroup<'a> {
+    /// The first verdict of the group. It stands for the others.
+    pub first: &'a Verdict,
+    /// The number of verdicts.
+    pub count: usize,
+    /// The subjects of the first verdicts, at most [`MAX_NAMED_SUBJECTS`].
+    subjects: Vec<&'a str>,
+}
+
+/// Number of subjects that the heading of a group names.
+const MAX_NAMED_SUBJECTS: usize = 3;
+
 /// The value of a measure, with its usual value.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -169,6 +183,42 @@ impl Verdict {
             }
             VerdictScope::Backend | VerdictScope::Fleet => &self.backend,
         }
+    }
+}
+
+// === impl VerdictGroup ===
+
+impl<'a> VerdictGroup<'a> {
+    /// The groups of `verdicts`, in the order of their first verdicts.
+    pub fn fold(verdicts: &'a [Verdict]) -> Vec<Self> {
+        let mut groups: Vec<Self> = Vec::new();
+        for verdict in verdicts {
+            let group = groups.iter_mut().find(|group| group.has_same_finding(verdict));
+            let Some(group) = group else {
+                groups.push(Self { first: verdict, count: 1, subjects: vec![verdict.subject()] });
+                continue;
+            };
+            group.count += 1;
+            if group.subjects.len() < MAX_NAMED_SUBJECTS {
+                group.subjects.push(verdict.subject());
+            }
+        }
+        groups
+    }
+
+    /// The subjects of all verdicts of the group, the first ones by name.
+    pub fn subject(&self) -> String {
+        let named = self.subjects.join(", ");
+        match self.count - self.subjects.len() {
+            0 => named,
+            more => format!("{named} and {more} more"),
+        }
+    }
+
+    fn has_same_finding(&self, other: &Verdict) -> bool {
+        let Verdict { verdict, scope, severity, cause, .. } = self.first;
+        (verdict, scope, severity, cause)
+            == (&other.verdict, &other.scope, &other.severity, &other.cause)
     }
 }
 

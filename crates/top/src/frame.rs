@@ -14,7 +14,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph, Widget, Wrap};
 use tokenweir_api::{GatewaySnapshot, GatewayState, LatencyQuantiles, condition_counts};
-use tokenweir_diagnose::{Verdict, VerdictSeverity};
+use tokenweir_diagnose::{Verdict, VerdictGroup, VerdictSeverity};
 
 /// Options of a frame.
 #[derive(Debug, Clone, Copy)]
@@ -119,21 +119,23 @@ impl TopFrame<'_> {
         lines
     }
 
-    /// Appends the verdicts. On a terminal, the first ones leave space for the panes.
+    /// Appends the groups of verdicts. On a terminal, the first ones leave space for the panes.
     fn push_verdicts(&self, verdicts: &[Verdict], width: u16, lines: &mut Vec<Line<'static>>) {
-        let limit = if self.options.has_keys { MAX_TERMINAL_VERDICTS } else { verdicts.len() };
-        for verdict in verdicts.iter().take(limit) {
+        let groups = VerdictGroup::fold(verdicts);
+        let limit = if self.options.has_keys { MAX_TERMINAL_VERDICTS } else { groups.len() };
+        for group in groups.iter().take(limit) {
+            let verdict = group.first;
             let tone = match verdict.severity {
                 VerdictSeverity::Critical => CellTone::Bad,
                 VerdictSeverity::Warning => CellTone::Warning,
                 VerdictSeverity::Info => CellTone::Quiet,
             };
             let style = self.tone_style(tone);
-            lines.extend(wrap_lines(&format_verdict(verdict), width, style));
+            lines.extend(wrap_lines(&format_verdicts(group), width, style));
             let remedy = format!("  -> {}", text(Some(&verdict.remedy)));
             lines.extend(wrap_lines(&remedy, width, style));
         }
-        match verdicts.len().saturating_sub(limit) {
+        match groups.iter().skip(limit).map(|group| group.count).sum::<usize>() {
             0 => {}
             more => lines.push(Line::from(format!("{more} more verdicts: tokenweir diagnose"))),
         }
@@ -323,11 +325,11 @@ fn format_quantiles(name: &str, quantiles: Option<LatencyQuantiles>) -> String {
     format!("{name} {p50} / {p95} / {p99}")
 }
 
-/// A verdict: its severity, backend, meaning, cause and name.
-fn format_verdict(verdict: &Verdict) -> String {
-    let Verdict { verdict: name, severity, meaning, cause, .. } = verdict;
-    let [name, subject, meaning] =
-        [&**name, verdict.subject(), &**meaning].map(|words| text(Some(words)));
+/// A group of verdicts: their severity, backends, meaning, cause and name.
+fn format_verdicts(group: &VerdictGroup<'_>) -> String {
+    let Verdict { verdict: name, severity, meaning, cause, .. } = group.first;
+    let subject = group.subject();
+    let [name, subject, meaning] = [&**name, &*subject, &**meaning].map(|words| text(Some(words)));
     let cause = cause.as_deref().map(|cause| format!(" Cause: {}.", text(Some(cause))));
     let cause = cause.unwrap_or_default();
     format!("{}  {subject}: {meaning}{cause}  [{name}]", severity.as_str())

@@ -2,6 +2,7 @@
 
 use super::formatting::{count, percent, seconds, span, text};
 use tokenweir_api::{BackendSummary, GatewaySnapshot, condition_counts};
+use tokenweir_diagnose::VerdictGroup;
 
 /// The state of a gateway and of its backends. Backends that need attention come first.
 pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
@@ -60,12 +61,13 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
             percent(backend.kv_usage),
         )
     }));
-    lines.extend(gateway.verdicts.iter().map(|verdict| {
+    lines.extend(VerdictGroup::fold(&gateway.verdicts).iter().map(|group| {
+        let verdict = group.first;
         let severity = verdict.severity.as_str();
         let cause = verdict.cause.as_deref().unwrap_or(&verdict.meaning);
         format!(
             "{severity}: {}: {}: {}",
-            text(Some(verdict.subject())),
+            text(Some(&group.subject())),
             verdict.verdict,
             text(Some(cause))
         )

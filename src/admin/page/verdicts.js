@@ -8,8 +8,11 @@ const LEVELS = { critical: "bad", warning: "warn", info: "info" };
 /** A narrow screen shows the backends first, and the evidence on request. */
 const NARROW = window.matchMedia("(max-width: 40rem)");
 
-/** Verdicts that are shown before the user asks for the rest. */
+/** Groups of verdicts that are shown before the user asks for the rest. */
 const MAX_SHOWN = 3;
+
+/** Backends that the heading of a group names. */
+const MAX_NAMED = 3;
 
 /** The list of verdicts in a section of the page. */
 export class Verdicts {
@@ -33,11 +36,13 @@ export class Verdicts {
     const list = this.#section.querySelector("ul");
     const known = this.#items;
     this.#all = verdicts;
-    const shown = this.#isOpen ? verdicts : verdicts.slice(0, MAX_SHOWN);
-    this.#more.hidden = verdicts.length <= MAX_SHOWN;
-    this.#more.textContent = this.#isOpen ? "Show fewer" : `Show ${verdicts.length - MAX_SHOWN} more verdicts`;
-    this.#items = new Map(shown.map((verdict, index) => {
-      const key = `${verdict.verdict} ${verdict.backend}`;
+    const groups = [...Map.groupBy(verdicts, finding).values()];
+    const shown = this.#isOpen ? groups : groups.slice(0, MAX_SHOWN);
+    this.#more.hidden = groups.length <= MAX_SHOWN;
+    const hidden = groups.slice(MAX_SHOWN).reduce((count, group) => count + group.length, 0);
+    this.#more.textContent = this.#isOpen ? "Show fewer" : `Show ${hidden} more verdicts`;
+    this.#items = new Map(shown.map(([first], index) => {
+      const key = `${first.verdict} ${first.backend}`;
       return [key, known.get(key) ?? empty(index === 0)];
     }));
     for (const [key, item] of known) if (!this.#items.has(key)) item.remove();
@@ -64,13 +69,27 @@ function empty(isFirst) {
   return item;
 }
 
-function fill(item, verdict) {
+/** The key of verdicts that are shown as one: the same rule, severity and cause at several backends. */
+function finding({ verdict, scope, severity, cause }) {
+  return JSON.stringify([verdict, scope, severity, cause ?? null]);
+}
+
+/** The backends of a group of verdicts, the first ones by name. */
+function subject(group) {
+  if (group[0].scope === "gateway") return "the gateway";
+  const names = group.slice(0, MAX_NAMED).map((verdict) => verdict.backend || "all backends").join(", ");
+  return group.length > MAX_NAMED ? `${names} and ${group.length - MAX_NAMED} more` : names;
+}
+
+/** Fills an item from a group of verdicts. The first verdict has the evidence that is shown. */
+function fill(item, group) {
+  const [verdict] = group;
   const [head, remedy, details] = item.children;
   const [level, title, about] = head.children;
   level.className = `chip ${LEVELS[verdict.severity] ?? "warn"}`;
   setText(level, text(verdict.severity));
   const cause = verdict.cause ? ` Cause: ${verdict.cause}` : "";
-  setText(title, `${verdict.scope === "gateway" ? "the gateway" : verdict.backend || "all backends"}: ${text(verdict.meaning)}${cause}`);
+  setText(title, `${subject(group)}: ${text(verdict.meaning)}${cause}`);
   setText(about, `${verdict.verdict} · confidence ${verdict.confidence} · for ${duration(verdict.age_seconds)}`);
   setText(remedy, `→ ${text(verdict.remedy)}`);
   const [, table, disproof] = details.children;

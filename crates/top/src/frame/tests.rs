@@ -403,8 +403,21 @@ fn backends_that_need_attention_are_counted_coloured_and_first() {
 #[test]
 fn many_verdicts_leave_space_for_the_backends() {
     let mut state = TopState::new();
-    let verdicts = vec![document().verdicts[0].clone(); 40];
-    state.on_document(GatewaySnapshot { verdicts, ..document() });
+    let verdict = document().verdicts.remove(0);
+    let verdicts =
+        (0..40).map(|rule| Verdict { verdict: rule.to_string().into(), ..verdict.clone() });
+    state.on_document(GatewaySnapshot { verdicts: verdicts.collect(), ..document() });
     let lines = render_screen(&state, 80, 40);
     assert!(has_line_with(&lines, "37 more verdicts") && has_line_with(&lines, "gpu-0"));
+}
+
+#[test]
+fn one_finding_at_many_backends_is_one_line() {
+    let mut state = TopState::new();
+    let verdict = document().verdicts.remove(0);
+    let verdicts = (0..5).map(|i| Verdict { backend: format!("gpu-{i}"), ..verdict.clone() });
+    state.on_document(GatewaySnapshot { verdicts: verdicts.collect(), ..document() });
+    let lines = render_screen(&state, 120, 40);
+    assert!(has_line_with(&lines, "gpu-0, gpu-1, gpu-2 and 2 more: "), "{lines:?}");
+    assert!(!has_line_with(&lines, "more verdicts"));
 }
