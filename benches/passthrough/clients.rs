@@ -121,21 +121,25 @@ pub(crate) async fn watch(to: SocketAddr, request: String) -> Seen {
     }
 }
 
-/// Sends the same request over one connection until `until`. Returns the number of requests.
-pub(crate) async fn repeat(to: SocketAddr, request: &str, until: Instant) -> usize {
+/// Sends the same request over one connection until `until`. Returns the microseconds from the
+/// write of each request to the end of its response.
+pub(crate) async fn repeat(to: SocketAddr, request: &str, until: Instant) -> Vec<f64> {
     let mut stream = TcpStream::connect(to).await.unwrap();
     stream.set_nodelay(true).unwrap();
-    let (mut count, mut buffer) = (0, Vec::with_capacity(1 << 12));
-    while clock::now() < until {
+    let (mut times, mut buffer) = (Vec::new(), Vec::with_capacity(1 << 12));
+    let mut begun = clock::now();
+    while begun < until {
         stream.write_all(request.as_bytes()).await.unwrap();
         buffer.clear();
         // The scripted response ends with this text and has it nowhere else.
         while !buffer.ends_with(b"\"total_tokens\":12}}") {
             assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "a truncated response");
         }
-        count += 1;
+        let ended = clock::now();
+        times.push(ended.duration_since(begun).as_secs_f64() * 1e6);
+        begun = ended;
     }
-    count
+    times
 }
 
 /// The time in the next chunk, and its end position. The time is `None` if chunked framing splits

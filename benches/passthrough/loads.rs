@@ -21,6 +21,8 @@ const SMALL: (usize, Duration) = (16, Duration::from_secs(2));
 /// between two streams: 50 are open at the same time. The periods differ, so that streams do not
 /// synchronize.
 const SHORT: (usize, usize, usize, usize) = (200, 10, 20_000, 4_100);
+/// Duration of the small requests of a latency measurement, one after the other.
+const WHOLE: Duration = Duration::from_millis(200);
 /// Number of latency measurements per subject.
 const TURNS: usize = 12;
 /// Prompt sizes in bytes, and connections and duration of requests with such prompts.
@@ -66,15 +68,16 @@ pub(crate) async fn requests(subject: &Subject) -> [f64; 2] {
     [cpu, count as f64 / SMALL.1.as_secs_f64()]
 }
 
-/// The latency that each subject adds to the time to the first chunk and to the transit of a chunk:
-/// p50 and p99 of a turn, in µs. The result is the median over all turns, because one turn with a
+/// The latency that each subject adds to the time to the first chunk, to the transit of a chunk and
+/// to a whole small request: p50 and p99 of a turn, in µs. The last value is the p99 of the time by
+/// which a gap between two chunks is longer for the client than for the backend. The result is the median over all turns, because one turn with a
 /// busy neighbour would determine the p99 of all. All clients connect directly or to the same
 /// subject at a time and change together: proxies that share a core would wait for each other.
-pub(crate) async fn latency(subjects: &[Subject], backend: SocketAddr) -> Vec<[f64; 4]> {
+pub(crate) async fn latency(subjects: &[Subject], backend: SocketAddr) -> Vec<[f64; 7]> {
     for subject in subjects {
         warm(subject).await;
     }
-    let mut added = vec![[const { Vec::new() }; 4]; subjects.len()];
+    let mut added = vec![[const { Vec::new() }; 7]; subjects.len()];
     for _ in 0..TURNS {
         let direct = second(backend).await;
         for (subject, added) in subjects.iter().zip(&mut added) {
@@ -84,15 +87,21 @@ pub(crate) async fn latency(subjects: &[Subject], backend: SocketAddr) -> Vec<[f
             }
         }
     }
-    let medians = |added: [Vec<f64>; 4]| added.map(|mut turns| quantile(&mut turns, 0.5));
+    let medians = |added: [Vec<f64>; 7]| added.map(|mut turns| quantile(&mut turns, 0.5));
     added.into_iter().map(medians).collect()
 }
 
 /// The latencies of one turn.
-async fn second(to: SocketAddr) -> [f64; 4] {
+async fn second(to: SocketAddr) -> [f64; 7] {
     let (streams, chunks, every_us, apart_us) = SHORT;
     let request = clients::stream(chunks, every_us, 0);
-    quantiles(watch(to, streams, Duration::from_micros(apart_us as u64), &request).await)
+    let seen = watch(to, streams, Duration::from_micros(apart_us as u64), &request).await;
+    let longer = |seen: &Seen| seen.transit.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let mut gaps = seen.iter().flat_map(|seen| -> Vec<f64> { longer(seen) }).collect::<Vec<_>>();
+    let mut whole = clients::repeat(to, &clients::whole(0), clock::now() + WHOLE).await;
+    let [ttft_p50, ttft_p99, transit_p50, transit_p99] = quantiles(seen);
+    let [p50, p99] = [0.5, 0.99].map(|share| quantile(&mut whole, share));
+    [ttft_p50, ttft_p99, transit_p50, transit_p99, p50, p99, quantile(&mut gaps, 0.99)]
 }
 
 /// CPU time of a prompt byte in ns, and the median time to the first chunk in µs, for both prompt
@@ -133,7 +142,7 @@ async fn repeat(to: SocketAddr, connections: usize, prompt: usize, until: Instan
     for _ in 0..connections {
         clients.spawn(async move { clients::repeat(to, &clients::whole(prompt), until).await });
     }
-    clients.join_all().await.into_iter().sum()
+    clients.join_all().await.iter().map(Vec::len).sum()
 }
 
 /// Starts `streams` streams at intervals of `apart`. Returns their records.

@@ -76,6 +76,9 @@ const LATENCY: &[Figure] = &[
     figure("added TTFT p99 per second, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
     figure("added chunk transit p50 per second, µs", 0, &[Bar::Over(Kind::Floor, 40.0)]),
     figure("added chunk transit p99 per second, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
+    figure("added time of a small request p50 per second, µs", 0, &[Bar::Over(Kind::Floor, 40.0)]),
+    figure("added time of a small request p99 per second, µs", 0, &[]),
+    figure("added gap between chunks p99 per second, µs", 0, &[Bar::WithinTimes(Kind::Floor, 1.2)]),
 ];
 const MEMORY: &[Figure] = &[
     figure("fresh, MiB", 1, &[Bar::AtMost(12.0)]),

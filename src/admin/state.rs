@@ -8,6 +8,7 @@ use crate::gpu::GpuMonitor;
 use crate::proxy::ProxyState;
 use crate::proxy::access::AccessControl;
 use crate::proxy::admission::AdmissionController;
+use crate::telemetry::cpu_time::TelemetryCpuTimes;
 use crate::telemetry::decision_log::DecisionLog;
 use crate::telemetry::recent_requests::RecentRequests;
 use crate::telemetry::status::{QueueStatusSnapshot, RequestBodyVitals, StatusSnapshot};
@@ -88,6 +89,7 @@ impl Admin {
             },
             reloads: self.configuration.reloads(),
             panics: PanicCounts::snapshot(),
+            telemetry_cpu: TelemetryCpuTimes::snapshot(),
             ..StatusSnapshot::default()
         };
         add_gpus(&mut status, &self.gpus, now);

@@ -17,7 +17,7 @@ use tokenweir_core::units;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::Credentials;
 use tokio::net::TcpListener;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Interval, MissedTickBehavior};
 
 /// A server whose listeners are bound and which does not serve yet.
 pub struct Server {
@@ -132,13 +132,40 @@ async fn log_drain_progress(open_streams: Arc<ExchangeRegistry>) {
 }
 
 /// In an endless loop, detects stalled streams, and aborts HTTP/2 streams whose client reads
-/// nothing for the write timeout.
+/// nothing for the write timeout. The delay of the timer of this loop is also the measure of how
+/// late the runtime runs tasks.
 async fn sweep_streams(state: Arc<ServerState>) {
     let mut ticks = tokio::time::interval(STREAM_SWEEP_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        ticks.tick().await;
+        let delay = next_tick_delay(&mut ticks).await;
+        state.admin.proxy.telemetry.on_scheduling_delay(delay);
         state.admin.proxy.open_streams.sweep(clock::now());
         state.abort_registry.sweep(clock::now(), state.limits.load().write_timeout);
+    }
+}
+
+/// Waits for the next tick. Returns by how much the tick was late: the time for which no worker
+/// thread of the runtime was free for the task.
+async fn next_tick_delay(ticks: &mut Interval) -> Duration {
+    let due = ticks.tick().await.into_std();
+    clock::now().saturating_duration_since(due)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tick_is_late_by_the_time_for_which_the_runtime_was_blocked() {
+        let mut ticks = tokio::time::interval(STREAM_SWEEP_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        assert_eq!(next_tick_delay(&mut ticks).await, Duration::ZERO);
+        assert_eq!(next_tick_delay(&mut ticks).await, Duration::ZERO);
+        // No task runs while the time of the runtime advances.
+        let blocked = Duration::from_secs(2);
+        tokio::time::advance(STREAM_SWEEP_INTERVAL + blocked).await;
+        assert_eq!(next_tick_delay(&mut ticks).await, blocked);
+        assert_eq!(next_tick_delay(&mut ticks).await, Duration::ZERO);
     }
 }

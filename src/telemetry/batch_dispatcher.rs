@@ -5,6 +5,7 @@
 //! metric are loaded into the CPU cache once per batch and not once per request.
 
 use super::batch_worker::BatchWorkerGuard;
+use super::cpu_time::{self, TelemetryPart};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -94,6 +95,10 @@ impl BatchDispatcherState {
     fn flush_before(&self, last: Option<&RequestRecord>) {
         let _dispatch_guard = self.dispatch_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let records = self.records.take_batch();
+        if records.is_empty() && last.is_none() {
+            return;
+        }
+        let _measurement = cpu_time::start(TelemetryPart::Records);
         let is_low_load = records.len() <= LOW_LOAD_MAX_RECORDS;
         let batch_size = if is_low_load { LOW_LOAD_BATCH_SIZE } else { DISPATCH_BATCH_SIZE };
         let records: Vec<&RequestRecord> = records.iter().map(|record| &**record).collect();

@@ -4,6 +4,7 @@
 //! A producer never waits: the queue returns an item that does not fit. At shutdown the thread
 //! handles the remaining items.
 
+use super::cpu_time::{self, TelemetryPart};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -33,7 +34,7 @@ impl BatchWorkerGuard {
         let thread_queue = queue.clone();
         thread::spawn(move || {
             while thread_queue.wait_for_batch() {
-                handle(&thread_queue);
+                cpu_time::measure(TelemetryPart::Logs, || handle(&thread_queue));
             }
             handle(&thread_queue);
             // The handler is dropped first, so that its files and processes are closed when the

@@ -45,10 +45,12 @@ pub enum MetricSource {
     /// Values are read from each objective of `slos` when the metrics page is read.
     Objective(fn(&Objective, MetricEmitter<'_>)),
     /// A histogram of many values is read from the record of each finished request. Its labels are
-    /// the model and the backend.
+    /// the model and the backend, or it has none.
     RecordHistogram(fn(&RequestRecord) -> Option<HistogramSnapshot<'_>>),
     /// Values are read from the result of each scrape of a backend's metrics page.
     Scrape(fn(&ScrapeResult<'_>, MetricEmitter<'_>)),
+    /// The delay of each tick of a timer of the runtime, in seconds. The metric has no labels.
+    SchedulingDelay,
     /// Values are read from the last successful scrape of each backend when the metrics page is
     /// read. The first label is the backend. A value that the engine does not report is omitted.
     Engine(fn(&EngineLoad, EngineEmitter<'_>)),

@@ -8,6 +8,7 @@ pub mod batch_dispatcher;
 pub mod batch_worker;
 pub mod catalog;
 mod clients;
+pub mod cpu_time;
 pub mod decision_log;
 pub mod metric;
 pub mod metrics_push;
@@ -72,6 +73,13 @@ impl Telemetry {
     /// [`Telemetry::settle`]. `None`: metrics are disabled.
     pub fn page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> Option<String> {
         self.prometheus.as_ref().map(|metrics| metrics.page(status, format))
+    }
+
+    /// Records by how much a timer of the runtime fired too late.
+    pub fn on_scheduling_delay(&self, delay: Duration) {
+        if let Some(metrics) = &self.prometheus {
+            metrics.record_scheduling_delay(delay);
+        }
     }
 
     /// Flushes the batch dispatcher. When the call returns, the sinks of the dispatcher have

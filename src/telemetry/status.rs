@@ -3,6 +3,7 @@
 //! The values are read from the components of the gateway when the snapshot is taken. No counter is
 //! maintained twice.
 
+use super::cpu_time::TelemetryCpuTimes;
 use super::{access_log, metrics_push, payload_log, quality, trace_capture};
 use crate::backend::LabelledModel;
 use crate::backend::kv_events::{CacheStatus, LearningCounts};
@@ -79,6 +80,9 @@ pub struct StatusSnapshot {
     /// Number of panics by background task.
     #[serde(skip)]
     pub panics: PanicCounts,
+    /// CPU time of telemetry by part.
+    #[serde(skip)]
+    pub telemetry_cpu: TelemetryCpuTimes,
 }
 
 /// A snapshot of the client connections.

@@ -43,6 +43,7 @@ mod models;
 mod mutated_requests;
 mod operate;
 mod operations;
+mod own_cost;
 mod packages;
 mod proxy;
 mod quality;

@@ -3,7 +3,7 @@
 //! waiting.
 
 use std::sync::LazyLock;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The current time of the monotonic clock.
 pub fn now() -> Instant {
@@ -22,4 +22,15 @@ pub fn epoch() -> Instant {
 pub fn wall_time() -> SystemTime {
     #[expect(clippy::disallowed_methods, reason = "this is the function that others must call")]
     SystemTime::now()
+}
+
+/// The CPU time that the current thread has used. Always 0 on systems other than Linux.
+pub fn thread_cpu_time() -> Duration {
+    #[cfg(target_os = "linux")]
+    {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::try_from(time).unwrap_or_default()
+    }
+    #[cfg(not(target_os = "linux"))]
+    Duration::ZERO
 }

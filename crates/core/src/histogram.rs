@@ -33,10 +33,17 @@ pub struct OutputGap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenCount;
 
+/// Time from the read of bytes of a stream to their write to the client, in seconds. The bounds begin
+/// at 10 µs, because the gateway forwards most chunks within 100 µs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkTransit;
+
 /// Histogram of the times between two events with output, in seconds.
 pub type OutputGapHistogram = FixedBucketHistogram<OutputGap>;
 /// Histogram of the numbers of tokens in one event with output.
 pub type ChunkTokensHistogram = FixedBucketHistogram<TokenCount>;
+/// Histogram of the times from the read of bytes of a stream to their write, in seconds.
+pub type ChunkTransitHistogram = FixedBucketHistogram<ChunkTransit>;
 
 /// Upper bounds of buckets in ascending order; at most [`MAX_BUCKET_BOUNDS`], so that the counts of
 /// a histogram need no allocation.
@@ -88,6 +95,13 @@ impl BucketLayout for OutputGap {
 impl BucketLayout for TokenCount {
     const BOUNDS: &'static [f64] =
         &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0, 128.0];
+}
+
+impl BucketLayout for ChunkTransit {
+    const BOUNDS: &'static [f64] = &[
+        0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01,
+        0.025, 0.05, 0.1, 0.25, 1.0,
+    ];
 }
 
 // === impl BucketBounds ===
@@ -266,6 +280,7 @@ mod tests {
         assert!(
             OutputGap::BOUNDS.len() <= MAX_BUCKET_BOUNDS
                 && TokenCount::BOUNDS.len() <= MAX_BUCKET_BOUNDS
+                && ChunkTransit::BOUNDS.len() <= MAX_BUCKET_BOUNDS
         );
     }
 

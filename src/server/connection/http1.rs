@@ -15,6 +15,7 @@ use crate::server::write_timeout::KeyedTimer;
 use bytes::{Bytes, BytesMut};
 use http::{Method, Response, Version};
 use http_body::Body;
+use http_body_util::Either;
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -236,6 +237,9 @@ impl ResponseWriter {
         loop {
             let is_waiting = self.fill_buffer(cx, connection).is_pending();
             let is_written = connection.poll_flush(cx)?.is_ready();
+            if let Either::Right(body) = &mut self.body {
+                body.on_flush(is_written);
+            }
             match self.result.take_if(|_| is_written) {
                 Some(result) => return Poll::Ready(result),
                 None if is_written && !is_waiting => {}

@@ -1,7 +1,8 @@
 //! Metrics of the exporters and logs of the gateway (spans, trace capture, access log, payload log,
-//! metrics pushes) and of the version of the gateway.
+//! metrics pushes), of the CPU time of telemetry, and of the version of the gateway.
 
 use super::super::access_log::AccessLogCounts;
+use super::super::cpu_time::TelemetryPart;
 use super::super::metric::{
     MetricDescriptor, MetricLabel, MetricSource, emit_counts, label_values,
 };
@@ -70,6 +71,19 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         })],
         read: MetricSource::Status(|status, emit| {
             emit_counts(status.pushes.by_result(), emit);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_telemetry_cpu_seconds_total",
+        help: "CPU time of telemetry, by part. The observation of responses and the connections to collectors are not included.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("part", || {
+            TelemetryPart::ALL.map(TelemetryPart::as_str).to_vec()
+        })],
+        read: MetricSource::Status(|status, emit| {
+            for part in TelemetryPart::ALL {
+                emit(&[part.as_str()], status.telemetry_cpu.of(part).as_secs_f64());
+            }
         }),
     },
     MetricDescriptor {

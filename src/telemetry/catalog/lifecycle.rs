@@ -1,4 +1,5 @@
-//! Metrics of the lifecycle of the gateway: configuration reloads, shutdown and panics.
+//! Metrics of the lifecycle of the gateway: configuration reloads, shutdown, panics, and the delay of
+//! its tasks.
 
 use super::super::metric::{
     MetricDescriptor, MetricLabel, MetricSource, emit_counts, label_values,
@@ -6,6 +7,11 @@ use super::super::metric::{
 use super::super::status::ConfigReloadStatus;
 use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_net::supervise::BackgroundTask;
+
+/// Bucket bounds of the delay of a timer, in seconds. The timers of the runtime have a resolution of
+/// 1 ms, so that no bound is below 2 ms.
+const SCHEDULING_DELAY_BOUNDS: &[f64] =
+    &[0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
@@ -41,6 +47,13 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|status, emit| emit(&[], f64::from(u8::from(status.draining)))),
+    },
+    MetricDescriptor {
+        name: "tokenweir_scheduling_delay_seconds",
+        help: "Delay of a timer of the runtime that fires every 100 ms. Above 5 ms: the worker threads are blocked, or the process lacks CPU.",
+        kind: MetricKind::Histogram(SCHEDULING_DELAY_BOUNDS),
+        labels: &[],
+        read: MetricSource::SchedulingDelay,
     },
     MetricDescriptor {
         name: "tokenweir_task_panics_total",

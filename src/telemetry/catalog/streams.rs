@@ -4,7 +4,7 @@
 use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
 use super::requests::DURATION_BOUNDS;
 use std::time::{Duration, Instant};
-use tokenweir_core::histogram::{BucketLayout, OutputGap, TokenCount};
+use tokenweir_core::histogram::{BucketLayout, ChunkTransit, OutputGap, TokenCount};
 use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::{
     Outcome, RequestPhase, RequestPhases, RequestRecord, UsageEventOutcome, UsageSource,
@@ -117,6 +117,15 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Histogram(TokenCount::BOUNDS),
         labels: &[MetricLabel::MODEL, MetricLabel::BACKEND],
         read: MetricSource::RecordHistogram(|record| Some(record.observed.chunk_tokens.snapshot())),
+    },
+    MetricDescriptor {
+        name: "tokenweir_chunk_transit_seconds",
+        help: "Streams over HTTP/1.1: read of bytes from the backend to the end of their write to the client. Writes that the client delays are left out.",
+        kind: MetricKind::Histogram(ChunkTransit::BOUNDS),
+        labels: &[],
+        read: MetricSource::RecordHistogram(|record| {
+            Some(record.observed.chunk_transit.snapshot())
+        }),
     },
     MetricDescriptor {
         name: "tokenweir_client_write_stall_seconds",

@@ -19,6 +19,7 @@ pub use transport::MetricsPushStartError;
 
 use super::Telemetry;
 use super::clients::collector_client;
+use super::cpu_time::{self, TelemetryPart};
 use super::otel::export::resource;
 use super::status::StatusSnapshot;
 use message::PushTimeRange;
@@ -123,7 +124,8 @@ impl MetricsPushTask {
     }
 
     async fn push_once(&self, timeout: Duration) {
-        let push = tokio::time::timeout(timeout, self.send_metrics());
+        let sending = cpu_time::measure_future(TelemetryPart::MetricsPush, self.send_metrics());
+        let push = tokio::time::timeout(timeout, sending);
         let result = supervise::catch_panic_async(BackgroundTask::MetricPush, push).await;
         let timed_out = |_| Err(MetricsPushError::Timeout(timeout));
         let result = result

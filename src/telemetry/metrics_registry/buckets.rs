@@ -42,6 +42,7 @@ pub enum BucketOverridesError {
 const INTER_CHUNK_LATENCY_METRIC: &str = "tokenweir_inter_chunk_latency_seconds";
 const INTER_TOKEN_LATENCY_METRIC: &str = "tokenweir_inter_token_latency_seconds";
 const CHUNK_TOKENS_METRIC: &str = "tokenweir_chunk_tokens";
+const CHUNK_TRANSIT_METRIC: &str = "tokenweir_chunk_transit_seconds";
 
 // === impl BucketOverrides ===
 
@@ -112,6 +113,7 @@ impl BucketOverrides {
                 defaults.inter_token_latency,
             ),
             chunk_tokens: configured_or(CHUNK_TOKENS_METRIC, defaults.chunk_tokens),
+            chunk_transit: configured_or(CHUNK_TRANSIT_METRIC, defaults.chunk_transit),
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::telemetry::metric::{KnownLabelValues, MetricLabel, MetricSource, Scra
 use crate::telemetry::status::StatusSnapshot;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{ModelLabel, RequestRecord};
@@ -166,6 +167,15 @@ impl Prometheus {
         }
     }
 
+    /// Records by how much a timer of the runtime fired too late.
+    pub fn record_scheduling_delay(&self, delay: Duration) {
+        for (family, _) in &self.families {
+            if matches!(family.row.read, MetricSource::SchedulingDelay) {
+                family.lock_series().record(&[], delay.as_secs_f64(), None);
+            }
+        }
+    }
+
     /// Renders the metrics page.
     pub fn page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> String {
         let mut page = ExpositionWriter::new(format, INITIAL_PAGE_CAPACITY_BYTES);
@@ -299,6 +309,7 @@ impl Prometheus {
                 MetricSource::Status(_)
                     | MetricSource::Engine(_)
                     | MetricSource::Scrape(_)
+                    | MetricSource::SchedulingDelay
                     | MetricSource::Objective(_)
             ) {
                 let mut series = family.lock_series();
@@ -332,7 +343,8 @@ impl Prometheus {
                 let snapshot = read(record).filter(|snapshot| snapshot.count > 0);
                 if let (Some(snapshot), Some(backend)) = (snapshot, record.backend()) {
                     let labels = [record.model.as_str(), backend.as_str()];
-                    series.record_histogram(&labels, &snapshot, exemplar);
+                    let labels = &labels[..labels.len().min(series.label_count())];
+                    series.record_histogram(labels, &snapshot, exemplar);
                 }
             }
             _ => {}

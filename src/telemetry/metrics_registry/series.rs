@@ -161,6 +161,11 @@ impl MetricFamily {
 // === impl LockedSeries ===
 
 impl LockedSeries<'_> {
+    /// Number of labels of the metric.
+    pub(super) fn label_count(&self) -> usize {
+        self.family.row.labels.len()
+    }
+
     /// Adds `value` to a counter, or records `value` in a histogram. The exemplar is ignored for a
     /// counter.
     pub(super) fn record(&mut self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {

@@ -5,6 +5,7 @@
 use super::settings::TracingSettings;
 use super::settings::environment::OtlpProtocol;
 use crate::telemetry::clients::collector_client::{self, OtlpHttpSender};
+use crate::telemetry::cpu_time::{self, TelemetryPart};
 use opentelemetry_otlp::{ExporterBuildError, WithExportConfig, WithHttpConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
@@ -189,6 +190,7 @@ impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
         let spans = batch.len() as u64;
         // The panic is caught, because it would end the export thread.
         let export = self.exporter.export(batch);
+        let export = cpu_time::measure_future(TelemetryPart::SpanExport, export);
         let result = supervise::catch_panic_async(BackgroundTask::SpanExport, export).await;
         let panicked = || Err(OTelSdkError::InternalFailure("the exporter panicked".to_owned()));
         let result = result.unwrap_or_else(panicked);

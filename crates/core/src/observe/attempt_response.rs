@@ -29,6 +29,9 @@ pub(super) struct AttemptResponse {
     /// When the last frame was handed to the client's connection. `None`: the connection has asked
     /// for more data since, or no frame was handed over.
     written_at: Option<Instant>,
+    /// When the oldest bytes were read that are not yet written to the client's connection. `None`:
+    /// there are none, the response is not an event stream, or the client delays the write.
+    unwritten_since: Option<Instant>,
     /// The regular end of the body has been processed.
     body_ended: bool,
 }
@@ -94,6 +97,8 @@ impl AttemptResponse {
             }
         }
         if !had_output && record.timings.first_output.is_some() {
+            // Earlier bytes wait for the first output by intention.
+            self.unwritten_since = None;
             if let Some(backend) = &self.backend {
                 backend.on_first_output(now);
             }
@@ -102,6 +107,9 @@ impl AttemptResponse {
         let frame = observer.forward(frame);
         record.bytes_out += frame.len() as u64;
         self.written_at = Some(now);
+        if self.entry.is_some() && !frame.is_empty() {
+            self.unwritten_since.get_or_insert(now);
+        }
         if let Some(abort) = abort {
             abort.on_write(now);
         }
@@ -120,6 +128,16 @@ impl AttemptResponse {
             entry.activity().set_waits_for_backend(true);
         }
         true
+    }
+
+    /// Records a flush of the client's connection. `is_complete`: all bytes that were handed to the
+    /// connection are written. `now` is called only if bytes of a stream are among them.
+    pub(super) fn on_flush(&mut self, is_complete: bool, now: impl FnOnce() -> Instant) {
+        let unwritten_since = self.unwritten_since.take().filter(|_| is_complete);
+        if let (Some(since), Some(observer)) = (unwritten_since, &mut self.observer) {
+            let transit = now().saturating_duration_since(since).as_secs_f64();
+            observer.observed_mut().chunk_transit.record_n(transit, 1);
+        }
     }
 
     /// Records that the body ended regularly by HTTP framing, for example with its last chunk or

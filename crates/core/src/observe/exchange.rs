@@ -167,6 +167,12 @@ impl Exchange {
         }
     }
 
+    /// Records a flush of the client's connection. `is_complete`: all bytes that were handed to the
+    /// connection are written, and not only a part of them.
+    pub(super) fn on_flush(&mut self, is_complete: bool) {
+        self.inner.response.on_flush(is_complete, clock::now);
+    }
+
     /// Records that the body ended regularly by HTTP framing, for example with its last chunk or
     /// after its declared length.
     pub fn on_end(&mut self) {

@@ -98,6 +98,14 @@ impl<B: Body, T> ObservedBody<B, T> {
         body
     }
 
+    /// Records that the server flushed the client's connection after it took frames of this body.
+    /// `is_complete`: all of their bytes are written.
+    pub fn on_flush(&mut self, is_complete: bool) {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.on_flush(is_complete);
+        }
+    }
+
     /// Ends the exchange when the backend's body has ended and no bytes are held back.
     fn finish_exchange(&mut self) {
         if let Some(exchange) = self.exchange.take() {

@@ -2,7 +2,8 @@
 
 use super::outcome::{UninspectedReason, UsageEventOutcome, UsageLayout, UsageSource};
 use crate::histogram::{
-    BucketBounds, BucketLayout, ChunkTokensHistogram, OutputGap, OutputGapHistogram, TokenCount,
+    BucketBounds, BucketLayout, ChunkTokensHistogram, ChunkTransit, ChunkTransitHistogram,
+    OutputGap, OutputGapHistogram, TokenCount,
 };
 use crate::openai::{EngineTimes, FinishReason, InBandError, TextExcerpt, Usage};
 use crate::record::Stall;
@@ -36,6 +37,9 @@ pub struct ObservedResponse {
     pub inter_token_latency: OutputGapHistogram,
     /// Tokens per output event, where the event reports its count.
     pub chunk_tokens: ChunkTokensHistogram,
+    /// Times from the read of bytes of a stream from the backend to the end of their write to the
+    /// client. Writes that the client delayed are left out, and so are responses over HTTP/2.
+    pub chunk_transit: ChunkTransitHistogram,
     /// There was output other than reasoning.
     pub has_answer: bool,
     /// The response contains a configured refusal phrase.
@@ -90,6 +94,8 @@ pub struct ResponseBuckets {
     pub inter_token_latency: BucketBounds,
     /// Bounds of [`ObservedResponse::chunk_tokens`].
     pub chunk_tokens: BucketBounds,
+    /// Bounds of [`ObservedResponse::chunk_transit`], in seconds.
+    pub chunk_transit: BucketBounds,
 }
 
 impl ObservedResponse {
@@ -100,6 +106,7 @@ impl ObservedResponse {
         self.inter_token_latency =
             OutputGapHistogram::with_bounds(buckets.inter_token_latency.clone());
         self.chunk_tokens = ChunkTokensHistogram::with_bounds(buckets.chunk_tokens.clone());
+        self.chunk_transit = ChunkTransitHistogram::with_bounds(buckets.chunk_transit.clone());
     }
 
     /// The accuracy of the output token count.
@@ -146,6 +153,7 @@ impl Default for ResponseBuckets {
             inter_chunk_latency: BucketBounds::from_static(OutputGap::BOUNDS),
             inter_token_latency: BucketBounds::from_static(OutputGap::BOUNDS),
             chunk_tokens: BucketBounds::from_static(TokenCount::BOUNDS),
+            chunk_transit: BucketBounds::from_static(ChunkTransit::BOUNDS),
         }
     }
 }

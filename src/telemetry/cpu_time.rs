@@ -1,0 +1,166 @@
+//! CPU time of telemetry, by part: the time of the current thread around the work of a part.
+//!
+//! The times are static, because they belong to the process, as `process_cpu_seconds_total` does.
+//! Work inside measured work counts only for the inner part.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokenweir_core::clock;
+
+/// A part of telemetry whose CPU time is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TelemetryPart {
+    /// Records of requests: metrics, spans and lines are made from them.
+    Records,
+    /// Logs and samples are written or sent: access log, trace capture, payload log, quality
+    /// samples.
+    Logs,
+    /// The metrics page is rendered.
+    MetricsPage,
+    /// Metrics are pushed to a collector.
+    MetricsPush,
+    /// Spans are exported to a collector.
+    SpanExport,
+}
+
+/// CPU time of each part since the start of the process, in the order of [`TelemetryPart::ALL`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TelemetryCpuTimes([Duration; TelemetryPart::ALL.len()]);
+
+/// A running measurement of the current thread. The time counts when this value is dropped.
+pub(crate) struct Measurement {
+    part: TelemetryPart,
+    started: Duration,
+    /// The time of measurements inside the surrounding measurement that ended before this one.
+    earlier_nested: Duration,
+}
+
+static CPU_NANOSECONDS: [AtomicU64; TelemetryPart::ALL.len()] =
+    [const { AtomicU64::new(0) }; TelemetryPart::ALL.len()];
+
+thread_local! {
+    /// The time of ended measurements inside the running measurement of the thread.
+    static NESTED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Measures the current thread until the returned value is dropped. The value must be dropped on
+/// the same thread.
+pub(crate) fn start(part: TelemetryPart) -> Measurement {
+    let earlier_nested = NESTED.replace(Duration::ZERO);
+    Measurement { part, started: clock::thread_cpu_time(), earlier_nested }
+}
+
+/// Runs `work` and adds its CPU time to `part`.
+pub(crate) fn measure<R>(part: TelemetryPart, work: impl FnOnce() -> R) -> R {
+    let _measurement = start(part);
+    work()
+}
+
+/// Runs `future` and adds the CPU time of its polls to `part`. Tasks that the future spawns are not
+/// included.
+pub(crate) async fn measure_future<F: Future>(part: TelemetryPart, future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|cx| measure(part, || future.as_mut().poll(cx))).await
+}
+
+// === impl TelemetryPart, TelemetryCpuTimes ===
+
+impl TelemetryPart {
+    /// All parts, in declaration order.
+    pub const ALL: [Self; 5] =
+        [Self::Records, Self::Logs, Self::MetricsPage, Self::MetricsPush, Self::SpanExport];
+
+    /// The name of the part in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Records => "records",
+            Self::Logs => "logs",
+            Self::MetricsPage => "metrics_page",
+            Self::MetricsPush => "metrics_push",
+            Self::SpanExport => "span_export",
+        }
+    }
+}
+
+impl TelemetryCpuTimes {
+    /// Reads the CPU time of each part.
+    pub fn snapshot() -> Self {
+        let to_duration = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Ordering::Relaxed));
+        Self(CPU_NANOSECONDS.each_ref().map(to_duration))
+    }
+
+    /// CPU time of one part.
+    pub fn of(&self, part: TelemetryPart) -> Duration {
+        self.0[part as usize]
+    }
+}
+
+// === impl Measurement ===
+
+impl Measurement {
+    /// The CPU time since the start without nested measurements. Ends the measurement for the
+    /// thread.
+    fn end(&self) -> Duration {
+        let total = clock::thread_cpu_time().saturating_sub(self.started);
+        total.saturating_sub(NESTED.replace(self.earlier_nested + total))
+    }
+}
+
+impl Drop for Measurement {
+    fn drop(&mut self) {
+        let nanos = u64::try_from(self.end().as_nanos()).unwrap_or(u64::MAX);
+        CPU_NANOSECONDS[self.part as usize].fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::hint::black_box;
+    use std::mem::ManuallyDrop;
+
+    /// Uses at least `amount` of CPU time.
+    fn use_cpu(amount: Duration) {
+        let end = clock::thread_cpu_time() + amount;
+        while clock::thread_cpu_time() < end {
+            black_box((0..1_000_u32).sum::<u32>());
+        }
+    }
+
+    #[test]
+    fn inner_work_counts_only_for_its_own_part() {
+        let amount = Duration::from_millis(10);
+        let whole = clock::thread_cpu_time();
+        let outer = ManuallyDrop::new(start(TelemetryPart::MetricsPage));
+        let work = || {
+            let inner = ManuallyDrop::new(start(TelemetryPart::Records));
+            use_cpu(amount * 2);
+            inner.end()
+        };
+        let first = work();
+        use_cpu(amount);
+        let inner = first + work();
+        let outer = outer.end();
+        let whole = clock::thread_cpu_time().saturating_sub(whole);
+        assert!(inner >= amount * 4 && outer >= amount, "{inner:?} {outer:?}");
+        assert!(inner + outer <= whole, "{inner:?} {outer:?} {whole:?}");
+        assert_eq!(NESTED.replace(Duration::ZERO), inner + outer);
+    }
+
+    #[tokio::test]
+    async fn each_poll_of_a_future_counts_and_the_wait_between_two_polls_does_not() {
+        let before = TelemetryCpuTimes::snapshot().of(TelemetryPart::SpanExport);
+        let amount = Duration::from_millis(5);
+        measure_future(TelemetryPart::SpanExport, async {
+            use_cpu(amount);
+            tokio::task::yield_now().await;
+            use_cpu(amount);
+        })
+        .await;
+        let after = TelemetryCpuTimes::snapshot().of(TelemetryPart::SpanExport);
+        assert!(after >= before + amount * 2);
+    }
+}

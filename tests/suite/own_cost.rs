@@ -1,0 +1,77 @@
+//! The gateway measures its own cost: the transit of chunks, the delay of its tasks, and the CPU time
+//! of telemetry.
+
+use crate::metrics::value;
+use crate::support::http2_client;
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json,
+};
+use crate::support::test_gateway::{post, start};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const CHAT: &str = "/v1/chat/completions";
+const ASK: &str = r#"{"model":"tiny","stream":true}"#;
+
+/// A backend that waits for the test before the second and before the last write of a stream.
+async fn pausing_backend() -> ScriptedBackend {
+    ScriptedBackend::start(|_| {
+        vec![
+            Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()),
+            Step::Wait,
+            Step::Send(chunk(WORD)),
+            Step::Wait,
+            Step::Send([chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat()),
+        ]
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_transit_of_each_write_of_a_stream_but_the_last_is_counted() {
+    let fake = pausing_backend().await;
+    let gateway = start(&[fake.addr]).await;
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let words =
+        |answer: &[u8]| answer.windows(WORD.len()).filter(|part| part == &WORD.as_bytes()).count();
+    for expected in [1, 2] {
+        while words(&answer) < expected {
+            assert!(client.read_buf(&mut answer).await.unwrap() > 0, "a truncated stream");
+        }
+        fake.go();
+    }
+    client.read_to_end(&mut answer).await.unwrap();
+    let transit = gateway.record().await.observed.chunk_transit;
+    assert_eq!(transit.count(), 2, "{transit:?}");
+    assert!(transit.sum() > 0.0, "{transit:?}");
+    let page = gateway.admin("/metrics").await;
+    let count = value(&page, "tokenweir_chunk_transit_seconds_count");
+    assert!((count - 2.0).abs() < f64::EPSILON, "{count}");
+}
+
+#[tokio::test]
+async fn neither_a_whole_response_nor_a_stream_over_http2_has_a_transit() {
+    let fake = ScriptedBackend::answering(json("200 OK", r#"{"id":"a","choices":[]}"#)).await;
+    let gateway = start(&[fake.addr]).await;
+    gateway.post(CHAT, r#"{"model":"tiny"}"#).await;
+    assert_eq!(gateway.record().await.observed.chunk_transit.count(), 0);
+    let fake = pausing_backend().await;
+    let gateway = start(&[fake.addr]).await;
+    fake.go();
+    fake.go();
+    let mut sender = http2_client::handshake(gateway.connect().await).await;
+    http2_client::whole(http2_client::post(&mut sender, CHAT, ASK).await).await;
+    assert_eq!(gateway.record().await.observed.chunk_transit.count(), 0);
+}
+
+#[tokio::test]
+async fn the_page_has_the_delay_of_tasks_and_the_cpu_time_of_the_page_itself() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let gateway = start(&[fake.addr]).await;
+    gateway.admin("/metrics").await;
+    let page = gateway.admin("/metrics").await;
+    assert!(value(&page, "tokenweir_scheduling_delay_seconds_count") > 0.0);
+    let cpu = value(&page, r#"tokenweir_telemetry_cpu_seconds_total{part="metrics_page"}"#);
+    assert!(!cfg!(target_os = "linux") || cpu > 0.0);
+}
