@@ -44,14 +44,21 @@ pub fn family(name: &str) -> &str {
 // === impl MetricCatalogue ===
 
 impl MetricCatalogue {
+    /// Whether the catalogue has the metric of a series.
+    pub(crate) fn contains(&self, series: &str) -> bool {
+        self.find(series).is_some()
+    }
+
     /// Whether the metric of a series has a label at the default level of the metrics. False if the
     /// metric is not in the catalogue.
     pub(crate) fn has_label(&self, series: &str, label: &str) -> bool {
-        let is_metric = |name: &str| name == series || name == family(series);
-        let metric = self.0.iter().find(|metric| is_metric(metric.name));
-        metric.is_some_and(|metric| {
+        self.find(series).is_some_and(|metric| {
             let is_folded = metric.is_folded && label == "backend";
             !is_folded && metric.labels.iter().any(|candidate| candidate.name == label)
         })
+    }
+
+    fn find(&self, series: &str) -> Option<&MetricDescription> {
+        self.0.iter().find(|metric| metric.name == series || metric.name == family(series))
     }
 }

@@ -18,7 +18,11 @@ pub fn backend_dashboard(metrics: &MetricCatalogue) -> Dashboard {
         title: "tokenweir: one backend",
         description: "Metrics of one backend beside the measurements of the gateway. Compare it \
                       with the other backends on the main dashboard.",
-        variables: vec![DashboardVariable::MODELS, DashboardVariable::BACKEND],
+        variables: vec![
+            DashboardVariable::GATEWAYS,
+            DashboardVariable::MODELS,
+            DashboardVariable::BACKEND,
+        ],
         rows: vec![
             build_current_row(metrics),
             rows::build_backend_row(metrics),

@@ -168,6 +168,13 @@ fn alert_annotation() -> Value {
 // === impl DashboardVariable ===
 
 impl DashboardVariable {
+    /// The variable `$gateway`, with any number of gateways.
+    pub(super) const GATEWAYS: Self = Self {
+        name: "gateway",
+        label: "Gateway",
+        query: "label_values(tokenweir_requests_in_flight, instance)",
+        is_multi: true,
+    };
     /// The variable `$model`, with any number of models.
     pub(super) const MODELS: Self = Self {
         name: "model",

@@ -23,7 +23,11 @@ pub fn overview_dashboard(metrics: &MetricCatalogue) -> Dashboard {
         title: "tokenweir",
         description: "Shows whether clients are served well, and the causes if they are not. A dot \
                       on a heatmap is a request: it opens its trace.",
-        variables: vec![DashboardVariable::MODELS, DashboardVariable::BACKENDS],
+        variables: vec![
+            DashboardVariable::GATEWAYS,
+            DashboardVariable::MODELS,
+            DashboardVariable::BACKENDS,
+        ],
         rows: rows::overview_rows(metrics),
     }
 }

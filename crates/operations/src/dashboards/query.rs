@@ -1,17 +1,21 @@
-//! Builds the Prometheus queries of dashboards. A metric is filtered by the variables `$model` and
-//! `$backend` of the dashboard if it has their labels according to the catalogue.
+//! Builds the Prometheus queries of dashboards. A metric of the catalogue is filtered by the variable
+//! `$gateway` of the dashboard, and by `$model` and `$backend` if it has their labels.
 
 use crate::catalogue::MetricCatalogue;
 
+/// The matcher of the chosen gateways. Prometheus adds the label `instance` to each scraped series.
+/// The value "All" of the variable also matches series without the label.
+const GATEWAY_MATCHER: &str = "instance=~\"$gateway\"";
 /// The matcher of the operations that generate text.
 const GENERATION_MATCHER: &str = "gen_ai_operation_name=~\"chat|text_completion\"";
 
-/// A metric with label matchers for the chosen models and backends. `matchers` are additional label
+/// A metric with label matchers for the chosen gateways, models and backends. `matchers` are additional label
 /// matchers, or an empty text.
 pub(super) fn filtered_metric(metrics: &MetricCatalogue, name: &str, matchers: &str) -> String {
     let has_label = |label| metrics.has_label(name, label);
     let is_duration = has_label("gen_ai_operation_name") && has_label("outcome");
     let filters = [
+        metrics.contains(name).then_some(GATEWAY_MATCHER),
         has_label("gen_ai_request_model").then_some("gen_ai_request_model=~\"$model\""),
         has_label("backend").then_some("backend=~\"$backend\""),
         // Without this matcher, requests for embeddings and to /tokenize would distort the

@@ -4,7 +4,10 @@
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
 use crate::dashboards::panel::{Panel, Thresholds};
-use crate::dashboards::query::{quantile, quantile_by, rate_by, total_rate};
+use crate::dashboards::query::{filtered_metric, quantile, quantile_by, rate_by, total_rate};
+
+/// The matchers of the metrics of the gateway processes, which are not in the catalogue.
+const PROCESS_MATCHERS: &str = "job=\"tokenweir\",instance=~\"$gateway\"";
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     let panels = [cost(metrics), resources(metrics), records(metrics)].into_iter().flatten();
@@ -53,7 +56,7 @@ fn cost(metrics: &MetricCatalogue) -> Vec<Panel> {
             format!(
                 "{}\n/ scalar({} > 0)",
                 rate_by(metrics, "part", "tokenweir_telemetry_cpu_seconds_total", ""),
-                total_rate(metrics, "process_cpu_seconds_total", "job=\"tokenweir\"")
+                total_rate(metrics, "process_cpu_seconds_total", PROCESS_MATCHERS)
             ),
             "{{part}}",
         ),
@@ -64,12 +67,12 @@ fn cost(metrics: &MetricCatalogue) -> Vec<Panel> {
 fn resources(metrics: &MetricCatalogue) -> Vec<Panel> {
     vec![
         Panel::lines("CPU", "none", "CPU cores in use.").with_query(
-            rate_by(metrics, "instance", "process_cpu_seconds_total", "job=\"tokenweir\""),
+            rate_by(metrics, "instance", "process_cpu_seconds_total", PROCESS_MATCHERS),
             "{{instance}}",
         ),
         Panel::lines("Memory", "bytes", "Resident memory. It follows the requests in flight.")
             .with_query(
-                "sum by (instance) (process_resident_memory_bytes{job=\"tokenweir\"})",
+                format!("sum by (instance) (process_resident_memory_bytes{{{PROCESS_MATCHERS}}})"),
                 "{{instance}}",
             ),
         Panel::lines(
@@ -77,7 +80,13 @@ fn resources(metrics: &MetricCatalogue) -> Vec<Panel> {
             "short",
             "Requests between their first and their last byte.",
         )
-        .with_query("sum by (instance) (tokenweir_requests_in_flight)", "{{instance}}"),
+        .with_query(
+            format!(
+                "sum by (instance) ({})",
+                filtered_metric(metrics, "tokenweir_requests_in_flight", "")
+            ),
+            "{{instance}}",
+        ),
     ]
 }
 
