@@ -60,7 +60,9 @@ def metadata(package):
 
 
 def main(binary, out):
-    package = tomllib.loads((TOP / "Cargo.toml").read_text())["package"]
+    manifest = tomllib.loads((TOP / "Cargo.toml").read_text())
+    # Fields such as `version` are those of the workspace.
+    package = manifest["package"] | manifest["workspace"]["package"]
     stem = f"tokenweir-{package['version']}"
     platforms = tags(binary)
     info = f"{stem}.dist-info"
