@@ -24,7 +24,8 @@
 //! health checks ─► /health, /metrics, /v1/models of each backend ─► backend state
 //! ```
 
-// Layer 1: backends, their GPUs and their discovery.
+// Layer 1: backends, their GPUs and their discovery, and the alerts of the diagnosis.
+pub mod alertmanager;
 pub mod backend;
 pub mod discovery;
 pub mod gpu;

@@ -63,6 +63,7 @@ pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
         "access": access_summary(&admin.proxy.access),
         "models": admin.proxy.pool.routes().models().iter().map(|model| &*model.id).collect::<Vec<_>>(),
         "backends": status.backends,
+        "alertmanagers": status.alertmanagers,
         "gpu_exporters": status.gpu_exporters,
         "spans": status.spans,
         "trace_capture": status.capture,

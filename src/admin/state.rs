@@ -3,6 +3,7 @@
 use super::authorizer::AdminAuthorizer;
 use super::backend_status::{add_gpus, backend_statuses};
 use super::configuration::ActiveConfiguration;
+use crate::alertmanager::AlertmanagerNotifier;
 use crate::backend::Readiness;
 use crate::gpu::GpuMonitor;
 use crate::proxy::ProxyState;
@@ -37,6 +38,8 @@ pub struct Admin {
     pub status_sources: Vec<StatusSource>,
     /// The GPUs of the backends.
     pub gpus: Arc<GpuMonitor>,
+    /// The Alertmanagers that get the alerts of the diagnosis.
+    pub alertmanagers: Arc<AlertmanagerNotifier>,
     /// The latest diagnosis of the backends.
     pub diagnosis: Arc<LatestDiagnosis>,
     /// The active configuration.
@@ -81,6 +84,7 @@ impl Admin {
             backends: backend_statuses(pool, &readiness, now),
             short_list_bytes: pool.candidate_sampler_bytes(),
             diagnosis: self.diagnosis.latest(),
+            alertmanagers: self.alertmanagers.status(now),
             models: pool.labelled_models(now),
             tenants: tenant_labels(access),
             request_bodies: RequestBodyVitals {

@@ -5,11 +5,13 @@ use super::banner::StartSummary;
 use super::diagnosis_task::DiagnosisTask;
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
+use super::process::environment::host_name;
 use super::process::logging::LogWriters;
 use super::process::{memory_limit, systemd};
 use super::reload::{ReloadTriggers, Reloader};
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
 use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, StatusSource};
+use crate::alertmanager::AlertmanagerNotifier;
 use crate::backend::HealthCheckSupervisor;
 use crate::backend::kv_events::CacheKnowledge;
 use crate::backend::pool::BackendPool;
@@ -85,6 +87,7 @@ impl Application {
             decisions: pipeline.decisions,
             recent_requests: pipeline.recent_requests,
             gpus: Arc::new(GpuMonitor::default()),
+            alertmanagers: Arc::new(AlertmanagerNotifier::default()),
             status_sources: [
                 pipeline.status_sources,
                 listeners.status_sources(),
@@ -97,6 +100,7 @@ impl Application {
             draining: AtomicBool::new(false),
         });
         admin.gpus.configure(&config.gpu.scrape_settings(), &gpu_client);
+        admin.alertmanagers.configure(config.alertmanager_settings(&host_name(), &env)?);
         workers.start_metrics_push(&admin)?;
         let credentials = &listeners.tls.credentials;
         credentials.register_outbound(TlsPeer::Backend, proxy.backend_client.outbound_tls());

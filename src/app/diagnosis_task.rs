@@ -3,6 +3,7 @@
 
 use super::verdict_log::VerdictLog;
 use crate::admin::{ActiveConfiguration, Admin, StatusSource};
+use crate::alertmanager::AlertmanagerNotifier;
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, BackendAvailability, Drain, Health, Readiness};
 use crate::gpu::GpuMonitor;
@@ -40,6 +41,7 @@ pub(crate) struct DiagnosisTask {
     /// Functions that write the counts of sinks, listeners and certificates into a status.
     status_sources: Vec<StatusSource>,
     gpus: Arc<GpuMonitor>,
+    alertmanagers: Arc<AlertmanagerNotifier>,
     /// The latest diagnosis, which the task replaces at each sample.
     latest_diagnosis: Arc<LatestDiagnosis>,
 }
@@ -67,6 +69,7 @@ impl DiagnosisTask {
             configuration: admin.configuration.clone(),
             status_sources: admin.status_sources.clone(),
             gpus,
+            alertmanagers: admin.alertmanagers.clone(),
             latest_diagnosis,
         }
     }
@@ -89,6 +92,7 @@ impl DiagnosisTask {
             self.recent_requests.log_end_of_refusals(now);
             let diagnosis = self.diagnose(&mut diagnoser, now);
             log.record(&diagnosis);
+            self.alertmanagers.update(&diagnosis, now, clock::wall_time());
             self.latest_diagnosis.put(diagnosis);
         }
     }
@@ -238,6 +242,7 @@ mod tests {
             configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
             status_sources: Vec::new(),
             gpus: Arc::default(),
+            alertmanagers: Arc::default(),
             latest_diagnosis: latest_diagnosis.clone(),
         };
         let task = tokio::spawn(diagnosis.run());

@@ -4,10 +4,11 @@
 
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
-use super::process::environment::{ErrorChain, variable};
+use super::process::environment::{ErrorChain, host_name, variable};
 use super::process::signals::SighupListener;
 use super::process::{memory_limit, systemd};
 use crate::admin::{ReloadRequest, ReloadRequests};
+use crate::alertmanager::AlertmanagerSettings;
 use crate::backend::{Backend, HealthCheckSupervisor};
 use crate::config::{
     self, BackendConfig, BackendTlsContexts, Config, ConfigError, LoadedConfig, Overrides,
@@ -59,6 +60,7 @@ struct PreparedReload {
     backends: Vec<Backend>,
     tls_contexts: BackendTlsContexts,
     settings: ProxySettings,
+    alertmanagers: AlertmanagerSettings,
 }
 
 /// How long an update waits for the first health checks of new backends, and for the first results
@@ -205,6 +207,8 @@ impl Reloader {
         if have_timeouts_changed || config.gpu != previous.gpu {
             self.state.admin.gpus.configure(&config.gpu.scrape_settings(), &client);
         }
+        // The file of a token may have changed, although its path has not.
+        self.state.admin.alertmanagers.configure(prepared.alertmanagers);
         self.sources = sources;
         self.update_pool(prepared.backends, config).await;
         self.set_tls_contexts(prepared.tls_contexts);
@@ -233,7 +237,8 @@ impl PreparedReload {
     fn new(config: &Config, entries: &[BackendConfig]) -> Result<Self, ApplicationError> {
         let (backends, tls_contexts) = build_backends(config, entries)?;
         let settings = config.proxy_settings(memory_limit::available_bytes(), variable)?;
-        Ok(Self { backends, tls_contexts, settings })
+        let alertmanagers = config.alertmanager_settings(&host_name(), variable)?;
+        Ok(Self { backends, tls_contexts, settings, alertmanagers })
     }
 }
 

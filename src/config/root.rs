@@ -1,6 +1,7 @@
 //! The configuration: all its sections.
 
 use super::sections::access::AccessConfig;
+use super::sections::alertmanagers::AlertmanagerConfig;
 use super::sections::backends::BackendConfig;
 use super::sections::discovery::DiscoveryConfig;
 use super::sections::gpu::GpuConfig;
@@ -97,6 +98,8 @@ pub struct Config {
     pub cost: CostConfig,
     /// GPUs of the backends, from DCGM exporters.
     pub gpu: GpuConfig,
+    /// Alertmanagers that get the verdicts and anomalies of the diagnosis, up to 10.
+    pub alertmanagers: Vec<AlertmanagerConfig>,
     /// The drain at shutdown.
     pub drain: DrainConfig,
     /// Reloads of the configuration without SIGHUP.
@@ -145,6 +148,7 @@ impl Default for Config {
             metrics: MetricsConfig::default(),
             cost: CostConfig::default(),
             gpu: GpuConfig::default(),
+            alertmanagers: Vec::new(),
             drain: DrainConfig::default(),
             reload: ReloadConfig::default(),
             log: LogConfig::default(),

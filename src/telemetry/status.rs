@@ -5,6 +5,7 @@
 
 use super::cpu_time::TelemetryCpuTimes;
 use super::{access_log, metrics_push, payload_log, quality, trace_capture};
+use crate::alertmanager::AlertmanagerStatus;
 use crate::backend::LabelledModel;
 use crate::backend::kv_events::{CacheStatus, LearningCounts};
 use crate::gpu::{BackendGpu, GpuExporterStatus};
@@ -47,6 +48,8 @@ pub struct StatusSnapshot {
     /// Conditions that diagnosis detects on the backends.
     #[serde(skip)]
     pub diagnosis: Arc<Diagnosis>,
+    /// The requests to each Alertmanager. Empty: none is configured.
+    pub alertmanagers: Vec<AlertmanagerStatus>,
     /// Memory of the candidate sampler, in bytes. In a large pool the candidate sampler selects the
     /// short list of a request.
     pub short_list_bytes: usize,

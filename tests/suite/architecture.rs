@@ -58,6 +58,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
         &[
             &["backend"],
             &["gpu"],
+            &["alertmanager"],
             &["discovery"],
             &["telemetry"],
             &["local_routes"],

@@ -7,6 +7,7 @@
 mod abusive_requests;
 mod access;
 mod admission;
+mod alertmanager;
 mod architecture;
 mod backend_crashes;
 mod bench;

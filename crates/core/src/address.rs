@@ -96,6 +96,13 @@ impl BackendAddress {
         })
     }
 
+    /// The part of a URL before its path and query, and the path and query.
+    pub fn split_path(url: &str) -> (&str, &str) {
+        let scheme_end = url.find("://").map_or(0, |at| at + 3);
+        let path_start = url[scheme_end..].find(['/', '?']).map_or(url.len(), |at| scheme_end + at);
+        url.split_at(path_start)
+    }
+
     /// The absolute URI of a path at this backend.
     pub fn uri(&self, path: &PathAndQuery) -> Uri {
         let mut parts = http::uri::Parts::default();
@@ -138,9 +145,7 @@ impl MetricsUrl {
 
     /// Parses `http://host:port/path`. The path defaults to [`MetricsUrl::DEFAULT_PATH`].
     pub fn parse(url: &str) -> Result<Self, BackendAddressError> {
-        let scheme_end = url.find("://").map_or(0, |at| at + 3);
-        let path_start = url[scheme_end..].find(['/', '?']).map_or(url.len(), |at| scheme_end + at);
-        let (address, path) = url.split_at(path_start);
+        let (address, path) = BackendAddress::split_path(url);
         let address = BackendAddress::parse(address)?;
         let path = if matches!(path, "" | "/") { Self::DEFAULT_PATH } else { path };
         let path = path.parse().map_err(|_| BackendAddressError::NotUrl(url.to_owned()))?;

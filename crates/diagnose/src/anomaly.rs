@@ -39,6 +39,12 @@ const CORRELATION_CANDIDATES: [(&str, StepValueFn, &str, StepValueFn); 5] = [
     ),
 ];
 
+/// The names of the measures that can be anomalous.
+pub fn measure_names() -> impl Iterator<Item = &'static str> {
+    let can_harm = |adverse| !matches!(adverse, AdverseChange::None);
+    MEASURES.iter().filter(move |it| can_harm(it.adverse_change())).map(|it| it.name)
+}
+
 /// The measures of a backend that are far from their usual values, in the direction that can harm
 /// requests.
 pub(super) fn anomalies<'a>(

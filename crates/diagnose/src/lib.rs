@@ -29,6 +29,7 @@ mod rules;
 
 mod diagnoser;
 
+pub use anomaly::measure_names;
 pub use diagnoser::Diagnoser;
 pub use fleet::{
     DrainNote, FLEET_RULES, FleetBackend, FleetObservation, FleetRule, GatewayConditions,

@@ -47,6 +47,8 @@ pub enum BackgroundTask {
     KvEvents,
     /// Diagnoses the backends.
     Diagnosis,
+    /// Sends alerts to one Alertmanager.
+    Alertmanager,
     /// Reloads the file of API keys.
     KeysFile,
     /// Pushes metrics to a collector.
@@ -94,7 +96,7 @@ static PANIC_COUNTS: [AtomicU64; BackgroundTask::ALL.len()] =
 
 impl BackgroundTask {
     /// All tasks, in declaration order.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Listener,
         Self::Connection,
         Self::AdminListener,
@@ -110,6 +112,7 @@ impl BackgroundTask {
         Self::GpuScrape,
         Self::KvEvents,
         Self::Diagnosis,
+        Self::Alertmanager,
         Self::KeysFile,
         Self::MetricPush,
         Self::SpanExport,
@@ -137,6 +140,7 @@ impl BackgroundTask {
             Self::GpuScrape => "gpu_scrape",
             Self::KvEvents => "kv_events",
             Self::Diagnosis => "diagnosis",
+            Self::Alertmanager => "alertmanager",
             Self::KeysFile => "keys_file",
             Self::MetricPush => "metric_push",
             Self::SpanExport => "span_export",

@@ -2,6 +2,7 @@
 //! and the access control.
 
 mod access;
+mod alertmanagers;
 mod backends;
 mod proxy;
 mod secrets;

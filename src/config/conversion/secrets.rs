@@ -3,6 +3,7 @@
 
 use crate::config::root::Config;
 use crate::config::sections::access::{AccessConfig, CacheSaltConfig};
+use crate::config::sections::alertmanagers::AlertmanagerConfig;
 use crate::config::sections::backends::BackendConfig;
 use crate::config::sections::identities::IdentitiesConfig;
 use crate::config::sections::secret::{Secret, SecretValue, UnreadableSecret};
@@ -32,6 +33,14 @@ impl BackendConfig {
             purpose: format!("the api_key of backend `{}`", self.id()),
             secret,
         })
+    }
+}
+
+impl AlertmanagerConfig {
+    /// The token of the Alertmanager at this index.
+    pub(super) fn token_secret(&self, index: usize) -> Option<ConfiguredSecret<'_>> {
+        let purpose = format!("the token of alertmanagers[{index}]");
+        Some(ConfiguredSecret { purpose, secret: self.token.as_ref()? })
     }
 }
 
@@ -76,6 +85,10 @@ impl Config {
         });
         let tiers = self.tiers.keys.iter().enumerate();
         let tiers = tiers.map(|(index, key)| (format!("tiers.keys.{index}.key"), key.key_secret()));
+        let alertmanagers = self.alertmanagers.iter().enumerate();
+        let alertmanagers = alertmanagers.filter_map(|(index, alertmanager)| {
+            Some((format!("alertmanagers.{index}.token"), alertmanager.token_secret(index)?))
+        });
         let access = &self.access;
         let single = [
             ("access.admin_token", access.admin_token_secret()),
@@ -84,7 +97,7 @@ impl Config {
         ];
         let single =
             single.into_iter().filter_map(|(path, secret)| Some((path.to_owned(), secret?)));
-        backends.chain(discovery).chain(single).chain(tiers).collect()
+        backends.chain(discovery).chain(alertmanagers).chain(single).chain(tiers).collect()
     }
 }
 

@@ -10,7 +10,7 @@ pub(super) mod tls;
 use super::root::Config;
 use super::sections::backends::{self, BackendConfig};
 use super::sections::settings::OtlpMetricsConfig;
-use super::sections::{access, discovery, gpu, identities, limits, routes};
+use super::sections::{access, alertmanagers, discovery, gpu, identities, limits, routes};
 use super::violation::{RuleViolation, violation_at};
 use crate::backend::routes::ModelConfig;
 use http::{HeaderName, Uri};
@@ -49,6 +49,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     check_session_headers(config)?;
     check_cost(config)?;
     check_gpus(config)?;
+    alertmanagers::check(&config.alertmanagers)?;
     identities::check(&config.identities)?;
     check_admission(config)?;
     check_decision_log(config)?;

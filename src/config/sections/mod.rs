@@ -2,6 +2,7 @@
 //! single section.
 
 pub(super) mod access;
+pub(super) mod alertmanagers;
 pub(super) mod backends;
 pub(super) mod discovery;
 pub(super) mod gpu;

@@ -7,7 +7,7 @@ use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::Attempt;
 use tokenweir_core::resilience::{Availability, FailureKind};
 use tokenweir_core::routing;
-use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictScope, VerdictSeverity};
+use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictScope, VerdictSeverity, measure_names};
 
 /// Bucket bounds of the duration of a scrape, in seconds.
 const SCRAPE_DURATION_BOUNDS: &[f64] =
@@ -240,6 +240,18 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                         verdicts.filter(|it| it.verdict == name && it.severity == severity);
                     emit(&[name, severity.as_str()], matching.count() as f64);
                 }
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_anomalies",
+        help: "Backends at which a measure is far from its usual value of the last hour, by measure.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::fixed("measure", || measure_names().collect())],
+        read: MetricSource::Status(|status, emit| {
+            for name in measure_names() {
+                let anomalies = status.diagnosis.anomalies.iter();
+                emit(&[name], anomalies.filter(|it| it.measure == name).count() as f64);
             }
         }),
     },

@@ -10,6 +10,7 @@ use super::super::metrics_push::MetricsPushCounts;
 use super::super::payload_log::PayloadLogCounts;
 use super::super::status::SpanCounts;
 use super::super::trace_capture::TraceCaptureCounts;
+use crate::alertmanager::AlertmanagerStatus;
 use tokenweir_core::metric_kind::MetricKind;
 
 /// The version of the gateway.
@@ -84,6 +85,29 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             for part in TelemetryPart::ALL {
                 emit(&[part.as_str()], status.telemetry_cpu.of(part).as_secs_f64());
             }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_alertmanager_requests_total",
+        help: "Requests with alerts to the configured Alertmanagers, by result.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("result", || vec!["ok", "failed"])],
+        read: MetricSource::Status(|status, emit| {
+            let sum = |count: fn(&AlertmanagerStatus) -> u64| {
+                status.alertmanagers.iter().map(count).sum::<u64>() as f64
+            };
+            emit(&["ok"], sum(|alertmanager| alertmanager.ok));
+            emit(&["failed"], sum(|alertmanager| alertmanager.failed));
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_alertmanager_age_seconds",
+        help: "Longest time since one of the configured Alertmanagers accepted a request, which is sent every minute. NaN: none is configured.",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|status, emit| {
+            let ages = status.alertmanagers.iter().map(|alertmanager| alertmanager.age_seconds);
+            emit(&[], ages.fold(f64::NAN, f64::max));
         }),
     },
     MetricDescriptor {

@@ -62,11 +62,23 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
             Remark::warning(observation).because(reason).remedy("tokenweir doctor --config FILE"),
         );
     }
+    let alertmanagers = status["alertmanagers"].as_array().into_iter().flatten();
+    remarks.extend(alertmanagers.filter_map(alertmanager_remark));
     let backends = status["backends"].as_array().into_iter().flatten();
     remarks.extend(backends.filter_map(backend_remark));
     let exporters = status["gpu_exporters"].as_array().into_iter().flatten();
     remarks.extend(exporters.flat_map(gpu_exporter_remarks));
     remarks
+}
+
+fn alertmanager_remark(alertmanager: &Value) -> Option<Remark> {
+    let (name, error) = (alertmanager["alertmanager"].as_str()?, alertmanager["error"].as_str()?);
+    let minutes = alertmanager["age_seconds"].as_f64().unwrap_or(0.0) / 60.0;
+    let observation =
+        format!("the Alertmanager {name} has accepted no alerts for {minutes:.0} min: {error}");
+    let reason = "Verdicts and anomalies raise no notification there.";
+    let remedy = "check the URL and the token in `alertmanagers`";
+    Some(Remark::warning(observation).because(reason).remedy(remedy))
 }
 
 fn backend_remark(backend: &Value) -> Option<Remark> {

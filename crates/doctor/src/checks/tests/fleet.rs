@@ -106,6 +106,24 @@ fn a_gpu_exporter_that_fails_or_lacks_fields_and_gpus_without_backend_are_report
 }
 
 #[test]
+fn an_alertmanager_that_does_not_accept_alerts_is_reported() {
+    let reported = |error: Option<&str>| {
+        let status = serde_json::json!({
+            "backends": [],
+            "alertmanagers": [{ "alertmanager": "am:9093", "age_seconds": 300.0, "error": error }],
+        });
+        let url = BackendAddress::parse("http://admin:9090").unwrap();
+        let gateway = Some(Ok(GatewayFacts { url, status: Ok(status), config_problem: None }));
+        examine(&DoctorFacts { gateway, ..DoctorFacts::default() })
+    };
+    assert!(findings_of(&reported(None), "gateway").is_empty());
+    let failed = reported(Some("cannot connect: refused"));
+    let finding = only_finding(&failed, "gateway");
+    assert_eq!(finding.severity, FindingSeverity::Warning);
+    assert!(finding.observation.contains("am:9093 has accepted no alerts for 5 min"));
+}
+
+#[test]
 fn the_states_of_a_gateway_and_a_collector_are_reported() {
     let status = serde_json::json!({
         "ready": true,
