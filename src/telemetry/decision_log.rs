@@ -10,14 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{
-    BackendId, ModelLabel, PredictedCandidate, RequestRecord, RoutingDecision, ShadowDecision,
+    BackendId, ChunkTimings, ModelLabel, PredictedCandidate, RequestRecord, RoutingDecision,
+    ShadowDecision,
 };
 use tokenweir_core::routing::PolicyKind;
 
 /// The sink that retains the last decisions. A decision is added when its request ends.
 ///
 /// One entry takes about 0.5 KiB of memory, plus 0.2 KiB per candidate, plus less than 0.1 KiB per
-/// shadow policy. An entry has at most [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The
+/// shadow policy, plus 0.25 KiB for the times of the chunks of a slow or broken stream. An entry has at most [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The
 /// lock is held only while pointers are moved or copied.
 #[derive(Debug)]
 pub struct DecisionLog {
@@ -46,6 +47,10 @@ pub struct DecisionLogEntry {
     /// Cached prompt tokens that the engine reported.
     cached_tokens: Option<u64>,
     outcome: &'static str,
+    /// Milliseconds from the request head to the end of the response.
+    ended_ms: u64,
+    /// The times of the chunks. `None`: the stream was neither slow nor broken.
+    chunk_timings: Option<Box<ChunkTimings>>,
 }
 
 // === impl DecisionLog ===
@@ -114,6 +119,8 @@ impl DecisionLogEntry {
             input_tokens,
             cached_tokens,
             outcome: record.outcome.as_str(),
+            ended_ms: record.duration().as_millis() as u64,
+            chunk_timings: record.examined_chunk_timings().cloned().map(Box::new),
         })
     }
 
@@ -170,8 +177,23 @@ impl DecisionLogEntry {
             "candidates": candidates.collect::<Vec<_>>(),
             "omitted_candidates": decision.omitted_candidates,
             "shadow": decision.shadow_decisions.iter().map(shadow_to_json).collect::<Vec<_>>(),
+            "chunk_timings": self.chunk_timings.as_deref().map(|it| chunks_to_json(it, self.ended_ms)),
         })
     }
+}
+
+/// The times of the chunks of a slow or broken stream, in milliseconds from the request head.
+fn chunks_to_json(timings: &ChunkTimings, ended_ms: u64) -> Value {
+    let gaps = timings.longest_gaps().map(|gap| {
+        json!({ "after_chunks": gap.after_chunks, "ended_ms": gap.ended_ms, "gap_ms": gap.gap_ms })
+    });
+    json!({
+        "chunks": timings.chunks(),
+        "stride": timings.stride(),
+        "samples_ms": timings.samples_ms(),
+        "longest_gaps": gaps.collect::<Vec<_>>(),
+        "ended_ms": ended_ms,
+    })
 }
 
 fn candidate_to_json(candidate: &PredictedCandidate<'_>, is_chosen: bool, has_cost: bool) -> Value {
@@ -219,7 +241,32 @@ fn round_numbers(value: Value) -> Value {
 mod tests {
     use super::*;
     use std::thread;
+    use std::time::Duration;
+    use tokenweir_core::record::Outcome;
     use tokenweir_core::record::fixtures::streamed;
+
+    #[test]
+    fn slow_and_broken_streams_have_the_times_of_their_chunks_and_others_have_not() {
+        let mut record = streamed();
+        let accepted = record.timings.accepted;
+        let gap = Duration::from_millis(900);
+        for (chunk, passed) in [200, 210, 1_110].into_iter().enumerate() {
+            let gap = (chunk == 2).then_some(gap);
+            let now = accepted + Duration::from_millis(passed);
+            record.observed.chunk_timings.record(accepted, now, gap);
+        }
+        let detail =
+            |record: &RequestRecord| DecisionLogEntry::from_record(record).unwrap().detail();
+        record.slow = None;
+        assert_eq!(detail(&record)["chunk_timings"], Value::Null);
+        record.outcome = Outcome::Truncated;
+        let ended_ms = record.duration().as_millis() as u64;
+        let expected = json!({
+            "chunks": 3, "stride": 1, "samples_ms": [200, 210, 1_110], "ended_ms": ended_ms,
+            "longest_gaps": [{ "after_chunks": 2, "ended_ms": 1_110, "gap_ms": 900 }],
+        });
+        assert_eq!(detail(&record)["chunk_timings"], expected);
+    }
 
     #[test]
     fn log_retains_the_newest_decisions_and_finds_the_latest_of_equal_ids() {

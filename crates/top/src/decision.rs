@@ -26,12 +26,15 @@ pub fn explanation(decision: &Value) -> Vec<String> {
         format!("TTFT       {} predicted, {} actual", ttft(predicted), ttft(actual)),
         format!("prompt     {} predicted", token_counts(predicted)),
         format!("           {} actual", token_counts(actual)),
+    ];
+    lines.extend(longest_gaps(&decision["chunk_timings"]));
+    lines.extend([
         String::new(),
         format!(
             "  {:<24} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
             "CANDIDATE", "PREDICTED", "CACHED", "BACKLOG", "KV", "QUEUE", "RUN"
         ),
-    ];
+    ]);
     lines.extend(decision["candidates"].as_array().into_iter().flatten().map(|candidate| {
         let number = |name: &str| candidate[name].as_f64();
         format!(
@@ -47,6 +50,18 @@ pub fn explanation(decision: &Value) -> Vec<String> {
         )
     }));
     lines
+}
+
+/// The line about the longest gaps of a slow or broken stream. `None`: the document has no times of
+/// chunks.
+fn longest_gaps(timings: &Value) -> Option<String> {
+    let gaps = timings["longest_gaps"].as_array()?.iter().take(4).map(|gap| {
+        let length = seconds(gap["gap_ms"].as_f64().map(|ms| ms / 1e3));
+        format!("{length} after {}", count(gap["after_chunks"].as_f64()))
+    });
+    let gaps: Vec<String> = gaps.collect();
+    let gaps = if gaps.is_empty() { "none of 100ms".to_owned() } else { gaps.join(", ") };
+    Some(format!("gaps       {gaps} ({} chunks)", count(timings["chunks"].as_f64())))
 }
 
 #[cfg(test)]
@@ -67,6 +82,14 @@ mod tests {
         assert!(lines[4].ends_with("20ms predicted, – actual"), "{lines:?}");
         assert!(lines[9].starts_with("> a ") && lines[9].contains("25%"), "{lines:?}");
         assert!(lines[10].starts_with("  b ") && !lines[10].contains('%'), "{lines:?}");
+    }
+
+    #[test]
+    fn a_slow_stream_shows_its_longest_gaps() {
+        let lines = explanation(&json!({ "chunk_timings": {
+            "chunks": 7, "longest_gaps": [{ "gap_ms": 900, "after_chunks": 3 }],
+        } }));
+        assert_eq!(lines[7], "gaps       900ms after 3 (7 chunks)");
     }
 
     #[test]

@@ -139,6 +139,18 @@ const FACTS = [
   ["Prompt, reported", (decision) => `${count(decision.actual?.input_tokens)} tokens, ${count(decision.actual?.cached_tokens)} cached`],
 ];
 
+/** The times of the chunks of a slow or broken stream, as facts. */
+function chunkFacts({ chunks, stride, samples_ms: samples, longest_gaps: gaps, ended_ms: ended }) {
+  const time = (ms) => seconds(ms / 1000);
+  const every = stride > 1 ? `every ${stride}th of ${count(chunks)} chunks` : `${count(chunks)} chunks`;
+  const silence = samples.length === chunks ? ended - samples.at(-1) : null;
+  return [
+    ["Chunks", `${every} at ${samples.map(time).join(", ")}; end at ${time(ended)}`],
+    ["Longest gaps", gaps.map((gap) => `${time(gap.gap_ms)} after ${count(gap.after_chunks)} chunks`).join(", ") || "none of 100 ms"],
+    ...(silence === null ? [] : [["Last chunk to end", time(silence)]]),
+  ];
+}
+
 const CANDIDATE = [
   ["Backend", (candidate) => (candidate.chosen ? `${candidate.backend} ✓` : text(candidate.backend))],
   ["Predicted TTFT", (candidate) => seconds(candidate.predicted_ttft_seconds)],
@@ -156,6 +168,9 @@ export function showDecision(id, decision) {
   dialog.append(element("p", "id quiet", id));
   const facts = element("dl", "facts");
   for (const [name, format] of FACTS) facts.append(element("dt", "", name), element("dd", "", format(decision)));
+  for (const [name, value] of decision.chunk_timings ? chunkFacts(decision.chunk_timings) : []) {
+    facts.append(element("dt", "", name), element("dd", "", value));
+  }
   const table = element("table");
   const head = element("tr");
   for (const [name] of CANDIDATE) head.append(element("th", "", name));

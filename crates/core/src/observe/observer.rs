@@ -274,6 +274,9 @@ impl ResponseObserver {
                 }
             }
         }
+        if chunk_summary.outputs > 0 {
+            self.observed.chunk_timings.record(timings.accepted, now, chunk_summary.gap);
+        }
         chunk_summary
     }
 

@@ -26,8 +26,9 @@ pub use request::{
 };
 pub use request_record::RequestRecord;
 pub use response::{
-    ObservedResponse, Outcome, ResponseBuckets, TERMINATION_REASONS, Termination,
-    TerminationInitiator, UninspectedReason, UsageEventOutcome, UsageLayout, UsageSource,
+    ChunkGap, ChunkTimings, ObservedResponse, Outcome, ResponseBuckets, TERMINATION_REASONS,
+    Termination, TerminationInitiator, UninspectedReason, UsageEventOutcome, UsageLayout,
+    UsageSource,
 };
 pub use routing::{
     Attempt, BackendCondition, FailoverDenialReason, PredictedCandidate, RecentEngineTimes,

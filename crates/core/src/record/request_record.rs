@@ -4,7 +4,9 @@ use super::labels::{BackendId, ModelLabel};
 use super::request::{
     CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestOptions, Tier,
 };
-use super::response::{ObservedResponse, Outcome, Termination, UsageSource, termination_reason};
+use super::response::{
+    ChunkTimings, ObservedResponse, Outcome, Termination, UsageSource, termination_reason,
+};
 use super::routing::{
     Attempt, BackendCondition, FailoverDenialReason, PredictedCandidate, RecentEngineTimes,
     RoutingDecision,
@@ -232,6 +234,15 @@ impl RequestRecord {
         let (_, earlier) = self.attempts.split_last()?;
         let took = |attempt: &Attempt| attempt.ended?.checked_duration_since(attempt.started);
         (!earlier.is_empty()).then(|| earlier.iter().filter_map(took).sum())
+    }
+
+    /// The times of the chunks of a stream that was slow, stalled or did not complete. `None`: another
+    /// request, or a stream that the client left.
+    pub fn examined_chunk_timings(&self) -> Option<&ChunkTimings> {
+        let is_broken = !matches!(self.outcome, Outcome::Ok | Outcome::Cancelled);
+        let is_examined = is_broken || self.slow.is_some() || !self.observed.stalls.is_empty();
+        let timings = &self.observed.chunk_timings;
+        (is_examined && timings.chunks() > 0).then_some(timings)
     }
 
     /// Time in the admission queue. `None`: the request was not queued.

@@ -61,6 +61,11 @@ pub(super) fn reals(numbers: impl Iterator<Item = f64>) -> Value {
     Value::Array(Array::F64(numbers.collect()))
 }
 
+/// A list of integers as an attribute value.
+pub(super) fn integers(numbers: impl Iterator<Item = u32>) -> Value {
+    Value::Array(Array::I64(numbers.map(i64::from).collect()))
+}
+
 /// A count as an attribute value. OTLP has signed integers only, so a larger count becomes the
 /// largest signed integer.
 pub(super) fn count(count: u64) -> Value {

@@ -152,6 +152,9 @@ fn stall_is_two_events_with_the_backend_load_at_that_time() {
             ended_at: Some(at(accepted, 300)),
             condition,
         }];
+        for (passed, gap) in [(120, None), (300, Some(Duration::from_millis(180)))] {
+            record.observed.chunk_timings.record(accepted, at(accepted, passed), gap);
+        }
         record.observed.write_stall = Duration::from_millis(30);
         record.observed.last_output_write_stall = Duration::from_millis(30);
         record.observed.engine_times = Some(EngineTimes {
@@ -175,6 +178,19 @@ fn viewer_profiles_add_their_attributes() {
     let profiles = vec![ViewerProfile::Langfuse, ViewerProfile::OpenInference];
     let conventions = SpanConventions { profiles, ..SpanConventions::default() };
     assert_matches_golden("profiles", &record_for_api(Api::Chat), &conventions);
+}
+
+#[test]
+fn langfuse_groups_all_spans_of_a_conversation_without_a_session() {
+    let mut record = record_for_api(Api::Chat);
+    record.options.identity = RequestIdentity {
+        user: Some("user-1".into()),
+        session: None,
+        conversation: Some("chat-1".into()),
+    };
+    let profiles = vec![ViewerProfile::Langfuse];
+    let conventions = SpanConventions { profiles, ..SpanConventions::default() };
+    assert_matches_golden("langfuse_conversation", &record, &conventions);
 }
 
 #[test]

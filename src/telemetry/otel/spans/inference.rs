@@ -5,7 +5,9 @@
 //! Attribute names are those of the GenAI conventions, and `tokenweir.*` for other values.
 //! Durations are in seconds, unless the name ends with `_ms`.
 
-use super::attributes::{SpanAttributes, count, host, reals, seconds, text, texts, words};
+use super::attributes::{
+    SpanAttributes, count, host, integers, reals, seconds, text, texts, words,
+};
 use super::conventions::{Semconv, SpanConventions};
 use super::record_values::{attempt_failure, error_type, to_wall_clock};
 use super::viewer_profiles;
@@ -83,7 +85,8 @@ pub(super) fn span_events(record: &RequestRecord, conventions: &SpanConventions)
     let gateway_events = decision_events(record)
         .chain(retry_events(record))
         .chain(timing_events)
-        .chain(stall_events(record));
+        .chain(stall_events(record))
+        .chain(chunk_timings_event(record));
     let mut events: Vec<Event> = gateway_events.chain(profile_events).collect();
     events.sort_by_key(|event| event.timestamp);
     events
@@ -266,6 +269,21 @@ fn stall_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
         });
         [Some(detected), ended].into_iter().flatten()
     })
+}
+
+/// The event with the times of the chunks of a slow or broken stream, at its end. Times are in
+/// milliseconds from the request head.
+fn chunk_timings_event(record: &RequestRecord) -> Option<Event> {
+    let timings = record.examined_chunk_timings()?;
+    let gaps = || timings.longest_gaps();
+    let attributes = SpanAttributes::default()
+        .put("tokenweir.chunks.count", i64::from(timings.chunks()))
+        .put("tokenweir.chunks.stride", i64::from(timings.stride()))
+        .put("tokenweir.chunks.samples_ms", integers(timings.samples_ms().iter().copied()))
+        .put("tokenweir.chunks.gaps_ms", integers(gaps().map(|gap| gap.gap_ms)))
+        .put("tokenweir.chunks.gap_ends_ms", integers(gaps().map(|gap| gap.ended_ms)));
+    let ended = record.timings.ended.unwrap_or(record.timings.accepted);
+    Some(new_event(record, "tokenweir.chunk_timings", ended, attributes))
 }
 
 /// One event for each attempt that was followed by a retry.

@@ -234,6 +234,8 @@ impl<'a> SpanTreeBuilder<'a> {
         let span_context =
             SpanContext::new(trace_id, span_id, TraceFlags::SAMPLED, false, trace_state);
         let is_server = fields.kind == SpanKind::Server;
+        let attributes =
+            viewer_profiles::add_identity(self.conventions, fields.attributes, self.record);
         let links = self.span_links(&fields.kind);
         let mut events = SpanEvents::default();
         events.events = fields.events;
@@ -245,7 +247,7 @@ impl<'a> SpanTreeBuilder<'a> {
             name: fields.name,
             start_time: fields.start,
             end_time: fields.end,
-            attributes: fields.attributes.into_vec(),
+            attributes: attributes.into_vec(),
             dropped_attributes_count: 0,
             events,
             links,

@@ -1,11 +1,14 @@
 //! Additional span attributes and events for some trace viewers. The viewers take the time to first
-//! token and the numbers of tokens from them.
+//! token, the numbers of tokens, the user and the session from them.
+//!
+//! Langfuse: `packages/shared/src/server/otel/OtelIngestionProcessor.ts` of `langfuse/langfuse`,
+//! commit 62751446149b.
 
 use super::attributes::{SpanAttributes, count, text};
-use super::conventions::ViewerProfile;
+use super::conventions::{SpanConventions, ViewerProfile};
 use super::record_values::to_wall_clock;
 use opentelemetry::trace::Event;
-use tokenweir_core::record::RequestRecord;
+use tokenweir_core::record::{RequestIdentity, RequestRecord};
 
 /// The name of the first-token event in `OpenInference`.
 const FIRST_TOKEN_EVENT_NAME: &str = "First Token Stream Event";
@@ -30,6 +33,25 @@ pub(super) fn event(profile: ViewerProfile, record: &RequestRecord) -> Option<Ev
     Some(Event::new(FIRST_TOKEN_EVENT_NAME, to_wall_clock(record, first_output), Vec::new(), 0))
 }
 
+/// Adds the user and the session to a span of any kind. Langfuse reads both from each span: an
+/// observation without them is missing in the views of a user or a session. Of a span that has a
+/// parent, it updates the trace only for these names and not for `gen_ai.conversation.id`
+/// (`hasTraceUpdates`), so a conversation without a session is the session.
+pub(super) fn add_identity(
+    conventions: &SpanConventions,
+    attributes: SpanAttributes,
+    record: &RequestRecord,
+) -> SpanAttributes {
+    if !conventions.profiles.contains(&ViewerProfile::Langfuse) {
+        return attributes;
+    }
+    let RequestIdentity { user, session, conversation } = &record.options.identity;
+    let session = session.as_deref().or(conversation.as_deref());
+    attributes
+        .put_some("langfuse.user.id", user.as_deref().map(text))
+        .put_some("langfuse.session.id", session.map(text))
+}
+
 fn add_langfuse(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
     // The start time is quoted, because older versions of Langfuse parse it as JSON. Newer versions
     // accept both forms.
@@ -38,6 +60,27 @@ fn add_langfuse(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttri
     attributes
         .put("langfuse.observation.type", "generation")
         .put_some("langfuse.observation.completion_start_time", start_time)
+        .put_some("langfuse.observation.usage_details", langfuse_usage(record))
+}
+
+/// The numbers of tokens in the form of Langfuse, whose parts do not overlap. From the attributes of
+/// the GenAI conventions alone, Langfuse counts cached and reasoning tokens twice. `None`: the engine
+/// reported no numbers.
+fn langfuse_usage(record: &RequestRecord) -> Option<String> {
+    let usage = &record.observed.usage;
+    let (input, output) = (usage.input?, usage.output?);
+    let [cached, created, reasoning] =
+        [usage.cached, usage.cache_created, usage.reasoning].map(Option::unwrap_or_default);
+    let parts = [
+        ("input", input.saturating_sub(cached.saturating_add(created))),
+        ("input_cached_tokens", cached),
+        ("input_cache_creation", created),
+        ("output", output.saturating_sub(reasoning)),
+        ("output_reasoning_tokens", reasoning),
+        ("total", input.saturating_add(output)),
+    ];
+    let parts = parts.into_iter().filter(|(_, tokens)| *tokens > 0);
+    Some(parts.collect::<serde_json::Value>().to_string())
 }
 
 fn add_open_inference(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {

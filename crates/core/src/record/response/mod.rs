@@ -1,9 +1,11 @@
 //! The observations of the response, and how it ended.
 
+mod chunk_timings;
 mod outcome;
 
 mod observed_response;
 
+pub use chunk_timings::{ChunkGap, ChunkTimings};
 pub use observed_response::{ObservedResponse, ResponseBuckets};
 pub(super) use outcome::termination_reason;
 pub use outcome::{

@@ -1,5 +1,6 @@
 //! The observations of a response.
 
+use super::chunk_timings::ChunkTimings;
 use super::outcome::{UninspectedReason, UsageEventOutcome, UsageLayout, UsageSource};
 use crate::histogram::{
     BucketBounds, BucketLayout, ChunkTokensHistogram, ChunkTransit, ChunkTransitHistogram,
@@ -40,6 +41,8 @@ pub struct ObservedResponse {
     /// Times from the read of bytes of a stream from the backend to the end of their write to the
     /// client. Writes that the client delayed are left out, and so are responses over HTTP/2.
     pub chunk_transit: ChunkTransitHistogram,
+    /// The times of the chunks with output.
+    pub chunk_timings: ChunkTimings,
     /// There was output other than reasoning.
     pub has_answer: bool,
     /// The response contains a configured refusal phrase.
