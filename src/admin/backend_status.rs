@@ -2,7 +2,7 @@
 
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, BackendAvailability, BackendState, Drain, Health, Readiness};
-use crate::gpu::GpuMonitor;
+use crate::gpu::{GpuAssignment, GpuBackend, GpuMonitor};
 use crate::telemetry::status::{
     BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE,
     StatusSnapshot,
@@ -12,7 +12,6 @@ use tokenweir_api::DrainSummary;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::engine_metrics::ScrapeError;
-use tokenweir_core::gpu::BackendPlace;
 use tokenweir_core::resilience::Availability;
 use tokenweir_core::routing::{LoadEstimator, PromptFingerprint};
 
@@ -87,6 +86,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         scrape_age_seconds: age.map(|age| age.as_secs_f64()),
         scrape_error: state.metrics_error.map(ScrapeError::as_str),
         learned: learned_estimates(&backend.load.estimator, now),
+        pod: backend.identity.pod().map(|pod| pod.to_string()),
         gpus: Vec::new(),
     }
 }
@@ -94,17 +94,13 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
 /// Adds the GPUs of the backends and the state of the GPU exporters to a status with backends.
 pub(super) fn add_gpus(status: &mut StatusSnapshot, gpus: &GpuMonitor, now: Instant) {
     let host = |url: &str| BackendAddress::parse(url).map(|url| url.host_and_port().0).ok();
-    let hosts: Vec<_> =
-        status.backends.iter().map(|it| host(&it.url).unwrap_or_default()).collect();
-    let places: Vec<BackendPlace<'_>> = status
-        .backends
-        .iter()
-        .zip(&hosts)
-        .map(|(backend, host)| BackendPlace { id: &backend.backend, host })
-        .collect();
-    let (backend_gpus, exporters) = gpus.status(&places, now);
-    drop(places);
-    for (backend, gpus) in status.backends.iter_mut().zip(backend_gpus) {
+    let backends = status.backends.iter().map(|backend| GpuBackend {
+        id: &backend.backend,
+        host: host(&backend.url).unwrap_or_default(),
+        pod: backend.pod.as_deref().map(Into::into),
+    });
+    let GpuAssignment { backends, exporters } = gpus.assign(backends, now);
+    for (backend, gpus) in status.backends.iter_mut().zip(backends) {
         backend.gpus = gpus;
     }
     status.gpu_exporters = exporters;

@@ -6,7 +6,7 @@ use crate::admin::{ActiveConfiguration, Admin, StatusSource};
 use crate::alertmanager::AlertmanagerNotifier;
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, BackendAvailability, Drain, Health, Readiness};
-use crate::gpu::GpuMonitor;
+use crate::gpu::{GpuBackend, GpuMonitor};
 use crate::proxy::ProxyState;
 use crate::proxy::admission::AdmissionController;
 use crate::telemetry::recent_requests::RecentRequests;
@@ -103,8 +103,8 @@ impl DiagnosisTask {
         let backends = self.pool.backends();
         self.request_counters.retain_backends(backends.iter().map(|backend| &backend.identity.id));
         let queued = self.admission.waiting_by_class().iter().map(|(_, waiting)| waiting).sum();
-        let gpus = self.gpus.conditions(&backends, now);
-        let samples = backends.iter().zip(gpus).map(|(backend, gpus)| {
+        let gpus = self.gpus.assign(backends.iter().map(|it| gpu_backend(it)), now);
+        let samples = backends.iter().zip(gpus.conditions()).map(|(backend, gpus)| {
             let is_throttled = gpus.and_then(|gpus| gpus.is_throttled);
             backend.load.set_gpu_throttled(is_throttled.unwrap_or(false));
             let counts = self.request_counters.take(&backend.identity.id);
@@ -171,6 +171,15 @@ fn fleet_backend(current: &BackendAvailability, now: Instant) -> FleetBackend {
         is_up: *is_up,
         reason: backend.health.state().reason.as_deref().map(Into::into),
         drain: backend.health.drain().map(note),
+    }
+}
+
+fn gpu_backend(backend: &Backend) -> GpuBackend<'_> {
+    let identity = &backend.identity;
+    GpuBackend {
+        id: identity.id.as_str(),
+        host: identity.address.host_and_port().0,
+        pod: identity.pod(),
     }
 }
 

@@ -112,6 +112,12 @@ impl Backend {
         self
     }
 
+    /// Sets the name of the Kubernetes pod. `None`: not known.
+    pub fn with_pod(self, pod: Option<&str>) -> Self {
+        self.identity.set_pod(pod.map(Into::into));
+        self
+    }
+
     /// Sets the number of GPUs, and the price of one GPU for one hour. `None`: not configured.
     pub fn with_gpus(self, gpus: Option<u32>, gpu_hour_price: Option<f64>) -> Self {
         let gpus = gpus.map(f64::from);

@@ -3,7 +3,7 @@
 use super::kv_events::{BackendCache, KvEventSource};
 use http::HeaderValue;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::record::BackendId;
 use tokenweir_core::routing::mix;
@@ -23,6 +23,9 @@ pub struct BackendIdentity {
     pub metrics_url: Option<MetricsUrl>,
     /// The publishers of KV events. `None`: the gateway does not subscribe to them.
     pub kv_events: Option<KvEventSource>,
+    /// The name of its Kubernetes pod. `None`: not known. A pod can get the address of an earlier
+    /// pod.
+    pod: Mutex<Option<Arc<str>>>,
     /// Share of streams, from 0 to 1, for which the gateway requests usage in every event, as bits
     /// of an `f64`.
     continuous_usage_share: AtomicU64,
@@ -54,6 +57,7 @@ impl BackendIdentity {
             authorization,
             metrics_url: None,
             kv_events: None,
+            pod: Mutex::default(),
             continuous_usage_share: AtomicU64::new(0.0_f64.to_bits()),
             gpu_cost: [const { AtomicU64::new(f64::NAN.to_bits()) }; 2],
             may_inject_usage: AtomicBool::new(true),
@@ -75,12 +79,13 @@ impl BackendIdentity {
             && self.authorization == other.authorization
     }
 
-    /// Copies the settings of `other`: weight and usage injection.
+    /// Copies the settings of `other`, such as the weight.
     pub(super) fn adopt_settings(&self, other: &Self) {
         self.set_weight(other.weight());
         self.set_usage_injection(other.may_inject_usage());
         self.set_continuous_usage_share(other.continuous_usage_share());
         self.set_gpu_cost(other.gpu_cost());
+        self.set_pod(other.pod());
     }
 
     /// The prefix cache of the backend. `None`: its KV events are not received.
@@ -107,6 +112,15 @@ impl BackendIdentity {
         for (bits, value) in self.gpu_cost.iter().zip(cost) {
             bits.store(value.unwrap_or(f64::NAN).to_bits(), Ordering::Relaxed);
         }
+    }
+
+    /// The name of the Kubernetes pod of the backend. `None`: not known.
+    pub fn pod(&self) -> Option<Arc<str>> {
+        self.pod.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_pod(&self, pod: Option<Arc<str>>) {
+        *self.pod.lock().unwrap_or_else(PoisonError::into_inner) = pod;
     }
 
     /// The configured weight: the share of the requests relative to other backends.
@@ -184,9 +198,11 @@ mod tests {
         other.set_usage_injection(false);
         other.set_continuous_usage_share(0.5);
         other.set_gpu_cost([Some(8.0), None]);
+        other.set_pod(Some("vllm-7c9-x".into()));
         backend.adopt_settings(&other);
         assert_eq!((backend.weight(), backend.may_inject_usage()), (7, false));
         assert_eq!(backend.continuous_usage_share().to_bits(), 0.5_f64.to_bits());
         assert_eq!(backend.gpu_cost(), [Some(8.0), None]);
+        assert_eq!(backend.pod().as_deref(), Some("vllm-7c9-x"));
     }
 }

@@ -143,5 +143,5 @@ async fn only_changed_addresses_are_reported_and_failures_are_retried() {
     }
     server.set_zone(Some(vec![a_record(3)]));
     let addresses = changed.await;
-    assert_eq!(addresses[0].to_string(), "http://10.0.0.3:8000");
+    assert_eq!(addresses[0].address.to_string(), "http://10.0.0.3:8000");
 }

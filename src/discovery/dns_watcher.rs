@@ -1,7 +1,7 @@
 //! Resolves a DNS name at an interval and reports changes of its backends.
 
-use super::DiscoverySource;
 use super::dns::{DnsQuery, DnsResolver};
+use super::{DiscoveredBackend, DiscoverySource};
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
@@ -40,7 +40,7 @@ impl DnsWatcher {
 impl DiscoverySource for DnsWatcher {
     /// Waits until the name resolves to other addresses than before and returns all new addresses.
     /// Failures and responses without addresses are logged and retried.
-    async fn changed(&mut self) -> Vec<BackendAddress> {
+    async fn changed(&mut self) -> Vec<DiscoveredBackend> {
         loop {
             if std::mem::replace(&mut self.has_queried, true) {
                 tokio::time::sleep_until((clock::now() + self.interval).into()).await;
@@ -66,7 +66,7 @@ impl DiscoverySource for DnsWatcher {
                     }
                     if addresses != self.last_reported {
                         self.last_reported.clone_from(&addresses);
-                        return addresses;
+                        return addresses.into_iter().map(Into::into).collect();
                     }
                 }
             }

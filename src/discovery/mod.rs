@@ -12,9 +12,24 @@ pub mod kubernetes;
 use std::future::Future;
 use tokenweir_core::address::BackendAddress;
 
+/// A backend that a source found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiscoveredBackend {
+    /// Its address.
+    pub address: BackendAddress,
+    /// The name of its Kubernetes pod. `None`: not known.
+    pub pod: Option<String>,
+}
+
+impl From<BackendAddress> for DiscoveredBackend {
+    fn from(address: BackendAddress) -> Self {
+        Self { address, pod: None }
+    }
+}
+
 /// A source of backend addresses.
 pub trait DiscoverySource: Send {
     /// Waits until the list of addresses differs from the list that was returned last, and returns
     /// the complete new list. Failures are logged and retried.
-    fn changed(&mut self) -> impl Future<Output = Vec<BackendAddress>> + Send;
+    fn changed(&mut self) -> impl Future<Output = Vec<DiscoveredBackend>> + Send;
 }

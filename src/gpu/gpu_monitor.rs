@@ -1,15 +1,14 @@
 //! Runs the scrapes of all DCGM exporters, and assigns the GPUs to the backends of the pool.
 
 use super::exporter_scraper::{LatestScrape, ScrapedExporter};
-use super::gpu_status::{BackendGpu, GpuExporterStatus, MissingGpuSignal};
-use super::settings::{GpuExporter, GpuScrapeSettings};
-use crate::backend::Backend;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-use tokenweir_core::engine_metrics::ScrapeError;
-use tokenweir_core::gpu::{
-    BackendPlace, GpuCondition, GpuOwners, GpuReading, GpuSignal, GpuSourcePlace, GpuValues,
+use super::gpu_status::{
+    BackendGpu, GpuAssignment, GpuBackend, GpuExporterStatus, MissingGpuSignal,
 };
+use super::settings::{GpuExporter, GpuScrapeSettings};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokenweir_core::engine_metrics::ScrapeError;
+use tokenweir_core::gpu::{BackendPlace, GpuOwners, GpuReading, GpuSignal, GpuSourcePlace};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 
@@ -25,9 +24,6 @@ struct MonitoredExporter {
     exporter: Arc<ScrapedExporter>,
     _task: SupervisedTask,
 }
-
-/// Maximum age of a page for verdicts and slow causes. Displays show older pages with their age.
-const MAX_PAGE_AGE: Duration = Duration::from_secs(30);
 
 impl GpuMonitor {
     /// Starts the scrapes with these settings, in place of the previous ones. An exporter that was
@@ -46,59 +42,37 @@ impl GpuMonitor {
         *exporters = monitored;
     }
 
-    /// The GPUs of each backend, in the order of `backends`, and the state of each exporter.
-    pub fn status(
+    /// Assigns the GPUs of all exporters to backends at `now`. A backend is its name, the host of its
+    /// URL, and its pod.
+    pub fn assign<'a>(
         &self,
-        backends: &[BackendPlace<'_>],
+        backends: impl IntoIterator<Item = GpuBackend<'a>>,
         now: Instant,
-    ) -> (Vec<Vec<BackendGpu>>, Vec<GpuExporterStatus>) {
-        let mut gpus = vec![Vec::new(); backends.len()];
-        let mut statuses = Vec::new();
+    ) -> GpuAssignment {
+        let backends: Vec<GpuBackend<'_>> = backends.into_iter().collect();
+        let places: Vec<BackendPlace<'_>> = backends.iter().map(GpuBackend::place).collect();
+        let mut assignment =
+            GpuAssignment { backends: vec![Vec::new(); places.len()], exporters: Vec::new() };
         for (exporter, latest) in self.latest_scrapes() {
             let mut status = exporter_status(&exporter, &latest, now);
-            let readings = latest.page.iter().flat_map(|(_, page)| &page.gpus);
-            for reading in readings {
-                let owners = exporter.place().owners(reading, backends);
+            let page =
+                latest.page.iter().flat_map(|(at, page)| page.gpus.iter().map(|it| (*at, it)));
+            for (scraped_at, reading) in page {
+                let owners = exporter.place().owners(reading, &places);
                 status.count(reading, &owners);
-                if let GpuOwners::Backends(owners) = owners {
-                    for owner in owners {
-                        gpus[owner].push(BackendGpu {
-                            exporter: exporter.name.to_string(),
-                            gpu: reading.index.to_string(),
-                            values: reading.values,
-                        });
-                    }
+                let GpuOwners::Backends(owners) = owners else { continue };
+                for owner in owners {
+                    assignment.backends[owner].push(BackendGpu {
+                        exporter: exporter.name.to_string(),
+                        gpu: reading.index.to_string(),
+                        values: reading.values,
+                        scrape_age: now.saturating_duration_since(scraped_at),
+                    });
                 }
             }
-            statuses.push(status);
+            assignment.exporters.push(status);
         }
-        (gpus, statuses)
-    }
-
-    /// The condition of the GPUs of each backend at `now`, in the order of `backends`. `None`: no
-    /// fresh page has a GPU of the backend.
-    pub fn conditions(&self, backends: &[Arc<Backend>], now: Instant) -> Vec<Option<GpuCondition>> {
-        let hosts: Vec<Arc<str>> = backends.iter().map(|backend| backend_host(backend)).collect();
-        let places: Vec<BackendPlace<'_>> = backends
-            .iter()
-            .zip(&hosts)
-            .map(|(backend, host)| BackendPlace { id: backend.identity.id.as_str(), host })
-            .collect();
-        let mut values: Vec<Vec<GpuValues>> = vec![Vec::new(); backends.len()];
-        for (exporter, latest) in self.latest_scrapes() {
-            let is_fresh = |at: Instant| now.saturating_duration_since(at) <= MAX_PAGE_AGE;
-            let Some((_, page)) = latest.page.filter(|(at, _)| is_fresh(*at)) else { continue };
-            for reading in &page.gpus {
-                if let GpuOwners::Backends(owners) = exporter.place().owners(reading, &places) {
-                    for owner in owners {
-                        values[owner].push(reading.values);
-                    }
-                }
-            }
-        }
-        let condition =
-            |gpus: &Vec<GpuValues>| (!gpus.is_empty()).then(|| GpuCondition::of(gpus.iter()));
-        values.iter().map(condition).collect()
+        assignment
     }
 
     fn latest_scrapes(&self) -> Vec<(Arc<ScrapedExporter>, LatestScrape)> {
@@ -124,11 +98,6 @@ fn monitor(
         async move { scraped.run(client, &settings).await }
     };
     MonitoredExporter { exporter, _task: supervise::spawn(BackgroundTask::GpuScrape, run) }
-}
-
-/// The host of the URL of a backend.
-fn backend_host(backend: &Backend) -> Arc<str> {
-    backend.identity.address.host_and_port().0
 }
 
 /// The state of an exporter without its GPUs.

@@ -1,7 +1,9 @@
 //! The GPUs of a backend and the state of an exporter, for `/status` and for metrics.
 
 use serde::Serialize;
-use tokenweir_core::gpu::GpuValues;
+use std::sync::Arc;
+use std::time::Duration;
+use tokenweir_core::gpu::{BackendPlace, GpuCondition, GpuValues};
 
 /// One GPU of a backend.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -13,7 +15,33 @@ pub struct BackendGpu {
     /// The values of the last successful scrape.
     #[serde(flatten)]
     pub values: GpuValues,
+    /// The age of these values.
+    #[serde(skip)]
+    pub scrape_age: Duration,
 }
+
+/// A backend to which GPUs can belong.
+#[derive(Debug, Clone)]
+pub struct GpuBackend<'a> {
+    /// The name of the backend.
+    pub id: &'a str,
+    /// The host of its URL.
+    pub host: Arc<str>,
+    /// The name of its Kubernetes pod. `None`: not known.
+    pub pod: Option<Arc<str>>,
+}
+
+/// The GPUs of all exporters, by the backend that owns them.
+#[derive(Debug, Clone, Default)]
+pub struct GpuAssignment {
+    /// The GPUs of each backend, in the order of the backends.
+    pub backends: Vec<Vec<BackendGpu>>,
+    /// The state of each exporter.
+    pub exporters: Vec<GpuExporterStatus>,
+}
+
+/// Maximum age of values for verdicts and slow causes. Displays show older values with their age.
+const MAX_AGE: Duration = Duration::from_secs(30);
 
 /// The state of one DCGM exporter.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -47,4 +75,23 @@ pub struct MissingGpuSignal {
     pub fields: &'static str,
     /// The effect on the gateway.
     pub impact: &'static str,
+}
+
+// === impl GpuBackend, GpuAssignment ===
+
+impl GpuBackend<'_> {
+    pub(super) fn place(&self) -> BackendPlace<'_> {
+        BackendPlace { id: self.id, host: &self.host, pod: self.pod.as_deref() }
+    }
+}
+
+impl GpuAssignment {
+    /// The condition of the GPUs of each backend. `None`: no fresh page has a GPU of the backend.
+    pub fn conditions(&self) -> impl Iterator<Item = Option<GpuCondition>> {
+        self.backends.iter().map(|gpus| {
+            let mut fresh = gpus.iter().filter(|gpu| gpu.scrape_age <= MAX_AGE).peekable();
+            fresh.peek()?;
+            Some(GpuCondition::of(fresh.map(|gpu| &gpu.values)))
+        })
+    }
 }

@@ -12,5 +12,5 @@ mod gpu_status;
 mod gpu_monitor;
 
 pub use gpu_monitor::GpuMonitor;
-pub use gpu_status::{BackendGpu, GpuExporterStatus};
+pub use gpu_status::{BackendGpu, GpuAssignment, GpuBackend, GpuExporterStatus};
 pub use settings::{GpuExporter, GpuScrapeSettings};

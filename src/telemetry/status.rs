@@ -216,6 +216,9 @@ pub struct BackendStatusSnapshot {
     pub scrape_error: Option<&'static str>,
     /// Estimates that the gateway derives from the responses and scrapes of the backend.
     pub learned: BackendEstimates,
+    /// The name of its Kubernetes pod. `None`: not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
     /// The GPUs of the backend, from the last successful scrapes of the GPU exporters.
     pub gpus: Vec<BackendGpu>,
 }

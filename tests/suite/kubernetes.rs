@@ -29,7 +29,7 @@ impl AddressUpdates {
             loop {
                 let addresses = service.changed().await;
                 let addresses =
-                    addresses.iter().map(|address| address.authority().to_owned()).collect();
+                    addresses.iter().map(|found| found.address.authority().to_owned()).collect();
                 if sender.send(addresses).is_err() {
                     return;
                 }

@@ -81,6 +81,9 @@ const BACKEND_COLUMNS: &[TableColumn] = &[
     number_column("GPU MEM", 8, 10),
 ];
 
+/// Index of the first column of GPUs.
+const FIRST_GPU_COLUMN: usize = 10;
+
 /// Index of the column STATE, which sorts backends by the urgency of their condition.
 pub(super) const BACKEND_STATE_COLUMN: usize = 1;
 
@@ -115,6 +118,20 @@ pub(super) const fn columns(pane: Pane) -> &'static [TableColumn] {
         Pane::Backends => BACKEND_COLUMNS,
         Pane::Streams => STREAM_COLUMNS,
         Pane::Ended => ENDED_COLUMNS,
+    }
+}
+
+/// The columns of a pane for this snapshot: the columns of GPUs only if the GPUs of a backend are
+/// known. They are the last columns.
+pub(super) fn shown_columns(
+    pane: Pane,
+    document: Option<&GatewaySnapshot>,
+) -> &'static [TableColumn] {
+    let has_gpus =
+        |document: &GatewaySnapshot| document.backends.iter().any(|it| it.gpus.is_some());
+    match pane {
+        Pane::Backends if !document.is_some_and(has_gpus) => &BACKEND_COLUMNS[..FIRST_GPU_COLUMN],
+        _ => columns(pane),
     }
 }
 
@@ -283,5 +300,26 @@ impl TableCell {
 
     fn with_tone(self, tone: CellTone) -> Self {
         Self { tone, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_api::GpuSummary;
+
+    #[test]
+    fn columns_of_gpus_are_shown_only_if_the_gpus_of_a_backend_are_known() {
+        let mut document = GatewaySnapshot::default();
+        document.backends.resize(2, BackendSummary::default());
+        let titles = |document: &GatewaySnapshot| {
+            let shown = shown_columns(Pane::Backends, Some(document));
+            shown.iter().filter(|column| column.title.contains("GPU")).count()
+        };
+        assert_eq!(titles(&document), 0);
+        document.backends[1].gpus = Some(GpuSummary::default());
+        assert_eq!(titles(&document), 2);
+        assert_eq!(rows(Pane::Backends, &document)[0].cells.len(), BACKEND_COLUMNS.len());
+        assert!(BACKEND_COLUMNS[FIRST_GPU_COLUMN].title.contains("GPU"));
     }
 }

@@ -3,7 +3,7 @@
 mod history;
 
 use super::backend::DrainRisk;
-use super::columns::{CellTone, TableColumn, TableRow, columns};
+use super::columns::{CellTone, TableColumn, TableRow, columns, shown_columns};
 use super::formatting::{number, percent, seconds, span, text};
 use super::pane::Pane;
 use super::state::{InputMode, PaneView, TopState};
@@ -183,7 +183,8 @@ impl TopFrame<'_> {
         let rows = self.state.rows(pane);
         let view = self.state.view(pane, rows.len());
         let is_current = self.options.has_keys && pane == self.state.pane;
-        let shown = fit_columns(columns(pane), area.width);
+        let fitting = shown_columns(pane, self.state.document.as_ref());
+        let shown = fit_columns(fitting, area.width);
         let mut lines = vec![title_line(pane, &shown, &view, is_current, area.width)];
         let visible_rows = usize::from(area.height.saturating_sub(1));
         let first = (view.selected + 1).saturating_sub(visible_rows.max(1));

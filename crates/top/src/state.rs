@@ -1,7 +1,7 @@
 //! The state of the terminal view, and its changes by keys and snapshots.
 
 use super::backend::{DrainRisk, backend_details};
-use super::columns::{BACKEND_STATE_COLUMN, TableRow, columns, rows};
+use super::columns::{BACKEND_STATE_COLUMN, TableRow, rows, shown_columns};
 use super::keys::KeyPress;
 use super::pane::Pane;
 use super::rates::TotalRates;
@@ -179,7 +179,7 @@ impl TopState {
     /// Handles a key press in the mode [`InputMode::Watching`].
     fn on_browse_key(&mut self, key: KeyPress) -> Option<UserAction> {
         let last = self.rows(self.pane).len().saturating_sub(1);
-        let columns = columns(self.pane).len();
+        let columns = shown_columns(self.pane, self.document.as_ref()).len();
         let view = &mut self.views[self.pane.index()];
         match key {
             KeyPress::Char('q') => return Some(UserAction::Quit),

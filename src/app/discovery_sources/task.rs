@@ -2,9 +2,9 @@
 
 use crate::app::process::environment::ErrorChain;
 use crate::config::{BackendConfig, DiscoveryConfig, backends_in};
-use crate::discovery::DiscoverySource;
 use crate::discovery::dns::{DnsQuery, DnsResolver};
 use crate::discovery::dns_watcher::DnsWatcher;
+use crate::discovery::{DiscoveredBackend, DiscoverySource};
 use std::error::Error;
 use std::future::{Future, ready};
 use std::path::PathBuf;
@@ -106,8 +106,12 @@ where
 
 async fn watch_source(mut source: impl DiscoverySource, discovered: &DiscoveredBackends) {
     loop {
-        discovered.set(source.changed().await.into_iter().map(BackendConfig::at).collect());
+        discovered.set(source.changed().await.into_iter().map(backend_config).collect());
     }
+}
+
+fn backend_config(found: DiscoveredBackend) -> BackendConfig {
+    BackendConfig { pod: found.pod, ..BackendConfig::at(found.address) }
 }
 
 /// Watches a file of backends. An invalid or empty file keeps the previous backends.

@@ -42,6 +42,7 @@ impl Config {
                     entry.gpus.or(self.cost.gpus),
                     entry.gpu_hour_price.or(self.cost.gpu_hour_price),
                 )
+                .with_pod(entry.pod.as_deref())
                 .with_weight(entry.weight)
                 .with_circuit_breaker(self.circuit_breaker)
                 .with_load_horizon(horizon)

@@ -46,6 +46,9 @@ pub struct BackendConfig {
     /// Publishers of the KV events of the backend. `None`: those of `kv_events`.
     #[serde(default)]
     pub kv_events: Option<KvEventSource>,
+    /// The name of its pod, from Kubernetes discovery. `None`: not known.
+    #[serde(skip)]
+    pub pod: Option<String>,
     /// TLS of the connections to the backend. `None`: `backend_tls`.
     #[serde(default)]
     pub tls: Option<TlsClientSettings>,
@@ -77,6 +80,7 @@ impl BackendConfig {
             gpus: None,
             gpu_hour_price: None,
             kv_events: None,
+            pod: None,
             tls: None,
             weight: default_weight(),
             drained: false,

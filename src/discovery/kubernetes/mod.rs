@@ -6,7 +6,7 @@
 
 mod slices;
 
-use super::DiscoverySource;
+use super::{DiscoveredBackend, DiscoverySource};
 use futures_util::stream::{BoxStream, StreamExt};
 use http::Uri;
 use http::uri::Scheme;
@@ -20,7 +20,6 @@ use slices::EndpointSlices;
 pub use slices::ServicePort;
 use std::error::Error;
 use std::time::{Duration, Instant};
-use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
 use tower::limit::RateLimitLayer;
 
@@ -45,8 +44,8 @@ pub struct ServiceWatcher {
     display_name: String,
     events: BoxStream<'static, watcher::Result<Event<EndpointSlice>>>,
     slices: EndpointSlices,
-    /// The addresses that were reported last. `None`: none have been reported.
-    last_reported: Option<Vec<BackendAddress>>,
+    /// The backends that were reported last. `None`: none have been reported.
+    last_reported: Option<Vec<DiscoveredBackend>>,
     /// The time of the last failure. `None`: no request has failed since the last event.
     last_failure: Option<Instant>,
 }
@@ -107,18 +106,17 @@ impl ServiceWatcher {
         })
     }
 
-    /// The addresses of the Service. `None`: they are equal to the addresses that were reported
-    /// last.
-    fn take_changed_addresses(&mut self) -> Option<Vec<BackendAddress>> {
+    /// The backends of the Service. `None`: they are equal to those that were reported last.
+    fn take_changed_backends(&mut self) -> Option<Vec<DiscoveredBackend>> {
         if self.last_failure.take().is_some() {
             tracing::info!(service = self.display_name, "the Kubernetes API server responds again");
         }
-        let addresses = self.slices.addresses();
-        if self.last_reported.as_ref() == Some(&addresses) {
+        let backends = self.slices.backends();
+        if self.last_reported.as_ref() == Some(&backends) {
             return None;
         }
-        self.last_reported = Some(addresses.clone());
-        Some(addresses)
+        self.last_reported = Some(backends.clone());
+        Some(backends)
     }
 
     /// Logs a failure. Starts a new watch if the resource version has expired.
@@ -144,14 +142,14 @@ impl ServiceWatcher {
 }
 
 impl DiscoverySource for ServiceWatcher {
-    async fn changed(&mut self) -> Vec<BackendAddress> {
+    async fn changed(&mut self) -> Vec<DiscoveredBackend> {
         loop {
             match self.events.next().await {
                 Some(Ok(event)) => {
                     if self.slices.apply(event)
-                        && let Some(addresses) = self.take_changed_addresses()
+                        && let Some(backends) = self.take_changed_backends()
                     {
-                        return addresses;
+                        return backends;
                     }
                 }
                 Some(Err(error)) => self.on_failure(&error),

@@ -1,5 +1,6 @@
 //! Derives the addresses of ready pods from the `EndpointSlices` of a Service.
 
+use crate::discovery::DiscoveredBackend;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::runtime::watcher::Event;
 use std::collections::BTreeMap;
@@ -81,10 +82,10 @@ impl EndpointSlices {
         true
     }
 
-    /// The sorted addresses of all ready pods, one address per pod. If no pod is ready, the
-    /// addresses of all pods that are not terminating: the health checks of the gateway then
+    /// All ready pods, sorted by address, with one address per pod. If no pod is ready, all pods that
+    /// are not terminating: the health checks of the gateway then
     /// decide.
-    pub(super) fn addresses(&self) -> Vec<BackendAddress> {
+    pub(super) fn backends(&self) -> Vec<DiscoveredBackend> {
         let endpoints = || self.current.values().flatten();
         let is_any_ready = endpoints().any(|endpoint| endpoint.is_ready);
         let mut pods: BTreeMap<&str, &PodEndpoint> = BTreeMap::new();
@@ -94,11 +95,14 @@ impl EndpointSlices {
                 *preferred = endpoint;
             }
         }
-        let mut addresses: Vec<BackendAddress> =
-            pods.values().map(|endpoint| endpoint.address.clone()).collect();
-        addresses.sort_by_key(BackendAddress::to_string);
-        addresses.dedup();
-        addresses
+        let backend = |(pod, endpoint): (&&str, &&PodEndpoint)| DiscoveredBackend {
+            address: endpoint.address.clone(),
+            pod: Some((*pod).to_owned()),
+        };
+        let mut backends: Vec<DiscoveredBackend> = pods.iter().map(backend).collect();
+        backends.sort_by_key(|backend| backend.address.to_string());
+        backends.dedup_by(|a, b| a.address == b.address);
+        backends
     }
 
     /// The pods of a slice that are not terminating. Empty if the slice has no usable port.

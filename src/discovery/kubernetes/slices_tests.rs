@@ -47,12 +47,19 @@ fn slices_from_list(
 }
 
 fn address_strings(slices: &EndpointSlices) -> Vec<String> {
-    slices.addresses().iter().map(ToString::to_string).collect()
+    slices.backends().iter().map(|backend| backend.address.to_string()).collect()
 }
 
 fn addresses_for_port(port: Option<ServicePort>, ports: &Value) -> Vec<String> {
     let endpoints = json!([pod("a", "10.0.0.1", READY)]);
     address_strings(&slices_from_list(port, [slice("x", "IPv4", ports, &endpoints)]))
+}
+
+#[test]
+fn backends_have_the_names_of_their_pods() {
+    let endpoints = json!([pod("vllm-7c9-x", "10.0.0.1", READY)]);
+    let slices = slices_from_list(None, [slice("x", "IPv4", &http_port(), &endpoints)]);
+    assert_eq!(slices.backends()[0].pod.as_deref(), Some("vllm-7c9-x"));
 }
 
 #[test]

@@ -38,6 +38,32 @@ fn after(
     diagnosis
 }
 
+/// The diagnosis of three busy backends, of which the first, with these GPUs, needs 25 times as long
+/// for a token.
+fn slow_among_three(gpus: GpuCondition) -> Diagnosis {
+    let (mut diagnoser, start) = (Diagnoser::default(), Instant::now());
+    let mut diagnosis = Diagnosis::default();
+    for number in 0..36 {
+        let at = start + EVERY * number;
+        let gaps = 50.0 * f64::from(number);
+        let samples = [0.5, 0.02, 0.02].into_iter().zip(["gpu-0", "gpu-1", "gpu-2"]);
+        let samples = samples.map(|(seconds, name)| {
+            let page = EngineLoad {
+                running: Some(8.0),
+                waiting: Some(0.0),
+                gap_seconds: Some(seconds * gaps),
+                gaps: Some(gaps),
+                ..EngineLoad::default()
+            };
+            let gpus = (name == "gpu-0").then_some(gpus);
+            let sample = DiagnosisSample { at, is_up: true, page: Some(page), gateway: None, gpus };
+            (BackendId::new(name), sample)
+        });
+        diagnosis = diagnoser.diagnose(samples.collect(), at);
+    }
+    diagnosis
+}
+
 /// GPUs that work well: busy, with constant memory.
 fn healthy() -> GpuCondition {
     GpuCondition {
@@ -79,6 +105,17 @@ fn a_gpu_that_stays_throttled_is_a_verdict_which_ends() {
     assert!(gpu_verdicts(&ended).is_empty(), "{ended:#?}");
     let short = |at: Duration| Some(if at.as_secs() % 60 < 10 { hot } else { healthy() });
     assert!(gpu_verdicts(&after(Duration::from_mins(5), short, 0.0)).is_empty());
+}
+
+#[test]
+fn the_cause_of_a_slow_engine_is_throttling_only_if_its_gpus_show_it() {
+    for (is_throttled, expected) in [(Some(true), true), (Some(false), false), (None, false)] {
+        let gpus = GpuCondition { is_throttled, ..healthy() };
+        let diagnosis = slow_among_three(gpus);
+        let verdict = diagnosis.verdicts.iter().find(|it| it.verdict == "slow_engine");
+        let cause = verdict.map(|it| it.cause.as_deref().is_some_and(|it| it.contains("clock")));
+        assert_eq!(cause, Some(expected), "{is_throttled:?}: {:#?}", diagnosis.verdicts);
+    }
 }
 
 #[test]

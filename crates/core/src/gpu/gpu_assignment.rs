@@ -12,6 +12,8 @@ pub struct BackendPlace<'a> {
     pub id: &'a str,
     /// The host of its URL.
     pub host: &'a str,
+    /// The name of its Kubernetes pod. `None`: not known.
+    pub pod: Option<&'a str>,
 }
 
 /// A rule of the configuration: the GPUs for which all conditions hold belong to the backend.
@@ -51,8 +53,9 @@ impl GpuSourcePlace<'_> {
     /// The backends that own a GPU of the page.
     ///
     /// With rules, these are the backends of all rules that hold. Without rules, a pod of the GPU
-    /// decides: a backend owns the GPU if its name, or the first label of its host name, is the
-    /// name of the pod. This is the case for pods of a `StatefulSet`. If no backend matches a pod,
+    /// decides: a backend owns the GPU if the pod that Kubernetes discovery found, its name, or the
+    /// first label of its host name is the name of the pod. The last is the case for pods of a
+    /// `StatefulSet`. If no backend matches a pod,
     /// the only backend with the host of the page, or with the host of the label `Hostname`, owns
     /// the GPU.
     pub fn owners(&self, gpu: &GpuReading, backends: &[BackendPlace<'_>]) -> GpuOwners {
@@ -67,7 +70,8 @@ impl GpuSourcePlace<'_> {
             return GpuOwners::from_indexes(matching(&has_rule));
         }
         let has_pod = |backend: &BackendPlace<'_>| {
-            gpu.pods.iter().any(|pod| **pod == *backend.id || **pod == *first_label(backend.host))
+            let names = [backend.pod.unwrap_or_default(), backend.id, first_label(backend.host)];
+            gpu.pods.iter().any(|pod| !pod.is_empty() && names.contains(&&**pod))
         };
         let by_pod = matching(&has_pod);
         if !by_pod.is_empty() {
@@ -135,7 +139,7 @@ mod tests {
     }
 
     const fn place<'a>(id: &'a str, host: &'a str) -> BackendPlace<'a> {
-        BackendPlace { id, host }
+        BackendPlace { id, host, pod: None }
     }
 
     fn owners(host: &str, gpu: &GpuReading, backends: &[BackendPlace<'_>]) -> GpuOwners {
@@ -149,6 +153,10 @@ mod tests {
             let owner = GpuOwners::Backends(vec![owner]);
             assert_eq!(owners("10.1.1.1", &gpu("0", None, &[pod]), &pods), owner, "{pod}");
         }
+        let discovered = ["vllm-7c9-x", "vllm-7c9-y"]
+            .map(|pod| BackendPlace { pod: Some(pod), ..place("10.0.0.7:8000", "10.0.0.7") });
+        let second = GpuOwners::Backends(vec![1]);
+        assert_eq!(owners("node", &gpu("0", None, &["vllm-7c9-y"]), &discovered), second);
         assert_eq!(owners("10.1.1.1", &gpu("0", None, &["other"]), &pods), GpuOwners::None);
         let hosts = [place("a", "node-1.example.com"), place("b", "10.0.0.7")];
         let only_first = GpuOwners::Backends(vec![0]);

@@ -52,9 +52,7 @@ pub(super) const IDLE_WITH_QUEUE: DiagnosisRule = DiagnosisRule {
 };
 
 fn judge_throttled(evaluation: &Evaluation<'_>) -> RuleOutcome {
-    let window = evaluation.short_window();
-    let is_throttled_now = window.latest(StepSignal::GpuThrottled).is_none_or(|it| it >= 0.5);
-    if !is_throttled_now || window.fraction_at_least(StepSignal::GpuThrottled, 0.5) < 0.8 {
+    if !is_throttled(evaluation) {
         return RuleOutcome::Absent;
     }
     let mut evidence = evaluation.evidence_for_all(&[
@@ -67,6 +65,16 @@ fn judge_throttled(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let cause = (!slow.is_empty()).then_some("tokens are late at the same time");
     evidence.extend(slow);
     RuleOutcome::Present(RuleMatch { cause, ..RuleMatch::new(signals, evidence) })
+}
+
+/// Whether a GPU of the backend lowered its clock because of a fault in at least 80 % of the last
+/// minute, and still does. False if no exporter reports it.
+pub(super) fn is_throttled(evaluation: &Evaluation<'_>) -> bool {
+    let window = evaluation.short_window();
+    let is_throttled_now = window.latest(StepSignal::GpuThrottled).is_none_or(|it| it >= 0.5);
+    is_throttled_now
+        && window.has_signal(StepSignal::GpuThrottled)
+        && window.fraction_at_least(StepSignal::GpuThrottled, 0.5) >= 0.8
 }
 
 fn judge_memory_growth(evaluation: &Evaluation<'_>) -> RuleOutcome {

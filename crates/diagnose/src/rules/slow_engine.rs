@@ -1,5 +1,6 @@
 //! The rule about an engine that is far slower than the engines of other backends.
 
+use super::gpus;
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
 use crate::history::{BackendHistory, FAST, StepSignal, WindowMeasure};
@@ -15,6 +16,9 @@ const MIN_GAPS: f64 = 30.0;
 /// not make a step three times as long.
 const BATCH_FACTOR: f64 = 4.0;
 const BATCH_SURPLUS: f64 = 16.0;
+
+/// The cause if the pages of GPU exporters show it.
+const THROTTLED: &str = "a GPU of the backend lowers its clock (gpu_throttled)";
 
 pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
     name: "slow_engine",
@@ -63,8 +67,15 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
         1e3 * own,
         1e3 * median
     );
-    let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
-    RuleOutcome::Present(rule_match.remedy(Some(comparison)))
+    let is_throttled = gpus::is_throttled(evaluation);
+    let mut evidence = evaluation.evidence_for_all(&measures);
+    if is_throttled {
+        let measures = [WindowMeasure::GpuThrottled, WindowMeasure::GpuTemperature];
+        evidence.extend(evaluation.evidence_for_all(&measures));
+    }
+    let signals = signals + usize::from(is_throttled);
+    let rule_match = RuleMatch::new(signals, evidence).remedy(Some(comparison));
+    RuleOutcome::Present(if is_throttled { rule_match.because(THROTTLED) } else { rule_match })
 }
 
 /// Mean time between tokens and mean number of running requests in the last minute.
