@@ -8,6 +8,7 @@ use crate::config::{Config, LoadedConfig, TraceCaptureConfig};
 use crate::proxy::access::AccessControl;
 use crate::proxy::{PayloadSampling, RecordingSettings};
 use crate::telemetry::Telemetry;
+use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::batch_dispatcher::BatchDispatcherGuard;
 use crate::telemetry::decision_log::DecisionLog;
 use crate::telemetry::metric::KnownLabelValues;
@@ -98,7 +99,7 @@ impl TelemetryPipeline {
         let request_counters = Arc::<BackendRequestCounters>::default();
         let mut sinks = SinkSet::default();
         sinks.immediate.extend([pool.clone() as Arc<dyn Sink>, decisions.clone(), access.clone()]);
-        sinks.add_access_log(logs);
+        let start_log = sinks.add_access_log(logs).filter(|_| config.log.access_start);
         let spans = sinks.add_spans(&tracing)?;
         let capture_ratio = sinks.add_trace_capture(&config.trace_capture)?;
         sinks.batched.push(recent_requests.clone());
@@ -116,7 +117,12 @@ impl TelemetryPipeline {
         let propagation = tracing.propagation(now);
         Ok(Self {
             telemetry: Arc::new(telemetry),
-            recording: RecordingSettings { propagation, capture_ratio, payload_sampling },
+            recording: RecordingSettings {
+                start_log,
+                propagation,
+                capture_ratio,
+                payload_sampling,
+            },
             decisions,
             recent_requests,
             request_counters,
@@ -202,15 +208,16 @@ impl TelemetryWorkers {
 
 impl SinkSet {
     /// Adds the access log, if it is enabled.
-    fn add_access_log(&mut self, logs: &LogWriters) {
+    fn add_access_log(&mut self, logs: &LogWriters) -> Option<Arc<AccessLog>> {
         let dropped_lines = logs.dropped_lines_counter();
-        let Some((access_log, dropped_lines)) = logs.access_log().zip(dropped_lines) else {
-            return;
-        };
+        let (access_log, dropped_lines) = logs.access_log().zip(dropped_lines)?;
         let lines = access_log.counter();
-        self.add(access_log, (), move |status, _| {
-            status.logs.access = lines.counts(dropped_lines());
-        });
+        let access_log = Arc::new(access_log);
+        self.batched.push(access_log.clone());
+        let fill: StatusSource =
+            Arc::new(move |status, _| status.logs.access = lines.counts(dropped_lines()));
+        self.status_sources.push(fill);
+        Some(access_log)
     }
 
     /// Adds the span export, if an endpoint is configured.

@@ -11,6 +11,7 @@ use super::request::features::PayloadSampling;
 use super::request::identity::IdentityReader;
 use crate::backend::pool::BackendPool;
 use crate::telemetry::Telemetry;
+use crate::telemetry::access_log::AccessLog;
 use http::HeaderName;
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,10 +55,12 @@ pub struct ProxyState {
     pub recording: RecordingSettings,
 }
 
-/// Settings of the optional data in the records of requests: trace context, trace capture and
-/// sampled text.
-#[derive(Debug, Clone, Default)]
+/// Settings of the optional data about requests: lines at their start, trace context, trace capture
+/// and sampled text.
+#[derive(Clone, Default)]
 pub struct RecordingSettings {
+    /// The access log, if it has lines at the start of requests.
+    pub start_log: Option<Arc<AccessLog>>,
     /// Propagation of trace context. `None`: the context of the client is forwarded unchanged.
     pub propagation: Option<Propagation>,
     /// Share of requests that the trace capture samples, from 0 to 1. 0: there is no trace capture.

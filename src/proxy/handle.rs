@@ -110,6 +110,9 @@ async fn forward<B: IncomingBody>(
     let fields = body::peek_request(&head, &original_body, record.api)?;
     record.options = request_options(&context.settings, &head.headers, &fields);
     let route = allowed_model_route(context, principal, record, &fields)?;
+    if let Some(log) = &context.state.recording.start_log {
+        log.on_start(record, clock::now());
+    }
     let (access, pool) = (&context.state.access, &context.state.pool);
     let mut control_check = EngineControlCheck::check(
         access,

@@ -1,18 +1,27 @@
-//! The access log: one line per request, without prompts, responses or API keys.
+//! The access log: one line per request, at its end, and on request one at its start. Lines have no
+//! prompts, responses or API keys.
 //!
 //! The lines of routine requests can be rate limited. The lines of all other requests are always
 //! written.
 
-use super::sanitize::{self, LogFieldValue};
+mod fields;
+mod phase_times;
+mod start_line;
+
+use super::sanitize;
+pub(super) use fields::millis;
+use fields::{seconds_to_millis, write_field};
+use phase_times::AccessLogPhaseTimes;
 use serde::Serialize;
+use start_line::StartLine;
 use std::fmt::{self, Display, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::rate_limiter::GcraLimiter;
 use tokenweir_core::record::{
-    Outcome, RequestPhase, RequestPhases, RequestRecord, SampleReason, SlowCause, UninspectedReason,
+    Outcome, RequestPhases, RequestRecord, SampleReason, SlowCause, UninspectedReason,
 };
 
 /// The sink that writes access log lines.
@@ -22,6 +31,8 @@ pub struct AccessLog {
     line_writer: AccessLogLineWriter,
     /// Rate limit of the lines of routine requests. `None`: no limit.
     rate_limit: Option<GcraLimiter>,
+    /// Rate limit of the lines at the start of requests. `None`: no limit.
+    start_rate_limit: Option<GcraLimiter>,
     /// Number of lines that the rate limit omitted since the last written line.
     omitted_since_last_line: AtomicU64,
     counters: Arc<AccessLogCounters>,
@@ -162,17 +173,6 @@ struct AccessLogLine<'a> {
     bytes_out: u64,
 }
 
-/// Times of phases of a request, in milliseconds: the queue and the prefill of the engine, and the
-/// network.
-#[derive(Debug, Serialize)]
-struct AccessLogPhaseTimes {
-    queue_ms: f64,
-    prefill_ms: f64,
-    network_ms: Option<f64>,
-    /// Whether the queue time is an estimate and not a report of the engine.
-    estimated: bool,
-}
-
 impl AccessLog {
     /// Creates an access log without a rate limit. `is_json` selects JSON lines and not text lines.
     pub fn new(is_json: bool, line_writer: AccessLogLineWriter) -> Self {
@@ -180,16 +180,41 @@ impl AccessLog {
             is_json,
             line_writer,
             rate_limit: None,
+            start_rate_limit: None,
             omitted_since_last_line: AtomicU64::new(0),
             counters: Arc::default(),
         }
     }
 
-    /// Limits the lines of routine requests to `per_second` lines per second, with bursts of up to
-    /// `per_second` lines. `None`: no limit. The limiter counts time from `epoch`.
+    /// Limits the lines of routine requests, and the lines at the start of requests, to `per_second`
+    /// lines per second each, with bursts of up to `per_second` lines. `None`: no limit. The limiters
+    /// count time from `epoch`.
     pub fn with_rate_limit(self, per_second: Option<u32>, epoch: Instant) -> Self {
-        let rate_limit = per_second.map(|per_second| GcraLimiter::new(per_second, epoch));
-        Self { rate_limit, ..self }
+        let limiter = || per_second.map(|per_second| GcraLimiter::new(per_second, epoch));
+        Self { rate_limit: limiter(), start_rate_limit: limiter(), ..self }
+    }
+
+    /// Writes the line at the start of a request, whose body was read at `now`.
+    pub fn on_start(&self, record: &RequestRecord, now: Instant) {
+        if self.start_rate_limit.as_ref().is_some_and(|limit| !limit.try_acquire(now)) {
+            self.counters.omitted.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let mut lines = String::new();
+        self.write_line(&mut lines, &StartLine::from_record(record));
+        (self.line_writer)(lines);
+    }
+
+    fn write_line(&self, lines: &mut String, line: &(impl Serialize + Display)) {
+        if self.is_json {
+            // Serializing a struct of texts and numbers cannot fail.
+            *lines += &sanitize::json(serde_json::to_string(line).unwrap_or_default());
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(lines, "{line}");
+        }
+        lines.push('\n');
+        self.counters.accepted.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A handle that reads the counts of lines.
@@ -215,15 +240,7 @@ impl Sink for AccessLog {
             }
             let omitted_lines = self.omitted_since_last_line.swap(0, Ordering::Relaxed);
             let line = AccessLogLine { omitted_lines, ..AccessLogLine::from_record(record) };
-            if self.is_json {
-                // Serializing a struct of texts and numbers cannot fail.
-                lines += &sanitize::json(serde_json::to_string(&line).unwrap_or_default());
-            } else {
-                // Writing to a string cannot fail.
-                let _ = write!(lines, "{line}");
-            }
-            lines.push('\n');
-            self.counters.accepted.fetch_add(1, Ordering::Relaxed);
+            self.write_line(&mut lines, &line);
         }
         if !lines.is_empty() {
             (self.line_writer)(lines);
@@ -330,18 +347,6 @@ impl<'a> AccessLogLine<'a> {
     }
 }
 
-impl AccessLogPhaseTimes {
-    fn from_phases(phases: &RequestPhases) -> Option<Self> {
-        let queue = phases.get(RequestPhase::EngineQueue)?;
-        Some(Self {
-            queue_ms: millis(queue.took),
-            prefill_ms: millis(phases.get(RequestPhase::Prefill)?.took),
-            network_ms: phases.get(RequestPhase::Network).map(|network| millis(network.took)),
-            estimated: queue.is_estimated,
-        })
-    }
-}
-
 /// The text form of a line, with the most important fields first.
 impl Display for AccessLogLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -373,23 +378,9 @@ impl Display for AccessLogLine<'_> {
     }
 }
 
-fn write_field(f: &mut fmt::Formatter<'_>, name: &str, value: Option<impl Display>) -> fmt::Result {
-    value.map_or(Ok(()), |value| write!(f, " {name}={}", LogFieldValue(value)))
-}
-
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
-}
-
-/// Converts a duration to milliseconds, rounded to three decimals.
-pub(super) fn millis(duration: Duration) -> f64 {
-    seconds_to_millis(duration.as_secs_f64())
-}
-
-/// Converts seconds to milliseconds, rounded to three decimals.
-fn seconds_to_millis(seconds: f64) -> f64 {
-    (seconds * 1e6).round() / 1e3
 }
 
 #[cfg(test)]

@@ -142,7 +142,7 @@ const FACTS = [
 /** The times of the chunks of a slow or broken stream, as facts. */
 function chunkFacts({ chunks, stride, samples_ms: samples, longest_gaps: gaps, ended_ms: ended }) {
   const time = (ms) => seconds(ms / 1000);
-  const every = stride > 1 ? `every ${stride}th of ${count(chunks)} chunks` : `${count(chunks)} chunks`;
+  const every = stride > 1 ? `1 in ${stride} of ${count(chunks)} chunks` : `${count(chunks)} chunks`;
   const silence = samples.length === chunks ? ended - samples.at(-1) : null;
   return [
     ["Chunks", `${every} at ${samples.map(time).join(", ")}; end at ${time(ended)}`],

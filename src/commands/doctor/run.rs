@@ -227,7 +227,10 @@ async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) ->
             gathered.extend(tasks.join_next().await.and_then(Result::ok));
         }
         let options = options.clone();
-        tasks.spawn(async move { (index, gather::gather_backend(target, &options).await) });
+        // The facts of a backend are large.
+        let gather =
+            async move { (index, Box::pin(gather::gather_backend(target, &options)).await) };
+        tasks.spawn(gather);
     }
     while let Some(result) = tasks.join_next().await {
         // A task that has panicked has no result. A panic is a defect of this program.

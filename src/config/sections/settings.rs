@@ -144,8 +144,11 @@ pub struct LogConfig {
     /// Whether the access log has a line for each request. Lines never contain prompts, responses
     /// or keys.
     pub access: bool,
-    /// Maximum number of access log lines per second for successful requests. Other requests are
-    /// always logged. `None`: no limit.
+    /// Whether the access log also has a line when the body of a request was read. It has the field
+    /// `event: start`.
+    pub access_start: bool,
+    /// Maximum number of access log lines per second for successful requests, and of lines at the
+    /// start of requests. Other requests are always logged. `None`: no limit.
     pub access_per_second: Option<u32>,
     /// The payload log, with prompts and responses.
     pub payloads: payload_log::PayloadLogSettings,
@@ -328,6 +331,7 @@ impl Default for LogConfig {
             level: LogLevel::default(),
             format: LogFormat::default(),
             access: true,
+            access_start: false,
             access_per_second: Some(1_000),
             payloads: payload_log::PayloadLogSettings::default(),
         }

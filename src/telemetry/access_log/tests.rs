@@ -42,6 +42,36 @@ fn routine_requests_are_rate_limited_and_omissions_are_counted() {
 }
 
 #[test]
+fn the_line_at_the_start_has_the_known_fields_and_its_own_rate_limit() {
+    let mut record = streamed();
+    record.options.max_tokens = Some(64);
+    record.options.messages = Some(3);
+    let now = record.timings.accepted;
+    for is_json in [true, false] {
+        let (log, lines) = create_log(is_json, Some(1));
+        log.on_start(&record, now);
+        log.on_start(&record, now);
+        log.finished(&[&record]);
+        let lines = lines.lock().unwrap();
+        assert_eq!(lines.len(), 2, "one start line was omitted: {lines:?}");
+        assert_eq!(log.counter().counts(0).rate_limited, 1);
+        if is_json {
+            let [start, end] = [0, 1].map(|index: usize| {
+                serde_json::from_str::<serde_json::Value>(&lines[index]).unwrap()
+            });
+            assert_eq!((&start["event"], &end["event"]), (&"start".into(), &().into()));
+            assert_eq!((&start["max_tokens"], &start["messages"]), (&64.into(), &3.into()));
+            for (name, value) in start.as_object().unwrap() {
+                let is_own = matches!(name.as_str(), "event" | "stream");
+                assert!(is_own || end[name] == *value, "{name}: {value} and {}", end[name]);
+            }
+        } else {
+            assert!(lines[0].contains(" --- start ") && lines[0].contains(" max_tokens=64 "));
+        }
+    }
+}
+
+#[test]
 fn non_routine_requests_are_always_written() {
     let changes: [fn(&mut RequestRecord); 6] = [
         |record| record.outcome = Outcome::Cancelled,

@@ -67,6 +67,17 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
     MetricDescriptor {
+        name: "tokenweir_prefix_cache_regret_tokens_total",
+        help: "Prompt tokens that the backend chosen by the policy, or by a shadow policy, had to compute although another candidate probably had them cached. A decision has at most 16 candidates.",
+        kind: MetricKind::Counter,
+        labels: &[POLICY],
+        read: MetricSource::Record(|record, emit| {
+            for (policy, tokens) in record.decision.iter().flat_map(|it| it.cache_regrets()) {
+                emit(&[policy], tokens);
+            }
+        }),
+    },
+    MetricDescriptor {
         name: "tokenweir_backend_load_freshness_ratio",
         help: "Weight of the last scraped load in predictions, 0 to 1: horizon / (horizon + age). 0: no scrape has succeeded.",
         kind: MetricKind::Gauge,

@@ -334,6 +334,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         open_streams: ExchangeRegistry::new(setup.observation, std::time::Instant::now()),
         telemetry,
         recording: RecordingSettings {
+            start_log: None,
             propagation: setup.propagation,
             capture_ratio: setup.captured,
             payload_sampling: (share > 0.0).then_some(payload_sampling),

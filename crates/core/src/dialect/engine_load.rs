@@ -77,6 +77,8 @@ pub struct EngineLoad {
     pub gap_seconds: Option<f64>,
     /// Number of inter-token latencies that `gap_seconds` contains.
     pub gaps: Option<f64>,
+    /// Times of KV blocks.
+    pub kv_blocks: KvBlockTimes,
     /// 1 if all engines are awake, 0 if an engine is asleep: its weights are not on the GPU.
     pub awake: Option<f64>,
     /// Start time of the process, in seconds since the Unix epoch.
@@ -85,6 +87,18 @@ pub struct EngineLoad {
     pub adapters: Option<LoraAdapters>,
     /// The engine kind whose metrics were read.
     pub server: Option<EngineKind>,
+}
+
+/// Times of KV blocks since the start of the process: for each, the sum in seconds and the number of
+/// times.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct KvBlockTimes {
+    /// From the allocation of a block to its eviction.
+    pub lifetime: [Option<f64>; 2],
+    /// From the last use of a block to its eviction.
+    pub idle: [Option<f64>; 2],
+    /// Between two uses of a block.
+    pub reuse_gap: [Option<f64>; 2],
 }
 
 impl EngineLoad {

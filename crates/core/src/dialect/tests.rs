@@ -41,6 +41,22 @@ fn engine_latencies_are_read_under_both_names_of_inter_token_latency() {
 }
 
 #[test]
+fn times_of_kv_blocks_are_summed_over_the_engines() {
+    let page = b"vllm:kv_block_lifetime_seconds_bucket{engine=\"0\",le=\"1.0\"} 7\n\
+        vllm:kv_block_lifetime_seconds_sum{engine=\"0\"} 60\n\
+        vllm:kv_block_lifetime_seconds_sum{engine=\"1\"} 30\n\
+        vllm:kv_block_lifetime_seconds_count{engine=\"0\"} 4\n\
+        vllm:kv_block_idle_before_evict_seconds_sum{engine=\"0\"} 20\n\
+        vllm:kv_block_idle_before_evict_seconds_count{engine=\"0\"} 4\n\
+        vllm:kv_block_reuse_gap_seconds_sum{engine=\"0\"} 8\n\
+        vllm:kv_block_reuse_gap_seconds_count{engine=\"0\"} 16\n";
+    let blocks = EngineLoad::read(page).kv_blocks;
+    assert_eq!(blocks.lifetime, [Some(90.0), Some(4.0)]);
+    assert_eq!(blocks.idle, [Some(20.0), Some(4.0)]);
+    assert_eq!(blocks.reuse_gap, [Some(8.0), Some(16.0)]);
+}
+
+#[test]
 fn every_spelling_of_the_prefix_is_recognized() {
     for name in [
         "vllm:num_requests_running",

@@ -110,6 +110,36 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Times between two tokens that tokenweir_engine_inter_token_seconds_total contains.",
         |load, emit| emit(&[], load.gaps),
     ),
+    counter(
+        "tokenweir_engine_kv_block_lifetime_seconds_total",
+        "Sum of the times from the allocation of a KV block to its eviction, for the blocks that vLLM samples with --kv-cache-metrics.",
+        |load, emit| emit(&[], load.kv_blocks.lifetime[0]),
+    ),
+    counter(
+        "tokenweir_engine_kv_block_lifetime_count_total",
+        "Times that tokenweir_engine_kv_block_lifetime_seconds_total contains.",
+        |load, emit| emit(&[], load.kv_blocks.lifetime[1]),
+    ),
+    counter(
+        "tokenweir_engine_kv_block_idle_seconds_total",
+        "Sum of the times from the last use of a KV block to its eviction, for the blocks that vLLM samples with --kv-cache-metrics.",
+        |load, emit| emit(&[], load.kv_blocks.idle[0]),
+    ),
+    counter(
+        "tokenweir_engine_kv_block_idle_count_total",
+        "Times that tokenweir_engine_kv_block_idle_seconds_total contains.",
+        |load, emit| emit(&[], load.kv_blocks.idle[1]),
+    ),
+    counter(
+        "tokenweir_engine_kv_block_reuse_gap_seconds_total",
+        "Sum of the times between two uses of a KV block, for the blocks that vLLM samples with --kv-cache-metrics.",
+        |load, emit| emit(&[], load.kv_blocks.reuse_gap[0]),
+    ),
+    counter(
+        "tokenweir_engine_kv_block_reuse_gap_count_total",
+        "Times that tokenweir_engine_kv_block_reuse_gap_seconds_total contains.",
+        |load, emit| emit(&[], load.kv_blocks.reuse_gap[1]),
+    ),
     MetricDescriptor {
         name: "tokenweir_engine_waiting_requests",
         help: "Requests waiting in the engine, by reason: capacity, or deferred by a LoRA adapter, a KV transfer or another passing constraint.",

@@ -76,6 +76,15 @@ const ROWS: &[MetricRow] = &[
     MetricRow::sum(&["time_to_first_token_seconds_count"], |load| &mut load.first_tokens),
     MetricRow::sum(INTER_TOKEN_SECONDS, |load| &mut load.gap_seconds),
     MetricRow::sum(INTER_TOKEN_SECONDS_COUNT, |load| &mut load.gaps),
+    // Only with --kv-cache-metrics, for a sample of the blocks.
+    MetricRow::sum(&["kv_block_lifetime_seconds_sum"], |load| &mut load.kv_blocks.lifetime[0]),
+    MetricRow::sum(&["kv_block_lifetime_seconds_count"], |load| &mut load.kv_blocks.lifetime[1]),
+    MetricRow::sum(&["kv_block_idle_before_evict_seconds_sum"], |load| &mut load.kv_blocks.idle[0]),
+    MetricRow::sum(&["kv_block_idle_before_evict_seconds_count"], |load| {
+        &mut load.kv_blocks.idle[1]
+    }),
+    MetricRow::sum(&["kv_block_reuse_gap_seconds_sum"], |load| &mut load.kv_blocks.reuse_gap[0]),
+    MetricRow::sum(&["kv_block_reuse_gap_seconds_count"], |load| &mut load.kv_blocks.reuse_gap[1]),
     MetricRow::number(
         &["engine_sleep_state"],
         Aggregation::Min,

@@ -60,6 +60,8 @@ pub struct ShadowDecision {
     /// Predicted TTFT of the shadow policy's choice minus the predicted TTFT of the selected
     /// backend, in seconds. Positive if the choice of the shadow policy would have been slower.
     pub regret: f64,
+    /// Prompt tokens that are probably cached at the shadow policy's choice.
+    pub cached: f64,
 }
 
 // === impl RoutingDecision ===
@@ -122,6 +124,16 @@ impl RoutingDecision {
             .fold(0.0, f64::max)
     }
 
+    /// The policy that selected the backend and each shadow policy, with the prompt tokens that its
+    /// choice had to compute although a recorded candidate probably had them cached.
+    pub fn cache_regrets(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let best = self.max_cached_tokens();
+        let selected = self.routing_context.candidates()[self.selection.index].cached;
+        let shadows = self.shadow_decisions.iter().map(|shadow| (shadow.policy, shadow.cached));
+        let choices = std::iter::once((self.policy(), selected)).chain(shadows);
+        choices.map(move |(policy, cached)| (policy, (best - cached).max(0.0)))
+    }
+
     /// The recorded candidates by ascending cost.
     pub fn ranked_candidates(&self) -> Vec<PredictedCandidate<'_>> {
         let candidates = self.routing_context.candidates().iter();
@@ -166,6 +178,7 @@ impl ShadowDecision {
             backend: fleet[shadow_candidate.position].clone(),
             is_same: shadow_candidate.position == selected.position,
             regret: context.ttft(shadow_candidate) - context.ttft(selected),
+            cached: shadow_candidate.cached,
         })
     }
 }

@@ -101,6 +101,24 @@ fn the_regret_of_a_policy_is_the_time_that_its_choice_would_have_lost_or_saved()
 }
 
 #[test]
+fn the_cache_regret_of_a_policy_is_the_prompt_that_another_candidate_had_cached() {
+    let mut fleet = candidates_with_backlogs(&[0.0, 0.0, 0.0]);
+    for (candidate, cached) in fleet.iter_mut().zip([0.0, 700.0, 900.0]) {
+        candidate.cached = cached;
+    }
+    fleet[0].in_flight = 0;
+    (fleet[1].in_flight, fleet[2].in_flight) = (9, 9);
+    let shadow = [Policy { kind: PolicyKind::LeastRequests, ..Policy::default() }];
+    let active = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
+    let regrets = |chosen| {
+        let decision = decide(&active, &shadow, &fleet, chosen);
+        decision.cache_regrets().map(|(policy, tokens)| (policy, tokens as u32)).collect::<Vec<_>>()
+    };
+    assert_eq!(regrets(1), [("round_robin", 200), ("least_requests", 900)]);
+    assert_eq!(regrets(2), [("round_robin", 0), ("least_requests", 900)]);
+}
+
+#[test]
 fn a_prediction_is_compared_with_the_time_since_the_request_was_sent() {
     let mut record = streamed();
     let (actual, predicted) = record.actual_and_predicted_ttft().unwrap();

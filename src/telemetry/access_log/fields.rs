@@ -1,0 +1,24 @@
+//! The form of single fields of access log lines.
+
+use crate::telemetry::sanitize::LogFieldValue;
+use std::fmt::{self, Display};
+use std::time::Duration;
+
+/// Writes ` name=value`, or nothing if the value is unknown.
+pub(super) fn write_field(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    value: Option<impl Display>,
+) -> fmt::Result {
+    value.map_or(Ok(()), |value| write!(f, " {name}={}", LogFieldValue(value)))
+}
+
+/// Converts a duration to milliseconds, rounded to three decimals.
+pub(in crate::telemetry) fn millis(duration: Duration) -> f64 {
+    seconds_to_millis(duration.as_secs_f64())
+}
+
+/// Converts seconds to milliseconds, rounded to three decimals.
+pub(super) fn seconds_to_millis(seconds: f64) -> f64 {
+    (seconds * 1e6).round() / 1e3
+}
