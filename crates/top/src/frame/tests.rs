@@ -1,5 +1,7 @@
 //! Tests of frames of several sizes, as text.
 
+mod verdicts;
+
 use super::*;
 use crate::{KeyPress, UserAction};
 use ratatui::Terminal;
@@ -134,13 +136,6 @@ fn every_width_shows_backends_streams_and_verdicts() {
         );
         assert!(lines.iter().all(|line| line.chars().count() <= width.into()));
     }
-}
-
-#[test]
-fn a_verdict_line_has_severity_backend_meaning_and_remedy() {
-    let lines = render_screen(&state_with_snapshot(), 200, 40);
-    let expected = "critical  gpu-1: The KV cache is too small.  [kv_thrashing]";
-    assert!(has_line_with(&lines, expected) && has_line_with(&lines, "  -> Add a backend."));
 }
 
 #[test]
@@ -398,26 +393,4 @@ fn backends_that_need_attention_are_counted_coloured_and_first() {
     TopFrame { state: &state, options }.render(buffer.area, &mut buffer);
     let colours = [0, 1, 2].map(|row| buffer[(0, (first + row) as u16)].fg);
     assert_eq!(colours, [Color::Red, Color::Yellow, Color::Reset]);
-}
-
-#[test]
-fn many_verdicts_leave_space_for_the_backends() {
-    let mut state = TopState::new();
-    let verdict = document().verdicts.remove(0);
-    let verdicts =
-        (0..40).map(|rule| Verdict { verdict: rule.to_string().into(), ..verdict.clone() });
-    state.on_document(GatewaySnapshot { verdicts: verdicts.collect(), ..document() });
-    let lines = render_screen(&state, 80, 40);
-    assert!(has_line_with(&lines, "37 more verdicts") && has_line_with(&lines, "gpu-0"));
-}
-
-#[test]
-fn one_finding_at_many_backends_is_one_line() {
-    let mut state = TopState::new();
-    let verdict = document().verdicts.remove(0);
-    let verdicts = (0..5).map(|i| Verdict { backend: format!("gpu-{i}"), ..verdict.clone() });
-    state.on_document(GatewaySnapshot { verdicts: verdicts.collect(), ..document() });
-    let lines = render_screen(&state, 120, 40);
-    assert!(has_line_with(&lines, "gpu-0, gpu-1, gpu-2 and 2 more: "), "{lines:?}");
-    assert!(!has_line_with(&lines, "more verdicts"));
 }
