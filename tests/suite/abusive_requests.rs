@@ -208,9 +208,7 @@ async fn redirects_of_a_backend_are_not_followed_for_requests_and_scrapes() {
         let answer = gateway.post(CHAT, r#"{"model":"tiny"}"#).await;
         assert_eq!(code[..3].parse(), Ok(status(&answer)), "the redirect is passed to the client");
         let before = fake.looks()[1];
-        while fake.looks()[1] < before + 3 {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(fake.looks()[1] >= before + 3);
     }
     assert!(!trap.was_contacted().await);
 }

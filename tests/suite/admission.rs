@@ -69,31 +69,13 @@ async fn answer(mut client: TcpStream) -> Vec<u8> {
 
 /// Waits until this many requests are queued.
 pub(crate) async fn until_waiting(gateway: &Running, count: usize) {
-    let all = async {
-        loop {
-            let page = gateway.admin("/status").await;
-            let status: Value =
-                serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap();
-            let classes = status["queue"].as_array().unwrap();
-            let waiting: u64 = classes.iter().map(|it| it["waiting"].as_u64().unwrap()).sum();
-            if waiting == count as u64 {
-                return;
-            }
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), all).await.expect("this many queued requests");
-}
-
-/// Waits until a backend has received this many requests.
-async fn until_seen(fake: &ScriptedBackend, count: usize) {
-    let all = async {
-        while fake.seen().len() < count {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), all)
-        .await
-        .expect("this many requests at the backend");
+    wait_until!({
+        let page = gateway.admin("/status").await;
+        let status: Value = serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        let classes = status["queue"].as_array().unwrap();
+        let waiting: u64 = classes.iter().map(|it| it["waiting"].as_u64().unwrap()).sum();
+        waiting == count as u64
+    });
 }
 
 /// The names of the requests that a backend has received, in order.
@@ -131,9 +113,7 @@ fn assert_shed(answer: &[u8], reason: &str) {
 async fn assert_no_state_left(gateway: &Running) {
     until_waiting(gateway, 0).await;
     for backend in gateway.pool.backends().iter() {
-        while backend.load.in_flight() > 0 {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(backend.load.in_flight() == 0);
         assert_eq!(backend.load.estimator.local_load().tokens, 0);
     }
     let page = gateway.admin("/metrics").await;
@@ -154,12 +134,12 @@ async fn a_queued_request_goes_to_the_first_backend_with_capacity() {
     .await;
     let first = send(&gateway, "first", "").await;
     let second = send(&gateway, "second", "").await;
-    until_seen(&first_backend, 1).await;
-    until_seen(&second_backend, 1).await;
+    first_backend.until_received(1).await;
+    second_backend.until_received(1).await;
     let late = send(&gateway, "late", "").await;
     until_waiting(&gateway, 1).await;
     second_backend.go();
-    until_seen(&second_backend, 2).await;
+    second_backend.until_received(2).await;
     assert_eq!(names(&second_backend)[1], "late");
     first_backend.go();
     second_backend.go();
@@ -184,7 +164,7 @@ async fn a_client_disconnect_removes_the_request_from_the_queue() {
     let room = config::AdmissionConfig { queue_capacity: 1, ..config::AdmissionConfig::default() };
     let gateway = one_at_each(&[&fake], room, NO_SECOND_SCRAPE).await;
     let first = send(&gateway, "first", "").await;
-    until_seen(&fake, 1).await;
+    fake.until_received(1).await;
     for _ in 0..3 {
         let leaves = send(&gateway, "leaves", "").await;
         until_waiting(&gateway, 1).await;
@@ -207,7 +187,7 @@ async fn with_a_full_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
     let room = config::AdmissionConfig { queue_capacity: 1, ..config::AdmissionConfig::default() };
     let gateway = one_at_each(&[&fake], room, NO_SECOND_SCRAPE).await;
     let first = send(&gateway, "first", "").await;
-    until_seen(&fake, 1).await;
+    fake.until_received(1).await;
     let second = send(&gateway, "second", "").await;
     until_waiting(&gateway, 1).await;
     assert_shed(&answer(send(&gateway, "third", "").await).await, "saturated");
@@ -232,7 +212,7 @@ async fn a_request_is_shed_after_max_wait() {
     let room = config::AdmissionConfig { max_wait, ..config::AdmissionConfig::default() };
     let gateway = one_at_each(&[&fake], room, NO_SECOND_SCRAPE).await;
     let first = send(&gateway, "first", "").await;
-    until_seen(&fake, 1).await;
+    fake.until_received(1).await;
     assert_shed(&answer(send(&gateway, "late", "").await).await, "queue_timeout");
     let record = gateway.record().await;
     assert_eq!(record.refusal, Some("queue_timeout"));
@@ -255,7 +235,7 @@ async fn a_higher_class_is_served_first_and_displaces_a_lower_class_from_a_full_
     };
     let gateway = one_at_each(&[&fake], room, NO_SECOND_SCRAPE).await;
     let first = send(&gateway, "first", "").await;
-    until_seen(&fake, 1).await;
+    fake.until_received(1).await;
     let mut clients = vec![first];
     for (waiting, (name, tier)) in
         [("batch", "x-tier: batch\r\n"), ("plain", ""), ("gold", "x-tier: gold\r\n")]
@@ -273,7 +253,7 @@ async fn a_higher_class_is_served_first_and_displaces_a_lower_class_from_a_full_
     assert!(record.gateway_queue_wait().is_some());
     clients.push(second);
     for number in 1..=4 {
-        until_seen(&fake, number).await;
+        fake.until_received(number).await;
         fake.go();
     }
     for client in clients {
@@ -294,7 +274,7 @@ async fn a_tenant_that_floods_waits_behind_its_own_requests_by_token_or_by_heade
         let room = config::AdmissionConfig { tenant_header, ..config::AdmissionConfig::default() };
         let gateway = one_at_each(&[&fake], room, NO_SECOND_SCRAPE).await;
         let mut clients = vec![send(&gateway, "first", "").await];
-        until_seen(&fake, 1).await;
+        fake.until_received(1).await;
         for (waiting, (name, tenant)) in
             [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b")].into_iter().enumerate()
         {
@@ -302,7 +282,7 @@ async fn a_tenant_that_floods_waits_behind_its_own_requests_by_token_or_by_heade
             until_waiting(&gateway, waiting + 1).await;
         }
         for number in 1..=5 {
-            until_seen(&fake, number).await;
+            fake.until_received(number).await;
             fake.go();
         }
         for client in clients {
@@ -336,7 +316,7 @@ async fn a_backend_that_becomes_ready_serves_queued_requests() {
         one_at_each(&[&full, &down], config::AdmissionConfig::default(), SHORT_SCRAPE_INTERVAL)
             .await;
     let first = send(&gateway, "first", "").await;
-    until_seen(&full, 1).await;
+    full.until_received(1).await;
     let waits = send(&gateway, "waits", "").await;
     until_waiting(&gateway, 1).await;
     down.set_healthy(true);
@@ -355,7 +335,7 @@ async fn queued_requests_fail_at_once_when_the_last_backend_is_down() {
     let gateway =
         one_at_each(&[&fake], config::AdmissionConfig::default(), SHORT_SCRAPE_INTERVAL).await;
     let first = send(&gateway, "first", "").await;
-    until_seen(&fake, 1).await;
+    fake.until_received(1).await;
     let waits = send(&gateway, "waits", "").await;
     until_waiting(&gateway, 1).await;
     fake.set_healthy(false);
@@ -379,9 +359,9 @@ async fn an_admitted_request_that_fails_over_is_not_queued_again() {
     drop(gone);
     // Among equal backends, the first one is used first.
     let first = send(&gateway, "first", "").await;
-    until_seen(&full, 1).await;
+    full.until_received(1).await;
     let second = send(&gateway, "second", "").await;
-    until_seen(&full, 2).await;
+    full.until_received(2).await;
     for client in [first, second] {
         full.go();
         assert_eq!(status(&answer(client).await), 200);
@@ -401,7 +381,7 @@ async fn without_admission_every_request_is_sent_at_once() {
     let mut clients = Vec::new();
     for number in 1..=3 {
         clients.push(send(&gateway, "now", "").await);
-        until_seen(&fake, number).await;
+        fake.until_received(number).await;
     }
     for client in clients {
         fake.go();

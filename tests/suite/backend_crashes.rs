@@ -65,9 +65,7 @@ async fn until_up(gateway: &Running) {
         let backends = gateway.pool.backends();
         backends.iter().all(|backend| backend.health.state().health == Health::Up)
     };
-    while !is_up() {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(is_up());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -114,9 +114,7 @@ async fn an_open_loop_sends_due_requests_while_no_request_is_answered() {
             .await;
     let arguments = format!("http://{} --api chat --rate 500 --requests 5 --warmup 0", fake.addr);
     let run = tokio::spawn(async move { report(&arguments).await });
-    while fake.seen().len() < 5 {
-        tokio::task::yield_now().await;
-    }
+    fake.until_received(5).await;
     (0..5).for_each(|_| fake.go());
     let report = run.await.unwrap();
     assert_eq!((&report["counts"]["served"], &report["counts"]["delayed"]), (&5.into(), &0.into()));
@@ -139,9 +137,7 @@ async fn a_closed_loop_has_one_request_per_user_in_flight() {
         format!("http://{} --api chat --concurrency 2 --requests 6 --warmup 0", fake.addr);
     let run = tokio::spawn(async move { report(&arguments).await });
     for sent in 2..=6 {
-        while fake.seen().len() < sent {
-            tokio::task::yield_now().await;
-        }
+        fake.until_received(sent).await;
         assert_eq!(fake.seen().len(), sent);
         fake.go();
     }

@@ -121,7 +121,5 @@ async fn assert_no_state_left(fleet: &Fleet, gateway: &Running) {
     assert!(gateway.admin("/status").await.contains(r#""in_flight":0"#));
     // Engines process an abort at their next step.
     let is_idle = || fleet.backends.iter().all(|backend| backend.stats().running == 0);
-    while !is_idle() {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(is_idle());
 }

@@ -86,20 +86,14 @@ async fn setup(phase: Phase) -> (ScriptedBackend, Running, Option<tokio::net::Tc
     let gateway = start_with(&[fake.addr], Setup { admission, ..Setup::default() }).await;
     let mut first = gateway.connect().await;
     first.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
-    until_seen(&fake, 1).await;
+    fake.until_received(1).await;
     (fake, gateway, Some(first))
-}
-
-async fn until_seen(fake: &ScriptedBackend, count: usize) {
-    while fake.seen().len() < count {
-        tokio::task::yield_now().await;
-    }
 }
 
 /// Waits until this many requests are open.
 async fn until_open(gateway: &Running, count: usize) {
     let line = format!("\ntokenweir_requests_in_flight {count}\n");
-    while !gateway.admin("/metrics").await.contains(&line) {}
+    wait_until!(gateway.admin("/metrics").await.contains(&line));
 }
 
 /// Starts a client, brings it to the phase and disconnects. Returns the delay until the backend
@@ -111,9 +105,9 @@ async fn leave(fake: &ScriptedBackend, gateway: &Running, phase: Phase, way: Way
     match phase {
         Phase::Upload => until_open(gateway, 1).await,
         Phase::Queued => until_waiting(gateway, 1).await,
-        Phase::Headers => until_seen(fake, earlier + 1).await,
+        Phase::Headers => fake.until_received(earlier + 1).await,
         Phase::Held => {
-            until_seen(fake, earlier + 1).await;
+            fake.until_received(earlier + 1).await;
             // The gateway reads the events that the backend has written before it answers this
             // request.
             gateway.admin("/metrics").await;

@@ -43,9 +43,7 @@ async fn until_scraped(
     gateway: &Running,
     is_it: impl Fn(&tokenweir_core::dialect::EngineLoad) -> bool,
 ) {
-    while !gateway.pool.backends()[0].health.state().sample.is_some_and(|it| is_it(&it.load)) {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(gateway.pool.backends()[0].health.state().sample.is_some_and(|it| is_it(&it.load)));
 }
 
 #[tokio::test]
@@ -121,9 +119,7 @@ async fn a_restart_of_an_engine_is_counted() {
     let restarts = format!("tokenweir_engine_restarts_total{{backend=\"{}\"}}", fake.addr);
     assert!(value(&gateway.admin("/metrics").await, &restarts) < 0.5);
     fake.set_metrics(Some(Page::Whole(started(200))));
-    while value(&gateway.admin("/metrics").await, &restarts) < 0.5 {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(value(&gateway.admin("/metrics").await, &restarts) >= 0.5);
 }
 
 #[tokio::test]

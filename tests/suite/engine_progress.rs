@@ -43,9 +43,7 @@ fn reason(gateway: &Running) -> String {
 }
 
 async fn until(condition: impl Fn() -> bool) {
-    while !condition() {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(condition());
 }
 
 /// Waits until the backend has been scraped or probed this many times.

@@ -534,9 +534,7 @@ async fn a_configured_model_can_have_its_own_stream_policy() {
     fake.closed().await;
     let mut other = gateway.connect().await;
     other.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
-    while fake.seen().len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    fake.until_received(2).await;
     drop(other);
     fake.closed().await;
     gateway.record().await;
@@ -552,9 +550,7 @@ async fn the_time_of_a_failed_attempt_is_not_overhead_of_the_gateway() {
     let fakes = first_of_two(|| vec![Step::Wait, Step::Close], stream_of(&GOOD)).await;
     let gateway = gateway_for(&fakes).await;
     let hold_first_attempt = async {
-        while fakes.iter().all(|fake| fake.seen().is_empty()) {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(fakes.iter().any(|fake| !fake.seen().is_empty()));
         advance_time(Duration::from_secs(1)).await;
         fakes.iter().for_each(ScriptedBackend::go);
     };

@@ -108,7 +108,7 @@ async fn floods_of_connections_are_survived_with(files: usize) {
     burst(port.addr, 20).await;
     assert_no_backend_is_down(&gateway, "with a flood on both ports").await;
     drop((clients, operators));
-    while !ask(port.addr, &model()).await.starts_with("HTTP/1.1 200 ") {}
+    wait_until!(ask(port.addr, &model()).await.starts_with("HTTP/1.1 200 "));
     for _ in 0..3 {
         assert!(burst(port.addr, files).await > 0, "some are served");
         assert_no_backend_is_down(&gateway, "after a burst").await;
@@ -170,8 +170,7 @@ async fn a_gateway_without_descriptors_reports_its_own_fault_and_no_backend_goes
     assert_eq!(backend.health.state().health, Health::Up);
     assert_eq!(backend.health.breaker.state(), BreakerState::Closed);
     taken.clear();
-    let served = async { while status(&gateway.post(CHAT, "{}").await) != 200 {} };
-    until("an answer", served).await;
+    wait_until!(status(&gateway.post(CHAT, "{}").await) == 200);
 }
 
 #[tokio::test]

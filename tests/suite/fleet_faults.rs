@@ -74,21 +74,17 @@ impl Program {
 
     /// Waits until the diagnosis has this verdict.
     async fn diagnosis_with(&self, verdict: &str) -> Diagnosis {
-        loop {
+        wait_for!({
             let page = body(&self.operate("GET", "/diagnose").await).0;
             let diagnosis: Diagnosis = serde_json::from_slice(&page).unwrap();
-            if diagnosis.verdicts.iter().any(|other| other.verdict == verdict) {
-                return diagnosis;
-            }
-            tokio::task::yield_now().await;
-        }
+            let is_found = diagnosis.verdicts.iter().any(|other| other.verdict == verdict);
+            is_found.then_some(diagnosis)
+        })
     }
 
     /// Waits until the log has these words.
     async fn logged(&self, words: &str) {
-        while !self.log.lock().unwrap().contains(words) {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(self.log.lock().unwrap().contains(words));
     }
 
     /// The output and the exit code of a command for the admin listener.

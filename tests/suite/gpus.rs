@@ -42,12 +42,10 @@ async fn admin_json(gateway: &Running, path: &str) -> Value {
 
 /// The state of the only exporter, when it fulfils a condition.
 async fn exporter_when(gateway: &Running, is_it: impl Fn(&Value) -> bool) -> Value {
-    loop {
+    wait_for!({
         let status = admin_json(gateway, "/status").await;
-        if is_it(&status["gpu_exporters"][0]) {
-            return status["gpu_exporters"][0].clone();
-        }
-    }
+        Some(status["gpu_exporters"][0].clone()).filter(&is_it)
+    })
 }
 
 fn is_read(exporter: &Value) -> bool {

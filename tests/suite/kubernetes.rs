@@ -242,9 +242,7 @@ async fn pod_changes_lose_no_request() {
         watch.tell(kind, &object).await;
         let names: BTreeSet<String> =
             expected.into_iter().map(|index: usize| backends[index].to_string()).collect();
-        while fleet(&gateway).await != names {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(fleet(&gateway).await == names);
         load.goes_on(50).await;
     }
     server.stop().await;

@@ -47,13 +47,7 @@ async fn live_when(
     gateway: &Running,
     condition: impl Fn(&GatewaySnapshot) -> bool,
 ) -> GatewaySnapshot {
-    loop {
-        let document = live(gateway).await;
-        if condition(&document) {
-            return document;
-        }
-        tokio::task::yield_now().await;
-    }
+    wait_for!(Some(live(gateway).await).filter(&condition))
 }
 
 fn find_backend<'a>(document: &'a GatewaySnapshot, name: &str) -> &'a BackendSummary {

@@ -304,8 +304,6 @@ async fn the_admin_listener_reports_the_state_of_the_backends() {
     assert!(gateway.admin("/readyz").await.starts_with("HTTP/1.1 200"));
     assert!(gateway.admin("/nothing").await.starts_with("HTTP/1.1 404"));
     fake.set_healthy(false);
-    while gateway.pool.is_ready() {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(!gateway.pool.is_ready());
     assert!(gateway.admin("/readyz").await.starts_with("HTTP/1.1 503"));
 }

@@ -43,9 +43,7 @@ async fn series(level: MetricsLevel, backends: usize) -> [usize; 2] {
     let is_scraped = |backend: &std::sync::Arc<tokenweir::backend::Backend>| {
         backend.health.state().sample.is_some()
     };
-    while !gateway.pool.backends().iter().all(is_scraped) {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(gateway.pool.backends().iter().all(is_scraped));
     let samples = samples(&gateway.admin("/metrics").await);
     let with_backend = samples.iter().filter(|(series, _)| series.contains("backend=\"")).count();
     [samples.len(), with_backend]

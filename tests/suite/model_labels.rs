@@ -31,9 +31,7 @@ async fn advance_and_yield(time: Duration) {
 }
 
 async fn until_listed(gateway: &Running, count: usize) {
-    while gateway.pool.routes().models().len() != count {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(gateway.pool.routes().models().len() == count);
 }
 
 #[tokio::test]

@@ -322,15 +322,11 @@ async fn a_removed_model_keeps_its_streams_and_new_requests_go_to_other_backends
     let ask = r#"{"model":"gpt","stream":true}"#;
     let stream = gateway.post(CHAT, ask);
     let change = async {
-        while one.seen().is_empty() {
-            tokio::task::yield_now().await;
-        }
+        one.until_received(1).await;
         one.set_models(&["b"]);
         two.set_models(&["tiny"]);
         advance_time(Duration::from_secs(11)).await;
-        while gateway.pool.routes().lookup(Some("gpt")).backends[..] != [1] {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(gateway.pool.routes().lookup(Some("gpt")).backends[..] == [1]);
         one.go();
     };
     let (answer, ()) = tokio::join!(stream, change);
@@ -342,9 +338,7 @@ async fn a_removed_model_keeps_its_streams_and_new_requests_go_to_other_backends
     assert_eq!((one.seen().len(), two.seen().len()), (1, 1));
     two.set_models(&["b"]);
     advance_time(Duration::from_secs(11)).await;
-    while ids(&gateway).await != ["b"] {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(ids(&gateway).await == ["b"]);
     assert_eq!(status(&gateway.post(CHAT, ask).await), 404, "every backend has listed its models");
 }
 
@@ -365,9 +359,7 @@ async fn the_models_of_a_backend_that_rejects_its_adapter_are_refreshed_soon() {
     advance_time(Duration::from_secs(1)).await;
     let answer = gateway.post(CHAT, r#"{"model":"sql"}"#).await;
     assert_eq!((status(&answer), body(&answer).0), (404, not_found.as_bytes().to_vec()));
-    while adapter(&gateway) != [None] {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(adapter(&gateway) == [None]);
     assert_eq!(one.models_asked(), models_requests + 1);
     let answer = gateway.post(CHAT, r#"{"model":"sql"}"#).await;
     assert!(message(&answer).contains("available models: `base`"));

@@ -143,9 +143,7 @@ async fn a_client_disconnect_before_the_headers_closes_the_backend_connection() 
     for (earlier, half_close) in [false, true].into_iter().enumerate() {
         let mut client = gateway.connect().await;
         client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
-        while fake.seen().len() <= earlier {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(fake.seen().len() > earlier);
         if half_close {
             client.shutdown().await.unwrap();
         } else {
@@ -290,14 +288,10 @@ async fn an_unhealthy_backend_is_not_used_until_it_recovers() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let gateway = start(&[fake.addr]).await;
     fake.set_healthy(false);
-    while gateway.pool.is_ready() {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(!gateway.pool.is_ready());
     assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 503);
     fake.set_healthy(true);
-    while !gateway.pool.is_ready() {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(gateway.pool.is_ready());
     assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 200);
 }
 
@@ -455,9 +449,7 @@ async fn draining_finishes_streams_and_refuses_new_connections() {
     client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
     let mut answer = read_until(&mut client, "Hi").await;
     gateway.begin_stop();
-    while TcpStream::connect(gateway.addr).await.is_ok() {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(TcpStream::connect(gateway.addr).await.is_err());
     fake.go();
     client.read_to_end(&mut answer).await.unwrap();
     assert!(body(&answer).1, "the stream is complete");

@@ -52,12 +52,11 @@ fn count(page: &str, series: &str) -> u64 {
 
 /// Waits until this many samples have been processed.
 async fn settled(gateway: &Running, count: u64) -> String {
-    loop {
+    wait_for!({
         let page = gateway.admin("/metrics").await;
-        if self::count(&page, "tokenweir_quality_samples_total") >= count {
-            return page;
-        }
-    }
+        let processed = self::count(&page, "tokenweir_quality_samples_total");
+        (processed >= count).then_some(page)
+    })
 }
 
 #[tokio::test]

@@ -31,9 +31,7 @@ async fn until_state(gateway: &Running, wanted: Availability) {
         let readiness = gateway.pool.readiness(std::time::Instant::now());
         readiness.backends.iter().all(|it| it.availability == wanted)
     };
-    while !is_so() {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(is_so());
 }
 
 /// Asserts that all sources report that the gateway is ready, or why it is not, which backends are

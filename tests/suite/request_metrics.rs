@@ -149,9 +149,7 @@ async fn the_oldest_open_request_has_an_age_and_a_slow_reader_a_model() {
     let age = "tokenweir_oldest_request_age_seconds";
     assert!(value(&gateway.admin("/metrics").await, age).abs() < 1e-9);
     let look = async {
-        while fake.seen().is_empty() {
-            tokio::task::yield_now().await;
-        }
+        fake.until_received(1).await;
         advance_time(Duration::from_secs(2)).await;
         let page = gateway.admin("/metrics").await;
         fake.go();

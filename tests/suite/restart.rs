@@ -73,9 +73,7 @@ async fn gateways_on_one_port_replace_each_other_without_losing_a_request() {
         let next = GatewayProcess::start(&file).await;
         let mut before = std::mem::replace(&mut running, next);
         before.signal("TERM").await;
-        while before.get("/readyz").await.starts_with("HTTP/1.1 200") {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(!before.get("/readyz").await.starts_with("HTTP/1.1 200"));
         assert_eq!(before.ended().await.code(), Some(0));
     }
     load.goes_on(50).await;
@@ -119,9 +117,7 @@ async fn a_hundred_reloads_under_load_lose_no_request() {
         if step % 3 == 0 {
             let before = gateway.value(&count("ok")).await;
             gateway.signal("HUP").await;
-            while gateway.value(&count("ok")).await <= before {
-                tokio::task::yield_now().await;
-            }
+            wait_until!(gateway.value(&count("ok")).await > before);
         } else {
             let answer = gateway.reload().await;
             assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
@@ -164,9 +160,7 @@ async fn changes_of_a_discovery_file_lose_no_request() {
         let wanted = &backends[wanted];
         write(wanted);
         let names: BTreeSet<String> = wanted.iter().map(ToString::to_string).collect();
-        while fleet(&gateway).await != names {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(fleet(&gateway).await == names);
         load.goes_on(20).await;
     }
     let Outcomes { served, failed } = load.end().await;
@@ -202,9 +196,7 @@ async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered(
     configure(&format!("dns: 127.0.0.1, port: {}", backends[0].port()));
     let answer = gateway.reload().await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    while fleet(&gateway).await != BTreeSet::from([backends[0].to_string()]) {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(fleet(&gateway).await == BTreeSet::from([backends[0].to_string()]));
     load.goes_on(20).await;
     let Outcomes { served, failed } = load.end().await;
     assert!(failed.is_empty(), "{} of {served}: {failed:?}", failed.len());
@@ -220,9 +212,7 @@ async fn a_second_signal_ends_the_process_at_once() {
     for (signal, code) in [("TERM", 143), ("INT", 130)] {
         let mut gateway = GatewayProcess::start(&file).await;
         gateway.signal("TERM").await;
-        while !gateway.get("/readyz").await.starts_with("HTTP/1.1 503") {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(gateway.get("/readyz").await.starts_with("HTTP/1.1 503"));
         assert!(gateway.value("tokenweir_draining").await > 0.5);
         gateway.signal(signal).await;
         assert_eq!(gateway.ended().await.code(), Some(code));
@@ -241,9 +231,7 @@ async fn a_watched_configuration_file_is_reloaded_when_it_changes() {
     write(1);
     let gateway = GatewayProcess::start(&file).await;
     write(2);
-    while fleet(&gateway).await.len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(fleet(&gateway).await.len() >= 2);
     let reloads = gateway.value("tokenweir_config_reloads_total{result=\"ok\"}").await;
     assert!((reloads - 1.0).abs() < 0.5, "{reloads}");
 }

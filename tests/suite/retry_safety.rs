@@ -132,9 +132,7 @@ async fn a_late_close_of_a_pooled_connection_counts_as_attempt_in_the_budget_and
         gateway.record().await;
         let before = request_counts(std::slice::from_ref(&fake), POISON);
         let (answer, ()) = tokio::join!(gateway.post(CHAT, POISON), async {
-            while request_counts(std::slice::from_ref(&fake), POISON) == before {
-                tokio::task::yield_now().await;
-            }
+            wait_until!(request_counts(std::slice::from_ref(&fake), POISON) != before);
             advance_time(AFTER_CROSSING).await;
             fake.go();
         });
@@ -177,9 +175,7 @@ async fn a_request_without_output_fails_over_from_a_backend_that_goes_down() {
     let gateway = start_with(&[frozen.addr, other.addr], setup).await;
     let asking = gateway.post(CHAT, ASK);
     let falling = async {
-        while frozen.seen().is_empty() {
-            tokio::task::yield_now().await;
-        }
+        frozen.until_received(1).await;
         frozen.set_healthy(false);
         let pool = gateway.pool.backends();
         pool[0].health.wait_declared_down().await;
@@ -204,9 +200,7 @@ async fn a_request_with_side_effects_stays_at_a_backend_that_goes_down() {
     let setup = Setup { scrape_interval: Duration::from_millis(20), ..Setup::default() };
     let gateway = start_with(&[slow.addr, other.addr], setup).await;
     let (answer, ()) = tokio::join!(gateway.post(CHAT, STORE), async {
-        while slow.seen().is_empty() {
-            tokio::task::yield_now().await;
-        }
+        slow.until_received(1).await;
         slow.set_healthy(false);
         other.set_healthy(true);
         gateway.pool.backends()[0].health.wait_declared_down().await;

@@ -208,18 +208,14 @@ async fn a_shadow_policy_is_evaluated_and_never_applied() {
     };
     let gateway = start_with(&[slow.addr, quick.addr], setup).await;
     let finish = async {
-        while slow.seen().len() < 2 {
-            tokio::task::yield_now().await;
-        }
+        slow.until_received(2).await;
         slow.go();
         gateway.record().await;
         slow.go();
         gateway.record().await;
     };
     let others = async {
-        while slow.seen().is_empty() {
-            tokio::task::yield_now().await;
-        }
+        slow.until_received(1).await;
         ask(&gateway, "second").await;
         gateway.record().await;
         tokio::join!(ask(&gateway, "third"), finish);

@@ -35,9 +35,7 @@ async fn errors(gateway: &Running, kind: &str) -> u64 {
 /// another path, or over a new connection.
 async fn until_scraped(fake: &ScriptedBackend) {
     let requests_before = fake.looks()[1];
-    while fake.looks()[1] < requests_before + 5 {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(fake.looks()[1] >= requests_before + 5);
 }
 
 async fn backend_status(gateway: &Running) -> Value {
@@ -102,9 +100,7 @@ async fn an_unusable_page_is_counted_and_only_the_last_sample_ages() {
         let gateway = start(&[fake.addr]).await;
         assert_eq!(errors(&gateway, kind).await, 0, "{name}");
         fake.set_metrics(Some(page));
-        while state(&gateway).metrics_error.is_none() {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(state(&gateway).metrics_error.is_some());
         let (at, counted) = (sampled(&gateway), errors(&gateway, kind).await);
         assert!(counted >= 1, "{name} is counted as {kind}");
         until_scraped(&fake).await;
@@ -114,9 +110,7 @@ async fn an_unusable_page_is_counted_and_only_the_last_sample_ages() {
         assert_eq!(state(&gateway).metrics_error.unwrap().as_str(), kind, "{name}");
         assert_eq!(status(&gateway.post(CHAT, BODY).await), 200, "{name}");
         fake.set_metrics(None);
-        while sampled(&gateway) == at {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(sampled(&gateway) != at);
         assert_eq!(state(&gateway).metrics_error, None, "{name}");
     }
 }
@@ -126,9 +120,7 @@ async fn health_is_checked_every_five_seconds_while_scrapes_succeed() {
     let fake = ScriptedBackend::answering("").await;
     let _gateway = start(&[fake.addr]).await;
     let begun = Instant::now();
-    while fake.looks()[1] < 60 {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(fake.looks()[1] >= 60);
     let [health, metrics] = fake.looks();
     let seconds = begun.elapsed().as_secs() as usize;
     assert!(health <= seconds / 5 + 2, "{health} for {metrics} pages in {seconds} s");
@@ -139,9 +131,7 @@ async fn a_backend_with_failing_health_checks_is_down_although_scrapes_succeed()
     let fake = ScriptedBackend::answering("").await;
     let gateway = start(&[fake.addr]).await;
     fake.set_healthy(false);
-    while state(&gateway).health == Health::Up {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(state(&gateway).health != Health::Up);
     assert_eq!(backend_status(&gateway).await["reason"], "/health answered 503");
     assert_eq!(state(&gateway).metrics_error, None);
 }
@@ -155,9 +145,7 @@ async fn a_metrics_page_at_another_path_is_found() {
     assert_eq!((&backend_json["waiting"], &backend_json["kv_usage"]), (&3.0.into(), &0.62.into()));
     let requests_before = fake.looks()[1];
     let at = sampled(&gateway);
-    while sampled(&gateway) == at {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(sampled(&gateway) != at);
     assert_eq!(fake.looks()[1], requests_before, "the default path is not requested again");
 }
 
@@ -174,16 +162,12 @@ async fn a_sleeping_backend_is_asleep_and_not_down() {
     let gateway = start(&[fake.addr]).await;
     assert_eq!(backend_status(&gateway).await["asleep"], Value::Null);
     fake.set_metrics(Some(page(0)));
-    while !state(&gateway).is_asleep() {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(state(&gateway).is_asleep());
     let backend_json = backend_status(&gateway).await;
     assert_eq!((&backend_json["health"], &backend_json["asleep"]), (&"up".into(), &true.into()));
     assert_eq!(backend_json["reason"], "the engine is asleep");
     fake.set_metrics(Some(page(1)));
-    while state(&gateway).is_asleep() {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(!state(&gateway).is_asleep());
     assert_eq!(backend_status(&gateway).await["reason"], Value::Null);
 }
 

@@ -26,9 +26,7 @@ async fn leave_mid_stream(fleet: &Fleet) -> Duration {
     let before = fleet.aborts();
     let left = Instant::now();
     drop(client);
-    while fleet.aborts() == before {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(fleet.aborts() != before);
     left.elapsed()
 }
 
@@ -136,9 +134,7 @@ async fn a_stream_reset_of_an_http2_client_aborts_the_request_in_the_engine() {
     let mut body = client.request(request).await.unwrap().into_body();
     body.frame().await.unwrap().unwrap();
     drop(body);
-    while fleet.aborts() == 0 {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(fleet.aborts() > 0);
     assert_eq!(fleet.gateway.record().await.outcome, Outcome::Cancelled);
 }
 
@@ -165,9 +161,7 @@ async fn mass_disconnects_at_random_times_leave_no_state() {
     }
     fleet.gateway.assert_no_more_records().await;
     for backend in fleet.gateway.pool.backends().iter() {
-        while backend.load.in_flight() > 0 {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(backend.load.in_flight() == 0);
         assert_eq!(backend.load.estimator.local_load().tokens, 0);
     }
     assert!(fleet.gateway.admin("/metrics").await.contains("tokenweir_requests_in_flight 0\n"));

@@ -195,9 +195,7 @@ async fn a_failed_attempt_does_not_start_the_write_timeout_of_its_http2_stream()
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let mut other = sender.clone();
     let retried = tokio::spawn(async move { http2_client::post(&mut sender, CHAT, ASK).await });
-    while attempts.load(Ordering::SeqCst) < 2 {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(attempts.load(Ordering::SeqCst) >= 2);
     // This stream gets data after the failed attempt, so its write timeout expires later.
     let ignored =
         http2_client::post(&mut other, CHAT, r#"{"model":"tiny","stream":true,"seed":1}"#).await;
@@ -246,9 +244,7 @@ async fn one_client_cannot_use_all_connections() {
 }
 
 async fn wait_for(gateway: &Running, line: &str) {
-    while !gateway.admin("/metrics").await.contains(line) {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(gateway.admin("/metrics").await.contains(line));
 }
 
 // === greedy ===
@@ -328,9 +324,7 @@ async fn all_request_bodies_share_a_memory_limit_and_return_their_memory() {
         let mut stream = gateway.connect().await;
         stream.write_all(&request[..half]).await.unwrap();
         uploads.push(stream);
-        while memory.used_bytes() < count * LENGTH {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(memory.used_bytes() >= count * LENGTH);
         assert_eq!(
             memory.used_bytes(),
             count * LENGTH,
@@ -355,8 +349,6 @@ async fn all_request_bodies_share_a_memory_limit_and_return_their_memory() {
     first.read_to_end(&mut answer).await.unwrap();
     assert_eq!(status(&answer), 200);
     drop(uploads);
-    while memory.used_bytes() > 0 {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(memory.used_bytes() == 0);
     assert_eq!(status(&gateway.raw(&request).await), 200);
 }

@@ -69,8 +69,7 @@ async fn stalls(gateway: &Running) -> [u64; 2] {
 
 /// Waits until this many streams are stalled.
 async fn until_stalled(gateway: &Running, count: u64) {
-    let detected = async { while stalls(gateway).await[0] < count {} };
-    tokio::time::timeout(Duration::from_secs(20), detected).await.expect("the stall is detected");
+    wait_until!(stalls(gateway).await[0] >= count);
 }
 
 async fn send(gateway: &Running, request: &str) -> TcpStream {
@@ -232,9 +231,7 @@ async fn silence_before_the_first_output_or_after_the_last_event_is_no_stall() {
     .await;
     let gateway = stall_gateway(&fake).await;
     let before = send(&gateway, &ask("before")).await;
-    while fake.seen().is_empty() {
-        tokio::task::yield_now().await;
-    }
+    fake.until_received(1).await;
     let mut after = send(&gateway, &ask("after")).await;
     read_until(&mut after, "[DONE]").await;
     // This stream stalls last of the three, so all have been checked when its stall is detected.

@@ -25,7 +25,7 @@ async fn hang(gateway: &Running, stuck: &ScriptedBackend) -> TcpStream {
         client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
         let is_answered = tokio::select! {
             record = gateway.record() => record.outcome == Outcome::Ok,
-            () = async { while stuck.seen().is_empty() { tokio::task::yield_now().await } } => false,
+            () = stuck.until_received(1) => false,
         };
         if !is_answered {
             return client;
@@ -47,9 +47,7 @@ async fn a_stuck_backend_gets_no_further_requests_once_one_is_overdue() {
     let gateway = start(&[stuck.addr, well.addr]).await;
     let mut client = hang(&gateway, &stuck).await;
     let name = stuck.addr.to_string();
-    while overdue(&gateway, &name) <= 0.0 {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(overdue(&gateway, &name) > 0.0);
     for _ in 0..20 {
         gateway.post(CHAT, ASK).await;
         let record = gateway.record().await;

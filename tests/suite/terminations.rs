@@ -104,9 +104,7 @@ async fn rejections_and_timeouts_are_attributed_to_the_gateway() {
     let refused = (Outcome::ClientError, "client_error", TerminationInitiator::Gateway);
     assert_eq!(termination_of(&gateway.record().await), refused);
     fake.set_healthy(false);
-    while gateway.pool.is_ready() {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(!gateway.pool.is_ready());
     gateway.post(CHAT, ASK).await;
     let rejected = (Outcome::Rejected, "gateway_reject", TerminationInitiator::Gateway);
     assert_eq!(termination_of(&gateway.record().await), rejected);
@@ -126,9 +124,7 @@ async fn responses_aborted_by_the_drain_timeout_are_attributed_to_the_gateway() 
         if is_streaming {
             read_until(&mut client, "Hi").await;
         }
-        while fake.seen().is_empty() {
-            tokio::task::yield_now().await;
-        }
+        fake.until_received(1).await;
         assert_eq!(gateway.stop().await, DrainOutcome::DeadlineExceeded);
         fake.closed().await;
         let record = gateway.record().await;

@@ -36,9 +36,7 @@ fn open(access: &AccessControl) -> u32 {
 }
 
 async fn until_open(access: &AccessControl, count: u32) {
-    while open(access) != count {
-        tokio::task::yield_now().await;
-    }
+    wait_until!(open(access) == count);
 }
 
 async fn send(gateway: &Running, request: &str) -> TcpStream {
@@ -47,19 +45,13 @@ async fn send(gateway: &Running, request: &str) -> TcpStream {
     client
 }
 
-async fn until_received(fake: &ScriptedBackend, count: usize) {
-    while fake.seen().len() < count {
-        tokio::task::yield_now().await;
-    }
-}
-
 #[tokio::test]
 async fn concurrent_requests_over_the_limit_are_rejected_until_one_has_ended() {
     let fake = ScriptedBackend::start(|_| vec![Step::Wait, Step::Send(json("200 OK", "{}"))]).await;
     let gateway = gated(&fake, concurrency(2)).await;
     let mut clients =
         [send(&gateway, &post(CHAT, ASK)).await, send(&gateway, &post(CHAT, ASK)).await];
-    until_received(&fake, 2).await;
+    fake.until_received(2).await;
     let refused = gateway.raw(keyed(&post(CHAT, ASK))).await;
     assert_eq!(status(&refused), 429);
     let response_head = head(&refused);
@@ -171,7 +163,7 @@ async fn a_client_disconnect_returns_the_permit_in_every_phase() {
             }
             until_open(&access, 1).await;
             if is_sent {
-                until_received(&fake, round).await;
+                fake.until_received(round).await;
             }
             drop(client);
             gateway.record().await;
@@ -190,9 +182,9 @@ async fn a_client_disconnect_in_the_queue_returns_the_permit() {
     let setup = Setup { access: access.clone(), admission, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     let first = send(&gateway, &post(CHAT, STREAM)).await;
-    until_received(&fake, 1).await;
+    fake.until_received(1).await;
     let second = send(&gateway, &post(CHAT, STREAM)).await;
-    while !gateway.admin("/status").await.contains("\"waiting\":1") {}
+    wait_until!(gateway.admin("/status").await.contains("\"waiting\":1"));
     assert_eq!(open(&access), 2, "a queued request has a permit");
     assert!(gateway.admin("/status").await.contains("\"requests_in_flight\":{\"a\":2}"));
     drop(second);

@@ -107,7 +107,7 @@ impl Program {
 
     /// Waits until requests with a key have this status.
     async fn until(&self, key: &str, expected: u16) {
-        while status(&self.ask(key, &get("/v1/models")).await) != expected {}
+        wait_until!(status(&self.ask(key, &get("/v1/models")).await) == expected);
     }
 }
 
@@ -152,11 +152,11 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
     assert!(!seen.contains("sk-old"), "{seen}");
     // The file has a key instead of its hash.
     program.replace("tenants:\n- name: c\n  keys:\n  - { name: k, hash: sk-secret }\n");
-    while !program.status().await.contains("this is not the hash of a key") {}
+    wait_until!(program.status().await.contains("this is not the hash of a key"));
     assert!(program.status().await.contains("keys.yaml:4:22: "));
     assert_eq!(status(&program.ask("sk-new", &post(CHAT, ASK)).await), 200);
     fs::remove_file(program.folder.join("keys.yaml")).unwrap();
-    while !program.status().await.contains("no such file") {}
+    wait_until!(program.status().await.contains("no such file"));
     assert_eq!(status(&program.ask("sk-new", &post(CHAT, ASK)).await), 200);
     program.replace(&file("b", "sk-old"));
     program.until("sk-old", 200).await;

@@ -103,7 +103,7 @@ impl Program {
         let outputs = Some([out, err]);
         let program = Self { clients, operators, child, outputs, capture, texts };
         // The models of the backend are known.
-        while !program.admin("/status").await.contains("\"tiny\"") {}
+        wait_until!(program.admin("/status").await.contains("\"tiny\""));
         program
     }
 

@@ -86,9 +86,7 @@ impl GatewayProcess {
             }
         });
         let process = Self { child, admin };
-        while !process.get("/readyz").await.starts_with("HTTP/1.1 200") {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(process.get("/readyz").await.starts_with("HTTP/1.1 200"));
         process
     }
 

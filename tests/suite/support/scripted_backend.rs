@@ -170,6 +170,11 @@ impl ScriptedBackend {
         self.state.received.lock().unwrap().clone()
     }
 
+    /// Waits until the backend has received this many inference requests.
+    pub(crate) async fn until_received(&self, count: usize) {
+        wait_until!(self.seen().len() >= count);
+    }
+
     /// The inference requests since the last call.
     pub(crate) fn take_received(&self) -> Vec<Seen> {
         std::mem::take(&mut self.state.received.lock().unwrap())

@@ -435,9 +435,7 @@ impl Running {
     /// Waits until the trace capture has written this many lines.
     pub(crate) async fn captured(&self, lines: u64) {
         let counter = self.capture.as_ref().expect("a capture");
-        while counter.counts().written < lines {
-            tokio::task::yield_now().await;
-        }
+        wait_until!(counter.counts().written >= lines);
     }
 
     /// Sends raw bytes and reads until the gateway closes the connection.
