@@ -281,3 +281,26 @@ impl Diagnosis {
         (is_diagnosed && !self.undetermined.iter().any(is_undetermined)).then_some(false)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_finding_at_many_backends_is_one_group_and_another_cause_is_another_one() {
+        let verdict = |number: u32, cause: &'static str| Verdict {
+            verdict: "backend_down".into(),
+            backend: format!("gpu-{number}"),
+            cause: Some(cause.into()),
+            ..Verdict::default()
+        };
+        let mut verdicts: Vec<Verdict> = (0..5).map(|number| verdict(number, "refused")).collect();
+        verdicts.insert(1, verdict(9, "timeout"));
+        let groups = VerdictGroup::fold(&verdicts);
+        let shown: Vec<_> = groups.iter().map(|group| (group.subject(), group.count)).collect();
+        assert_eq!(
+            shown,
+            [("gpu-0, gpu-1, gpu-2 and 2 more".to_owned(), 5), ("gpu-9".to_owned(), 1)]
+        );
+    }
+}
