@@ -5,7 +5,6 @@ use super::response::without_caching;
 use super::state::{Admin, unready_reason};
 use crate::proxy::access::AccessControl;
 use crate::telemetry::cpu_time::{self, TelemetryPart};
-use crate::telemetry::metrics_registry::ExpositionFormat;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -22,7 +21,7 @@ const MAX_LISTED_DECISIONS: usize = 50;
 
 pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
     let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let format = ExpositionFormat::accepted(&accept.collect::<Vec<_>>().join(","));
+    let format = admin.proxy.telemetry.page_format(&accept.collect::<Vec<_>>().join(","));
     let page = cpu_time::measure(TelemetryPart::MetricsPage, || {
         admin.proxy.telemetry.page(&admin.status_snapshot(clock::now()), format)
     });

@@ -111,7 +111,9 @@ impl TelemetryPipeline {
         let max_text_bytes = config.log.payloads.excerpt_bytes();
         let payload_sampling =
             is_sampled.then_some(PayloadSampling { log_ratio, quality_ratio, max_text_bytes });
-        let metrics = config.metrics.enabled.then(|| build_metrics(config, pool)).transpose()?;
+        let has_exponential = config.has_exponential_histograms(&env);
+        let build_metrics = || build_metrics(config, pool, has_exponential);
+        let metrics = config.metrics.enabled.then(build_metrics).transpose()?;
         let SinkSet { immediate, batched, status_sources, guards } = sinks;
         let (telemetry, dispatcher) = Telemetry::with_batch_dispatcher(metrics, immediate, batched);
         let propagation = tracing.propagation(now);
@@ -139,7 +141,11 @@ impl TelemetryPipeline {
     }
 }
 
-fn build_metrics(config: &Config, pool: &BackendPool) -> Result<Prometheus, ApplicationError> {
+fn build_metrics(
+    config: &Config,
+    pool: &BackendPool,
+    has_exponential: bool,
+) -> Result<Prometheus, ApplicationError> {
     let buckets = BucketOverrides::new(&config.metrics.buckets, &config.slos)?;
     let label_values = KnownLabelValues {
         models: Vec::new(),
@@ -149,7 +155,11 @@ fn build_metrics(config: &Config, pool: &BackendPool) -> Result<Prometheus, Appl
         tenants: Vec::new(),
         slos: Vec::new(),
     };
-    Ok(Prometheus::with_level(config.metrics.level, label_values, &buckets, config.slos.clone()))
+    let level = config.metrics.level;
+    let metrics = Prometheus::with_level(level, label_values, &buckets, config.slos.clone());
+    let metrics = if has_exponential { metrics.with_exponential_buckets() } else { metrics };
+    let has_native = config.metrics.native_histograms;
+    Ok(if has_native { metrics.with_native_histograms() } else { metrics })
 }
 
 // === impl TelemetryWorkers ===

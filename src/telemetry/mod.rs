@@ -71,8 +71,17 @@ impl Telemetry {
 
     /// Renders the metrics page. The page includes all requests that had ended at the last call of
     /// [`Telemetry::settle`]. `None`: metrics are disabled.
-    pub fn page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> Option<String> {
-        self.prometheus.as_ref().map(|metrics| metrics.page(status, format))
+    pub fn page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> Option<Vec<u8>> {
+        self.prometheus.as_ref().map(|metrics| match format {
+            ExpositionFormat::Protobuf => metrics.protobuf_page(status),
+            _ => metrics.page(status, format).into_bytes(),
+        })
+    }
+
+    /// The format of the metrics page for an `Accept` header.
+    pub fn page_format(&self, accept: &str) -> ExpositionFormat {
+        let offers_protobuf = self.prometheus.as_ref().is_some_and(|it| it.offers_protobuf());
+        ExpositionFormat::accepted(accept, offers_protobuf)
     }
 
     /// Records by how much a timer of the runtime fired too late.

@@ -26,7 +26,7 @@ async fn gateway(fake: &ScriptedBackend, objective: &str) -> Running {
     let slos = vec![objective];
     let buckets = BucketOverrides::new(&BTreeMap::new(), &slos).unwrap();
     let mut setup = Setup { propagation, slos, ..Setup::default() };
-    setup.observation.scales = buckets.scales();
+    setup.observation.scales = buckets.scales(false);
     start_with(&[fake.addr], Setup { buckets, ..setup }).await
 }
 

@@ -2,13 +2,16 @@
 //!
 //! [`FixedBucketHistogram`] stores the values of one request in a fixed size: a stream of a million
 //! tokens takes as much memory as a stream of ten. [`DurationHistogram`] stores durations of many
-//! requests with a bounded relative error. [`sample_quantile`] is the quantile of stored samples.
+//! requests with a bounded relative error. [`ExponentialHistogram`] has the buckets of native
+//! histograms. [`sample_quantile`] is the quantile of stored samples.
 //! `docs/decisions/0008-histograms.md` states why there are these types.
 
 mod duration_histogram;
+mod exponential_histogram;
 mod nearest_rank;
 
 pub use duration_histogram::DurationHistogram;
+pub use exponential_histogram::{ExponentialHistogram, MAX_EXPONENTIAL_BUCKETS, ZERO_THRESHOLD};
 
 use nearest_rank::nearest_rank;
 use std::fmt;
@@ -66,6 +69,8 @@ pub struct FixedBucketHistogram<S> {
     sum: f64,
     max: f64,
     bounds: BucketBounds,
+    /// The same values in exponential buckets. `None`: they are not counted.
+    exponential: Option<Box<ExponentialHistogram>>,
     layout: PhantomData<S>,
 }
 
@@ -80,6 +85,8 @@ pub struct HistogramSnapshot<'a> {
     pub sum: f64,
     /// The largest value; 0 if there are no values.
     pub max: f64,
+    /// The same values in exponential buckets. `None`: they were not counted.
+    pub exponential: Option<&'a ExponentialHistogram>,
 }
 
 /// Greatest number of bounds of a histogram.
@@ -149,6 +156,14 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         Self { bounds, ..Self::default() }
     }
 
+    /// Counts the values in exponential buckets too, if `is_wanted`. Their memory is allocated at
+    /// once, so that no value allocates.
+    #[must_use]
+    pub fn with_exponential_buckets(self, is_wanted: bool) -> Self {
+        let exponential = is_wanted.then(|| Box::new(ExponentialHistogram::preallocated()));
+        Self { exponential, ..self }
+    }
+
     /// Adds a value `times` times.
     pub fn record_n(&mut self, value: f64, times: u32) {
         let bucket = self.bounds.bucket_index(value);
@@ -156,6 +171,9 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
         self.count = self.count.saturating_add(times);
         self.sum += value * f64::from(times);
         self.max = self.max.max(value);
+        if let Some(exponential) = &mut self.exponential {
+            exponential.record_n(value, times.into());
+        }
     }
 
     /// Number of values.
@@ -196,6 +214,7 @@ impl<S: BucketLayout> FixedBucketHistogram<S> {
             count: self.count,
             sum: self.sum,
             max: self.max,
+            exponential: self.exponential.as_deref(),
         }
     }
 
@@ -214,6 +233,7 @@ impl<S: BucketLayout> Default for FixedBucketHistogram<S> {
             sum: 0.0,
             max: 0.0,
             bounds: BucketBounds::from_static(S::BOUNDS),
+            exponential: None,
             layout: PhantomData,
         }
     }
@@ -221,7 +241,8 @@ impl<S: BucketLayout> Default for FixedBucketHistogram<S> {
 
 impl<S> Clone for FixedBucketHistogram<S> {
     fn clone(&self) -> Self {
-        Self { bounds: self.bounds.clone(), layout: PhantomData, ..*self }
+        let exponential = self.exponential.clone();
+        Self { bounds: self.bounds.clone(), exponential, layout: PhantomData, ..*self }
     }
 }
 

@@ -44,20 +44,23 @@ impl Config {
                 max_body_bytes: self.limits.body,
                 body_idle_timeout: self.limits.body_idle_timeout,
                 identities: self.identities.reader(identity_secret.transpose()?.as_ref()),
-                tiers: self.tiers.resolver(env)?,
+                tiers: self.tiers.resolver(&env)?,
                 // The rules have checked that the names parse.
                 session_headers: header_names.iter().filter_map(|name| name.parse().ok()).collect(),
             },
             retry: self.retry,
             admission: self.admission.settings(),
             body_memory_bytes: self.limits.body_memory(available_memory),
-            observation: self.observation_settings()?,
+            observation: self.observation_settings(&env)?,
         })
     }
 
     /// The settings of the observation of requests: stalls, slow requests, model refusals and
     /// buckets.
-    fn observation_settings(&self) -> Result<ObservationSettings, ProxySettingsError> {
+    fn observation_settings(
+        &self,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<ObservationSettings, ProxySettingsError> {
         let phrases = &self.refusal_detection.refusal_phrases;
         let phrases = (!phrases.is_empty()).then(|| PhraseMatcher::new(phrases)).transpose()?;
         Ok(ObservationSettings {
@@ -65,7 +68,8 @@ impl Config {
             streams: self.streams,
             slow: self.slow,
             phrases: phrases.map(Arc::new),
-            scales: BucketOverrides::new(&self.metrics.buckets, &self.slos)?.scales(),
+            scales: BucketOverrides::new(&self.metrics.buckets, &self.slos)?
+                .scales(self.has_exponential_histograms(env)),
         })
     }
 }

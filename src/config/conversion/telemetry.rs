@@ -1,6 +1,7 @@
 //! The settings of the exporters of spans and metrics, from the configuration and from the standard
 //! `OTEL_*` environment variables.
 
+use crate::config::Config;
 use crate::config::load::LoadedConfig;
 use crate::config::sections::settings::TiersConfig;
 use crate::config::text::source::ConfigSource;
@@ -50,6 +51,14 @@ impl LoadedConfig {
         let is_set = |name: &str| env(name).is_some_and(|value| !value.is_empty());
         self.sources.source_of(path) == ConfigSource::File
             && [variable, "OTEL_EXPORTER_OTLP_ENDPOINT"].into_iter().any(is_set)
+    }
+}
+
+impl Config {
+    /// Whether histograms count in exponential buckets too: for native histograms of the metrics page,
+    /// or for the metrics push.
+    pub fn has_exponential_histograms(&self, env: impl Fn(&str) -> Option<String>) -> bool {
+        self.metrics.native_histograms || MetricsPushSettings::requests_exponential_histograms(env)
     }
 }
 

@@ -198,6 +198,9 @@ pub struct MetricsConfig {
     pub level: MetricsLevel,
     /// Bucket bounds that replace the defaults, by histogram: ascending, in the metric's unit.
     pub buckets: BTreeMap<String, Vec<f64>>,
+    /// Whether `/metrics` is also available as Protocol Buffers with native histograms, for a
+    /// Prometheus that asks for them. Histograms then also count in exponential buckets.
+    pub native_histograms: bool,
     /// Maximum number of discovered models with their own label value. The first models get one.
     /// Other models have the label `_other`. The names in `models` always have their own.
     pub max_models: usize,
@@ -238,6 +241,7 @@ impl Default for MetricsConfig {
             enabled: true,
             level: MetricsLevel::default(),
             buckets: BTreeMap::new(),
+            native_histograms: false,
             max_models: DEFAULT_MAX_MODEL_LABELS,
             otlp: OtlpMetricsConfig::default(),
         }

@@ -1,5 +1,5 @@
 //! Converts the metrics to OTLP export requests. Counters become sums, histograms keep their
-//! bounds, and all values are cumulative since the start of the process.
+//! bounds or have exponential buckets, and all values are cumulative since the start of the process.
 
 use super::otlp_names::{attribute_name, otlp_name};
 use crate::telemetry::metric::MetricDescriptor;
@@ -11,12 +11,14 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequ
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::metrics::v1::{
-    AggregationTemporality, DataPointFlags, Exemplar as OtlpExemplar, Gauge, Histogram,
-    HistogramDataPoint, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum, exemplar,
-    number_data_point,
+    AggregationTemporality, DataPointFlags, Exemplar as OtlpExemplar,
+    ExponentialHistogram as OtlpExponentialHistogram, ExponentialHistogramDataPoint, Gauge,
+    Histogram, HistogramDataPoint, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum,
+    exemplar, exponential_histogram_data_point, number_data_point,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use std::time::SystemTime;
+use tokenweir_core::histogram::ZERO_THRESHOLD;
 use tokenweir_core::metric_kind::MetricKind;
 
 /// Maximum number of data points in one export request. A collector accepts requests of up to 4 MiB
@@ -37,19 +39,21 @@ pub(super) struct PushTimeRange {
 enum FamilyPoints {
     Numbers(Vec<NumberDataPoint>),
     Histograms(Vec<HistogramDataPoint>),
+    ExponentialHistograms(Vec<ExponentialHistogramDataPoint>),
 }
 
 /// Converts every metric that has a value. A metric with more than [`MAX_POINTS_PER_REQUEST`]
-/// points becomes several OTLP metrics.
+/// points becomes several OTLP metrics. `is_exponential`: histograms have exponential buckets.
 pub(super) fn build_metrics(
     prometheus: &Prometheus,
     status: &StatusSnapshot,
     time_range: PushTimeRange,
+    is_exponential: bool,
 ) -> Vec<Metric> {
     let mut metrics = Vec::new();
     for family in prometheus.families(status) {
         let row = family.row;
-        let (mut numbers, mut histograms) = (Vec::new(), Vec::new());
+        let (mut numbers, mut histograms, mut exponential) = (Vec::new(), Vec::new(), Vec::new());
         prometheus.values(family, status, &mut |value| match value {
             FamilyValue::Current(labels, value) => {
                 let attributes = build_attributes(row, labels.iter().copied());
@@ -58,6 +62,10 @@ pub(super) fn build_metrics(
             FamilyValue::Recorded(labels, point) if point.counts.is_empty() => {
                 let attributes = build_attributes(row, labels.values());
                 numbers.push(time_range.number_point(attributes, point.sum));
+            }
+            FamilyValue::Recorded(labels, point) if is_exponential => {
+                let attributes = build_attributes(row, labels.values());
+                exponential.push(time_range.exponential_point(attributes, point));
             }
             FamilyValue::Recorded(labels, point) => {
                 let attributes = build_attributes(row, labels.values());
@@ -68,7 +76,10 @@ pub(super) fn build_metrics(
         let numbers = numbers.map(|points| FamilyPoints::Numbers(points.to_vec()));
         let histograms = histograms.chunks(MAX_POINTS_PER_REQUEST);
         let histograms = histograms.map(|points| FamilyPoints::Histograms(points.to_vec()));
-        let points = numbers.chain(histograms);
+        let exponential = exponential.chunks(MAX_POINTS_PER_REQUEST);
+        let exponential =
+            exponential.map(|points| FamilyPoints::ExponentialHistograms(points.to_vec()));
+        let points = numbers.chain(histograms).chain(exponential);
         metrics.extend(points.map(|points| build_metric(row.name, row.help, row.kind, points)));
     }
     prometheus.process_metrics(&mut |name, help, kind, value| {
@@ -122,6 +133,12 @@ fn build_metric(metric: &str, help: &str, kind: MetricKind, points: FamilyPoints
             data_points,
             aggregation_temporality: CUMULATIVE_TEMPORALITY,
         }),
+        FamilyPoints::ExponentialHistograms(data_points) => {
+            Data::ExponentialHistogram(OtlpExponentialHistogram {
+                data_points,
+                aggregation_temporality: CUMULATIVE_TEMPORALITY,
+            })
+        }
         FamilyPoints::Numbers(data_points) if kind == MetricKind::Counter => Data::Sum(Sum {
             data_points,
             aggregation_temporality: CUMULATIVE_TEMPORALITY,
@@ -143,6 +160,7 @@ fn count_points(metric: &Metric) -> usize {
         Some(Data::Gauge(gauge)) => gauge.data_points.len(),
         Some(Data::Sum(sum)) => sum.data_points.len(),
         Some(Data::Histogram(histogram)) => histogram.data_points.len(),
+        Some(Data::ExponentialHistogram(histogram)) => histogram.data_points.len(),
         _ => 0,
     }
 }
@@ -204,14 +222,39 @@ impl PushTimeRange {
             sum: Some(point.sum),
             bucket_counts: point.counts.to_vec(),
             explicit_bounds: family.bounds.to_vec(),
-            exemplars: point
-                .exemplars
-                .iter()
-                .map(|(_, exemplar)| to_otlp_exemplar(exemplar))
-                .collect(),
+            exemplars: otlp_exemplars(point),
             ..HistogramDataPoint::default()
         }
     }
+
+    fn exponential_point(
+        self,
+        attributes: Vec<KeyValue>,
+        point: &SeriesPoint,
+    ) -> ExponentialHistogramDataPoint {
+        let histogram = point.exponential();
+        let positive = exponential_histogram_data_point::Buckets {
+            offset: histogram.offset(),
+            bucket_counts: histogram.counts().to_vec(),
+        };
+        ExponentialHistogramDataPoint {
+            attributes,
+            start_time_unix_nano: self.start_nanos,
+            time_unix_nano: self.end_nanos,
+            count: point.counts.iter().sum(),
+            sum: Some(point.sum),
+            scale: histogram.scale(),
+            zero_count: histogram.zero_count(),
+            zero_threshold: ZERO_THRESHOLD,
+            positive: Some(positive),
+            exemplars: otlp_exemplars(point),
+            ..ExponentialHistogramDataPoint::default()
+        }
+    }
+}
+
+fn otlp_exemplars(point: &SeriesPoint) -> Vec<OtlpExemplar> {
+    point.exemplars().iter().map(|(_, exemplar)| to_otlp_exemplar(exemplar)).collect()
 }
 
 fn to_otlp_exemplar(exemplar: &Exemplar) -> OtlpExemplar {

@@ -20,6 +20,7 @@ pub use transport::MetricsPushStartError;
 use super::Telemetry;
 use super::clients::collector_client;
 use super::cpu_time::{self, TelemetryPart};
+use super::metrics_registry::Prometheus;
 use super::otel::export::resource;
 use super::status::StatusSnapshot;
 use message::PushTimeRange;
@@ -62,6 +63,8 @@ struct MetricsPushTask {
     resource: Resource,
     transport: MetricsPushTransport,
     timeout: Duration,
+    /// Histograms have exponential buckets.
+    is_exponential: bool,
 }
 
 // === impl MetricsPusher ===
@@ -81,6 +84,7 @@ impl MetricsPusher {
             resource: Resource::from(&resource(&settings.service_name)),
             transport: MetricsPushTransport::new(settings, &outbound)?,
             timeout: settings.timeout,
+            is_exponential: settings.is_exponential,
         };
         let (stop_sender, stop_receiver) = oneshot::channel();
         let task = tokio::spawn(push_task.run(settings.interval, stop_receiver));
@@ -137,9 +141,10 @@ impl MetricsPushTask {
         let time_range = PushTimeRange::new(self.source.since, clock::wall_time());
         let status = (self.source.vitals)();
         let metrics = self.source.telemetry.prometheus.iter();
-        let metrics = metrics
-            .flat_map(|prometheus| message::build_metrics(prometheus, &status, time_range))
-            .collect();
+        let build = |prometheus: &Arc<Prometheus>| {
+            message::build_metrics(prometheus, &status, time_range, self.is_exponential)
+        };
+        let metrics = metrics.flat_map(build).collect();
         for request in message::build_requests(metrics, &self.resource) {
             self.transport.send(request).await?;
         }

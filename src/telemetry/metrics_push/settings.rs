@@ -26,6 +26,8 @@ pub struct MetricsPushSettings {
     pub service_name: String,
     /// Whether requests to the collector are compressed with gzip.
     pub is_gzip: bool,
+    /// Whether histograms have exponential buckets instead of the bounds of the metrics page.
+    pub is_exponential: bool,
     /// The TLS certificate and key files that are used if the endpoint is an `https` URL.
     pub security: TlsClientSettings,
 }
@@ -59,6 +61,7 @@ const METRICS_SIGNAL: OtlpSignalVariables = OtlpSignalVariables {
     ],
     path: "/v1/metrics",
 };
+const AGGREGATION_VARIABLE: &str = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION";
 const DEFAULT_INTERVAL: Duration = Duration::from_mins(1);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -92,8 +95,17 @@ impl MetricsPushSettings {
             headers: env.headers(HEADERS_VARIABLE)?,
             service_name: env.service_name(),
             is_gzip: env.is_gzip(&METRICS_SIGNAL)?,
+            is_exponential: is_exponential(&env)?,
             security: env.security(&METRICS_SIGNAL),
         }))
+    }
+}
+
+impl MetricsPushSettings {
+    /// Whether the environment requests exponential histograms. An invalid value counts as no request;
+    /// [`MetricsPushSettings::read`] reports the value.
+    pub fn requests_exponential_histograms(lookup: impl Fn(&str) -> Option<String>) -> bool {
+        is_exponential(&OtelEnvironment(&lookup)).unwrap_or(false)
     }
 }
 
@@ -118,6 +130,20 @@ fn is_push_enabled(
         }
     }
     Ok(is_enabled)
+}
+
+/// Whether the environment requests exponential histograms.
+fn is_exponential(env: &OtelEnvironment<'_>) -> Result<bool, OtelSettingsError> {
+    let value = env.get(AGGREGATION_VARIABLE);
+    match value.as_deref().map(str::trim).map(str::to_ascii_lowercase).as_deref() {
+        None | Some("explicit_bucket_histogram") => Ok(false),
+        Some("base2_exponential_bucket_histogram") => Ok(true),
+        Some(_) => Err(invalid_value(
+            AGGREGATION_VARIABLE,
+            value.unwrap_or_default(),
+            "explicit_bucket_histogram, base2_exponential_bucket_histogram",
+        )),
+    }
 }
 
 /// The default endpoint: a collector on the same machine, on the default port of the transport.
@@ -266,6 +292,17 @@ mod tests {
     }
 
     #[test]
+    fn histograms_are_exponential_only_on_request() {
+        assert!(!settings_from_variables(&[]).is_exponential);
+        for (value, expected) in
+            [("explicit_bucket_histogram", false), ("Base2_Exponential_Bucket_Histogram", true)]
+        {
+            let settings = settings_from_variables(&[(AGGREGATION_VARIABLE, value)]);
+            assert_eq!(settings.is_exponential, expected, "{value}");
+        }
+    }
+
+    #[test]
     fn errors_name_the_invalid_variable_and_value() {
         for (name, value) in [
             (EXPORTER_VARIABLE, "console"),
@@ -273,6 +310,7 @@ mod tests {
             (METRICS_SIGNAL.endpoint, "ftp://collector:4317"),
             ("OTEL_METRIC_EXPORT_INTERVAL", "0"),
             ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
+            (AGGREGATION_VARIABLE, "exponential"),
         ] {
             let variables = [(name, value), (EXPORTER_VARIABLE, "otlp")];
             let error = resolve_with(MetricsPushConfig::default(), &variables).unwrap_err();

@@ -24,6 +24,7 @@ use std::thread;
 use tokenweir_core::histogram::BucketBounds;
 use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::fixtures::streamed;
+use tokenweir_core::record::{RequestRecord, ResponseBuckets};
 
 // === Translation by Prometheus ===
 
@@ -120,11 +121,24 @@ fn status_snapshot() -> StatusSnapshot {
     }
 }
 
+/// A record of a stream whose histograms also have exponential buckets.
+fn streamed_with_exponential_buckets() -> RequestRecord {
+    let mut record = streamed();
+    let buckets = ResponseBuckets { has_exponential: true, ..ResponseBuckets::default() };
+    record.observed.set_buckets(&buckets);
+    for millis in [7, 11, 45] {
+        record.observed.inter_chunk_latency.record_duration_n(Duration::from_millis(millis), 3);
+        record.observed.chunk_transit.record_n(0.000_03, 3);
+    }
+    record
+}
+
 fn prometheus_with_request() -> Prometheus {
     use tokenweir_core::observe::Sink;
     let prometheus =
-        Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new());
-    let record = streamed();
+        Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new())
+            .with_exponential_buckets();
+    let record = streamed_with_exponential_buckets();
     prometheus.first_output(&record);
     prometheus.finished(&[&record]);
     prometheus
@@ -252,7 +266,7 @@ fn samples(metric: &Metric) -> Vec<(String, String)> {
 fn pushed_metrics_equal_the_exposition_including_exemplars() {
     let prometheus = prometheus_with_request();
     let page = samples_on_page(&prometheus);
-    let metrics = message::build_metrics(&prometheus, &status_snapshot(), time_range());
+    let metrics = message::build_metrics(&prometheus, &status_snapshot(), time_range(), false);
     let gateway_metrics = metrics.iter().filter(|metric| !metric.name.starts_with("process."));
     let pushed: BTreeMap<String, String> = gateway_metrics.flat_map(samples).collect();
     for (series, value) in &page {
@@ -262,6 +276,33 @@ fn pushed_metrics_equal_the_exposition_including_exemplars() {
     assert!(page.values().any(|value| value.contains("trace_id")));
     assert!(page.values().any(|value| value == "NaN "));
     assert!(metrics.iter().any(|metric| metric.name == "process.cpu"));
+}
+
+#[test]
+fn exponential_histograms_have_the_counts_of_the_explicit_ones() {
+    let prometheus = prometheus_with_request();
+    let build = |is_exponential| {
+        let status = status_snapshot();
+        message::build_metrics(&prometheus, &status, time_range(), is_exponential)
+    };
+    let (explicit, exponential) = (build(false), build(true));
+    assert_eq!(explicit.len(), exponential.len());
+    let mut values = 0;
+    for (explicit, exponential) in explicit.iter().zip(&exponential) {
+        let Some(Data::Histogram(explicit)) = &explicit.data else { continue };
+        let Some(Data::ExponentialHistogram(exponential)) = &exponential.data else {
+            panic!("{exponential:?}");
+        };
+        assert_eq!(explicit.data_points.len(), exponential.data_points.len());
+        for (explicit, exponential) in explicit.data_points.iter().zip(&exponential.data_points) {
+            let buckets = exponential.positive.as_ref().unwrap();
+            let counted = buckets.bucket_counts.iter().sum::<u64>() + exponential.zero_count;
+            assert_eq!((counted, exponential.count), (explicit.count, explicit.count));
+            assert_eq!(exponential.exemplars, explicit.exemplars);
+            values += counted;
+        }
+    }
+    assert!(values > 20, "{values}");
 }
 
 #[test]
@@ -279,7 +320,7 @@ fn many_backends_are_split_into_bounded_requests_without_loss() {
         models,
         ..StatusSnapshot::default()
     };
-    let metrics = message::build_metrics(&prometheus, &status, time_range());
+    let metrics = message::build_metrics(&prometheus, &status, time_range(), false);
     let total: usize = metrics.iter().map(|metric| samples(metric).len()).sum();
     let requests = message::build_requests(metrics, &Resource::default());
     let metrics = |request: &ExportMetricsServiceRequest| {

@@ -99,8 +99,9 @@ impl BucketOverrides {
             .unwrap_or_else(|| BucketBounds::from_static(row.kind.default_bounds()))
     }
 
-    /// The bucket bounds of the histograms that the observer fills while a response passes.
-    pub fn scales(&self) -> ResponseBuckets {
+    /// The buckets of the histograms that the observer fills while a response passes.
+    /// `has_exponential`: the observer also fills exponential buckets.
+    pub fn scales(&self, has_exponential: bool) -> ResponseBuckets {
         let defaults = ResponseBuckets::default();
         let configured_or = |metric, default| self.0.get(metric).cloned().unwrap_or(default);
         ResponseBuckets {
@@ -114,6 +115,7 @@ impl BucketOverrides {
             ),
             chunk_tokens: configured_or(CHUNK_TOKENS_METRIC, defaults.chunk_tokens),
             chunk_transit: configured_or(CHUNK_TRANSIT_METRIC, defaults.chunk_transit),
+            has_exponential,
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use super::buckets::BucketOverrides;
 use super::exemplar::Exemplar;
+use super::exposition::protobuf::FamilyMessage;
 use super::exposition::{BucketLabels, ExpositionFormat, ExpositionWriter, format_bucket_labels};
 use super::level::{MetricDetail, MetricsLevel};
 use super::retired_backends::RetiredBackends;
@@ -26,6 +27,8 @@ pub struct Prometheus {
     /// All metrics, each with the `le` labels of its buckets, sorted by the name of the metric.
     families: Vec<(MetricFamily, BucketLabels)>,
     objectives: Vec<Objective>,
+    /// Whether the metrics page is available with native histograms.
+    offers_protobuf: bool,
     /// The models, tenants and backends that have series. Updated whenever the metrics of this
     /// gateway are read, for the metrics page or for a push.
     label_state: Mutex<KnownLabelState>,
@@ -100,6 +103,7 @@ impl Prometheus {
         Self {
             families,
             objectives,
+            offers_protobuf: false,
             label_state: Mutex::new(KnownLabelState {
                 known,
                 retired_backends: RetiredBackends::default(),
@@ -176,7 +180,59 @@ impl Prometheus {
         }
     }
 
-    /// Renders the metrics page.
+    /// Counts the values of histograms in exponential buckets too. Must be called before the first
+    /// value.
+    #[must_use]
+    pub fn with_exponential_buckets(mut self) -> Self {
+        for (family, _) in &mut self.families {
+            family.has_exponential = !family.bounds.is_empty();
+        }
+        self
+    }
+
+    /// Offers the metrics page with native histograms. Requires exponential buckets.
+    #[must_use]
+    pub fn with_native_histograms(self) -> Self {
+        Self { offers_protobuf: true, ..self }
+    }
+
+    /// Whether the metrics page is available with native histograms.
+    pub fn offers_protobuf(&self) -> bool {
+        self.offers_protobuf
+    }
+
+    /// Renders the metrics page as messages of Protocol Buffers.
+    pub fn protobuf_page(&self, status: &StatusSnapshot) -> Vec<u8> {
+        let mut page = Vec::with_capacity(INITIAL_PAGE_CAPACITY_BYTES);
+        self.refresh_known_labels(status);
+        for (family, _) in &self.families {
+            let row = family.row;
+            let mut message = FamilyMessage::new(row.name, row.help, row.kind);
+            self.values(family, status, &mut |value| match value {
+                FamilyValue::Current(labels, value) => {
+                    message.add_number(family.sorted_labels(labels), value);
+                }
+                FamilyValue::Recorded(labels, point) => {
+                    let labels: Vec<&str> = labels.values().collect();
+                    let labels = family.sorted_labels(&labels);
+                    if point.counts.is_empty() {
+                        message.add_number(labels, point.sum);
+                    } else {
+                        message.add_histogram(family, labels, point);
+                    }
+                }
+            });
+            message.append_to(&mut page);
+        }
+        self.process_metrics(&mut |name, help, kind, value| {
+            let mut message = FamilyMessage::new(name, help, kind);
+            message.add_number(std::iter::empty(), value);
+            message.append_to(&mut page);
+        });
+        page
+    }
+
+    /// Renders the metrics page in a text format.
     pub fn page(&self, status: &StatusSnapshot, format: ExpositionFormat) -> String {
         let mut page = ExpositionWriter::new(format, INITIAL_PAGE_CAPACITY_BYTES);
         self.refresh_known_labels(status);

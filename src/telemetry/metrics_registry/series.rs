@@ -7,7 +7,7 @@ use super::exemplar::Exemplar;
 use crate::telemetry::metric::{KnownLabelValues, MetricDescriptor};
 use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokenweir_core::histogram::{BucketBounds, HistogramSnapshot};
+use tokenweir_core::histogram::{BucketBounds, ExponentialHistogram, HistogramSnapshot};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// All series of one metric of the catalogue.
@@ -21,6 +21,8 @@ pub(in crate::telemetry) struct MetricFamily {
     /// Index of the label that the series do not have: series that differ only in this label are
     /// one series. `None`: the series have all labels of the row.
     folded_label: Option<usize>,
+    /// The values of the histogram are also counted in exponential buckets.
+    pub(in crate::telemetry) has_exponential: bool,
     table: Mutex<SeriesTable>,
 }
 
@@ -79,9 +81,19 @@ pub(in crate::telemetry) struct SeriesPoint {
     pub(in crate::telemetry) counts: Box<[u64]>,
     /// Sum of all recorded values. It is the value of a counter.
     pub(in crate::telemetry) sum: f64,
+    /// The exemplars and the exponential buckets. They have a box of their own, so that a series fits
+    /// into one cache line. `None`: the series has neither.
+    details: Option<Box<HistogramDetails>>,
+}
+
+/// The data of a histogram that few series have.
+#[derive(Debug, Clone, Default)]
+struct HistogramDetails {
     /// The latest exemplar of each bucket, with the index of the bucket. Buckets without an
     /// exemplar have no entry.
-    pub(in crate::telemetry) exemplars: Vec<(usize, Exemplar)>,
+    exemplars: Vec<(usize, Exemplar)>,
+    /// The recorded values in exponential buckets. Empty unless the metric has them.
+    exponential: ExponentialHistogram,
 }
 
 // === impl MetricFamily ===
@@ -98,7 +110,8 @@ impl MetricFamily {
             (0..row.labels.len()).filter(|index| Some(*index) != folded_label).collect();
         label_order.sort_unstable_by_key(|index| row.labels[*index].name);
         let label_order = label_order.into();
-        Self { row, bounds, label_order, folded_label, table: Mutex::default() }
+        let (has_exponential, table) = (false, Mutex::default());
+        Self { row, bounds, label_order, folded_label, has_exponential, table }
     }
 
     /// Creates the series that exist before the first request: one for each combination of `known`
@@ -133,19 +146,25 @@ impl MetricFamily {
         points
     }
 
+    /// Names and values of the exported labels, sorted by name. `labels` has the label values in the
+    /// order of the row's labels.
+    pub(super) fn sorted_labels<'l>(
+        &self,
+        labels: &[&'l str],
+    ) -> impl Iterator<Item = (&'static str, &'l str)> {
+        let pair = |index: &usize| Some((self.row.labels.get(*index)?.name, *labels.get(*index)?));
+        self.label_order.iter().filter_map(pair)
+    }
+
     /// Renders label names and values in the exposition format, without braces. `labels` has the
     /// label values in the order of the row's labels. The result is sorted by label name.
     pub(super) fn render_labels(&self, labels: &[&str]) -> String {
         let mut text = String::new();
-        for index in &self.label_order {
-            let (Some(label), Some(value)) = (self.row.labels.get(*index), labels.get(*index))
-            else {
-                continue;
-            };
+        for (name, value) in self.sorted_labels(labels) {
             if !text.is_empty() {
                 text.push(',');
             }
-            text.push_str(label.name);
+            text.push_str(name);
             text.push_str("=\"");
             escape_label_value(value, &mut text);
             text.push('"');
@@ -170,11 +189,15 @@ impl LockedSeries<'_> {
     /// counter.
     pub(super) fn record(&mut self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {
         let bucket = self.family.bounds.bucket_index(value);
+        let has_exponential = self.family.has_exponential;
         let point = self.get_or_create(labels);
         point.sum += value;
         if let Some(count) = point.counts.get_mut(bucket) {
             *count += 1;
             point.set_exemplar(bucket, value, exemplar);
+            if has_exponential {
+                point.details.get_or_insert_default().exponential.record_n(value, 1);
+            }
         }
     }
 
@@ -193,6 +216,9 @@ impl LockedSeries<'_> {
             *total += u64::from(*count);
         }
         point.set_exemplar(bucket, snapshot.max, exemplar);
+        if let Some(exponential) = snapshot.exponential {
+            point.details.get_or_insert_default().exponential.merge(exponential);
+        }
     }
 
     /// Attaches an exemplar to a value that a histogram has counted before.
@@ -273,14 +299,39 @@ impl SeriesPoint {
         Self { counts: vec![0; buckets].into(), ..Self::default() }
     }
 
+    /// The point of a histogram with one exemplar.
+    #[cfg(test)]
+    pub(super) fn with_exemplar(
+        counts: impl Into<Box<[u64]>>,
+        sum: f64,
+        bucket: usize,
+        exemplar: Exemplar,
+    ) -> Self {
+        let mut point = Self { counts: counts.into(), sum, details: None };
+        point.set_exemplar(bucket, exemplar.value, Some(exemplar));
+        point
+    }
+
+    /// The latest exemplar of each bucket, with the index of the bucket. Buckets without an exemplar
+    /// have no entry.
+    pub(in crate::telemetry) fn exemplars(&self) -> &[(usize, Exemplar)] {
+        self.details.as_ref().map_or(&[], |details| &details.exemplars)
+    }
+
+    /// The recorded values in exponential buckets; empty if the metric has no such buckets.
+    pub(in crate::telemetry) fn exponential(&self) -> ExponentialHistogram {
+        self.details.as_ref().map(|details| details.exponential.clone()).unwrap_or_default()
+    }
+
     /// Replaces the exemplar of the bucket. The exemplar gets `value`. `None` changes nothing.
     fn set_exemplar(&mut self, bucket: usize, value: f64, exemplar: Option<Exemplar>) {
         let Some(exemplar) = exemplar.map(|exemplar| Exemplar { value, ..exemplar }) else {
             return;
         };
-        match self.exemplars.iter_mut().find(|(other, _)| *other == bucket) {
+        let exemplars = &mut self.details.get_or_insert_default().exemplars;
+        match exemplars.iter_mut().find(|(other, _)| *other == bucket) {
             Some((_, last)) => *last = exemplar,
-            None => self.exemplars.push((bucket, exemplar)),
+            None => exemplars.push((bucket, exemplar)),
         }
     }
 }

@@ -74,7 +74,7 @@ fn each_bucket_retains_only_its_latest_exemplar() {
     family.lock_series().record(&["gold"], 0.06, None);
     let (_, point) = family.points().remove(0);
     assert_eq!(point.counts[..], [1_001, 1_000, 1_000]);
-    let exemplars = point.exemplars.iter();
+    let exemplars = point.exemplars().iter();
     let last: Vec<_> = exemplars.map(|(bucket, exemplar)| (*bucket, exemplar.value)).collect();
     assert_eq!(last, [(0, 0.050_999), (1, 0.500_999), (2, 5.000_999)]);
 }
@@ -91,8 +91,8 @@ fn recorded_histogram_attaches_the_exemplar_to_the_largest_value() {
         Some(exemplar(0.0)),
     );
     let (_, point) = family.points().remove(0);
-    assert_eq!((&point.counts[..], point.exemplars[0].0), (&[15, 1, 0][..], 1));
-    assert!((point.exemplars[0].1.value - 0.7).abs() < 1e-9);
+    assert_eq!((&point.counts[..], point.exemplars()[0].0), (&[15, 1, 0][..], 1));
+    assert!((point.exemplars()[0].1.value - 0.7).abs() < 1e-9);
 }
 
 #[test]

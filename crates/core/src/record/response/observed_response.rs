@@ -99,17 +99,24 @@ pub struct ResponseBuckets {
     pub chunk_tokens: BucketBounds,
     /// Bounds of [`ObservedResponse::chunk_transit`], in seconds.
     pub chunk_transit: BucketBounds,
+    /// The values are also counted in exponential buckets.
+    pub has_exponential: bool,
 }
 
 impl ObservedResponse {
     /// Sets the bucket bounds, and resets the histograms.
     pub fn set_buckets(&mut self, buckets: &ResponseBuckets) {
+        let has_exponential = buckets.has_exponential;
         self.inter_chunk_latency =
-            OutputGapHistogram::with_bounds(buckets.inter_chunk_latency.clone());
+            OutputGapHistogram::with_bounds(buckets.inter_chunk_latency.clone())
+                .with_exponential_buckets(has_exponential);
         self.inter_token_latency =
-            OutputGapHistogram::with_bounds(buckets.inter_token_latency.clone());
-        self.chunk_tokens = ChunkTokensHistogram::with_bounds(buckets.chunk_tokens.clone());
-        self.chunk_transit = ChunkTransitHistogram::with_bounds(buckets.chunk_transit.clone());
+            OutputGapHistogram::with_bounds(buckets.inter_token_latency.clone())
+                .with_exponential_buckets(has_exponential);
+        self.chunk_tokens = ChunkTokensHistogram::with_bounds(buckets.chunk_tokens.clone())
+            .with_exponential_buckets(has_exponential);
+        self.chunk_transit = ChunkTransitHistogram::with_bounds(buckets.chunk_transit.clone())
+            .with_exponential_buckets(has_exponential);
     }
 
     /// The accuracy of the output token count.
@@ -157,6 +164,7 @@ impl Default for ResponseBuckets {
             inter_token_latency: BucketBounds::from_static(OutputGap::BOUNDS),
             chunk_tokens: BucketBounds::from_static(TokenCount::BOUNDS),
             chunk_transit: BucketBounds::from_static(ChunkTransit::BOUNDS),
+            has_exponential: false,
         }
     }
 }

@@ -1,5 +1,7 @@
-//! Writes the metrics page in the two formats that Prometheus reads: the text format 0.0.4, and
-//! OpenMetrics 1.0, which has exemplars.
+//! Writes the metrics page in the formats that Prometheus reads: the text format 0.0.4, OpenMetrics
+//! 1.0, which has exemplars, and messages of Protocol Buffers, which have native histograms.
+
+pub(super) mod protobuf;
 
 use super::exemplar::Exemplar;
 use super::series::SeriesPoint;
@@ -14,9 +16,11 @@ pub enum ExpositionFormat {
     Text,
     /// OpenMetrics 1.0.
     OpenMetrics,
+    /// Messages `io.prometheus.client.MetricFamily`, each after its length.
+    Protobuf,
 }
 
-/// Writes a metrics page in one exposition format.
+/// Writes a metrics page in one of the two text formats.
 pub(super) struct ExpositionWriter {
     text: String,
     format: ExpositionFormat,
@@ -28,30 +32,43 @@ pub(in crate::telemetry) type BucketLabels = Vec<String>;
 // === impl ExpositionFormat ===
 
 impl ExpositionFormat {
-    /// The format that an `Accept` header requests. If the header names both formats, the result is
-    /// the format with the larger `q`. With an equal `q` it is OpenMetrics. `text/*` and `*/*`
-    /// count for the text format. The default is the text format.
-    pub fn accepted(accept: &str) -> Self {
-        let mut largest_q = [0.0_f64; 2];
+    /// The format that an `Accept` header requests. If the header names several formats, the result
+    /// is the format with the largest `q`. With an equal `q`, Protocol Buffers go before OpenMetrics,
+    /// and OpenMetrics before the text format. `text/*` and `*/*` count for the text format. The
+    /// default is the text format. `offers_protobuf`: Protocol Buffers are available.
+    pub fn accepted(accept: &str, offers_protobuf: bool) -> Self {
+        let mut largest_q = [0.0_f64; 3];
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
-            let (mut version, mut q) = (None, 1.0);
+            let (mut version, mut q, mut message, mut encoding) = (None, 1.0, None, None);
             for (name, value) in parts.filter_map(|part| part.split_once('=')) {
                 match name.trim().to_ascii_lowercase().as_str() {
                     "version" => version = Some(value.trim().trim_matches('"')),
+                    "proto" => message = Some(value.trim().trim_matches('"')),
+                    "encoding" => encoding = Some(value.trim().trim_matches('"')),
                     "q" => q = value.trim().parse().unwrap_or(0.0),
                     _ => {}
                 }
             }
             let format = match (media_type.as_str(), version) {
                 ("application/openmetrics-text", None | Some("1.0.0")) => Self::OpenMetrics,
+                ("application/vnd.google.protobuf", _)
+                    if offers_protobuf
+                        && message == Some(protobuf::MESSAGE_NAME)
+                        && encoding == Some("delimited") =>
+                {
+                    Self::Protobuf
+                }
                 ("text/plain", None | Some("0.0.4")) | ("text/*" | "*/*", _) => Self::Text,
                 _ => continue,
             };
             largest_q[format as usize] = largest_q[format as usize].max(q);
         }
-        let [text, open_metrics] = largest_q;
+        let [text, open_metrics, protobuf] = largest_q;
+        if protobuf > 0.0 && protobuf >= open_metrics.max(text) {
+            return Self::Protobuf;
+        }
         if open_metrics > 0.0 && open_metrics >= text { Self::OpenMetrics } else { Self::Text }
     }
 
@@ -60,6 +77,10 @@ impl ExpositionFormat {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; \
+                 encoding=delimited"
+            }
         }
     }
 }
@@ -125,7 +146,7 @@ impl ExpositionWriter {
             cumulative += count;
             let _ =
                 write!(self.text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {cumulative}");
-            let exemplar = point.exemplars.iter().find(|(index, _)| *index == bucket);
+            let exemplar = point.exemplars().iter().find(|(index, _)| *index == bucket);
             if let Some((_, exemplar)) =
                 exemplar.filter(|_| self.format == ExpositionFormat::OpenMetrics)
             {
@@ -175,5 +196,4 @@ impl ExpositionWriter {
 }
 
 #[cfg(test)]
-#[path = "exposition_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! Tests of both exposition formats and of content negotiation.
+//! Tests of the text formats and of content negotiation.
 
 use super::*;
 use crate::telemetry::metrics_registry::exemplar::Exemplar;
@@ -11,7 +11,7 @@ fn point() -> SeriesPoint {
         value: 0.25,
         ended_at: Duration::from_millis(1_700_000_000_042),
     };
-    SeriesPoint { counts: [3, 1, 0].into(), sum: 0.5, exemplars: vec![(1, exemplar)] }
+    SeriesPoint::with_exemplar([3, 1, 0], 0.5, 1, exemplar)
 }
 
 fn page(format: ExpositionFormat) -> String {
@@ -78,7 +78,11 @@ fn format_with_the_larger_q_wins_and_text_is_the_default() {
         open.to_owned(),
         "Application/OpenMetrics-Text; Version=\"1.0.0\"".to_owned(),
     ] {
-        assert_eq!(ExpositionFormat::accepted(&accept), ExpositionFormat::OpenMetrics, "{accept}");
+        assert_eq!(
+            ExpositionFormat::accepted(&accept, true),
+            ExpositionFormat::OpenMetrics,
+            "{accept}"
+        );
     }
     for accept in [
         String::new(),
@@ -91,6 +95,22 @@ fn format_with_the_larger_q_wins_and_text_is_the_default() {
         format!("{open};q=0.5,text/plain"),
         ";;,=,".to_owned(),
     ] {
-        assert_eq!(ExpositionFormat::accepted(&accept), ExpositionFormat::Text, "{accept}");
+        assert_eq!(ExpositionFormat::accepted(&accept, true), ExpositionFormat::Text, "{accept}");
+    }
+}
+
+#[test]
+fn protobuf_is_chosen_only_if_it_is_offered_and_named_completely() {
+    let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily";
+    let text = "text/plain;version=0.0.4;q=0.5";
+    for (accept, is_offered, expected) in [
+        (format!("{protobuf};encoding=delimited,{text}"), true, ExpositionFormat::Protobuf),
+        (format!("{protobuf};encoding=delimited;q=0.6,{text}"), true, ExpositionFormat::Protobuf),
+        (format!("{protobuf};encoding=delimited;q=0.4,{text}"), true, ExpositionFormat::Text),
+        (format!("{protobuf};encoding=delimited,{text}"), false, ExpositionFormat::Text),
+        (format!("{protobuf};encoding=text,{text}"), true, ExpositionFormat::Text),
+        (format!("application/vnd.google.protobuf,{text}"), true, ExpositionFormat::Text),
+    ] {
+        assert_eq!(ExpositionFormat::accepted(&accept, is_offered), expected, "{accept}");
     }
 }

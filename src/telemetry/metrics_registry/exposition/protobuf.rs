@@ -1,0 +1,318 @@
+//! Writes the metrics page as messages of Protocol Buffers. The messages are those of
+//! `io.prometheus.client` (`metrics.proto` of the repository `prometheus/client_model`), without the fields
+//! that the gateway does not use.
+
+use crate::telemetry::metrics_registry::exemplar::Exemplar;
+use crate::telemetry::metrics_registry::series::{MetricFamily, SeriesPoint};
+use prost::Message;
+use tokenweir_core::histogram::{ExponentialHistogram, ZERO_THRESHOLD};
+use tokenweir_core::metric_kind::MetricKind;
+
+/// The name of the message in the media type.
+pub(super) const MESSAGE_NAME: &str = "io.prometheus.client.MetricFamily";
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::telemetry::metrics_registry) struct FamilyMessage {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(string, tag = "2")]
+    help: String,
+    /// 0: counter, 1: gauge, 4: histogram. The field is always written, as clients of Prometheus do.
+    #[prost(int32, optional, tag = "3")]
+    kind: Option<i32>,
+    #[prost(message, repeated, tag = "4")]
+    pub(super) metrics: Vec<MetricMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::telemetry::metrics_registry) struct MetricMessage {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) labels: Vec<LabelMessage>,
+    #[prost(message, optional, tag = "2")]
+    pub(super) gauge: Option<NumberMessage>,
+    #[prost(message, optional, tag = "3")]
+    pub(super) counter: Option<NumberMessage>,
+    #[prost(message, optional, tag = "7")]
+    pub(super) histogram: Option<HistogramMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::telemetry::metrics_registry) struct LabelMessage {
+    #[prost(string, tag = "1")]
+    pub(super) name: String,
+    #[prost(string, tag = "2")]
+    pub(super) value: String,
+}
+
+/// The messages `Gauge` and `Counter`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(in crate::telemetry::metrics_registry) struct NumberMessage {
+    #[prost(double, optional, tag = "1")]
+    pub(super) value: Option<f64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::telemetry::metrics_registry) struct HistogramMessage {
+    #[prost(uint64, optional, tag = "1")]
+    pub(super) count: Option<u64>,
+    #[prost(double, optional, tag = "2")]
+    sum: Option<f64>,
+    #[prost(message, repeated, tag = "3")]
+    pub(super) buckets: Vec<BucketMessage>,
+    #[prost(sint32, optional, tag = "5")]
+    schema: Option<i32>,
+    #[prost(double, optional, tag = "6")]
+    zero_threshold: Option<f64>,
+    #[prost(uint64, optional, tag = "7")]
+    pub(super) zero_count: Option<u64>,
+    #[prost(message, repeated, tag = "12")]
+    spans: Vec<SpanMessage>,
+    /// The count of the first native bucket, and the difference of each further one to its
+    /// predecessor.
+    #[prost(sint64, repeated, tag = "13")]
+    pub(super) deltas: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::telemetry::metrics_registry) struct BucketMessage {
+    #[prost(uint64, optional, tag = "1")]
+    cumulative_count: Option<u64>,
+    #[prost(double, optional, tag = "2")]
+    upper_bound: Option<f64>,
+    #[prost(message, optional, tag = "3")]
+    pub(super) exemplar: Option<ExemplarMessage>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(in crate::telemetry::metrics_registry) struct SpanMessage {
+    #[prost(sint32, optional, tag = "1")]
+    offset: Option<i32>,
+    #[prost(uint32, optional, tag = "2")]
+    length: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(in crate::telemetry::metrics_registry) struct ExemplarMessage {
+    #[prost(message, repeated, tag = "1")]
+    labels: Vec<LabelMessage>,
+    #[prost(double, optional, tag = "2")]
+    value: Option<f64>,
+    #[prost(message, optional, tag = "3")]
+    timestamp: Option<TimestampMessage>,
+}
+
+/// The message `google.protobuf.Timestamp`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(in crate::telemetry::metrics_registry) struct TimestampMessage {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+    #[prost(int32, tag = "2")]
+    nanos: i32,
+}
+
+impl FamilyMessage {
+    /// A metric without series.
+    pub(in crate::telemetry::metrics_registry) fn new(
+        name: &str,
+        help: &str,
+        kind: MetricKind,
+    ) -> Self {
+        let kind = match kind {
+            MetricKind::Counter => 0,
+            MetricKind::Gauge => 1,
+            MetricKind::Histogram(_) => 4,
+        };
+        let (name, help) = (name.to_owned(), help.to_owned());
+        Self { name, help, kind: Some(kind), metrics: Vec::new() }
+    }
+
+    /// Adds a series with one number.
+    pub(in crate::telemetry::metrics_registry) fn add_number<'l>(
+        &mut self,
+        labels: impl Iterator<Item = (&'static str, &'l str)>,
+        value: f64,
+    ) {
+        let number = Some(NumberMessage { value: Some(value) });
+        let (counter, gauge) = if self.kind == Some(0) { (number, None) } else { (None, number) };
+        self.metrics.push(MetricMessage {
+            labels: label_messages(labels),
+            gauge,
+            counter,
+            histogram: None,
+        });
+    }
+
+    /// Adds a series of a histogram, with its classic and its native buckets.
+    pub(in crate::telemetry::metrics_registry) fn add_histogram<'l>(
+        &mut self,
+        family: &MetricFamily,
+        labels: impl Iterator<Item = (&'static str, &'l str)>,
+        point: &SeriesPoint,
+    ) {
+        let histogram = HistogramMessage::new(&family.bounds, point);
+        self.metrics.push(MetricMessage {
+            labels: label_messages(labels),
+            histogram: Some(histogram),
+            ..MetricMessage::default()
+        });
+    }
+
+    /// Appends the message with its length to `page`. A metric without series is left out.
+    pub(in crate::telemetry::metrics_registry) fn append_to(&self, page: &mut Vec<u8>) {
+        if !self.metrics.is_empty() {
+            page.extend_from_slice(&self.encode_length_delimited_to_vec());
+        }
+    }
+}
+
+impl HistogramMessage {
+    fn new(bounds: &[f64], point: &SeriesPoint) -> Self {
+        let mut cumulative_count = 0;
+        let bounds = bounds.iter().copied().chain([f64::INFINITY]);
+        let buckets = bounds.zip(&point.counts).enumerate().map(|(index, (bound, count))| {
+            cumulative_count += count;
+            let exemplar = point.exemplars().iter().find(|(bucket, _)| *bucket == index);
+            BucketMessage {
+                cumulative_count: Some(cumulative_count),
+                upper_bound: Some(bound),
+                exemplar: exemplar.map(|(_, exemplar)| ExemplarMessage::new(exemplar)),
+            }
+        });
+        let buckets = buckets.collect();
+        let native = point.exponential();
+        Self {
+            count: Some(cumulative_count),
+            sum: Some(point.sum),
+            buckets,
+            schema: Some(native.scale()),
+            // A threshold above 0 is the sign of a native histogram without values.
+            zero_threshold: Some(ZERO_THRESHOLD),
+            zero_count: Some(native.zero_count()),
+            spans: SpanMessage::of(&native).into_iter().collect(),
+            deltas: deltas(native.counts()),
+        }
+    }
+}
+
+impl SpanMessage {
+    /// The native buckets without a gap. Prometheus numbers a bucket by its end, and the histogram by
+    /// its beginning.
+    fn of(native: &ExponentialHistogram) -> Option<Self> {
+        let length = u32::try_from(native.counts().len()).ok().filter(|length| *length > 0)?;
+        Some(Self { offset: Some(native.offset() + 1), length: Some(length) })
+    }
+}
+
+impl ExemplarMessage {
+    fn new(exemplar: &Exemplar) -> Self {
+        let label = |name: &str, value| LabelMessage { name: name.to_owned(), value };
+        Self {
+            labels: vec![
+                label("trace_id", format!("{:032x}", exemplar.trace_id)),
+                label("span_id", format!("{:016x}", exemplar.span_id)),
+            ],
+            value: Some(exemplar.value),
+            timestamp: Some(TimestampMessage {
+                seconds: i64::try_from(exemplar.ended_at.as_secs()).unwrap_or(i64::MAX),
+                nanos: exemplar.ended_at.subsec_nanos().cast_signed(),
+            }),
+        }
+    }
+}
+
+fn label_messages<'l>(labels: impl Iterator<Item = (&'static str, &'l str)>) -> Vec<LabelMessage> {
+    let label =
+        |(name, value): (&str, &str)| LabelMessage { name: name.into(), value: value.into() };
+    labels.map(label).collect()
+}
+
+/// The difference of each count to its predecessor; the predecessor of the first count is 0.
+fn deltas(counts: &[u64]) -> Vec<i64> {
+    let mut previous = 0;
+    let delta = |count: &u64| {
+        let count = i64::try_from(*count).unwrap_or(i64::MAX);
+        count - std::mem::replace(&mut previous, count)
+    };
+    counts.iter().map(delta).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::metric::KnownLabelValues;
+    use crate::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
+    use crate::telemetry::status::StatusSnapshot;
+    use std::collections::BTreeMap;
+    use tokenweir_core::observe::Sink;
+    use tokenweir_core::record::fixtures::streamed;
+
+    /// The series of a message as the text format names them, with their values. A histogram has its
+    /// number of values.
+    fn samples(family: &FamilyMessage) -> Vec<(String, f64)> {
+        let sample = |metric: &MetricMessage| {
+            let labels: Vec<String> = metric
+                .labels
+                .iter()
+                .map(|label| format!("{}=\"{}\"", label.name, label.value))
+                .collect();
+            let labels =
+                if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+            let number = metric.counter.or(metric.gauge).and_then(|number| number.value);
+            match (&metric.histogram, number) {
+                (Some(histogram), None) => {
+                    (format!("{}_count{labels}", family.name), histogram.count.unwrap() as f64)
+                }
+                (None, Some(number)) => (format!("{}{labels}", family.name), number),
+                other => panic!("{other:?}"),
+            }
+        };
+        family.metrics.iter().map(sample).collect()
+    }
+
+    #[test]
+    fn the_page_has_the_series_of_the_text_format_and_native_buckets_with_all_values() {
+        let prometheus =
+            Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new())
+                .with_exponential_buckets();
+        let record = streamed();
+        prometheus.first_output(&record);
+        prometheus.finished(&[&record]);
+        let status = StatusSnapshot::default();
+        let (mut pushed, mut native_values, mut exemplars) = (BTreeMap::new(), 0, 0);
+        let page = prometheus.protobuf_page(&status);
+        let mut rest = &page[..];
+        while !rest.is_empty() {
+            let family = FamilyMessage::decode_length_delimited(&mut rest).unwrap();
+            pushed.extend(samples(&family));
+            for histogram in family.metrics.iter().filter_map(|metric| metric.histogram.as_ref()) {
+                // The counts are the sums of the differences.
+                let mut count = 0;
+                let mut total = histogram.zero_count.unwrap().cast_signed();
+                for delta in &histogram.deltas {
+                    count += delta;
+                    total += count;
+                }
+                let length = histogram.spans.first().map_or(0, |span| span.length.unwrap());
+                assert_eq!(length as usize, histogram.deltas.len());
+                if !["inter_", "chunk_"].iter().any(|name| family.name.contains(name)) {
+                    assert_eq!(total.cast_unsigned(), histogram.count.unwrap(), "{}", family.name);
+                }
+                native_values += total;
+                exemplars +=
+                    histogram.buckets.iter().filter(|bucket| bucket.exemplar.is_some()).count();
+            }
+        }
+        let text = prometheus.page(&status, ExpositionFormat::Text);
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let lines = lines.filter(|line| !line.contains("_bucket") && !line.contains("_sum"));
+        let mut count = 0;
+        for line in lines.filter(|line| !line.starts_with("process_")) {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            let value: f64 = value.parse().unwrap();
+            let found = pushed.get(series).copied();
+            assert!(found.is_some_and(|found| found.total_cmp(&value).is_eq()), "{line} {found:?}");
+            count += 1;
+        }
+        assert!(count > 200 && native_values > 10 && exemplars > 5, "{count} {native_values}");
+    }
+}
