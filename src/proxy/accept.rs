@@ -79,7 +79,7 @@ pub fn accept_request<B>(
     };
     let api = match (route, &permit) {
         (Ok((ApiRoute::Forward(api), _)), _) => Some(api),
-        (Ok((ApiRoute::StoredResponse, _)), _) => Some(Api::Http),
+        (Ok((ApiRoute::StoredResponse | ApiRoute::Realtime, _)), _) => Some(Api::Http),
         (Ok((local_route, _)), Ok(_)) => {
             let mut response =
                 local_routes::respond(local_route, &context.state.pool, principal.allowed_models());

@@ -82,6 +82,8 @@ pub struct RequestSettings {
     pub max_body_bytes: usize,
     /// Maximum wait for the next chunk of a request body. After that, the request is rejected.
     pub body_idle_timeout: Duration,
+    /// Maximum time without bytes in both directions of a WebSocket. After that, it is closed.
+    pub websocket_idle_timeout: Duration,
     /// Determines the tier of a request from its headers.
     pub tiers: TierResolver,
     /// Reads user, session and conversation of a request, for spans and log lines.

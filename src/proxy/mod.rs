@@ -11,6 +11,9 @@
 //! respond    frames, observed          the lease and the exchange live in the response body
 //! ```
 //!
+//! The body of a configured route with a fixed model, and the bytes of a WebSocket, are forwarded unread
+//! while they arrive (`unread.rs`). Such a request is sent once.
+//!
 //! A request about a stored response skips the queue: it goes to the backend that has the response.
 //!
 //! A request has no task and no channel of its own: the client connection polls the response body,
@@ -28,7 +31,9 @@ mod overload_guard;
 mod relay;
 mod request;
 mod routing_headers;
+mod steps;
 mod stored_responses;
+mod unread;
 
 pub use accept::{AcceptedRequest, accept_request};
 pub use context::{ProxyContext, ProxySettings, ProxyState, RecordingSettings, RequestSettings};

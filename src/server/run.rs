@@ -90,6 +90,7 @@ impl Server {
             log_drain_progress(remaining_streams.clone())
         }));
         accept_loop.accept_until(tokio::time::sleep(drain_delay)).await;
+        open_streams.close_tunnels();
         let mut connections = accept_loop.stop_accepting().await;
         let drained = tokio::time::timeout(drain_timeout, connections.drain()).await;
         let outcome =

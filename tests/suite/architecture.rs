@@ -45,7 +45,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
         &[
             &["file_watcher", "supervise"],
             &["tls"],
-            &["file_descriptors", "resource_exhaustion", "send_error"],
+            &["file_descriptors", "request_stream", "resource_exhaustion", "send_error"],
             &["connection"],
             &["idle_pool"],
             &["backend_body"],

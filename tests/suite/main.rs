@@ -99,6 +99,7 @@ mod top;
 mod trace_capture;
 mod trace_propagation;
 mod tune;
+mod unread_requests;
 mod usage_injection;
 
 mod support {

@@ -30,7 +30,7 @@ fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<Answer> {
     for piece in wire.chunks(piece) {
         bytes.extend_from_slice(piece);
         if answer.is_none() {
-            let Some(head) = http1::parse_response_head(&Method::GET, &bytes).ok()? else {
+            let Some(head) = http1::parse_response_head(&Method::GET, false, &bytes).ok()? else {
                 continue;
             };
             bytes.advance(head.length);

@@ -9,6 +9,7 @@ use crate::backend_body::BackendBody;
 use crate::connection::Connection;
 use crate::file_descriptors::{FileDescriptorPool, ProbeDescriptorPermit};
 use crate::idle_pool::IdlePool;
+use crate::request_stream::RequestStream;
 use crate::resource_exhaustion;
 pub use crate::send_error::SendError;
 use crate::tls::{Alpn, Connector, MaybeTlsStream, OutboundTls};
@@ -187,18 +188,18 @@ impl HttpClient {
         idle: &IdlePool,
         request: Request<Bytes>,
     ) -> Result<Response<BackendBody>, SendError> {
-        self.send_via(ConnectionSource::Pool, Some(timeout), idle, request).await
+        self.send_via(ConnectionSource::Pool, Some(timeout), idle, (request, None)).await
     }
 
     /// Sends a request as [`send`](Self::send) does, over a connection from the source `via`.
     /// `timeout` bounds the time until the response head, including a new connection. `None`: the
-    /// timeout of this client.
+    /// timeout of this client. A request with a [`RequestStream`] has its body there.
     pub async fn send_via(
         &self,
         via: ConnectionSource,
         timeout: Option<Duration>,
         idle: &IdlePool,
-        request: Request<Bytes>,
+        (request, stream): (Request<Bytes>, Option<RequestStream>),
     ) -> Result<Response<BackendBody>, SendError> {
         let timeout = timeout.unwrap_or(self.response_header_timeout);
         let response = async {
@@ -215,7 +216,7 @@ impl HttpClient {
                 let stream = self.connect(request.uri().clone()).await?;
                 Connection::new(stream.into_inner(), descriptor)
             };
-            connection.send(request, idle).await
+            connection.send(request, stream, idle).await
         };
         tokio::time::timeout(timeout, response).await.map_err(|_| SendError::Timeout(timeout))?
     }

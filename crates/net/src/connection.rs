@@ -4,6 +4,7 @@
 //! that task. An idle connection is an entry of an [`IdlePool`](crate::idle_pool::IdlePool).
 
 use crate::file_descriptors::FileDescriptorPermit;
+use crate::request_stream::RequestStream;
 use crate::tls::MaybeTlsStream;
 use bytes::buf::Chain;
 use bytes::{Buf, Bytes, BytesMut};
@@ -31,8 +32,23 @@ pub struct Connection {
     _descriptor: FileDescriptorPermit,
 }
 
-/// The part of a request that is not yet written: bytes of the head, then bytes of the body.
-pub(crate) type UnsentRequest = Chain<Bytes, Bytes>;
+/// The part of a request that is not yet written.
+pub(crate) struct UnsentRequest {
+    /// Bytes of the head or of the framing, then bytes of the body.
+    buffered: Chain<Bytes, Bytes>,
+    /// The further parts of the body. `None`: the rest of the body is in `buffered`.
+    stream: Option<RequestStream>,
+}
+
+/// Why a part of a request was not written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WriteError {
+    #[error(transparent)]
+    Backend(io::Error),
+    /// The body of the client ended with an error.
+    #[error(transparent)]
+    Client(io::Error),
+}
 
 /// Why the reading of a response failed.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +62,9 @@ pub enum ConnectionError {
     /// The response is not valid HTTP/1.1.
     #[error(transparent)]
     Malformed(#[from] Http1ParseError),
+    /// The body of the client ended with an error.
+    #[error("the request body ended with an error: {0}")]
+    RequestBody(io::Error),
 }
 
 /// Maximum size of a response head, in bytes. Heads over 100 KB occur: responses with embeddings in
@@ -54,6 +73,19 @@ const MAX_RESPONSE_HEAD_BYTES: usize = 256 << 10;
 /// Maximum size of one read from the socket, in bytes. It bounds the bytes that are buffered for a
 /// slow client.
 const READ_BUFFER_BYTES: usize = 16 << 10;
+
+impl UnsentRequest {
+    /// A request of which nothing is written: its head, the beginning of its body, and the further
+    /// parts of its body.
+    pub(crate) fn new(head: Bytes, body: Bytes, stream: Option<RequestStream>) -> Self {
+        Self { buffered: head.chain(body), stream }
+    }
+
+    /// Whether everything is written.
+    pub(crate) fn is_written(&self) -> bool {
+        !self.buffered.has_remaining() && self.stream.is_none()
+    }
+}
 
 impl Connection {
     /// Creates an HTTP/1.1 connection on a stream. `descriptor` is the permit of its file
@@ -72,16 +104,33 @@ impl Connection {
         &mut self,
         cx: &mut Context<'_>,
         unsent: &mut UnsentRequest,
+    ) -> Poll<Result<(), WriteError>> {
+        loop {
+            ready!(self.poll_write_all(cx, &mut unsent.buffered)).map_err(WriteError::Backend)?;
+            let Some(stream) = &mut unsent.stream else { return Poll::Ready(Ok(())) };
+            // The next part is read from the client only now, so at most one part is buffered.
+            match ready!(stream.poll_part(cx)).map_err(WriteError::Client)? {
+                Some(part) => unsent.buffered = part,
+                None => unsent.stream = None,
+            }
+        }
+    }
+
+    /// Writes all bytes and flushes the stream.
+    fn poll_write_all(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &mut Chain<Bytes, Bytes>,
     ) -> Poll<io::Result<()>> {
-        while unsent.has_remaining() {
+        while bytes.has_remaining() {
             let mut slices = [IoSlice::new(&[]); 2];
-            let count = unsent.chunks_vectored(&mut slices);
+            let count = bytes.chunks_vectored(&mut slices);
             let stream = Pin::new(&mut self.stream);
             let written = ready!(stream.poll_write_vectored(cx, &slices[..count]))?;
             if written == 0 {
                 return Poll::Ready(Err(ErrorKind::WriteZero.into()));
             }
-            unsent.advance(written);
+            bytes.advance(written);
         }
         Pin::new(&mut self.stream).poll_flush(cx)
     }
@@ -91,7 +140,7 @@ impl Connection {
     pub(crate) fn poll_response_head(
         &mut self,
         cx: &mut Context<'_>,
-        method: &Method,
+        (method, is_upgrade): (&Method, bool),
         received: &mut BytesMut,
     ) -> Poll<Result<ResponseHead, ConnectionError>> {
         loop {
@@ -102,7 +151,9 @@ impl Connection {
             // The head is parsed only if it can be complete: after the first read, and after a read
             // with a blank line.
             let may_be_complete = count == received.len() || http1::has_blank_line(received, count);
-            if may_be_complete && let Some(head) = http1::parse_response_head(method, received)? {
+            if may_be_complete
+                && let Some(head) = http1::parse_response_head(method, is_upgrade, received)?
+            {
                 return Poll::Ready(Ok(head));
             }
             if received.len() > MAX_RESPONSE_HEAD_BYTES {

@@ -7,6 +7,7 @@ pub mod supervise;
 pub mod tls;
 
 pub mod file_descriptors;
+pub mod request_stream;
 pub mod resource_exhaustion;
 mod send_error;
 

@@ -254,6 +254,7 @@ impl From<SendError> for FetchError {
             SendError::Exhausted(problem) => Self::Exhausted(problem),
             SendError::Timeout(_) => Self::Timeout,
             SendError::StaleConnection { .. }
+            | SendError::RequestBody(_)
             | SendError::Closed(_)
             | SendError::InvalidResponse(_) => Self::Closed,
         }

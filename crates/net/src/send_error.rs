@@ -1,5 +1,6 @@
 //! The error of a request that the gateway sent to a backend.
 
+use std::io;
 use std::time::Duration;
 
 /// Why the gateway got no response head for a request that it sent to a backend.
@@ -28,6 +29,9 @@ pub enum SendError {
     /// The response is not valid HTTP/1.1.
     #[error("the backend sent an invalid HTTP response: {0}")]
     InvalidResponse(String),
+    /// The body of the client ended with an error while it was forwarded. The backend is not at fault.
+    #[error("the request body ended with an error: {0}")]
+    RequestBody(io::Error),
     /// The backend sent no response head within the timeout.
     #[error("the backend sent no response head within {0:?}")]
     Timeout(Duration),
@@ -42,6 +46,7 @@ impl SendError {
             Self::StaleConnection { .. } => "stale",
             Self::Closed(_) => "connection_reset",
             Self::InvalidResponse(_) => "bad_response",
+            Self::RequestBody(_) => "request_body",
             Self::Timeout(_) => "timeout",
         }
     }

@@ -43,6 +43,7 @@ impl Config {
                 routes: ConfiguredRoutes::new(self.routes.iter().map(RouteConfig::to_route)),
                 max_body_bytes: self.limits.body,
                 body_idle_timeout: self.limits.body_idle_timeout,
+                websocket_idle_timeout: self.limits.websocket_idle_timeout,
                 identities: self.identities.reader(identity_secret.transpose()?.as_ref()),
                 tiers: self.tiers.resolver(&env)?,
                 // The rules have checked that the names parse.

@@ -34,6 +34,10 @@ pub struct LimitsConfig {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub body_idle_timeout: Duration,
+    /// Maximum time without bytes in both directions of a WebSocket.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub websocket_idle_timeout: Duration,
     /// Maximum time in which a client does not read any byte of its response.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
@@ -94,6 +98,7 @@ impl Default for LimitsConfig {
             headers_count: 100,
             header_timeout: Duration::from_secs(10),
             body_idle_timeout: Duration::from_secs(30),
+            websocket_idle_timeout: Duration::from_mins(5),
             write_timeout: Duration::from_mins(1),
             keep_alive: Duration::from_secs(75),
             connections: None,
@@ -114,6 +119,7 @@ pub(crate) fn check(limits: &LimitsConfig) -> Result<(), RuleViolation> {
     let durations = [
         ("limits.header_timeout", limits.header_timeout),
         ("limits.body_idle_timeout", limits.body_idle_timeout),
+        ("limits.websocket_idle_timeout", limits.websocket_idle_timeout),
         ("limits.write_timeout", limits.write_timeout),
         ("limits.keep_alive", limits.keep_alive),
     ];

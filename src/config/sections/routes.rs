@@ -24,6 +24,15 @@ pub struct RouteConfig {
     #[serde(default, with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub total: Option<Duration>,
+    /// The model of all requests. The gateway then forwards each body unread, while it arrives: it
+    /// reads no field of the body, sends the request once and does not hold the body in memory.
+    /// `None`: the gateway reads the model in the body.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Maximum length of a body that is forwarded unread. `None`: `limits.body`.
+    #[serde(default, with = "units::optional_bytes")]
+    #[schemars(with = "Option<units::schema::Size>")]
+    pub max_body: Option<usize>,
 }
 
 /// A method of a configured path.
@@ -51,7 +60,11 @@ impl RouteConfig {
     /// Converts this entry of `routes` to the route that the proxy looks up.
     pub(crate) fn to_route(&self) -> ConfiguredRoute {
         let methods = self.methods.iter().map(|method| method.to_http()).collect();
-        ConfiguredRoute::new(&self.path, methods, self.total)
+        let route = ConfiguredRoute::new(&self.path, methods, self.total);
+        match &self.model {
+            Some(model) => route.with_unread_body(model, self.max_body),
+            None => route,
+        }
     }
 }
 
@@ -94,6 +107,12 @@ pub(crate) fn check(routes: &[RouteConfig]) -> Result<(), RuleViolation> {
         if route.total.is_some_and(|total| total < Duration::from_millis(1)) {
             return at("total", "this must be 1ms or more");
         }
+        if route.model.as_ref().is_some_and(String::is_empty) {
+            return at("model", "write the name of a model, or remove the key");
+        }
+        if route.max_body.is_some() && route.model.is_none() {
+            return at("max_body", "this applies to routes with a `model` only: use limits.body");
+        }
     }
     Ok(())
 }
@@ -117,7 +136,13 @@ mod tests {
     use super::*;
 
     fn route(path: &str) -> RouteConfig {
-        RouteConfig { path: path.to_owned(), methods: default_methods(), total: None }
+        RouteConfig {
+            path: path.to_owned(),
+            methods: default_methods(),
+            total: None,
+            model: None,
+            max_body: None,
+        }
     }
 
     #[test]

@@ -6,16 +6,18 @@ use crate::backend::pool::BackendRequirements;
 use crate::proxy::request::deadline::FirstOutputDeadline;
 use crate::proxy::request::upstream_body::UpstreamBody;
 use bytes::Bytes;
-use http::header::AUTHORIZATION;
-use http::{Request, Response, request};
+use http::header::{AUTHORIZATION, CONNECTION, UPGRADE};
+use http::{HeaderValue, Request, Response, request};
 use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::headers::{self, UpstreamHeaders};
+use tokenweir_core::http1::{RequestFraming, websocket};
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::record::{Attempt, RequestRecord};
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{ConnectionSource, HttpClient, SendError};
+use tokenweir_net::request_stream::RequestStream;
 
 /// A client request that is read and checked, and can be sent to a backend.
 pub(crate) struct PreparedRequest<'a> {
@@ -60,7 +62,7 @@ pub(super) async fn send(
     loop {
         // This is the only place that awaits `send_via`: each further place would add the whole
         // state of `send_via` to this future.
-        let result = send_via(via, client, record, lease, prepared, body).await;
+        let result = send_via(via, client, record, lease, prepared, (body, None)).await;
         match (result, via) {
             (
                 Err(SendError::StaleConnection { was_request_written: was_written }),
@@ -81,17 +83,34 @@ pub(super) async fn send(
     }
 }
 
+/// Sends the request with the body `stream` once, on a new connection: a pooled connection that
+/// closes would lose a part of the body.
+pub(super) async fn send_unread(
+    client: &HttpClient,
+    record: &mut RequestRecord,
+    lease: &Lease,
+    prepared: &PreparedRequest<'_>,
+    stream: RequestStream,
+) -> Result<Response<BackendBody>, SendError> {
+    let via = ConnectionSource::NewConnection { after_request_written: false };
+    send_via(via, client, record, lease, prepared, (&Bytes::new(), Some(stream))).await
+}
+
 async fn send_via(
     via: ConnectionSource,
     client: &HttpClient,
     record: &mut RequestRecord,
     lease: &Lease,
     prepared: &PreparedRequest<'_>,
-    body: &Bytes,
+    (body, stream): (&Bytes, Option<RequestStream>),
 ) -> Result<Response<BackendBody>, SendError> {
     let backend = lease.backend();
     let span_id = fastrand::u64(1..);
-    let request = build_outbound_request(record, lease, prepared, body, span_id);
+    let mut request = build_outbound_request(record, lease, prepared, body, span_id);
+    if stream.as_ref().is_some_and(|stream| stream.framing() == RequestFraming::Upgrade) {
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        request.headers_mut().insert(UPGRADE, websocket::PROTOCOL);
+    }
     let started = clock::now();
     record.timings.sent = Some(started);
     record.attempts.push(Attempt {
@@ -104,8 +123,9 @@ async fn send_via(
         status: None,
         failure: None,
     });
-    let result =
-        client.send_via(via, prepared.response_headers_timeout, &backend.idle_pool, request).await;
+    let result = client
+        .send_via(via, prepared.response_headers_timeout, &backend.idle_pool, (request, stream))
+        .await;
     if let (Err(error), Some(attempt)) = (&result, record.attempts.last_mut()) {
         tracing::debug!(backend = %backend.identity.id, %error, "the attempt on this backend failed");
         attempt.ended = Some(clock::now());

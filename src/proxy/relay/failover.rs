@@ -25,16 +25,16 @@ use tokenweir_net::resource_exhaustion;
 const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A response of a backend whose head and first frames have been read.
-type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
+pub(super) type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
 
 /// A failed attempt.
-struct AttemptFailure {
-    kind: FailureKind,
+pub(super) struct AttemptFailure {
+    pub(super) kind: FailureKind,
     /// A description of the failure for logs and status pages.
-    message: Cow<'static, str>,
+    pub(super) message: Cow<'static, str>,
     /// The result for the client if the request cannot fail over: the response of the backend, or
     /// an error if the backend sent no response.
-    fallback: Result<Box<PrefetchedResponse>, GatewayError>,
+    pub(super) fallback: Result<Box<PrefetchedResponse>, GatewayError>,
 }
 
 /// Sends a request to the backend in `leased`, and to further backends one after the other. Ends
@@ -191,7 +191,7 @@ async fn send_to_backend(
 
 /// The result for the client after a failed attempt without failover: the response of the last
 /// backend, or an error. `reason` is why the request does not fail over.
-fn give_up(
+pub(super) fn give_up(
     exchange: &mut Exchange,
     failure: AttemptFailure,
     lease: Lease,
@@ -215,12 +215,12 @@ fn give_up(
     }
 }
 
-fn deadline_failure(deadline: FirstOutputDeadline) -> AttemptFailure {
+pub(super) fn deadline_failure(deadline: FirstOutputDeadline) -> AttemptFailure {
     let kind = deadline.failure_kind();
     AttemptFailure { kind, message: kind.as_str().into(), fallback: Err(deadline.error()) }
 }
 
-fn send_failure(error: &SendError) -> AttemptFailure {
+pub(super) fn send_failure(error: &SendError) -> AttemptFailure {
     let (kind, gateway_error) = match error {
         SendError::Connect(_) => (FailureKind::Unreachable, GatewayError::NoBackend),
         SendError::Exhausted(problem) => {
@@ -231,6 +231,8 @@ fn send_failure(error: &SendError) -> AttemptFailure {
             (FailureKind::Died, GatewayError::Closed)
         }
         SendError::InvalidResponse(_) => (FailureKind::Garbage, GatewayError::Garbage),
+        // Only a request whose body is forwarded unread fails so, and it handles the error itself.
+        SendError::RequestBody(_) => (FailureKind::GatewayExhausted, GatewayError::IncompleteBody),
         SendError::Timeout(limit) => (
             FailureKind::ResponseHeadTimeout,
             GatewayError::ResponseHeadTimeout { seconds: limit.as_secs() },

@@ -5,6 +5,8 @@ mod attempt;
 mod failover;
 mod first_output;
 pub mod retry;
+mod unread;
 
 pub(super) use attempt::PreparedRequest;
 pub(super) use failover::send;
+pub(super) use unread::send as send_unread;

@@ -124,7 +124,7 @@ fn grow_buffer(
 
 /// The error for a body that could not be read to its end: `BadHead` for invalid HTTP framing,
 /// otherwise `IncompleteBody` (the client disconnected).
-fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
+pub(crate) fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
     let mut cause = Some(error);
     while let Some(error) = cause {
         let kind = error.downcast_ref().map(io::Error::kind);

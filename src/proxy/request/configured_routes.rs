@@ -16,6 +16,19 @@ pub struct ConfiguredRoute {
     allowed: &'static str,
     /// Timeout of the whole request. `None`: that of the model, or else the global one.
     pub(crate) total: Option<Duration>,
+    /// Forwards the body unread. `None`: the gateway reads the body.
+    unread: Option<UnreadBody>,
+}
+
+/// How a body is forwarded that the gateway does not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UnreadBody {
+    /// The model of all requests.
+    pub(crate) model: String,
+    /// Maximum length of a body, in bytes. `None`: that of other bodies.
+    pub(crate) max_bytes: Option<usize>,
+    /// Timeout of the whole request. `None`: that of the model, or else the global one.
+    pub(crate) total: Option<Duration>,
 }
 
 /// All configured paths.
@@ -27,7 +40,20 @@ impl ConfiguredRoute {
     pub fn new(path: &str, methods: Vec<Method>, total: Option<Duration>) -> Self {
         let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
         let allowed = intern(&names.join(", "));
-        Self { path: intern(path), methods, allowed, total }
+        Self { path: intern(path), methods, allowed, total, unread: None }
+    }
+
+    /// Forwards the bodies of this route unread to the backends of one model. `max_bytes`: maximum
+    /// length of a body; `None`: that of other bodies.
+    #[must_use]
+    pub fn with_unread_body(self, model: &str, max_bytes: Option<usize>) -> Self {
+        let unread = UnreadBody { model: model.to_owned(), max_bytes, total: self.total };
+        Self { unread: Some(unread), ..self }
+    }
+
+    /// How the body is forwarded unread. `None`: the gateway reads the body.
+    pub(crate) const fn unread_body(&self) -> Option<&UnreadBody> {
+        self.unread.as_ref()
     }
 
     /// The path.

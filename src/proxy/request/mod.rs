@@ -7,5 +7,6 @@ pub(super) mod configured_routes;
 pub(super) mod deadline;
 pub(super) mod engine_control;
 pub(super) mod features;
+pub(super) mod forwarded_body;
 pub(super) mod identity;
 pub(super) mod upstream_body;

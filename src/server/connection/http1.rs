@@ -13,7 +13,7 @@ use crate::proxy::ProxyResponseBody;
 use crate::server::limits::ServerLimits;
 use crate::server::write_timeout::KeyedTimer;
 use bytes::{Bytes, BytesMut};
-use http::{Method, Response, Version};
+use http::{Method, Response, StatusCode, Version};
 use http_body::Body;
 use http_body_util::Either;
 use std::future::poll_fn;
@@ -63,8 +63,8 @@ pub(super) async fn serve(
             ),
             HeadOutcome::Closed => break,
         };
-        let mut writer = ResponseWriter::start(context, &mut shared.lock(), summary, response);
-        poll_fn(|cx| writer.poll(cx, &mut shared.lock())).await?;
+        let mut writer = ResponseWriter::start(context, &shared, summary, response);
+        poll_fn(|cx| writer.poll(cx, &shared)).await?;
         drop(permit);
         if !writer.is_keep_alive {
             break;
@@ -204,15 +204,21 @@ struct ResponseWriter {
 impl ResponseWriter {
     fn start(
         context: &ConnectionContext,
-        connection: &mut Http1Connection,
+        shared: &SharedHttp1Connection,
         request: RequestSummary,
         response: Response<ProxyResponseBody>,
     ) -> Self {
+        let mut connection = shared.lock();
         let (head, body) = response.into_parts();
         let framing = ResponseFraming::for_response(&request, &head, body.size_hint().exact());
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            connection.begin_tunnel();
+        }
         // While the gateway drains, the connection closes after this response: a further request
-        // could arrive just as the gateway closes the connection.
+        // could arrive just as the gateway closes the connection. A body that is forwarded unread can
+        // still be in use; its buffered parts must not be discarded.
         let is_last = context.is_draining()
+            || shared.is_body_in_use()
             || !connection.has_complete_request()
             || !framing.is_self_delimiting();
         let request =
@@ -229,13 +235,17 @@ impl ResponseWriter {
 
     /// Writes the response until the body has ended and all bytes are written. Fails if the body
     /// fails, a write fails, or the client disconnects.
+    ///
+    /// The connection is not locked while the response body is polled, because the response body can
+    /// read the request body from the connection.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        connection: &mut Http1Connection,
+        shared: &SharedHttp1Connection,
     ) -> Poll<io::Result<()>> {
         loop {
-            let is_waiting = self.fill_buffer(cx, connection).is_pending();
+            let is_waiting = self.fill_buffer(cx, shared).is_pending();
+            let mut connection = shared.lock();
             let is_written = connection.poll_flush(cx)?.is_ready();
             if let Either::Right(body) = &mut self.body {
                 body.on_flush(is_written);
@@ -253,20 +263,20 @@ impl ResponseWriter {
 
     /// Moves data from the body to the write buffer, until the buffer is full or the body has
     /// ended. Pending: the body has no more data yet.
-    fn fill_buffer(&mut self, cx: &mut Context<'_>, connection: &mut Http1Connection) -> Poll<()> {
+    fn fill_buffer(&mut self, cx: &mut Context<'_>, shared: &SharedHttp1Connection) -> Poll<()> {
         if self.framing == ResponseFraming::NoBody {
             self.result = Some(Ok(()));
         }
-        while self.result.is_none() && connection.write_buffer.has_capacity() {
+        while self.result.is_none() && shared.lock().write_buffer.has_capacity() {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => {
                     // Trailers apply to one hop only and are not forwarded.
                     if let Ok(data) = frame.into_data() {
-                        self.put_data(data, connection);
+                        self.put_data(data, &mut shared.lock());
                     }
                 }
                 Some(Err(error)) => self.result = Some(Err(io::Error::other(error))),
-                None => self.finish(connection),
+                None => self.finish(&mut shared.lock()),
             }
         }
         Poll::Ready(())

@@ -13,7 +13,9 @@ use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use tokenweir_core::http1::{self, HeadLimits, HeadScanner, Http1ParseError, RequestHead};
+use tokenweir_core::http1::{
+    self, BodyDecoder, HeadLimits, HeadScanner, Http1ParseError, RequestHead,
+};
 use tokenweir_net::tls::MaybeTlsStream;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
@@ -25,7 +27,7 @@ pub(super) struct Http1Connection {
     /// Finds the end of a request head in `read_ahead`, without searching the same bytes twice.
     head_scan: HeadScanner,
     /// Decodes the body of the current request.
-    body_decoder: http1::BodyDecoder,
+    body_decoder: BodyDecoder,
     /// Whether the gateway still has to send `100 Continue` for the current request. True if the
     /// request has `Expect: 100-continue`, until `100 Continue` is put into `write_buffer`.
     is_continue_expected: bool,
@@ -68,7 +70,7 @@ impl Http1Connection {
             stream,
             read_ahead: Bytes::new(),
             head_scan: HeadScanner::default(),
-            body_decoder: http1::BodyDecoder::empty(),
+            body_decoder: BodyDecoder::empty(),
             is_continue_expected: false,
             write_buffer: WriteBuffer::default(),
         }
@@ -157,18 +159,36 @@ impl Http1Connection {
             if std::mem::take(&mut self.is_continue_expected) {
                 self.write_buffer.put_static(http1::CONTINUE_RESPONSE);
             }
-            ready!(self.poll_flush(cx))?;
-            let count = match self.body_decoder.remaining_bytes() {
+            // Both directions of a WebSocket are independent of each other.
+            if !self.is_tunnel() {
+                ready!(self.poll_flush(cx))?;
+            }
+            let read = match self.body_decoder.remaining_bytes() {
                 Some(remaining) if remaining > READ_BUFFER_BYTES as u64 => {
-                    ready!(self.poll_read_large(cx, remaining))?
+                    ready!(self.poll_read_large(cx, remaining))
                 }
-                _ => ready!(self.poll_read_more(cx))?,
+                _ => ready!(self.poll_read_more(cx)),
             };
-            if count == 0 {
-                return Poll::Ready(Err(ErrorKind::UnexpectedEof.into()));
+            if !matches!(read, Ok(1..)) {
+                // From now on, `poll_client_disconnect` finds the end of the input.
+                let decoder = std::mem::replace(&mut self.body_decoder, BodyDecoder::empty());
+                read?;
+                let is_end = decoder == BodyDecoder::UntilClose;
+                let result = if is_end { Ok(None) } else { Err(ErrorKind::UnexpectedEof.into()) };
+                return Poll::Ready(result);
             }
         }
         Poll::Ready(Ok(None))
+    }
+
+    /// From now on, the input is the bytes of a WebSocket, which the body of the current request
+    /// returns.
+    pub(super) fn begin_tunnel(&mut self) {
+        self.body_decoder = BodyDecoder::UntilClose;
+    }
+
+    fn is_tunnel(&self) -> bool {
+        self.body_decoder == BodyDecoder::UntilClose
     }
 
     /// Reads once from a request body with `remaining` bytes. The bytes are not copied: the buffer
@@ -242,6 +262,11 @@ impl SharedHttp1Connection {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Http1Connection> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the body of the current request is still in use.
+    pub(super) fn is_body_in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     /// The body of the current request, whose head was read last.

@@ -75,6 +75,8 @@ pub(crate) struct Setup {
     pub body_memory: Arc<BodyMemory>,
     /// Maximum pause within a request body.
     pub body_idle: Duration,
+    /// Maximum time without bytes of a WebSocket.
+    pub websocket_idle: Duration,
     /// Limits of the listeners.
     pub limits: ServerLimits,
     /// Overload limits.
@@ -179,6 +181,7 @@ impl Default for Setup {
             max_body: 1 << 20,
             body_memory: Arc::default(),
             body_idle: Duration::from_secs(30),
+            websocket_idle: Duration::from_mins(5),
             limits: ServerLimits {
                 head_timeout: Duration::from_secs(30),
                 ..ServerLimits::default()
@@ -381,6 +384,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             routes: setup.routes,
             max_body_bytes: setup.max_body,
             body_idle_timeout: setup.body_idle,
+            websocket_idle_timeout: setup.websocket_idle,
             tiers: setup.tiers,
             identities: setup.identities,
             session_headers: setup.session_headers,

@@ -24,6 +24,12 @@ pub enum GatewayError {
         /// The allowed method.
         allow: &'static str,
     },
+    /// The path serves WebSocket only, and the request is no valid opening handshake.
+    #[error(
+        "this path serves WebSocket only: send a GET request over HTTP/1.1 with `upgrade: websocket`, \
+         `sec-websocket-version: 13` and a key"
+    )]
+    WebSocketRequired,
     /// The stored response does not exist, or the gateway cannot know that it belongs to the tenant.
     #[error("this gateway knows no stored response `{id}` of this client")]
     ResponseNotFound {

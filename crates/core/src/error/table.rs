@@ -8,6 +8,7 @@ use http::StatusCode;
 pub const REASONS: &[&str] = &[
     "not_found",
     "method_not_allowed",
+    "websocket_required",
     "response_not_found",
     "bad_body",
     "signed_body",
@@ -118,6 +119,9 @@ impl GatewayError {
             Self::NotFound { .. } => row(S::NOT_FOUND, Client, "NotFoundError", "not_found"),
             Self::MethodNotAllowed { .. } => {
                 row(S::METHOD_NOT_ALLOWED, Client, "BadRequestError", "method_not_allowed")
+            }
+            Self::WebSocketRequired => {
+                row(S::UPGRADE_REQUIRED, Client, "BadRequestError", "websocket_required")
             }
             Self::ResponseNotFound { .. } => {
                 row(S::NOT_FOUND, Client, "NotFoundError", "response_not_found")

@@ -19,6 +19,7 @@ fn a_reason_is_in_the_list_and_a_fault_agrees_with_its_status() {
     let errors = [
         GatewayError::NotFound { path: "/x".into() },
         GatewayError::MethodNotAllowed { allow: "POST" },
+        GatewayError::WebSocketRequired,
         GatewayError::BadBody(RequestBodyError::NotObject),
         GatewayError::SignedBody { model: "a".into(), served_as: "b".into() },
         GatewayError::SignedField { field: "session_id" },

@@ -12,6 +12,7 @@ mod response_encoding;
 
 mod request_head;
 mod response_head;
+pub mod websocket;
 
 mod head_scanner;
 #[cfg(test)]
@@ -20,7 +21,7 @@ mod tests;
 pub use body_decoder::BodyDecoder;
 pub use fields::{Http1ParseError, parse_digits};
 pub use head_scanner::HeadScanner;
-pub use request_encoding::encode_request_head;
+pub use request_encoding::{RequestFraming, encode_request_head};
 pub use request_head::{HeadLimits, RequestHead, parse_request_head};
 pub use response_encoding::{
     CHUNK_END, CONTINUE_RESPONSE, LAST_CHUNK, RequestSummary, ResponseFraming, encode_chunk_size,

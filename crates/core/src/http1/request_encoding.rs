@@ -5,10 +5,21 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{Method, request};
 
-/// Encodes the head of a request with a body of `length` bytes. The request target is the path and
-/// the query of the URI. A `content-length` for `length` replaces any `content-length` and
-/// `transfer-encoding` headers.
-pub fn encode_request_head(head: &request::Parts, length: usize) -> Bytes {
+/// How a request states the end of its body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestFraming {
+    /// The body has this number of bytes.
+    Length(u64),
+    /// The body is sent in chunks.
+    Chunked,
+    /// The request asks for another protocol, whose bytes follow the response head until a side
+    /// closes the connection.
+    Upgrade,
+}
+
+/// Encodes the head of a request. The request target is the path and the query of the URI. The
+/// headers for `framing` replace any `content-length` and `transfer-encoding` headers.
+pub fn encode_request_head(head: &request::Parts, framing: RequestFraming) -> Bytes {
     let target = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let line_lengths =
         head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
@@ -24,10 +35,15 @@ pub fn encode_request_head(head: &request::Parts, length: usize) -> Bytes {
         }
         encode_header(name.as_str(), value.as_bytes(), &mut bytes);
     }
-    // GET and HEAD requests without a stated length have no body.
-    if length > 0 || !matches!(head.method, Method::GET | Method::HEAD) {
-        let mut digits = itoa::Buffer::new();
-        encode_header("content-length", digits.format(length).as_bytes(), &mut bytes);
+    match framing {
+        // GET and HEAD requests without a stated length have no body.
+        RequestFraming::Length(0) if matches!(head.method, Method::GET | Method::HEAD) => {}
+        RequestFraming::Length(length) => {
+            let mut digits = itoa::Buffer::new();
+            encode_header("content-length", digits.format(length).as_bytes(), &mut bytes);
+        }
+        RequestFraming::Chunked => encode_header("transfer-encoding", b"chunked", &mut bytes),
+        RequestFraming::Upgrade => {}
     }
     bytes.put_slice(b"\r\n");
     bytes.freeze()

@@ -44,6 +44,7 @@ impl ResponseFraming {
         let content_length = content_length.and_then(|length| parse_digits(length.as_bytes(), 10));
         match content_length.or(exact_length) {
             _ if has_no_body => Self::NoBody,
+            _ if head.status == StatusCode::SWITCHING_PROTOCOLS => Self::UntilClose,
             Some(length) => Self::ContentLength(length),
             None if client.is_http10 => Self::UntilClose,
             None => Self::Chunked,
@@ -88,7 +89,9 @@ pub fn encode_response_head(
         ResponseFraming::Chunked => encode_header("transfer-encoding", b"chunked", wire),
         ResponseFraming::NoBody | ResponseFraming::UntilClose => {}
     }
-    if !client.is_keep_alive {
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        encode_header("connection", b"upgrade", wire);
+    } else if !client.is_keep_alive {
         encode_header("connection", b"close", wire);
     } else if client.is_http10 {
         encode_header("connection", b"keep-alive", wire);

@@ -33,6 +33,7 @@ pub fn has_blank_line(bytes: &[u8], count: usize) -> bool {
 /// Parses the head of the response to a request with this method. `None`: the head is incomplete.
 pub fn parse_response_head(
     method: &Method,
+    is_upgrade: bool,
     bytes: &[u8],
 ) -> Result<Option<ResponseHead>, Http1ParseError> {
     let mut start = 0;
@@ -51,7 +52,12 @@ pub fn parse_response_head(
         let status = StatusCode::from_u16(parsed.code.unwrap_or(0))
             .map_err(|_| Http1ParseError::InvalidHead)?;
         match status {
-            // The gateway never requests an upgrade.
+            StatusCode::SWITCHING_PROTOCOLS if is_upgrade => {
+                let head = finish_response_head(method, status, &parsed, start)?;
+                let body = BodyDecoder::UntilClose;
+                return Ok(Some(ResponseHead { body, is_keep_alive: false, ..head }));
+            }
+            // The request asks for no other protocol.
             StatusCode::SWITCHING_PROTOCOLS => return Err(Http1ParseError::InvalidHead),
             status if status.is_informational() => {}
             status => return finish_response_head(method, status, &parsed, start).map(Some),

@@ -1,7 +1,8 @@
 //! Tests of response parsing. `tests/suite/response_parsing.rs` compares the results with hyper's.
 
 use super::{
-    BodyDecoder, Http1ParseError, encode_request_head, has_blank_line, parse_response_head,
+    BodyDecoder, Http1ParseError, RequestFraming, encode_request_head, has_blank_line,
+    parse_response_head,
 };
 use bytes::{Buf, BytesMut};
 use http::{HeaderMap, Method, Request};
@@ -15,7 +16,7 @@ fn decoded_body(text: &str, chunk_size: usize) -> Result<(String, bool), Http1Pa
     for chunk in text.as_bytes().chunks(chunk_size) {
         bytes.extend_from_slice(chunk);
         if body.is_none()
-            && let Some(head) = parse_response_head(&Method::POST, &bytes)?
+            && let Some(head) = parse_response_head(&Method::POST, false, &bytes)?
         {
             bytes.advance(head.length);
             body = Some(head.body);
@@ -86,7 +87,7 @@ fn an_ambiguous_body_length_is_rejected() {
         "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n",
     ] {
         let text = format!("HTTP/1.1 200 OK\r\n{headers}\r\n");
-        let error = parse_response_head(&Method::POST, text.as_bytes()).unwrap_err();
+        let error = parse_response_head(&Method::POST, false, text.as_bytes()).unwrap_err();
         assert!(
             matches!(error, Http1ParseError::InvalidBodyLength | Http1ParseError::InvalidHead),
             "{headers:?}: {error:?}"
@@ -94,7 +95,7 @@ fn an_ambiguous_body_length_is_rejected() {
     }
     let http10 = b"HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     assert_eq!(
-        parse_response_head(&Method::POST, http10).unwrap_err(),
+        parse_response_head(&Method::POST, false, http10).unwrap_err(),
         Http1ParseError::InvalidBodyLength
     );
 }
@@ -126,7 +127,7 @@ fn invalid_chunks_are_rejected() {
 fn responses_without_a_body_have_none_whatever_their_headers_state() {
     let framing = |method: Method, status: &str| {
         let text = format!("HTTP/1.1 {status}\r\ncontent-length: 7\r\n\r\n");
-        parse_response_head(&method, text.as_bytes()).unwrap().unwrap().body
+        parse_response_head(&method, false, text.as_bytes()).unwrap().unwrap().body
     };
     assert_eq!(framing(Method::HEAD, "200 OK"), BodyDecoder::empty());
     assert_eq!(framing(Method::GET, "204 No Content"), BodyDecoder::empty());
@@ -137,7 +138,7 @@ fn responses_without_a_body_have_none_whatever_their_headers_state() {
 #[test]
 fn a_connection_is_kept_alive_if_the_response_is_self_delimiting() {
     let is_keep_alive = |text: &str| {
-        parse_response_head(&Method::GET, text.as_bytes()).unwrap().unwrap().is_keep_alive
+        parse_response_head(&Method::GET, false, text.as_bytes()).unwrap().unwrap().is_keep_alive
     };
     let length = "content-length: 0\r\n";
     assert!(is_keep_alive(&format!("HTTP/1.1 200 OK\r\n{length}\r\n")));
@@ -155,9 +156,9 @@ fn a_request_states_its_body_length_once() {
         .header("host", "a:1");
     let (parts, ()) = request.body(()).unwrap().into_parts();
     let text = "POST /v1/x?y=z HTTP/1.1\r\nhost: a:1\r\ncontent-length: 3\r\n\r\n";
-    assert_eq!(encode_request_head(&parts, 3), text);
+    assert_eq!(encode_request_head(&parts, RequestFraming::Length(3)), text);
     let (parts, ()) = Request::get("http://a:1").body(()).unwrap().into_parts();
-    assert_eq!(encode_request_head(&parts, 0), "GET / HTTP/1.1\r\n\r\n");
+    assert_eq!(encode_request_head(&parts, RequestFraming::Length(0)), "GET / HTTP/1.1\r\n\r\n");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderValue};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 /// The response of one attempt. A failover discards it.
@@ -40,13 +41,15 @@ pub(super) struct AttemptResponse {
 const MAX_RECORDED_STALLS: usize = 16;
 
 impl AttemptResponse {
-    /// Processes the head of the response.
+    /// Processes the head of the response. `tunnel`: number of bytes from the client on a connection
+    /// that is now a WebSocket. `None`: the response is none.
     pub(super) fn on_head(
         &mut self,
         record: &mut RequestRecord,
         in_flight: &InFlightGuard,
         policy: StreamPolicy,
         headers: &HeaderMap,
+        tunnel: Option<Arc<AtomicU64>>,
         now: Instant,
     ) {
         let mut observer = ResponseObserver::new(record.api.unwrap_or(Api::Other));
@@ -66,10 +69,13 @@ impl AttemptResponse {
         }
         let fingerprint = self.backend.as_ref().and_then(|backend| backend.fingerprint());
         observer.remove_injected_usage(&record.options, fingerprint);
-        let is_stream = observer.observed().is_stream;
-        let open_stream =
-            |backend| in_flight.stream(backend, StreamInfo::from_record(record), policy, now);
-        self.entry = self.backend.clone().filter(|_| is_stream).map(open_stream);
+        // A WebSocket has no end of its own: each close of the connection completes it.
+        observer.observed_mut().is_complete |= tunnel.is_some();
+        let has_entry = observer.observed().is_stream || tunnel.is_some();
+        let open_stream = |backend| {
+            in_flight.stream(backend, StreamInfo::from_record(record), policy, tunnel, now)
+        };
+        self.entry = self.backend.clone().filter(|_| has_entry).map(open_stream);
         self.observer = Some(observer);
     }
 
@@ -92,6 +98,9 @@ impl AttemptResponse {
                 record_stall(observer, stall);
                 entry.activity().count(observer.observed().estimated_tokens);
             }
+            if entry.activity().is_tunnel() {
+                entry.activity().on_tunnel_bytes(now);
+            }
             if record.timings.terminal.is_some() {
                 record_stall(observer, entry.activity().on_end(now));
             }
@@ -107,7 +116,7 @@ impl AttemptResponse {
         let frame = observer.forward(frame);
         record.bytes_out += frame.len() as u64;
         self.written_at = Some(now);
-        if self.entry.is_some() && !frame.is_empty() {
+        if observer.observed().is_stream && !frame.is_empty() {
             self.unwritten_since.get_or_insert(now);
         }
         if let Some(abort) = abort {

@@ -18,6 +18,7 @@ use crate::record::{Outcome, RequestRecord, SlowCause, Termination};
 use bytes::Bytes;
 use http::HeaderMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -36,8 +37,13 @@ struct ExchangeState {
     in_flight: InFlightGuard,
     /// Aborts the response if the client does not read it. `None`: there is no write timeout.
     abort: Option<ResponseAbortHandle>,
+    /// Number of request bytes so far, of a body that the gateway forwards unread. `None`: the body
+    /// was received as a whole.
+    forwarded_bytes: Option<Arc<AtomicU64>>,
 }
 
+/// The status of a response that begins a WebSocket.
+const SWITCHING_PROTOCOLS: u16 = 101;
 /// SSE comment that the gateway sends while the backend sends nothing, so that proxies between
 /// client and gateway do not close an idle connection.
 const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
@@ -65,6 +71,7 @@ impl Exchange {
                 receiver,
                 in_flight,
                 abort: None,
+                forwarded_bytes: None,
             }),
         }
     }
@@ -74,6 +81,12 @@ impl Exchange {
     pub fn with_abort_handle(mut self, abort: ResponseAbortHandle) -> Self {
         self.inner.abort = Some(abort);
         self
+    }
+
+    /// Counts the bytes of a request body that is forwarded unread. The caller adds each part to the
+    /// returned number.
+    pub fn count_forwarded_bytes(&mut self) -> Arc<AtomicU64> {
+        self.inner.forwarded_bytes.insert(Arc::default()).clone()
     }
 
     /// The record of the request, to read or change.
@@ -120,13 +133,15 @@ impl Exchange {
     /// Processes the head of the response.
     pub fn on_head(&mut self, status: u16, headers: &HeaderMap) {
         let now = clock::now();
-        let ExchangeState { record, response, policy, in_flight, .. } = &mut *self.inner;
+        let ExchangeState { record, response, policy, in_flight, forwarded_bytes, .. } =
+            &mut *self.inner;
+        let tunnel = forwarded_bytes.clone().filter(|_| status == SWITCHING_PROTOCOLS);
         record.status = Some(status);
         record.timings.headers = Some(now);
         if let Some(attempt) = record.attempts.last_mut() {
             attempt.status = Some(status);
         }
-        response.on_head(record, in_flight, *policy, headers, now);
+        response.on_head(record, in_flight, *policy, headers, tunnel, now);
     }
 
     /// Discards the response of the current attempt before a failover. `reason` is the failure of
@@ -215,6 +230,9 @@ impl Exchange {
         if !response.entry.as_ref()?.activity().is_cut(waker) {
             return None;
         }
+        if self.inner.in_flight.is_closing(response.entry.as_ref()?.activity()) {
+            return Some(Termination::Shutdown);
+        }
         let is_overdue = policy.ends_by.is_some_and(|deadline| clock::now() >= deadline);
         Some(if is_overdue { Termination::TotalTimeout } else { Termination::IdleTimeout })
     }
@@ -248,7 +266,11 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let ExchangeState { record, response, receiver, in_flight, abort, .. } = &mut *self.inner;
+        let ExchangeState { record, response, receiver, in_flight, abort, forwarded_bytes, .. } =
+            &mut *self.inner;
+        if let Some(bytes) = forwarded_bytes {
+            record.bytes_in = bytes.load(Ordering::Relaxed);
+        }
         let is_shutting_down = in_flight.is_cutting();
         let now = clock::now();
         let is_aborted = abort.as_ref().is_some_and(ResponseAbortHandle::is_aborted);

@@ -22,7 +22,7 @@ pub(super) fn outcome(record: &RequestRecord) -> Outcome {
         (_, Termination::ClientDisconnected | Termination::WriteTimeout) if !is_complete => {
             Outcome::Cancelled
         }
-        (_, Termination::Shutdown) if !is_complete => Outcome::Shutdown,
+        (status, Termination::Shutdown) if !is_complete || status == Some(101) => Outcome::Shutdown,
         _ if finish_reasons.contains(&Some(FinishReason::Abort)) => Outcome::Aborted,
         // Many clients disconnect after the last event without reading the end of the body.
         _ => Outcome::Ok,

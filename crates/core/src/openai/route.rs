@@ -14,6 +14,8 @@ pub enum ApiRoute {
     Forward(Api),
     /// The gateway forwards the request to the backend that has the stored response.
     StoredResponse,
+    /// The gateway forwards the bytes of a WebSocket in both directions.
+    Realtime,
     /// The gateway answers with the merged model list of all backends.
     Models,
     /// The gateway answers with its own health.
@@ -75,6 +77,7 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (POST, "/v1/audio/translations", ApiRoute::Forward(Api::Audio)),
     (POST, "/tokenize", ApiRoute::Forward(Api::Other)),
     (POST, "/detokenize", ApiRoute::Forward(Api::Other)),
+    (GET, "/v1/realtime", ApiRoute::Realtime),
     (GET, "/v1/models", ApiRoute::Models),
     (GET, "/health", ApiRoute::Health),
     (GET, "/ping", ApiRoute::Health),
@@ -114,7 +117,7 @@ impl ApiRoute {
 
     /// Whether a backend answers the request.
     pub const fn is_forwarded(self) -> bool {
-        matches!(self, Self::Forward(_) | Self::StoredResponse)
+        matches!(self, Self::Forward(_) | Self::StoredResponse | Self::Realtime)
     }
 }
 

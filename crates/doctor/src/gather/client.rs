@@ -158,6 +158,7 @@ impl From<SendError> for GatherError {
                 Self::Closed("the connection had been closed".into())
             }
             SendError::Closed(reason) => Self::Closed(reason),
+            SendError::RequestBody(error) => Self::Closed(error.to_string()),
             SendError::InvalidResponse(reason) => Self::NotHttp(reason),
             SendError::Timeout(limit) => Self::Timeout(limit),
             SendError::Exhausted(problem) => Self::Connect(problem),

@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// When a silence between two outputs is a stall, and how long it may last.
@@ -60,6 +60,8 @@ pub struct ExchangeRegistry {
     open_requests: OpenRequests,
     /// The gateway aborts what is still open.
     is_shutting_down: AtomicBool,
+    /// The gateway closes each WebSocket, because it shuts down.
+    is_closing_tunnels: AtomicBool,
     streams: Arc<OpenTable<StreamActivity>>,
 }
 
@@ -107,6 +109,7 @@ impl ExchangeRegistry {
             open: AtomicUsize::new(0),
             open_requests: OpenRequests::default(),
             is_shutting_down: AtomicBool::new(false),
+            is_closing_tunnels: AtomicBool::new(false),
             streams: Arc::default(),
         })
     }
@@ -139,6 +142,11 @@ impl ExchangeRegistry {
         self.is_shutting_down.store(true, Ordering::Relaxed);
     }
 
+    /// From now on, each sweep closes every WebSocket: its end cannot be waited for.
+    pub fn close_tunnels(&self) {
+        self.is_closing_tunnels.store(true, Ordering::Relaxed);
+    }
+
     /// Whether the gateway is aborting open exchanges.
     pub fn is_cutting(&self) -> bool {
         self.is_shutting_down.load(Ordering::Relaxed)
@@ -152,6 +160,14 @@ impl ExchangeRegistry {
             activity.check_keep_alive(now);
             if activity.is_first_output_overdue(now) || activity.is_overdue(now) {
                 activity.cut();
+            }
+            if activity.is_tunnel() {
+                let idle =
+                    activity.terms.idle.is_some_and(|idle| activity.is_tunnel_idle(idle, now));
+                if idle || self.is_closing_tunnels.load(Ordering::Relaxed) {
+                    activity.cut();
+                }
+                continue;
             }
             let Some(silent_for) = activity.backend_silence(now) else { continue };
             if silent_for >= limits.threshold(&*activity.backend) {
@@ -199,9 +215,10 @@ impl ExchangeRegistry {
         backend: Arc<dyn BackendMonitor>,
         subject: StreamInfo,
         terms: StreamPolicy,
+        tunnel: Option<Arc<AtomicU64>>,
         now: Instant,
     ) -> StreamEntry {
-        let activity = StreamActivity::new(backend, subject, terms, self.epoch, now);
+        let activity = StreamActivity::new(backend, subject, terms, tunnel, [self.epoch, now]);
         StreamEntry { entry: self.streams.insert(activity), epoch: self.epoch }
     }
 }
@@ -209,15 +226,22 @@ impl ExchangeRegistry {
 // === impl InFlightGuard ===
 
 impl InFlightGuard {
-    /// Registers the response stream of `backend`.
+    /// Registers the response stream of `backend`. `tunnel`: the number of bytes of the client, if the
+    /// stream is a WebSocket.
     pub fn stream(
         &self,
         backend: Arc<dyn BackendMonitor>,
         subject: StreamInfo,
         terms: StreamPolicy,
+        tunnel: Option<Arc<AtomicU64>>,
         now: Instant,
     ) -> StreamEntry {
-        self.registry.add_stream(backend, subject, terms, now)
+        self.registry.add_stream(backend, subject, terms, tunnel, now)
+    }
+
+    /// Whether the gateway closes the stream because it is a WebSocket and the gateway shuts down.
+    pub fn is_closing(&self, activity: &StreamActivity) -> bool {
+        activity.is_tunnel() && self.registry.is_closing_tunnels.load(Ordering::Relaxed)
     }
 
     /// Whether the gateway is aborting open exchanges.

@@ -33,6 +33,16 @@ pub struct StreamActivity {
     stall: Mutex<Option<Stall>>,
     is_aborted: AtomicBool,
     waker: AtomicWaker,
+    /// The bytes of the client, if the stream is a WebSocket.
+    tunnel: Option<TunnelBytes>,
+}
+
+/// The bytes of the client of a WebSocket.
+struct TunnelBytes {
+    /// Number of bytes so far.
+    count: Arc<AtomicU64>,
+    /// The number at the last sweep.
+    swept_count: AtomicU64,
 }
 
 /// Silence of a stream whose client does not read, after which its phase is [`StreamPhase::WriteStalled`](super::stream_snapshot::StreamPhase::WriteStalled).
@@ -43,16 +53,18 @@ impl StreamActivity {
         backend: Arc<dyn BackendMonitor>,
         subject: StreamInfo,
         terms: StreamPolicy,
-        epoch: Instant,
-        now: Instant,
+        tunnel: Option<Arc<AtomicU64>>,
+        [epoch, now]: [Instant; 2],
     ) -> Self {
+        let tunnel = tunnel.map(|count| TunnelBytes { count, swept_count: AtomicU64::new(0) });
+        let last_output = tunnel.as_ref().map(|_| nanos_since(epoch, now)).unwrap_or_default();
         let since_epoch = |instant| nanos_since(epoch, instant);
         Self {
             backend,
             epoch,
             subject,
             tokens: AtomicU64::new(0),
-            last_output_nanos: AtomicU64::new(0),
+            last_output_nanos: AtomicU64::new(last_output),
             first_output_deadline_nanos: AtomicU64::new(
                 terms.first_output_by.map(since_epoch).unwrap_or_default(),
             ),
@@ -64,6 +76,7 @@ impl StreamActivity {
             stall: Mutex::default(),
             is_aborted: AtomicBool::new(false),
             waker: AtomicWaker::new(),
+            tunnel,
         }
     }
 
@@ -75,6 +88,28 @@ impl StreamActivity {
             self.backend.on_gap(gap);
         }
         self.end_stall_if_any(now)
+    }
+
+    /// Whether the stream is a WebSocket.
+    pub fn is_tunnel(&self) -> bool {
+        self.tunnel.is_some()
+    }
+
+    /// Records bytes of the backend or of the client of a WebSocket.
+    pub fn on_tunnel_bytes(&self, now: Instant) {
+        self.last_output_nanos.store(nanos_since(self.epoch, now), Ordering::Relaxed);
+    }
+
+    /// Whether the WebSocket had no bytes in either direction for `limit`. The precision of the time
+    /// of the client's bytes is the interval of the sweeps.
+    pub(super) fn is_tunnel_idle(&self, limit: Duration, now: Instant) -> bool {
+        let Some(tunnel) = &self.tunnel else { return false };
+        let count = tunnel.count.load(Ordering::Relaxed);
+        if tunnel.swept_count.swap(count, Ordering::Relaxed) != count {
+            self.on_tunnel_bytes(now);
+        }
+        let last_bytes = Duration::from_nanos(self.last_output_nanos.load(Ordering::Relaxed));
+        now.saturating_duration_since(self.epoch + last_bytes) >= limit
     }
 
     /// Sets the number of tokens so far.

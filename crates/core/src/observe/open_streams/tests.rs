@@ -105,7 +105,7 @@ impl StreamFixture {
 
     fn open_stream_with(&self, terms: StreamPolicy) -> StreamEntry {
         let info = stream_info("r-1", self.epoch);
-        self.in_flight.stream(self.backend.clone(), info, terms, self.epoch)
+        self.in_flight.stream(self.backend.clone(), info, terms, None, self.epoch)
     }
 
     fn at(&self, millis: u64) -> Instant {

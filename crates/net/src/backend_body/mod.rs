@@ -1,17 +1,18 @@
 //! Sends a request over a connection to a backend, and reads the body of the response.
 
-use crate::connection::{Connection, ConnectionError, UnsentRequest};
+use crate::connection::{Connection, ConnectionError, UnsentRequest, WriteError};
 use crate::idle_pool::IdlePool;
+use crate::request_stream::RequestStream;
 use crate::send_error::SendError;
 use bytes::{Buf, Bytes, BytesMut};
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokenweir_core::clock;
-use tokenweir_core::http1::{self, ResponseHead};
+use tokenweir_core::http1::{self, RequestFraming, ResponseHead};
 
 /// The body of a backend's response. It reads from its connection. At the end of the body it
 /// returns the connection to the idle pool. Dropping the body before its end closes the connection.
@@ -37,14 +38,21 @@ const CLOSE_RACE_WINDOW: Duration = Duration::from_millis(5);
 
 impl Connection {
     /// Sends a request and waits for the response head. The response head may arrive before the
-    /// whole request is written.
+    /// whole request is written. `stream`: the body, if it is not in `request`.
     pub async fn send(
         mut self,
         request: Request<Bytes>,
+        stream: Option<RequestStream>,
         idle: &IdlePool,
     ) -> Result<Response<BackendBody>, SendError> {
         let (parts, body) = request.into_parts();
-        let mut unsent = http1::encode_request_head(&parts, body.len()).chain(body);
+        let framing = RequestFraming::Length(body.len() as u64);
+        let framing = stream.as_ref().map_or(framing, RequestStream::framing);
+        let is_upgrade = framing == RequestFraming::Upgrade;
+        // The bytes of another protocol follow only when the backend has accepted the protocol.
+        let (stream, mut upgraded) = if is_upgrade { (None, stream) } else { (stream, None) };
+        let head = http1::encode_request_head(&parts, framing);
+        let mut unsent = UnsentRequest::new(head, body, stream);
         let (mut is_writing, mut written_at, mut received) = (true, None, BytesMut::new());
         let head = poll_fn(|cx| {
             if is_writing {
@@ -56,16 +64,20 @@ impl Connection {
                     }
                     // A backend that responds before it has read the whole request may close the
                     // connection for writing. The response head can still be read.
-                    Poll::Ready(Err(_)) => is_writing = false,
+                    Poll::Ready(Err(WriteError::Backend(_))) => is_writing = false,
+                    Poll::Ready(Err(WriteError::Client(error))) => {
+                        return Poll::Ready(Err(ConnectionError::RequestBody(error)));
+                    }
                 }
             }
-            self.poll_response_head(cx, &parts.method, &mut received)
+            self.poll_response_head(cx, (&parts.method, is_upgrade), &mut received)
         });
         let ResponseHead { response, body, is_keep_alive, length } = match head.await {
             Ok(head) => head,
             Err(ConnectionError::Malformed(error)) => {
                 return Err(SendError::InvalidResponse(error.to_string()));
             }
+            Err(ConnectionError::RequestBody(error)) => return Err(SendError::RequestBody(error)),
             Err(error) => {
                 let elapsed = written_at.map(|at| clock::now().saturating_duration_since(at));
                 let is_race = elapsed.is_none_or(|elapsed| elapsed < CLOSE_RACE_WINDOW);
@@ -78,7 +90,10 @@ impl Connection {
             }
         };
         received.advance(length);
-        let unsent = unsent.has_remaining().then(|| Box::new(unsent));
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            unsent = UnsentRequest::new(Bytes::new(), Bytes::new(), upgraded.take());
+        }
+        let unsent = (!unsent.is_written()).then(|| Box::new(unsent));
         let mut body = BackendBody {
             decoder: body,
             prefetched: received.freeze(),
@@ -114,8 +129,11 @@ impl BackendBody {
             let prefetched = std::mem::take(&mut self.prefetched);
             let Some(connection) = &mut self.connection else { break };
             if let Some(unsent) = &mut self.unsent_request
-                && let Poll::Ready(Ok(())) = connection.poll_write_request(cx, unsent)
+                && let Poll::Ready(Ok(()) | Err(WriteError::Client(_))) =
+                    connection.poll_write_request(cx, unsent)
             {
+                // The server that reads the client's body ends the response if the body fails.
+                self.is_reusable &= unsent.is_written();
                 self.unsent_request = None;
             }
             let mut decoded = (0, Ok(0));
@@ -195,5 +213,4 @@ impl std::fmt::Debug for BackendBody {
 }
 
 #[cfg(test)]
-#[path = "backend_body_tests.rs"]
 mod tests;

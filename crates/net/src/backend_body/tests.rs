@@ -33,7 +33,8 @@ async fn close_race_is_distinguished_from_close_after_read() {
             tokio::time::advance(delay).await;
             drop(peer);
         };
-        let (result, ()) = tokio::join!(connection.send(request_with_body(3), &idle), closing);
+        let (result, ()) =
+            tokio::join!(connection.send(request_with_body(3), None, &idle), closing);
         match result.unwrap_err() {
             SendError::StaleConnection { was_request_written: true } => assert!(delay.is_zero()),
             SendError::Closed(_) => assert!(!delay.is_zero()),
@@ -50,7 +51,8 @@ async fn partially_written_request_is_not_executed() {
         tokio::time::advance(CLOSE_RACE_WINDOW).await;
         drop(peer);
     };
-    let (result, ()) = tokio::join!(connection.send(request_with_body(64 << 20), &idle), closing);
+    let (result, ()) =
+        tokio::join!(connection.send(request_with_body(64 << 20), None, &idle), closing);
     assert!(matches!(result, Err(SendError::StaleConnection { was_request_written: false })));
 }
 
@@ -62,6 +64,6 @@ async fn close_of_a_new_connection_fails_the_request() {
         peer.read_u8().await.unwrap();
         drop(peer);
     };
-    let (result, ()) = tokio::join!(connection.send(request_with_body(3), &idle), closing);
+    let (result, ()) = tokio::join!(connection.send(request_with_body(3), None, &idle), closing);
     assert!(matches!(result, Err(SendError::Closed(_))));
 }

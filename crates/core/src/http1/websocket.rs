@@ -1,0 +1,145 @@
+//! The opening handshake of WebSocket (RFC 6455, section 4). The gateway checks the handshake and
+//! forwards the frames unread.
+
+use crate::headers::connection_options;
+use http::header::{
+    CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
+    TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, request};
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+
+/// The name of the protocol in `Upgrade`.
+pub const PROTOCOL: HeaderValue = HeaderValue::from_static("websocket");
+/// The text that RFC 6455 appends to the key.
+const KEY_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+/// Length of a key: 16 bytes in Base64.
+const KEY_CHARS: usize = 24;
+const BASE64_DIGITS: &[u8; 64] =
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// The `Sec-WebSocket-Accept` with which a server must accept the request. `None`: the request is no
+/// valid opening handshake of version 13 over HTTP/1.1.
+pub fn expected_accept(head: &request::Parts) -> Option<HeaderValue> {
+    let headers = &head.headers;
+    let has_body = headers.contains_key(TRANSFER_ENCODING)
+        || headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0");
+    let is_handshake = head.method == Method::GET
+        && head.version == Version::HTTP_11
+        && !has_body
+        && is_upgrade(headers)
+        && single(headers, &SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
+    let key = single(headers, &SEC_WEBSOCKET_KEY).filter(|_| is_handshake)?.as_bytes();
+    let is_base64 = |byte: &u8| BASE64_DIGITS.contains(byte);
+    let is_key = key.len() == KEY_CHARS && key.ends_with(b"==") && key[..22].iter().all(is_base64);
+    is_key.then(|| accept_for(key))
+}
+
+/// Whether a response accepts the request whose expected accept is `expected`.
+pub fn is_accepted(headers: &HeaderMap, expected: &HeaderValue) -> bool {
+    is_upgrade(headers) && single(headers, &SEC_WEBSOCKET_ACCEPT) == Some(expected)
+}
+
+/// Whether the headers ask for WebSocket and for no other protocol.
+fn is_upgrade(headers: &HeaderMap) -> bool {
+    let is_websocket =
+        |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(PROTOCOL.as_bytes());
+    single(headers, &UPGRADE).is_some_and(is_websocket)
+        && connection_options(headers).any(|option| option.eq_ignore_ascii_case("upgrade"))
+}
+
+/// The value of a header that occurs once.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())
+}
+
+fn accept_for(key: &[u8]) -> HeaderValue {
+    // SHA-1 is no protection here: RFC 6455 prescribes it to show that the server read the key.
+    let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, KEY_SUFFIX].concat());
+    let mut text = Vec::with_capacity(28);
+    for group in hash.as_ref().chunks(3) {
+        let bits = (0..3).fold(0, |bits, index| {
+            bits << 8 | u32::from(group.get(index).copied().unwrap_or_default())
+        });
+        for position in 0..4 {
+            let digit = BASE64_DIGITS[(bits >> (18 - 6 * position)) as usize & 63];
+            text.push(if position <= group.len() { digit } else { b'=' });
+        }
+    }
+    HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    /// The example of RFC 6455, section 1.3.
+    const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+    const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+
+    fn handshake(changes: &[(&'static str, &'static str)]) -> request::Parts {
+        let mut request = Request::new(());
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("upgrade", "WebSocket"),
+            ("connection", "keep-alive, Upgrade"),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-key", KEY),
+        ]
+        .iter()
+        .chain(changes)
+        {
+            let name = HeaderName::from_static(name);
+            headers.remove(&name);
+            for value in value.split('|').filter(|value| !value.is_empty()) {
+                headers.append(name.clone(), HeaderValue::from_static(value));
+            }
+        }
+        *request.headers_mut() = headers;
+        request.into_parts().0
+    }
+
+    #[test]
+    fn the_accept_of_the_example_of_the_rfc_is_expected() {
+        let expected = expected_accept(&handshake(&[])).unwrap();
+        assert_eq!(expected, ACCEPT);
+        let response = |accept, upgrade| {
+            let changes = [("sec-websocket-accept", accept), ("upgrade", upgrade)];
+            handshake(&changes).headers
+        };
+        assert!(is_accepted(&response(ACCEPT, "websocket"), &expected));
+        assert!(!is_accepted(&response("s3pPLMBiTxaQ9kYGzzhZRbK+xOp=", "websocket"), &expected));
+        assert!(!is_accepted(&response(ACCEPT, "h2c"), &expected));
+        assert!(!is_accepted(&response("", "websocket"), &expected));
+    }
+
+    #[test]
+    fn every_other_request_is_no_handshake() {
+        for change in [
+            ("upgrade", ""),
+            ("upgrade", "h2c"),
+            ("upgrade", "websocket, h2c"),
+            ("upgrade", "websocket|h2c"),
+            ("connection", "keep-alive"),
+            ("sec-websocket-version", "8"),
+            ("sec-websocket-key", ""),
+            ("sec-websocket-key", "short=="),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==|dGhlIHNhbXBsZSBub25jZQ=="),
+            ("content-length", "5"),
+            ("transfer-encoding", "chunked"),
+        ] {
+            assert_eq!(expected_accept(&handshake(&[change])), None, "{change:?}");
+        }
+        for (method, version) in [
+            (Method::POST, Version::HTTP_11),
+            (Method::GET, Version::HTTP_10),
+            (Method::GET, Version::HTTP_2),
+        ] {
+            let mut head = handshake(&[]);
+            (head.method, head.version) = (method, version);
+            assert_eq!(expected_accept(&head), None);
+        }
+    }
+}

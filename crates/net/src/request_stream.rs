@@ -1,0 +1,129 @@
+//! A request body that is forwarded while it arrives, one part at a time.
+
+use bytes::buf::Chain;
+use bytes::{Buf, Bytes, BytesMut};
+use http_body::Body;
+use std::io::{self, ErrorKind};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokenweir_core::http1::{self, RequestFraming};
+
+/// The parts of a request body, and how the request states the end of the body.
+pub struct RequestStream {
+    parts: Pin<Box<dyn Body<Data = Bytes, Error = io::Error> + Send>>,
+    framing: RequestFraming,
+    /// The end of the previous chunk is not yet written.
+    is_in_chunk: bool,
+    is_ended: bool,
+}
+
+impl RequestStream {
+    /// A body whose parts are read from `parts` when they can be written.
+    pub fn new(
+        parts: impl Body<Data = Bytes, Error = io::Error> + Send + 'static,
+        framing: RequestFraming,
+    ) -> Self {
+        Self { parts: Box::pin(parts), framing, is_in_chunk: false, is_ended: false }
+    }
+
+    /// How the request states the end of the body.
+    pub fn framing(&self) -> RequestFraming {
+        self.framing
+    }
+
+    /// The next part with its framing. `None`: the body has ended. A body that does not have its
+    /// stated length is an error.
+    pub(crate) fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<Option<Chain<Bytes, Bytes>>>> {
+        while !self.is_ended {
+            let Some(frame) = ready!(self.parts.as_mut().poll_frame(cx)) else {
+                self.is_ended = true;
+                return Poll::Ready(self.end());
+            };
+            // Trailers apply to one hop only and are not forwarded.
+            let data = frame?.into_data().unwrap_or_default();
+            if !data.is_empty() {
+                return Poll::Ready(self.frame(data).map(Some));
+            }
+        }
+        Poll::Ready(Ok(None))
+    }
+
+    fn frame(&mut self, data: Bytes) -> io::Result<Chain<Bytes, Bytes>> {
+        let mut framing = BytesMut::new();
+        match &mut self.framing {
+            RequestFraming::Length(remaining) => {
+                let length = data.len() as u64;
+                *remaining = remaining.checked_sub(length).ok_or(ErrorKind::InvalidData)?;
+            }
+            RequestFraming::Chunked => {
+                if std::mem::replace(&mut self.is_in_chunk, true) {
+                    framing.extend_from_slice(http1::CHUNK_END);
+                }
+                http1::encode_chunk_size(data.len(), &mut framing);
+            }
+            RequestFraming::Upgrade => {}
+        }
+        Ok(framing.freeze().chain(data))
+    }
+
+    fn end(&mut self) -> io::Result<Option<Chain<Bytes, Bytes>>> {
+        match self.framing {
+            RequestFraming::Length(1..) => Err(ErrorKind::UnexpectedEof.into()),
+            RequestFraming::Chunked => {
+                let end = if self.is_in_chunk { http1::CHUNK_END } else { b"" };
+                let end = Bytes::from_static(end).chain(Bytes::from_static(http1::LAST_CHUNK));
+                Ok(Some(end))
+            }
+            RequestFraming::Length(0) | RequestFraming::Upgrade => Ok(None),
+        }
+    }
+}
+
+impl std::fmt::Debug for RequestStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RequestStream").field("framing", &self.framing).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use std::task::Waker;
+
+    fn written(framing: RequestFraming, parts: &[&'static str]) -> io::Result<String> {
+        let parts: Vec<_> =
+            parts.iter().map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes())))).collect();
+        let mut stream = RequestStream::new(StreamBody::new(stream::iter(parts)), framing);
+        let (mut text, mut cx) = (Vec::new(), Context::from_waker(Waker::noop()));
+        loop {
+            let Poll::Ready(part) = stream.poll_part(&mut cx) else { panic!("no part waits") };
+            match part? {
+                Some(mut part) => text.extend_from_slice(&part.copy_to_bytes(part.remaining())),
+                None => return Ok(String::from_utf8(text).unwrap()),
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_is_framed_by_its_length_in_chunks_or_not_at_all() {
+        let parts = ["ab", "", "cde"];
+        assert_eq!(written(RequestFraming::Length(5), &parts).unwrap(), "abcde");
+        assert_eq!(written(RequestFraming::Upgrade, &parts).unwrap(), "abcde");
+        let chunked = "2\r\nab\r\n3\r\ncde\r\n0\r\n\r\n";
+        assert_eq!(written(RequestFraming::Chunked, &parts).unwrap(), chunked);
+        assert_eq!(written(RequestFraming::Chunked, &[]).unwrap(), "0\r\n\r\n");
+    }
+
+    #[test]
+    fn a_body_without_its_stated_length_is_an_error() {
+        for length in [4, 6] {
+            assert!(written(RequestFraming::Length(length), &["ab", "cde"]).is_err(), "{length}");
+        }
+    }
+}

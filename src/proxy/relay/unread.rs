@@ -1,0 +1,78 @@
+//! Sends a request whose body the gateway does not keep: once, without failover.
+
+use super::attempt::{self, PreparedRequest};
+use super::failover::{self, AttemptFailure, PrefetchedResponse};
+use super::first_output;
+use crate::backend::Lease;
+use crate::proxy::context::ProxyContext;
+use crate::proxy::request::deadline::within_deadline;
+use crate::proxy::request::forwarded_body::ForwardedBody;
+use http::{Response, StatusCode};
+use std::sync::Arc;
+use tokenweir_core::clock;
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::observe::{Exchange, PrefetchedBody};
+use tokenweir_core::record::{FailoverDenialReason, RoutingDecision};
+use tokenweir_net::client::SendError;
+use tokenweir_net::request_stream::RequestStream;
+
+/// Sends a request with the body `stream` to the leased backend. Returns its response, whose body has
+/// not been read, with the lease.
+pub(crate) async fn send(
+    context: &ProxyContext,
+    exchange: &mut Exchange,
+    request: &PreparedRequest<'_>,
+    stream: RequestStream,
+    (lease, decision): (Lease, Arc<RoutingDecision>),
+) -> Result<(PrefetchedResponse, Lease), GatewayError> {
+    exchange.on_request_sent(lease.backend_feedback());
+    let record = exchange.record();
+    record.decision = Some(decision);
+    record.timings.routed = Some(clock::now());
+    let sending = attempt::send_unread(&context.backend_client, record, &lease, request, stream);
+    let failure = match within_deadline(request.deadline, sending).await {
+        Ok(Ok(response)) => match classify(exchange, request, response) {
+            Ok(response) => {
+                if response.status().is_success() {
+                    lease.backend().on_response_started(clock::now());
+                }
+                return Ok((response, lease));
+            }
+            Err(failure) => failure,
+        },
+        Ok(Err(SendError::RequestBody(error))) => {
+            exchange.discard_attempt("request_body");
+            return Err(ForwardedBody::<()>::gateway_error(&error));
+        }
+        Ok(Err(error)) => failover::send_failure(&error),
+        Err(deadline) => failover::deadline_failure(deadline),
+    };
+    lease.backend().on_failure(failure.kind, &failure.message, clock::now());
+    let reason = FailoverDenialReason::NotRetryable;
+    exchange.record().not_retried = Some(reason);
+    failover::give_up(exchange, failure, lease, reason)
+}
+
+/// Processes the head of the response. Fails if the response shows that the backend failed.
+fn classify(
+    exchange: &mut Exchange,
+    request: &PreparedRequest<'_>,
+    response: Response<tokenweir_net::backend_body::BackendBody>,
+) -> Result<PrefetchedResponse, AttemptFailure> {
+    let (head, body) = response.into_parts();
+    exchange.on_head(head.status.as_u16(), &head.headers);
+    let body = PrefetchedBody::new(body);
+    let kind = if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        None
+    } else {
+        first_output::classify_failure(exchange, head.status, &body, request.backend_model)
+    };
+    let response = Response::from_parts(head, body);
+    match kind {
+        None => Ok(response),
+        Some(kind) => {
+            let message = kind.as_str().into();
+            Err(AttemptFailure { kind, message, fallback: Ok(Box::new(response)) })
+        }
+    }
+}

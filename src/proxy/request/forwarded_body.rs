@@ -1,0 +1,119 @@
+//! The body of a request that is forwarded while it arrives: counts its bytes, and ends with an error
+//! that is a [`GatewayError`].
+
+use super::body::{IncomingBody, body_error};
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokenweir_core::error::GatewayError;
+use tokio::time::Sleep;
+
+/// A body that is forwarded while it arrives.
+pub(crate) struct ForwardedBody<B> {
+    body: B,
+    /// Number of bytes so far.
+    received: Arc<AtomicU64>,
+    max_bytes: usize,
+    /// Maximum wait for the next part. `None`: no limit.
+    idle_timeout: Option<Duration>,
+    /// Ends at the maximum wait. `None`: the last poll did not wait.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> ForwardedBody<B> {
+    /// A body without limits.
+    pub(crate) fn new(body: B, received: Arc<AtomicU64>) -> Self {
+        Self { body, received, max_bytes: usize::MAX, idle_timeout: None, timer: None }
+    }
+
+    /// Limits the length of the body and the wait for each part.
+    #[must_use]
+    pub(crate) fn with_limits(self, max_bytes: usize, idle_timeout: Duration) -> Self {
+        Self { max_bytes, idle_timeout: Some(idle_timeout), ..self }
+    }
+
+    /// The error of the gateway in an error of this body.
+    pub(crate) fn gateway_error(error: &io::Error) -> GatewayError {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+        inner.cloned().unwrap_or(GatewayError::IncompleteBody)
+    }
+}
+
+impl<B: IncomingBody> Body for ForwardedBody<B> {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let this = self.get_mut();
+        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
+            let Some(limit) = this.idle_timeout else { return Poll::Pending };
+            let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+            return timer.as_mut().poll(cx).map(|()| {
+                let seconds = limit.as_secs();
+                Some(Err(io::Error::other(GatewayError::BodyTimeout { seconds })))
+            });
+        };
+        this.timer = None;
+        let frame = match frame {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => {
+                return Poll::Ready(Some(Err(io::Error::other(body_error(&error)))));
+            }
+            None => return Poll::Ready(None),
+        };
+        let length = frame.data_ref().map_or(0, Bytes::len) as u64;
+        let received = this.received.fetch_add(length, Ordering::Relaxed) + length;
+        if received > this.max_bytes as u64 {
+            let error = GatewayError::BodyTooLarge { limit: this.max_bytes };
+            return Poll::Ready(Some(Err(io::Error::other(error))));
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::{StreamExt, stream};
+    use http_body_util::{BodyExt, StreamBody};
+
+    const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+    async fn forwarded(
+        parts: Vec<io::Result<&'static str>>,
+        max_bytes: usize,
+        pause: Duration,
+    ) -> (Result<Bytes, GatewayError>, u64) {
+        let received = Arc::new(AtomicU64::new(0));
+        let parts = stream::iter(parts).then(move |part| async move {
+            tokio::time::sleep(pause).await;
+            part.map(|part| Frame::data(Bytes::from(part)))
+        });
+        let body = ForwardedBody::new(Box::pin(StreamBody::new(parts)), received.clone())
+            .with_limits(max_bytes, IDLE_TIMEOUT);
+        let collected = body.collect().await.map(http_body_util::Collected::to_bytes);
+        let error = |error: io::Error| ForwardedBody::<()>::gateway_error(&error);
+        (collected.map_err(error), received.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_bytes_are_counted_and_each_limit_has_its_error() {
+        let parts = || vec![Ok("ab"), Ok("cd"), Ok("e")];
+        let complete = forwarded(parts(), 5, IDLE_TIMEOUT / 2).await;
+        assert_eq!(complete, (Ok("abcde".into()), 5));
+        let too_large = forwarded(parts(), 3, Duration::ZERO).await;
+        assert_eq!(too_large, (Err(GatewayError::BodyTooLarge { limit: 3 }), 4));
+        let late = forwarded(parts(), 5, IDLE_TIMEOUT * 2).await;
+        assert_eq!(late, (Err(GatewayError::BodyTimeout { seconds: 30 }), 0));
+        let cut = vec![Ok("ab"), Err(io::ErrorKind::UnexpectedEof.into())];
+        assert_eq!(forwarded(cut, 5, Duration::ZERO).await, (Err(GatewayError::IncompleteBody), 2));
+    }
+}
