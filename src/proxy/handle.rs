@@ -8,7 +8,6 @@ use super::lookup;
 use super::relay::{self, PreparedRequest};
 use super::request::body::{self, IncomingBody};
 use super::request::configured_routes::ConfiguredRoute;
-use super::request::deadline;
 use super::request::engine_control::EngineControlCheck;
 use super::request::features;
 use super::request::upstream_body::UpstreamBody;
@@ -21,6 +20,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::{Either, Full};
 use hyper::body::Body;
 use std::mem::take;
+use std::time::Duration;
 use tokenweir_core::access::ConcurrencyPermit;
 use tokenweir_core::error::{ErrorEnvelope, GatewayError};
 use tokenweir_core::headers;
@@ -56,6 +56,7 @@ pub async fn handle_request<B: IncomingBody + Send + 'static>(
         Err(error) => Err(error),
         Ok(permit) => {
             let configured = configured.as_deref();
+            let total = configured.and_then(|configured| configured.total);
             let result = match (route, configured.and_then(ConfiguredRoute::unread_body)) {
                 (Some(ApiRoute::StoredResponse), _) => {
                     lookup::forward(context, &principal, &mut exchange, request).await
@@ -64,9 +65,10 @@ pub async fn handle_request<B: IncomingBody + Send + 'static>(
                     unread::forward_websocket(context, &principal, &mut exchange, request).await
                 }
                 (_, Some(unread)) => {
-                    unread::forward_body(context, &principal, &mut exchange, unread, request).await
+                    unread::forward_body(context, &principal, &mut exchange, unread, total, request)
+                        .await
                 }
-                _ => forward(context, &principal, &mut exchange, configured, request).await,
+                _ => forward(context, &principal, &mut exchange, total, request).await,
             };
             result.map(|(response, lease)| (response, lease, permit))
         }
@@ -99,12 +101,13 @@ pub async fn handle_request<B: IncomingBody + Send + 'static>(
 }
 
 /// Reads and checks the request, waits for admission, and sends the request to backends until a
-/// response has begun or the request fails.
+/// response has begun or the request fails. `route_total`: the timeout of the whole request that its
+/// configured route has.
 async fn forward<B: IncomingBody>(
     context: &ProxyContext,
     principal: &Principal,
     exchange: &mut Exchange,
-    configured: Option<&ConfiguredRoute>,
+    route_total: Option<Duration>,
     request: Request<B>,
 ) -> Result<(Response<PrefetchedBody<BackendBody>>, Lease), GatewayError> {
     let (mut head, body) = request.into_parts();
@@ -149,15 +152,8 @@ async fn forward<B: IncomingBody>(
         seed: fastrand::u64(..),
     };
     steps::sample_request(context, record, &fields, requirements, &original_body);
-    let deadlines = deadline::request_deadlines(
-        record,
-        &head.headers,
-        route.policy.first_output.or(context.settings.first_output_timeout),
-        configured
-            .and_then(|configured| configured.total)
-            .or(route.policy.total)
-            .or(context.settings.total_timeout),
-    );
+    let deadlines =
+        steps::request_deadlines(context, record, &head.headers, &route.policy, route_total);
     let lease = steps::wait_for_lease(context, record, &head.headers, requirements).await?;
     let is_explained = routing_headers::is_requested(&head.headers)
         && control_check.allow(Permission::RoutingHeaders);

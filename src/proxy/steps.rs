@@ -2,7 +2,7 @@
 
 use super::access::Principal;
 use super::context::{ProxyContext, ProxyState, RequestSettings};
-use super::request::deadline::{FirstOutputDeadline, RequestDeadlines};
+use super::request::deadline::{self, FirstOutputDeadline, RequestDeadlines};
 use super::request::features;
 use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
@@ -10,6 +10,7 @@ use crate::backend::routes::{self, ModelRoute};
 use bytes::Bytes;
 use http::HeaderMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
 use tokenweir_core::observe::StreamPolicy;
@@ -95,6 +96,21 @@ pub(super) async fn wait_for_lease(
     let tenant = record.caller.as_ref().map(|identity| &*identity.tenant);
     let flow_key = admission.flow_key(headers, record.client, &record.tier, tenant);
     admission.admit(requirements, flow_key, &mut record.timings).await
+}
+
+/// The deadlines of the request: those of its configured route (`route_total`), or else of its model,
+/// or else the global ones.
+pub(super) fn request_deadlines(
+    context: &ProxyContext,
+    record: &RequestRecord,
+    headers: &HeaderMap,
+    policy: &routes::RoutePolicy,
+    route_total: Option<Duration>,
+) -> RequestDeadlines {
+    let settings = &context.settings;
+    let first_output = policy.first_output.or(settings.first_output_timeout);
+    let total = route_total.or(policy.total).or(settings.total_timeout);
+    deadline::request_deadlines(record, headers, first_output, total)
 }
 
 /// Sets the deadlines of the request and the timeouts and the truncation handling of its route in

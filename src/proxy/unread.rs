@@ -4,9 +4,8 @@
 use super::access::Principal;
 use super::context::ProxyContext;
 use super::relay::{self, PreparedRequest};
-use super::request::body::IncomingBody;
+use super::request::body::{self, IncomingBody};
 use super::request::configured_routes::UnreadBody;
-use super::request::deadline;
 use super::request::engine_control::EngineControlCheck;
 use super::request::features;
 use super::request::forwarded_body::ForwardedBody;
@@ -15,7 +14,6 @@ use super::steps;
 use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
 use http::{Request, Response, StatusCode, request};
 use std::time::Duration;
 use tokenweir_core::clock;
@@ -28,30 +26,29 @@ use tokenweir_net::request_stream::RequestStream;
 
 type UnreadResponse = Result<(Response<PrefetchedBody<BackendBody>>, Lease), GatewayError>;
 
-/// Forwards an upload to a backend of the fixed model of its route. The parts of the body are
+/// Forwards an upload to a backend of the fixed model of its route. `route_total`: the timeout of the
+/// whole request that the route has. The parts of the body are
 /// forwarded as they arrive, and only as fast as the backend reads them.
 pub(super) async fn forward_body<B: IncomingBody + Send + 'static>(
     context: &ProxyContext,
     principal: &Principal,
     exchange: &mut Exchange,
     unread: &UnreadBody,
+    route_total: Option<Duration>,
     request: Request<B>,
 ) -> UnreadResponse {
     let (head, body) = request.into_parts();
     let max_bytes = unread.max_bytes.unwrap_or(context.settings.max_body_bytes);
-    let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-    let length: Option<u64> = length.and_then(|length| length.parse().ok());
-    if length.is_some_and(|length| length > max_bytes as u64) {
-        return Err(GatewayError::BodyTooLarge { limit: max_bytes });
-    }
+    let length = body::declared_length(&head, max_bytes)?;
     let is_empty = body.is_end_stream();
     let received = exchange.count_forwarded_bytes();
     let idle_timeout = context.settings.body_idle_timeout;
     let body = ForwardedBody::new(body, received).with_limits(max_bytes, idle_timeout);
     let length = if is_empty { Some(0) } else { length };
-    let framing = length.map_or(RequestFraming::Chunked, RequestFraming::Length);
+    let framing =
+        length.map_or(RequestFraming::Chunked, |length| RequestFraming::Length(length as u64));
     let stream = RequestStream::new(body, framing);
-    let limits = TimeLimits { total: unread.total, idle: None };
+    let limits = TimeLimits { total: route_total, idle: None };
     forward(context, principal, exchange, (head, stream), Some(&unread.model), limits).await
 }
 
@@ -127,8 +124,8 @@ async fn forward(
         session: features::session_hash(&head.headers, &context.settings.session_headers, &fields),
         seed: fastrand::u64(..),
     };
-    let total = limits.total.or(route.policy.total).or(context.settings.total_timeout);
-    let deadlines = deadline::request_deadlines(record, &head.headers, None, total);
+    let deadlines =
+        steps::request_deadlines(context, record, &head.headers, &route.policy, limits.total);
     let lease = steps::wait_for_lease(context, record, &head.headers, requirements).await?;
     control_check.strip_headers(&mut head.headers);
     let policy = exchange.policy();

@@ -45,6 +45,20 @@ pub(crate) async fn receive_body(
     Ok(body)
 }
 
+/// The length of a body that its head declares, in bytes. `None`: the head declares none. Fails if the
+/// length exceeds `limit`.
+pub(crate) fn declared_length(
+    head: &request::Parts,
+    limit: usize,
+) -> Result<Option<usize>, GatewayError> {
+    let length = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let length = length.and_then(|length| length.parse().ok());
+    if length.is_some_and(|length| length > limit) {
+        return Err(GatewayError::BodyTooLarge { limit });
+    }
+    Ok(length)
+}
+
 /// Reads the complete body of a request. Fails if the body is longer than `limit` bytes, if it has
 /// a `Content-Encoding` other than `identity`, if no chunk arrives for `idle_timeout`, if the
 /// client ends the body early, or if the memory limit of all request bodies is exceeded.
@@ -66,11 +80,7 @@ async fn read_body(
         let encoding = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
         return Err(GatewayError::EncodedBody { encoding });
     }
-    let length = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    let length = length.and_then(|length| length.parse().ok()).unwrap_or(0);
-    if length > limit {
-        return Err(GatewayError::BodyTooLarge { limit });
-    }
+    let length = declared_length(head, limit)?.unwrap_or(0);
     let mut first_chunk = Bytes::new();
     let mut buffer = BytesMut::new();
     loop {

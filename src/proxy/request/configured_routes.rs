@@ -27,8 +27,6 @@ pub(crate) struct UnreadBody {
     pub(crate) model: String,
     /// Maximum length of a body, in bytes. `None`: that of other bodies.
     pub(crate) max_bytes: Option<usize>,
-    /// Timeout of the whole request. `None`: that of the model, or else the global one.
-    pub(crate) total: Option<Duration>,
 }
 
 /// All configured paths.
@@ -47,7 +45,7 @@ impl ConfiguredRoute {
     /// length of a body; `None`: that of other bodies.
     #[must_use]
     pub fn with_unread_body(self, model: &str, max_bytes: Option<usize>) -> Self {
-        let unread = UnreadBody { model: model.to_owned(), max_bytes, total: self.total };
+        let unread = UnreadBody { model: model.to_owned(), max_bytes };
         Self { unread: Some(unread), ..self }
     }
 
