@@ -217,17 +217,14 @@ impl TelemetryWorkers {
 // === impl SinkSet ===
 
 impl SinkSet {
-    /// Adds the access log, if it is enabled.
+    /// Adds the access log and returns it. `None`: it is disabled.
     fn add_access_log(&mut self, logs: &LogWriters) -> Option<Arc<AccessLog>> {
         let dropped_lines = logs.dropped_lines_counter();
         let (access_log, dropped_lines) = logs.access_log().zip(dropped_lines)?;
         let lines = access_log.counter();
-        let access_log = Arc::new(access_log);
-        self.batched.push(access_log.clone());
-        let fill: StatusSource =
-            Arc::new(move |status, _| status.logs.access = lines.counts(dropped_lines()));
-        self.status_sources.push(fill);
-        Some(access_log)
+        Some(self.add(access_log, (), move |status, _| {
+            status.logs.access = lines.counts(dropped_lines());
+        }))
     }
 
     /// Adds the span export, if an endpoint is configured.
@@ -300,15 +297,17 @@ impl SinkSet {
     }
 
     /// Adds a sink that gets records in batches, the guard of its worker, and the function that
-    /// fills its counts into the status.
-    fn add(
+    /// fills its counts into the status. Returns the sink.
+    fn add<S: Sink + 'static>(
         &mut self,
-        sink: impl Sink + 'static,
+        sink: S,
         guard: impl Any + Send,
         fill: impl Fn(&mut StatusSnapshot, Instant) + Send + Sync + 'static,
-    ) {
-        self.batched.push(Arc::new(sink));
+    ) -> Arc<S> {
+        let sink = Arc::new(sink);
+        self.batched.push(sink.clone());
         self.guards.push(Box::new(guard));
         self.status_sources.push(Arc::new(fill));
+        sink
     }
 }
