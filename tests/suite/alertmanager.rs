@@ -152,9 +152,7 @@ async fn an_alertmanager_that_fails_is_reported_and_recovers_and_delays_no_other
     );
     assert!(status[1].failed >= 1 && status[2].error.is_none(), "{status:?}");
     failing.status.store(200, Ordering::Relaxed);
-    while notifier.status(Instant::now())[1].error.is_some() {
-        failing.request_when(is_firing).await;
-    }
+    wait_until!(notifier.status(Instant::now())[1].error.is_none());
     assert!(notifier.status(Instant::now())[1].ok >= 1);
 }
 
@@ -186,9 +184,8 @@ async fn the_program_posts_with_the_token_of_the_configuration_and_follows_a_rel
     let applied = gateway.reload().await;
     assert!(applied.contains("alertmanagers"), "{applied}");
     assert_eq!(two.request_when(|_| true).await.0, None);
-    while gateway.value("tokenweir_alertmanager_requests_total{result=\"ok\"}").await < 1.0 {
-        tokio::task::yield_now().await;
-    }
+    let accepted = "tokenweir_alertmanager_requests_total{result=\"ok\"}";
+    wait_until!(gateway.value(accepted).await >= 1.0);
     assert!(gateway.value("tokenweir_alertmanager_age_seconds").await < 60.0);
     let status = gateway.get("/status").await;
     assert!(status.contains(&format!("\"alertmanager\":\"{}\"", two.addr)), "{status}");

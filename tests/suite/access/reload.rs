@@ -64,13 +64,10 @@ impl Program {
         });
         let address =
             |name: &str| listener_address(&String::from_utf8_lossy(&log.lock().unwrap()), name);
-        let (clients, operators) = loop {
-            if let (Some(clients), Some(operators)) = (address("clients"), address("admin")) {
-                break (clients, operators);
-            }
+        let (clients, operators) = wait_for!({
             assert!(child.try_wait().unwrap().is_none(), "the gateway exited");
-            tokio::task::yield_now().await;
-        };
+            address("clients").zip(address("admin"))
+        });
         Self { clients, operators, child, folder, log }
     }
 

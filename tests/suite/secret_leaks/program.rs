@@ -93,13 +93,10 @@ impl Program {
         let address = |name: &str| {
             listener_address(&String::from_utf8_lossy(&stderr_output.lock().unwrap()), name)
         };
-        let (clients, operators) = loop {
-            if let (Some(clients), Some(operators)) = (address("clients"), address("admin")) {
-                break (clients, operators);
-            }
+        let (clients, operators) = wait_for!({
             assert!(child.try_wait().unwrap().is_none(), "the gateway exited");
-            tokio::task::yield_now().await;
-        };
+            address("clients").zip(address("admin"))
+        });
         let outputs = Some([out, err]);
         let program = Self { clients, operators, child, outputs, capture, texts };
         // The models of the backend are known.
@@ -120,14 +117,12 @@ impl Program {
 
     /// Waits until this many requests have been recorded.
     pub(super) async fn wait_for_requests(&self, count: usize) {
-        loop {
+        wait_until!({
             let page = self.admin("/metrics").await;
             let lines = page.lines().filter(|line| line.starts_with("tokenweir_requests_total{"));
             let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-            if counts.sum::<f64>() as usize >= count {
-                return;
-            }
-        }
+            counts.sum::<f64>() as usize >= count
+        });
     }
 
     /// Stops the program with a signal.
