@@ -2,6 +2,7 @@
 //! forwards the frames unread.
 
 use crate::headers::connection_options;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use http::header::{
     CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
     TRANSFER_ENCODING, UPGRADE,
@@ -15,8 +16,6 @@ pub const PROTOCOL: HeaderValue = HeaderValue::from_static("websocket");
 const KEY_SUFFIX: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// Length of a key: 16 bytes in Base64.
 const KEY_CHARS: usize = 24;
-const BASE64_DIGITS: &[u8; 64] =
-    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// The `Sec-WebSocket-Accept` with which a server must accept the request. `None`: the request is no
 /// valid opening handshake of version 13 over HTTP/1.1.
@@ -30,7 +29,7 @@ pub fn expected_accept(head: &request::Parts) -> Option<HeaderValue> {
         && is_upgrade(headers)
         && single(headers, &SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
     let key = single(headers, &SEC_WEBSOCKET_KEY).filter(|_| is_handshake)?.as_bytes();
-    let is_base64 = |byte: &u8| BASE64_DIGITS.contains(byte);
+    let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
     let is_key = key.len() == KEY_CHARS && key.ends_with(b"==") && key[..22].iter().all(is_base64);
     is_key.then(|| accept_for(key))
 }
@@ -57,17 +56,8 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderVal
 fn accept_for(key: &[u8]) -> HeaderValue {
     // SHA-1 is no protection here: RFC 6455 prescribes it to show that the server read the key.
     let hash = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, KEY_SUFFIX].concat());
-    let mut text = Vec::with_capacity(28);
-    for group in hash.as_ref().chunks(3) {
-        let bits = (0..3).fold(0, |bits, index| {
-            bits << 8 | u32::from(group.get(index).copied().unwrap_or_default())
-        });
-        for position in 0..4 {
-            let digit = BASE64_DIGITS[(bits >> (18 - 6 * position)) as usize & 63];
-            text.push(if position <= group.len() { digit } else { b'=' });
-        }
-    }
-    HeaderValue::from_bytes(&text).unwrap_or(HeaderValue::from_static(""))
+    let text = BASE64_STANDARD.encode(hash);
+    HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static(""))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use super::template::quoted;
 use crate::text::{SimulatedPrompt, mix};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 
 /// The body of `GET /version`: the simulated version of vLLM.
 pub const VERSION: &str = r#"{"version":"0.32.0"}"#;
@@ -72,7 +73,7 @@ pub fn embeddings(
             let vector = embedding(prompt.hash());
             let vector = if is_base64 {
                 let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                quoted(&to_base64(&bytes))
+                quoted(&BASE64_STANDARD.encode(&bytes))
             } else {
                 format!("[{}]", vector.map(|x| x.to_string()).join(","))
             };
@@ -97,27 +98,13 @@ fn embedding(seed: u64) -> [f32; 64] {
     raw.map(|x| x / length)
 }
 
-fn to_base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let [a, b, c] = std::array::from_fn(|index| chunk.get(index).copied().unwrap_or(0));
-        let bits = u32::from_be_bytes([0, a, b, c]);
-        for digit in 0..4 {
-            let index = (bits >> (18 - 6 * digit)) as usize & 63;
-            text.push(if digit <= chunk.len() { char::from(ALPHABET[index]) } else { '=' });
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn base64_follows_rfc_4648() {
-        let encoded = ["", "f", "fo", "foo", "foob"].map(|text| to_base64(text.as_bytes()));
+        let encoded = ["", "f", "fo", "foo", "foob"].map(|text| BASE64_STANDARD.encode(text));
         assert_eq!(encoded, ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
     }
 
