@@ -64,6 +64,7 @@ pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
         "backends": status.backends,
         "alertmanagers": status.alertmanagers,
         "gpu_exporters": status.gpu_exporters,
+        "peer_exchange": status.peer_exchange,
         "spans": status.spans,
         "trace_capture": status.capture,
         "quality": status.quality,

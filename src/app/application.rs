@@ -14,6 +14,7 @@ use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, StatusSource};
 use crate::alertmanager::AlertmanagerNotifier;
 use crate::backend::HealthCheckSupervisor;
 use crate::backend::kv_events::CacheKnowledge;
+use crate::backend::peers::{self, PeerExchange};
 use crate::backend::pool::BackendPool;
 use crate::config::{Config, LoadedConfig, Overrides};
 use crate::gpu::GpuMonitor;
@@ -64,7 +65,8 @@ impl Application {
         }
         let listeners = BoundListeners::bind(config)?;
         let guard = listeners.overload_guard.clone();
-        let (sources, pool, client) = build_pool(config, &guard, &env).await?;
+        let exchange = config.peer_exchange_settings(&env)?.map(PeerExchange::new);
+        let (sources, pool, client) = build_pool(config, exchange.clone(), &guard, &env).await?;
         let (access, keys_file) = access::build(config, &env)?;
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
         let TelemetryPipeline { telemetry, mut workers, .. } = pipeline;
@@ -92,6 +94,7 @@ impl Application {
                 pipeline.status_sources,
                 listeners.status_sources(),
                 vec![cache_status(cache_knowledge)],
+                exchange.iter().cloned().map(exchange_status).collect(),
             ]
             .concat(),
             diagnosis: Arc::default(),
@@ -108,6 +111,12 @@ impl Application {
             credentials.register_outbound(TlsPeer::Collector, outbound);
         }
         let keys_task = keys_file.map(|file| access::watch_keys(file, &admin.proxy.access));
+        let pool = admin.proxy.pool.clone();
+        let exchange_task = exchange.map(|exchange| {
+            supervise::spawn(BackgroundTask::PeerExchange, move || {
+                peers::run(exchange.clone(), pool.clone())
+            })
+        });
         let diagnosis = DiagnosisTask::new(&admin, pipeline.request_counters).start();
         let summary = StartSummary::new(config, &listeners, &workers, &proxy.state.pool);
         let BoundListeners { clients, limits, connection_limiter, descriptors, tls, .. } =
@@ -126,7 +135,8 @@ impl Application {
         // accepts from here on is served.
         let client_listener = clients.listen()?;
         let server = Server { client_listener, admin_listener: listeners.admin, state, tls };
-        let background_tasks = keys_task.into_iter().chain([diagnosis]).collect();
+        let background_tasks =
+            keys_task.into_iter().chain([diagnosis]).chain(exchange_task).collect();
         Ok(Self { summary, server, workers, reloader, _background_tasks: background_tasks })
     }
 
@@ -184,9 +194,15 @@ fn cache_status(knowledge: Arc<CacheKnowledge>) -> StatusSource {
     })
 }
 
+/// Writes the state of the exchange with other gateways into the status.
+fn exchange_status(exchange: Arc<PeerExchange>) -> StatusSource {
+    Arc::new(move |status, now| status.peer_exchange = Some(exchange.status(now)))
+}
+
 /// Starts discovery, and builds the pool of the backends and the client for requests to them.
 async fn build_pool(
     config: &Config,
+    exchange: Option<Arc<PeerExchange>>,
     overload_guard: &OverloadGuard,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<(DiscoverySources, Arc<BackendPool>, HttpClient), ApplicationError> {
@@ -197,6 +213,6 @@ async fn build_pool(
     let client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?)
         .with_descriptors(overload_guard.descriptors().clone());
     let backends = config.build_backends(&entries, env)?;
-    let pool = BackendPool::with_settings(backends, &config.pool_settings());
+    let pool = BackendPool::with_peers(backends, &config.pool_settings(), exchange);
     Ok((sources, Arc::new(pool), client))
 }

@@ -1,6 +1,6 @@
 //! Why the gateway cannot start or reload with a valid configuration.
 
-use crate::config::{ConfigError, ProxySettingsError, UnreadableSecret};
+use crate::config::{ConfigError, PeerExchangeError, ProxySettingsError, UnreadableSecret};
 use crate::server::{BindError, ListenError};
 use crate::telemetry::metrics_push::MetricsPushStartError;
 use crate::telemetry::metrics_registry::buckets::BucketOverridesError;
@@ -19,6 +19,8 @@ pub(crate) enum ApplicationError {
     Bind(#[from] BindError),
     #[error(transparent)]
     Secret(#[from] UnreadableSecret),
+    #[error(transparent)]
+    PeerExchange(#[from] PeerExchangeError),
     #[error(transparent)]
     Keys(#[from] ConfigError),
     #[error(transparent)]

@@ -316,6 +316,20 @@ impl Backend {
         });
     }
 
+    /// Reports the load that this gateway puts on the backend to the other gateways, and the prompt
+    /// that it sent. `None`: a prompt was computed, or its request ended.
+    pub(super) fn report_to_peers(&self, prompt: Option<&Arc<PromptFingerprint>>) {
+        if let Some(peers) = self.membership.peers() {
+            peers.enqueue(self.identity.id_hash, self.load.estimator.local_load().backlog, prompt);
+        }
+    }
+
+    /// Records that another gateway sent a prompt to the backend.
+    pub(super) fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
+        self.load.estimator.on_peer_prompt(prompt);
+        self.membership.on_peer_prompt(prompt);
+    }
+
     /// The condition of the backend at `now`: its reported load and its state.
     pub(super) fn condition(&self, now: Instant) -> BackendCondition {
         BackendCondition {

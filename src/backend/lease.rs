@@ -32,7 +32,7 @@ impl Lease {
     pub(super) fn new(
         backend: Arc<Backend>,
         candidate: &Candidate,
-        prompt: &PromptFingerprint,
+        prompt: &Arc<PromptFingerprint>,
         is_stream: bool,
         now: Instant,
     ) -> Self {
@@ -41,6 +41,7 @@ impl Lease {
         }
         let reservation = backend.load.estimator.reserve(candidate, prompt, is_stream, now);
         backend.publish_load_hint(now);
+        backend.report_to_peers(Some(prompt));
         let reservation = Mutex::new(reservation);
         Self(Arc::new(LeaseState { backend, reservation, followed: OnceLock::new() }))
     }
@@ -72,7 +73,11 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let (reservation, now) = (*self.0.lock_reservation(), clock::now());
         let backend = self.backend();
+        let was_pending = reservation.is_pending();
         backend.load.estimator.release(reservation, now);
+        if was_pending {
+            backend.report_to_peers(None);
+        }
         backend.on_change(now);
     }
 }
@@ -105,7 +110,15 @@ impl BackendMonitor for LeaseState {
     }
 
     fn on_first_output(&self, now: Instant) {
-        self.backend.load.estimator.first_output(&mut self.lock_reservation(), now);
+        let was_pending = {
+            let mut reservation = self.lock_reservation();
+            let was_pending = reservation.is_pending();
+            self.backend.load.estimator.first_output(&mut reservation, now);
+            was_pending
+        };
+        if was_pending {
+            self.backend.report_to_peers(None);
+        }
         self.backend.publish_load_hint(now);
     }
 

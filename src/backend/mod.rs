@@ -11,6 +11,7 @@ mod identity;
 pub mod kv_events;
 mod lease;
 mod load;
+pub mod peers;
 pub mod pool;
 mod pool_membership;
 mod recent_times;

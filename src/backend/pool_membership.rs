@@ -3,10 +3,11 @@
 //! selection of candidates in a large pool.
 
 use super::capacity_notifier::CapacityNotifier;
+use super::peers::PeerExchange;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-use tokenweir_core::routing::{Candidate, CandidateSampler};
+use tokenweir_core::routing::{Candidate, CandidateSampler, PromptFingerprint};
 
 /// The connection of a backend to its pool.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub(super) struct PoolMembership {
     position: AtomicUsize,
     /// The notifier of the pool, which is called after every change that may free capacity.
     capacity_notifier: Arc<CapacityNotifier>,
+    /// The exchange with other gateways. `None`: there is none.
+    peers: Option<Arc<PeerExchange>>,
 }
 
 impl PoolMembership {
@@ -24,13 +27,15 @@ impl PoolMembership {
     pub(super) const fn new(
         candidate_sampler: Arc<CandidateSampler>,
         capacity_notifier: Arc<CapacityNotifier>,
+        peers: Option<Arc<PeerExchange>>,
     ) -> Self {
-        Self { candidate_sampler, position: AtomicUsize::new(usize::MAX), capacity_notifier }
+        let position = AtomicUsize::new(usize::MAX);
+        Self { candidate_sampler, position, capacity_notifier, peers }
     }
 
     /// The membership of a backend that is not in a pool.
     pub(super) fn none(now: Instant) -> Self {
-        Self::new(Arc::new(CandidateSampler::new(now, 0)), Arc::default())
+        Self::new(Arc::new(CandidateSampler::new(now, 0)), Arc::default(), None)
     }
 
     /// Sets the index of the backend in the pool.
@@ -46,6 +51,16 @@ impl PoolMembership {
         candidate: impl FnOnce() -> Option<Candidate>,
     ) {
         self.candidate_sampler.show(self.position.load(Ordering::Relaxed), now, candidate);
+    }
+
+    /// The exchange with other gateways. `None`: there is none.
+    pub(super) fn peers(&self) -> Option<&PeerExchange> {
+        self.peers.as_deref()
+    }
+
+    /// Adds a prompt that another gateway sent to the backend to the sampler.
+    pub(super) fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
+        self.candidate_sampler.sent(prompt, self.position.load(Ordering::Relaxed));
     }
 
     /// Notifies the admission queue that the backend may have capacity.

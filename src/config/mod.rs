@@ -28,7 +28,9 @@ mod text;
 mod violation;
 
 pub use conversion::ConfiguredSecret;
-pub use conversion::{BackendTlsContexts, ProxySettingsError, backend_tls_contexts};
+pub use conversion::{
+    BackendTlsContexts, PeerExchangeError, ProxySettingsError, backend_tls_contexts,
+};
 pub use files::{backends_in, check_appendable, load_keys, load_keys_alone};
 pub use load::LoadedConfig;
 pub use overrides::{ConfigSources, OverrideValue, Overrides};
@@ -39,9 +41,9 @@ pub use schema::schema;
 pub use sections::access::{AccessConfig, CacheSaltConfig, SaltSource};
 pub use sections::backends::BackendConfig;
 pub use sections::discovery::DiscoveryConfig;
+pub use sections::discovery::kubernetes::{KubernetesConfig, PodPort};
 pub use sections::gpu::{GpuConfig, GpuExporterConfig, GpuRuleConfig, ListedGpu};
 pub use sections::identities::IdentitiesConfig;
-pub use sections::kubernetes::{KubernetesConfig, PodPort};
 pub use sections::limits::LimitsConfig;
 pub use sections::secret::{Secret, SecretError, SecretValue, UnreadableSecret};
 pub use sections::settings::{

@@ -75,6 +75,8 @@ fn merge_reloadable(old: &Config, new: &Config) -> Config {
         access: old.access.clone(),
         // The sizes of tables are fixed with the first backend.
         kv_events: old.kv_events,
+        // The hashes of prompts in the prefix tables depend on the key.
+        peer_exchange: old.peer_exchange.clone(),
         tls: old.tls.clone(),
         backend_tls: old.backend_tls.clone(),
         // Bound sockets, running threads, open files and the buckets of histograms are fixed.

@@ -7,6 +7,7 @@ use super::sections::discovery::DiscoveryConfig;
 use super::sections::gpu::GpuConfig;
 use super::sections::identities::IdentitiesConfig;
 use super::sections::limits::LimitsConfig;
+use super::sections::peer_exchange::PeerExchangeConfig;
 use super::sections::routes::RouteConfig;
 use super::sections::settings::{
     AdmissionConfig, CostConfig, DEFAULT_CONTINUOUS_USAGE_RATIO, DrainConfig, LogConfig,
@@ -75,6 +76,8 @@ pub struct Config {
     pub scrape: health_checker::ScrapeSettings,
     /// KV events of backends: the contents of their prefix caches, for routing.
     pub kv_events: KvEventsSettings,
+    /// Exchange with other gateways before the same backends, for routing.
+    pub peer_exchange: PeerExchangeConfig,
     /// Whether the gateway requests usage that clients did not request.
     pub usage: UsageMode,
     /// Share of streams, 0 to 1, for which the gateway requests usage in every event from vLLM
@@ -137,6 +140,7 @@ impl Default for Config {
             circuit_breaker: resilience::CircuitBreakerSettings::default(),
             scrape: health_checker::ScrapeSettings::default(),
             kv_events: KvEventsSettings::default(),
+            peer_exchange: PeerExchangeConfig::default(),
             usage: UsageMode::default(),
             continuous_usage: DEFAULT_CONTINUOUS_USAGE_RATIO,
             streams: StreamRules::default(),

@@ -114,7 +114,7 @@ async fn forward(
         &fields,
         &no_body,
     )?;
-    let prompt = features::hash_prompt(&fields, &route, None, &no_body);
+    let prompt = features::hash_prompt(&fields, &route, None, &no_body, context.state.pool.peers());
     let body = UpstreamBody::new(no_body, None, &head.headers, &fields, &route, Vec::new())?;
     let requirements = BackendRequirements {
         model,

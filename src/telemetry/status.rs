@@ -8,6 +8,7 @@ use super::{access_log, metrics_push, payload_log, quality, trace_capture};
 use crate::alertmanager::AlertmanagerStatus;
 use crate::backend::LabelledModel;
 use crate::backend::kv_events::{CacheStatus, LearningCounts};
+use crate::backend::peers::PeerExchangeStatus;
 use crate::gpu::{BackendGpu, GpuExporterStatus};
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
@@ -62,6 +63,8 @@ pub struct StatusSnapshot {
     pub models: Vec<LabelledModel>,
     /// Tenants that are label values of metrics.
     pub tenants: Vec<String>,
+    /// Exchange with other gateways. `None`: `peer_exchange` is not configured.
+    pub peer_exchange: Option<PeerExchangeStatus>,
     /// Number of spans by export result.
     pub spans: SpanCounts,
     /// Number of records of the trace capture by result.

@@ -71,6 +71,7 @@ mod operate;
 mod operations;
 mod own_cost;
 mod packages;
+mod peer_exchange;
 mod proxy;
 mod quality;
 mod readiness;

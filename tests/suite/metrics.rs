@@ -174,13 +174,13 @@ async fn every_row_has_series_from_the_start_without_any_backend_up() {
     let page = gateway.admin("/metrics").await;
     assert!(page.contains("content-type: text/plain; version=0.0.4"));
     let samples = samples(&page);
-    // The values of engines and GPUs exist only after a scrape, costs and KV events only if they are
-    // configured, and series of a model at a backend only after the model is known.
+    // The values of engines and GPUs exist only after a scrape, costs, KV events and the exchange
+    // between gateways only if they are configured, and series of a model at a backend only after the model is known.
     let is_optional = |row: &&MetricDescriptor| {
         let is_cost = ["tokenweir_backend_gpus", "tokenweir_backend_price_per_hour"];
         let has = |name: &str| row.labels.iter().any(|label| label.name == name);
         matches!(row.read, MetricSource::Engine(_))
-            || ["tokenweir_backend_kv_event", "tokenweir_backend_kv_blocks"]
+            || ["tokenweir_backend_kv_event", "tokenweir_backend_kv_blocks", "tokenweir_peer_"]
                 .iter()
                 .any(|start| row.name.starts_with(start))
             || is_cost.contains(&row.name)

@@ -45,6 +45,8 @@ pub enum BackgroundTask {
     GpuScrape,
     /// The reception of the KV events of a backend, or the learning from them.
     KvEvents,
+    /// The exchange with other gateways.
+    PeerExchange,
     /// Diagnoses the backends.
     Diagnosis,
     /// Sends alerts to one Alertmanager.
@@ -96,7 +98,7 @@ static PANIC_COUNTS: [AtomicU64; BackgroundTask::ALL.len()] =
 
 impl BackgroundTask {
     /// All tasks, in declaration order.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Listener,
         Self::Connection,
         Self::AdminListener,
@@ -111,6 +113,7 @@ impl BackgroundTask {
         Self::Discovery,
         Self::GpuScrape,
         Self::KvEvents,
+        Self::PeerExchange,
         Self::Diagnosis,
         Self::Alertmanager,
         Self::KeysFile,
@@ -139,6 +142,7 @@ impl BackgroundTask {
             Self::Discovery => "discovery",
             Self::GpuScrape => "gpu_scrape",
             Self::KvEvents => "kv_events",
+            Self::PeerExchange => "peer_exchange",
             Self::Diagnosis => "diagnosis",
             Self::Alertmanager => "alertmanager",
             Self::KeysFile => "keys_file",

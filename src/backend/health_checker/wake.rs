@@ -50,7 +50,7 @@ mod tests {
     }
 
     fn lease(backend: &Arc<Backend>) -> Lease {
-        let (prompt, now) = (PromptFingerprint::default(), clock::now());
+        let (prompt, now) = (Arc::<PromptFingerprint>::default(), clock::now());
         Lease::new(backend.clone(), &backend.candidate(&prompt, now), &prompt, true, now)
     }
 

@@ -11,6 +11,7 @@ mod snapshot;
 pub use snapshot::BackendRequirements;
 
 use super::capacity_notifier::CapacityNotifier;
+use super::peers::PeerExchange;
 use super::routes::{ModelConfig, RouteTable};
 use super::{Backend, Drain, DrainInitiator, LabelledModel, Lease};
 use arc_swap::Guard;
@@ -51,8 +52,18 @@ impl BackendPool {
 
     /// A pool of backends whose health is unknown, with these settings.
     pub fn with_settings(backends: Vec<Backend>, settings: &PoolSettings) -> Self {
+        Self::with_peers(backends, settings, None)
+    }
+
+    /// A pool of backends whose health is unknown, with these settings, and with an exchange with
+    /// other gateways.
+    pub fn with_peers(
+        backends: Vec<Backend>,
+        settings: &PoolSettings,
+        peers: Option<Arc<PeerExchange>>,
+    ) -> Self {
         let capacity_notifier = Arc::<CapacityNotifier>::default();
-        let registry = BackendRegistry::new(capacity_notifier.clone());
+        let registry = BackendRegistry::new(capacity_notifier.clone(), peers);
         let pool = Self { registry, request_sequence: AtomicU64::new(0), capacity_notifier };
         pool.apply_update(pool.plan_update(backends), settings);
         pool
@@ -76,6 +87,11 @@ impl BackendPool {
     pub fn with_max_model_labels(self, max_labels: usize) -> Self {
         self.registry.set_max_model_labels(max_labels);
         self
+    }
+
+    /// The exchange with other gateways. `None`: there is none.
+    pub fn peers(&self) -> Option<&PeerExchange> {
+        self.registry.peers()
     }
 
     /// The backends, by position.

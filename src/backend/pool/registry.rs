@@ -4,6 +4,7 @@
 use super::snapshot::{PoolSnapshot, build_routes};
 use crate::backend::Backend;
 use crate::backend::capacity_notifier::CapacityNotifier;
+use crate::backend::peers::PeerExchange;
 use crate::backend::pool_membership::PoolMembership;
 use crate::backend::routes::model_labels::{
     DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable,
@@ -27,6 +28,7 @@ pub(super) struct BackendRegistry {
     /// changes at the same time cannot overwrite each other.
     state: Mutex<RegistryState>,
     capacity_notifier: Arc<CapacityNotifier>,
+    peers: Option<Arc<PeerExchange>>,
 }
 
 /// State of the registry that is kept from snapshot to snapshot.
@@ -85,8 +87,12 @@ impl Default for PoolSettings {
 // === impl BackendRegistry ===
 
 impl BackendRegistry {
-    /// An empty registry. Its backends report freed capacity to `capacity_notifier`.
-    pub(super) fn new(capacity_notifier: Arc<CapacityNotifier>) -> Self {
+    /// An empty registry. Its backends report freed capacity to `capacity_notifier`, and requests to
+    /// `peers`.
+    pub(super) fn new(
+        capacity_notifier: Arc<CapacityNotifier>,
+        peers: Option<Arc<PeerExchange>>,
+    ) -> Self {
         let mut model_labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
         let snapshot = PoolSnapshot {
             backends: Arc::default(),
@@ -106,12 +112,17 @@ impl BackendRegistry {
             retiring: Vec::new(),
         };
         let (snapshot, state) = (ArcSwap::from_pointee(snapshot), Mutex::new(state));
-        Self { snapshot, state, capacity_notifier }
+        Self { snapshot, state, capacity_notifier, peers }
     }
 
     /// The current snapshot. The guard is for a short use and must not be stored.
     pub(super) fn snapshot(&self) -> Guard<Arc<PoolSnapshot>> {
         self.snapshot.load()
+    }
+
+    /// The exchange with other gateways. `None`: there is none.
+    pub(super) fn peers(&self) -> Option<&PeerExchange> {
+        self.peers.as_deref()
     }
 
     /// Plans an update of the pool to exactly these backends.
@@ -131,7 +142,8 @@ impl BackendRegistry {
     /// Connects a new backend to the sampler and the notifier of this registry.
     fn register(&self, backend: Backend) -> Arc<Backend> {
         let sampler = self.snapshot().candidate_sampler.clone();
-        let membership = PoolMembership::new(sampler, self.capacity_notifier.clone());
+        let membership =
+            PoolMembership::new(sampler, self.capacity_notifier.clone(), self.peers.clone());
         Arc::new(backend.with_membership(membership))
     }
 

@@ -64,7 +64,7 @@ pub(crate) async fn run(doctor: DoctorArgs) -> ExitCode {
         Ok(inputs) => inputs,
         Err(error) => return report_config_error(&error),
     };
-    let facts = match gather_facts(&doctor, inputs).await {
+    let facts = match Box::pin(gather_facts(&doctor, inputs)).await {
         Ok(facts) => facts,
         Err(error) => {
             eprintln!("error: {}", ErrorChain(&error));

@@ -4,10 +4,12 @@
 mod access;
 mod alertmanagers;
 mod backends;
+mod peer_exchange;
 mod proxy;
 mod secrets;
 mod telemetry;
 
 pub use backends::{BackendTlsContexts, backend_tls_contexts};
+pub use peer_exchange::PeerExchangeError;
 pub use proxy::ProxySettingsError;
 pub use secrets::ConfiguredSecret;

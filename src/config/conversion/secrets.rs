@@ -6,6 +6,7 @@ use crate::config::sections::access::{AccessConfig, CacheSaltConfig};
 use crate::config::sections::alertmanagers::AlertmanagerConfig;
 use crate::config::sections::backends::BackendConfig;
 use crate::config::sections::identities::IdentitiesConfig;
+use crate::config::sections::peer_exchange::PeerExchangeConfig;
 use crate::config::sections::secret::{Secret, SecretValue, UnreadableSecret};
 use crate::config::sections::settings::TierKey;
 
@@ -65,6 +66,18 @@ impl IdentitiesConfig {
     }
 }
 
+impl PeerExchangeConfig {
+    pub(super) fn key_secret(&self) -> Option<ConfiguredSecret<'_>> {
+        let purpose = "the key of the exchange (peer_exchange.key)".to_owned();
+        Some(ConfiguredSecret { purpose, secret: self.key.as_ref()? })
+    }
+
+    pub(super) fn password_secret(&self) -> Option<ConfiguredSecret<'_>> {
+        let purpose = "the password of the exchange (peer_exchange.password)".to_owned();
+        Some(ConfiguredSecret { purpose, secret: self.password.as_ref()? })
+    }
+}
+
 impl TierKey {
     pub(super) fn key_secret(&self) -> ConfiguredSecret<'_> {
         let purpose = format!("the key of tier `{}` (tiers.keys)", self.tier);
@@ -94,6 +107,8 @@ impl Config {
             ("access.admin_token", access.admin_token_secret()),
             ("access.cache_salt.secret", access.cache_salt.salt_secret()),
             ("identities.secret", self.identities.hash_secret()),
+            ("peer_exchange.key", self.peer_exchange.key_secret()),
+            ("peer_exchange.password", self.peer_exchange.password_secret()),
         ];
         let single =
             single.into_iter().filter_map(|(path, secret)| Some((path.to_owned(), secret?)));
@@ -131,7 +146,8 @@ mod tests {
         let text = "backends: [{ url: a:1, api_key: { env: A } }]\n\
                     discovery: [{ dns: a.example, port: 1, api_key: { env: B } }]\n\
                     access: { admin_token: { env: C }, cache_salt: { secret: { env: D } } }\n\
-                    tiers: { keys: [{ key: { env: E }, tier: t }] }\n";
+                    tiers: { keys: [{ key: { env: E }, tier: t }] }\n\
+                    peer_exchange: { key: { env: F }, password: { env: G } }\n";
         let config: Config = serde_saphyr::from_str(text).unwrap();
         let mut expected = Vec::new();
         secret_paths("", &serde_json::to_value(&config).unwrap(), &mut expected);
@@ -139,6 +155,6 @@ mod tests {
         expected.sort();
         listed.sort();
         assert_eq!(listed, expected);
-        assert_eq!(listed.len(), 5);
+        assert_eq!(listed.len(), 7);
     }
 }

@@ -10,7 +10,9 @@ pub(super) mod tls;
 use super::root::Config;
 use super::sections::backends::{self, BackendConfig};
 use super::sections::settings::OtlpMetricsConfig;
-use super::sections::{access, alertmanagers, discovery, gpu, identities, limits, routes};
+use super::sections::{
+    access, alertmanagers, discovery, gpu, identities, limits, peer_exchange, routes,
+};
 use super::violation::{RuleViolation, violation_at};
 use crate::backend::routes::ModelConfig;
 use http::{HeaderName, Uri};
@@ -51,6 +53,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     check_gpus(config)?;
     alertmanagers::check(&config.alertmanagers)?;
     identities::check(&config.identities)?;
+    peer_exchange::check(&config.peer_exchange)?;
     check_admission(config)?;
     check_decision_log(config)?;
     check_tiers(config)?;

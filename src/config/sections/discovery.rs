@@ -1,11 +1,13 @@
 //! The configuration of discovery sources.
 
+pub(in crate::config) mod kubernetes;
+
 use super::backends::{self, BackendConfig};
-use super::kubernetes::KubernetesConfig;
 use super::secret::Secret;
 use super::settings::UsageMode;
 use crate::config::violation::{RuleViolation, violation_at};
 use http::uri::PathAndQuery;
+use kubernetes::KubernetesConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;

@@ -262,10 +262,15 @@ impl SecretValue {
         self.0
     }
 
+    /// The secret itself.
+    pub fn as_bytes(&self) -> &[u8] {
+        let bearer = self.0.as_bytes();
+        bearer.strip_prefix(b"Bearer ").unwrap_or(bearer)
+    }
+
     /// The digest of the token, to compare with tokens in requests.
     pub fn digest(&self) -> KeyDigest {
-        let bearer = self.0.as_bytes();
-        KeyDigest::from_key(bearer.strip_prefix(b"Bearer ").unwrap_or(bearer))
+        KeyDigest::from_key(self.as_bytes())
     }
 }
 

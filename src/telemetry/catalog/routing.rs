@@ -5,6 +5,7 @@ use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use super::super::status::StatusSnapshot;
 use super::backends::emit_by_backend;
 use crate::backend::kv_events::{BackendCache, CacheStatus, LearningCounts};
+use crate::backend::peers::PeerExchangeStatus;
 use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::{RequestRecord, ShadowDecision};
 use tokenweir_core::routing::PolicyKind;
@@ -194,6 +195,59 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             emit(&["learned"], learned as f64);
             emit(&["unlearned"], unlearned as f64);
             emit(&["dropped"], dropped as f64);
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_peer_exchange_connected",
+        help: "1 while the gateway is connected to the message bus of the gateways. Only with peer_exchange.",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|status, emit| {
+            if let Some(exchange) = &status.peer_exchange {
+                emit(&[], f64::from(u8::from(exchange.connected)));
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_peer_gateways",
+        help: "Other gateways that sent a message over the bus within the last 5 s. Only with peer_exchange.",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|status, emit| {
+            if let Some(exchange) = &status.peer_exchange {
+                emit(&[], exchange.peers as f64);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_peer_messages_total",
+        help: "Messages of the exchange with other gateways, by result: sent, failed, received, or the reason why a message was ignored. Only with peer_exchange.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("result", PeerExchangeStatus::message_results)],
+        read: MetricSource::Status(|status, emit| {
+            let results = status.peer_exchange.iter().flat_map(|exchange| &exchange.messages);
+            results.for_each(|(result, count)| emit(&[result], *count as f64));
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_peer_decisions_total",
+        help: "Routing decisions that the gateways exchange, by result. dropped: the queue was full or the bus away; unknown_backend: this gateway does not have the backend. Only with peer_exchange.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("result", || PeerExchangeStatus::DECISION_RESULTS.to_vec())],
+        read: MetricSource::Status(|status, emit| {
+            let results = status.peer_exchange.iter().flat_map(|exchange| &exchange.decisions);
+            results.for_each(|(result, count)| emit(&[result], *count as f64));
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_peer_sent_bytes_total",
+        help: "Bytes of the messages that the gateway sent to other gateways. Only with peer_exchange.",
+        kind: MetricKind::Counter,
+        labels: &[],
+        read: MetricSource::Status(|status, emit| {
+            if let Some(exchange) = &status.peer_exchange {
+                emit(&[], exchange.sent_bytes as f64);
+            }
         }),
     },
     MetricDescriptor {

@@ -21,8 +21,8 @@ pub mod saturation;
 
 pub use candidate::Candidate;
 pub use estimation::{
-    CachedSource, LearnedEstimates, LoadEstimator, LoadReport, LocalLoad, PrefillCost,
-    ReportedLoad, Reservation, ResidentPrompt, TokenCounts,
+    CachedSource, LearnedEstimates, LoadEstimator, LoadReport, LocalLoad, MAX_PEERS, PeerBacklogs,
+    PrefillCost, ReportedLoad, Reservation, ResidentPrompt, TokenCounts,
 };
 pub use hash::{mix, unit};
 pub use imputation::impute_missing_estimates;

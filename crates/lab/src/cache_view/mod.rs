@@ -5,7 +5,7 @@ mod peer_messages;
 mod pending_prompts;
 mod published_caches;
 
-pub(super) use peer_messages::{PeerBacklogs, PeerMessage, PeerMessages};
+pub(super) use peer_messages::{PeerMessage, PeerMessages};
 pub(super) use pending_prompts::PendingPrompts;
 pub(super) use published_caches::PublishedCaches;
 

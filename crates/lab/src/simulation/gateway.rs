@@ -1,7 +1,7 @@
 //! A gateway of a simulation: its load estimators, its router, and what it knows about the caches.
 
 use super::setup::SimulationSetup;
-use crate::cache_view::{CacheView, PeerBacklogs, PendingPrompts, PublishedCaches};
+use crate::cache_view::{CacheView, PendingPrompts, PublishedCaches};
 use crate::routers::{Router, RouterKind};
 use crate::trace::TraceRequest;
 use std::collections::VecDeque;
@@ -18,8 +18,6 @@ pub(super) struct SimulatedGateway {
     pub(super) router: Router,
     /// With [`CacheView::Exact`].
     pub(super) pending_prompts: PendingPrompts,
-    /// With [`CacheView::Exchange`].
-    pub(super) peer_backlogs: PeerBacklogs,
     /// Number of requests that were sent to a backend.
     pub(super) decision_count: u64,
     /// Requests that wait for a backend below the saturation thresholds.
@@ -45,7 +43,6 @@ impl SimulatedGateway {
             reported_loads: vec![LoadReport::default(); backends],
             router: kind.router(&setup.policy, setup.known_objectives, backends),
             pending_prompts: PendingPrompts::new(backends),
-            peer_backlogs: PeerBacklogs::new(setup.gateways.max(1), backends),
             decision_count: 0,
             queue: VecDeque::new(),
         }
@@ -75,14 +72,8 @@ impl SimulatedGateway {
         };
         let mut candidates: Vec<Candidate> = sample.unwrap_or(all).iter().map(candidate).collect();
         routing::impute_missing_estimates(&mut candidates);
-        match setup.cache_view {
-            CacheView::Approximate => {}
-            CacheView::Exact => self.set_cached_tokens(job, setup, published, &mut candidates),
-            CacheView::Exchange => {
-                for candidate in &mut candidates {
-                    self.add_peer_backlog(candidate, now);
-                }
-            }
+        if setup.cache_view == CacheView::Exact {
+            self.set_cached_tokens(job, setup, published, &mut candidates);
         }
         candidates
     }
@@ -104,18 +95,6 @@ impl SimulatedGateway {
             candidate.cached = cached;
             candidate.cached_blocks = (cached / block_tokens.max(1.0)) as u32;
         }
-    }
-
-    /// Adds the prompt tokens that the other gateways told, as far as the last report does not
-    /// have them as waiting requests.
-    fn add_peer_backlog(&self, candidate: &mut Candidate, now: Duration) {
-        let estimator = &self.load_estimators[candidate.position];
-        let pending = f64::from(estimator.local_load().pending);
-        let external_waiting = (candidate.waiting - pending).max(0.0);
-        let reported = external_waiting * estimator.learned().prompt_tokens();
-        let per_token = candidate.prefill.per_token;
-        let told = self.peer_backlogs.tokens(candidate.position, per_token, now);
-        candidate.backlog += (told - reported).max(0.0);
     }
 
     /// Updates the load hint of a backend in the candidate sampler.

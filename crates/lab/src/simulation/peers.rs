@@ -25,7 +25,7 @@ impl Simulation<'_> {
             return;
         }
         let local_load = self.gateways[from].load_estimators[backend].local_load();
-        let pending_tokens = local_load.backlog as f64;
+        let pending_tokens = local_load.backlog;
         for to in (0..self.gateways.len()).filter(|to| *to != from) {
             let message = PeerMessage { from, to, backend, sent, pending_tokens };
             if self.peer_messages.send(message) {
@@ -38,10 +38,12 @@ impl Simulation<'_> {
     pub(super) fn receive_peer_message(&mut self) {
         let Some(message) = self.peer_messages.receive() else { return };
         let gateway = &mut self.gateways[message.to];
-        gateway.peer_backlogs.receive(&message, self.now);
+        let estimator = &gateway.load_estimators[message.backend];
+        let now = self.setup.epoch + self.now;
+        estimator.peer_backlogs().set(message.from, message.pending_tokens, now);
         if let Some(number) = message.sent {
             let prompt = &self.requests[number].prompt;
-            gateway.load_estimators[message.backend].on_peer_prompt(prompt);
+            estimator.on_peer_prompt(prompt);
             gateway.candidate_sampler.sent(prompt, message.backend);
         }
     }

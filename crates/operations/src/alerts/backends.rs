@@ -14,6 +14,7 @@ pub(super) fn alerts() -> Vec<Alert> {
         stalls(),
         stale_scrape(),
         kv_events_missing(),
+        peer_exchange_down(),
     ]
 }
 
@@ -210,6 +211,30 @@ fn kv_events_missing() -> Alert {
                  `*`, such as `tcp://*:5557`, and let the gateway reach the port. State `gap`: \
                  add a `replay_endpoint`. An engine without events: `kv_events: {enabled: false}` \
                  of the backend.",
+        silences: Vec::new(),
+    }
+}
+
+fn peer_exchange_down() -> Alert {
+    Alert {
+        name: "TokenweirPeerExchangeDown",
+        when: "a gateway has had no connection to the message bus of the gateways for 5 minutes",
+        area: AREA,
+        severity: AlertSeverity::Ticket,
+        expr: "tokenweir_peer_exchange_connected == 0".into(),
+        holds_for: "5m",
+        stays_for: None,
+        summary: "{{ $labels.instance }} has no connection to the message bus of the gateways",
+        description: "The gateway has not been connected to the server of `peer_exchange.url` for 5 \
+                      minutes. It estimates caches and queues from its own requests and from \
+                      metrics.",
+        meaning: "Requests are served as before. Several gateways compute more prompts again than \
+                  necessary, because each does not know the prompts of the others.",
+        confirm: "`curl http://GATEWAY:9090/status`: `peer_exchange.error`. `redis-cli -u URL ping` \
+                  from the host of the gateway.",
+        action: "Restart the server or open the network path to it. The gateway connects again by \
+                 itself within 5 s. A refused password or user: mend `peer_exchange.username` and \
+                 `peer_exchange.password`, and restart the gateway.",
         silences: Vec::new(),
     }
 }

@@ -10,6 +10,7 @@ use super::atomic_f64::AtomicF64;
 use super::cached_tokens::{CachedTokens, ResidentPrompt};
 use super::learned_estimates::LearnedEstimates;
 use super::load_report::{LastReport, LoadReport};
+use super::peer_backlogs::PeerBacklogs;
 use super::pending_outputs::{PendingOutputId, PendingOutputs};
 use super::reservation::{LocalLoad, Reservation, TokenCounts};
 use super::sent_prompts::SentPrompts;
@@ -49,14 +50,13 @@ pub struct LoadEstimator {
     slot_estimator: SlotEstimator,
     last_report: LastReport,
     sent_prompts: SentPrompts,
+    peer_backlogs: PeerBacklogs,
     /// Last, because its last fields are only used for learning.
     learned_estimates: LearnedEstimates,
 }
 
 /// Idle time after which the learned prefill cost is halved.
 const IDLE_HALVING_SECONDS: f64 = 30.0;
-/// Assumed number of blocks of a cache whose capacity is not reported.
-const DEFAULT_CACHE_BLOCKS: f64 = 8_192.0;
 
 // === impl LoadEstimator ===
 
@@ -80,6 +80,7 @@ impl LoadEstimator {
             slot_estimator: SlotEstimator::new(),
             last_report: LastReport::nothing(),
             sent_prompts: SentPrompts::new(),
+            peer_backlogs: PeerBacklogs::new(epoch),
             learned_estimates: LearnedEstimates::default(),
         }
     }
@@ -143,15 +144,18 @@ impl LoadEstimator {
         let tokens = prompt.bytes as f64 * tokens_per_byte;
         let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
         let cached = CachedTokens::new(tokens, block_tokens, resident, || {
-            let retention = || self.blocks(block_tokens) * self.learned_estimates.retention();
+            let blocks = || self.last_report.cache_blocks(block_tokens);
+            let retention = || blocks() * self.learned_estimates.retention();
             self.sent_prompts.matched(prompt, retention)
         });
         let certainty = self.certainty_at(now);
         let external = self.last_report.external_requests(certainty);
         let waiting = self.last_report.waiting(&local_load, certainty);
         let external_waiting = (waiting - f64::from(local_load.pending)).clamp(0.0, external);
-        let backlog = self.remaining_backlog(&local_load, &prefill, now)
-            + external_waiting * self.learned_estimates.prompt_tokens();
+        let reported_backlog = external_waiting * self.learned_estimates.prompt_tokens();
+        let peer_backlog = self.peer_backlogs.tokens(prefill.per_token, now);
+        let backlog =
+            self.remaining_backlog(&local_load, &prefill, now) + reported_backlog.max(peer_backlog);
         let capacity = self.last_report.capacity();
         Candidate {
             position: 0,
@@ -216,6 +220,11 @@ impl LoadEstimator {
         self.begin_prefill(&reservation, &candidate.prefill, since_epoch);
         self.add_to_prefix_table(prompt, candidate.prompt / prompt.bytes as f64);
         reservation
+    }
+
+    /// Prompt tokens that the other gateways wait for.
+    pub fn peer_backlogs(&self) -> &PeerBacklogs {
+        &self.peer_backlogs
     }
 
     /// Records that another gateway sent a prompt to the backend.
@@ -300,7 +309,7 @@ impl LoadEstimator {
 
     fn add_to_prefix_table(&self, prompt: &PromptFingerprint, tokens_per_byte: f64) {
         let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
-        self.sent_prompts.add(prompt, || self.blocks(block_tokens));
+        self.sent_prompts.add(prompt, || self.last_report.cache_blocks(block_tokens));
     }
 
     fn begin_prefill(&self, reservation: &Reservation, prefill: &PrefillCost, now: f64) {
@@ -379,12 +388,6 @@ impl LoadEstimator {
         unobserved * speed + (backlog - (since * speed).min(mean)).max(0.0)
     }
 
-    /// Number of blocks of `block_tokens` tokens that the KV cache can hold.
-    fn blocks(&self, block_tokens: f64) -> f64 {
-        let capacity = self.last_report.capacity();
-        capacity.map_or(DEFAULT_CACHE_BLOCKS, |capacity| capacity as f64 / block_tokens.max(1.0))
-    }
-
     fn certainty_at(&self, now: f64) -> f64 {
         let horizon = self.horizon.get();
         self.last_report.age(now).map_or(0.0, |age| horizon / (horizon + age))
@@ -402,5 +405,4 @@ fn horizon_in_seconds(horizon: Duration) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "load_estimator_tests.rs"]
 mod tests;

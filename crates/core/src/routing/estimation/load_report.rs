@@ -60,6 +60,8 @@ pub(super) struct LastReport {
     external_requests_mean: AtomicF64,
 }
 
+/// Assumed number of blocks of a cache whose capacity is not reported.
+const DEFAULT_CACHE_BLOCKS: f64 = 8_192.0;
 /// Weight of one report in the moving average of external requests.
 const EXTERNAL_REQUESTS_EMA_WEIGHT: f64 = 0.1;
 
@@ -115,6 +117,12 @@ impl LastReport {
     /// Capacity of the KV cache in tokens.
     pub(super) fn capacity(&self) -> Option<u64> {
         Some(self.kv_capacity_tokens.load(Ordering::Relaxed)).filter(|capacity| *capacity > 0)
+    }
+
+    /// Number of blocks of `block_tokens` tokens that the KV cache can hold.
+    pub(super) fn cache_blocks(&self, block_tokens: f64) -> f64 {
+        let blocks = |capacity| capacity as f64 / block_tokens.max(1.0);
+        self.capacity().map_or(DEFAULT_CACHE_BLOCKS, blocks)
     }
 
     /// The reported load, and the change of local load since.

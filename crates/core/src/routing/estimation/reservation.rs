@@ -59,6 +59,11 @@ pub struct TokenCounts {
 }
 
 impl Reservation {
+    /// Whether the request counts in [`LocalLoad::pending`] and [`LocalLoad::backlog`].
+    pub fn is_pending(&self) -> bool {
+        self.is_pending
+    }
+
     /// Whether the first output of the response is observed.
     pub fn is_stream(&self) -> bool {
         self.is_stream

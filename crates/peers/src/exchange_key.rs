@@ -1,0 +1,101 @@
+//! The key that all gateways of an exchange share, and the keys that are derived from it.
+
+use ring::aead::{CHACHA20_POLY1305, LessSafeKey, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, Prk, Salt};
+use ring::hmac;
+
+/// Identifies one run of one gateway. Each run chooses it at random.
+pub type SessionId = [u8; 16];
+
+/// The shared key. Its `Debug` output is redacted.
+#[derive(Clone)]
+pub struct ExchangeKey {
+    shared: Prk,
+    prompt_seeds: hmac::Key,
+}
+
+/// The shared key has fewer than [`MIN_KEY_BYTES`] bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the key has {0} bytes; at least {MIN_KEY_BYTES} are needed, such as those of `openssl rand -hex 32`"
+)]
+pub struct KeyTooShort(usize);
+
+/// Least length of the shared key in bytes.
+pub const MIN_KEY_BYTES: usize = 32;
+/// Distinguishes the keys of this protocol from those of others. A change of the hashes of prompts
+/// needs another version.
+const SALT: &[u8] = b"tokenweir peer exchange 1";
+
+impl ExchangeKey {
+    /// The shared key with these bytes.
+    pub fn new(secret: &[u8]) -> Result<Self, KeyTooShort> {
+        if secret.len() < MIN_KEY_BYTES {
+            return Err(KeyTooShort(secret.len()));
+        }
+        let shared = Salt::new(HKDF_SHA256, SALT).extract(secret);
+        // The label and the length are constants that HKDF accepts, so this does not fail.
+        let derived = shared.expand(&[b"prompt seeds"], hmac::HMAC_SHA256);
+        let prompt_seeds = hmac::Key::from(derived.map_err(|_| KeyTooShort(secret.len()))?);
+        Ok(Self { shared, prompt_seeds })
+    }
+
+    /// The seed of the hashes of a prompt for `model` with the `cache_salt` `salt`. Gateways hash
+    /// prompts equally only with equal keys, and without the key no hash can be computed.
+    pub fn prompt_seed(&self, model: Option<&str>, salt: Option<&str>) -> u64 {
+        let mut context = hmac::Context::with_key(&self.prompt_seeds);
+        for part in [model, salt] {
+            // The length separates the parts, and distinguishes an empty part from an absent one.
+            let length = part.map_or(u64::MAX, |part| part.len() as u64);
+            context.update(&length.to_le_bytes());
+            context.update(part.unwrap_or_default().as_bytes());
+        }
+        let tag = context.sign();
+        tag.as_ref().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// The key of the messages of one session. With a key of its own, a session can number its
+    /// messages from 0 and never repeats a nonce of another session.
+    pub(crate) fn message_key(&self, session: &SessionId) -> Option<LessSafeKey> {
+        let info = [&b"messages"[..], session];
+        let derived = self.shared.expand(&info, &CHACHA20_POLY1305).ok()?;
+        Some(LessSafeKey::new(UnboundKey::from(derived)))
+    }
+}
+
+impl std::fmt::Debug for ExchangeKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[redacted]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_key_is_refused_and_equal_keys_hash_prompts_equally() {
+        assert_eq!(ExchangeKey::new(&[7; 31]).unwrap_err(), KeyTooShort(31));
+        let key = |byte| ExchangeKey::new(&[byte; 32]).unwrap();
+        let seed = |byte| key(byte).prompt_seed(Some("m"), None);
+        assert_eq!(seed(1), seed(1));
+        assert_ne!(seed(1), seed(2));
+    }
+
+    #[test]
+    fn models_and_salts_have_different_seeds() {
+        let key = ExchangeKey::new(&[1; 32]).unwrap();
+        let pairs = [(None, None), (Some(""), None), (None, Some("")), (Some("a"), Some("bc"))];
+        let pairs = pairs.into_iter().chain([(Some("ab"), Some("c")), (Some("abc"), None)]);
+        let mut seeds: Vec<u64> = pairs.map(|(model, salt)| key.prompt_seed(model, salt)).collect();
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert_eq!(seeds.len(), 6);
+    }
+
+    #[test]
+    fn the_key_is_not_in_its_debug_output() {
+        let key = ExchangeKey::new(b"a secret of thirty-two characters").unwrap();
+        assert_eq!(format!("{key:?}"), "[redacted]");
+    }
+}

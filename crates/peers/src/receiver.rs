@@ -1,0 +1,294 @@
+//! Checks and decrypts the messages of other gateways.
+
+use crate::exchange_key::{ExchangeKey, SessionId};
+use crate::message::{MAX_MESSAGE_BYTES, PeerMessage};
+use crate::sealer::{HEAD_BYTES, MAGIC, VERSION, nonce};
+use ring::aead::{Aad, LessSafeKey};
+use std::time::{Duration, Instant};
+use tokenweir_core::routing::MAX_PEERS;
+
+/// Checks the messages of a bus, and decrypts those of other gateways.
+#[derive(Debug)]
+pub struct Receiver {
+    key: ExchangeKey,
+    own: SessionId,
+    peers: Vec<KnownPeer>,
+}
+
+/// A gateway that sent a valid message.
+#[derive(Debug)]
+struct KnownPeer {
+    session: SessionId,
+    key: LessSafeKey,
+    last_sequence: u64,
+    last_at: Instant,
+}
+
+/// A valid message of the bus.
+#[derive(Debug, PartialEq)]
+pub enum Received {
+    /// The bus returned a message of this gateway.
+    Own,
+    /// A message of another gateway with this number, below [`MAX_PEERS`].
+    Peer(usize, PeerMessage),
+}
+
+/// Why a message changes nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// Too short, too long, or its content is damaged.
+    #[error("a message is damaged")]
+    Malformed,
+    /// A protocol version of another gateway.
+    #[error("a gateway sends messages of another protocol version")]
+    Version,
+    /// Not encrypted with the shared key.
+    #[error("a message was not made with the shared key: do all gateways have the same key?")]
+    Authentication,
+    /// A message that was received before, or one older than a received message.
+    #[error("a message was received before")]
+    Replayed,
+    /// Sent more than [`MAX_CLOCK_DIFFERENCE`] ago, or in the future.
+    #[error("a message has a time that differs by more than 30 s: are the clocks synchronized?")]
+    Expired,
+    /// There are [`MAX_PEERS`] other gateways already.
+    #[error("more than 32 other gateways send messages")]
+    TooManyPeers,
+}
+
+/// Greatest difference between the time in a message and the time of its reception.
+pub const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_secs(30);
+/// Time without a message after which a gateway is forgotten. By then its last message has expired,
+/// so it cannot be replayed. Twice the difference, because the clock of a gateway may be ahead.
+const FORGET_AFTER: Duration = Duration::from_secs(2 * 30 + 1);
+
+impl Rejection {
+    /// All reasons.
+    pub const ALL: [Self; 6] = [
+        Self::Malformed,
+        Self::Version,
+        Self::Authentication,
+        Self::Replayed,
+        Self::Expired,
+        Self::TooManyPeers,
+    ];
+
+    /// The name in metrics and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed",
+            Self::Version => "version",
+            Self::Authentication => "authentication",
+            Self::Replayed => "replayed",
+            Self::Expired => "expired",
+            Self::TooManyPeers => "too_many_peers",
+        }
+    }
+}
+
+impl Receiver {
+    /// Receives messages for the gateway with session `own`.
+    pub const fn new(key: ExchangeKey, own: SessionId) -> Self {
+        Self { key, own, peers: Vec::new() }
+    }
+
+    /// Checks and decrypts a message that arrived at `now`, which is `now_millis` milliseconds
+    /// after 1970.
+    pub fn receive(
+        &mut self,
+        bytes: &[u8],
+        now: Instant,
+        now_millis: u64,
+    ) -> Result<Received, Rejection> {
+        let (head, content) = bytes.split_first_chunk().ok_or(Rejection::Malformed)?;
+        let head: &[u8; HEAD_BYTES] = head;
+        if bytes.len() > MAX_MESSAGE_BYTES || head[..4] != MAGIC {
+            return Err(Rejection::Malformed);
+        }
+        if head[4] != VERSION {
+            return Err(Rejection::Version);
+        }
+        let (mut session, mut sequence) = (SessionId::default(), [0; 8]);
+        session.copy_from_slice(&head[5..21]);
+        sequence.copy_from_slice(&head[21..]);
+        if session == self.own {
+            return Ok(Received::Own);
+        }
+        let sequence = u64::from_be_bytes(sequence);
+        let known = self.peers.iter().position(|peer| peer.session == session);
+        let derived;
+        let key = if let Some(number) = known {
+            &self.peers[number].key
+        } else {
+            derived = self.key.message_key(&session).ok_or(Rejection::Authentication)?;
+            &derived
+        };
+        let mut content = content.to_vec();
+        let opened = key.open_in_place(nonce(sequence), Aad::from(head), &mut content);
+        let opened = opened.map_err(|_| Rejection::Authentication)?;
+        if known.is_some_and(|number| sequence <= self.peers[number].last_sequence) {
+            return Err(Rejection::Replayed);
+        }
+        let message = PeerMessage::decode(opened).ok_or(Rejection::Malformed)?;
+        if u128::from(message.sent_at_millis.abs_diff(now_millis))
+            > MAX_CLOCK_DIFFERENCE.as_millis()
+        {
+            return Err(Rejection::Expired);
+        }
+        let number = match known {
+            Some(number) => number,
+            None => self.add(session, now)?,
+        };
+        let peer = &mut self.peers[number];
+        (peer.last_sequence, peer.last_at) = (sequence, now);
+        Ok(Received::Peer(number, message))
+    }
+
+    /// Age of the last message of each gateway that was not forgotten.
+    pub fn ages(&self, now: Instant) -> impl Iterator<Item = Duration> {
+        let ages = self.peers.iter().map(move |peer| now.saturating_duration_since(peer.last_at));
+        ages.filter(|age| *age < FORGET_AFTER)
+    }
+
+    /// The number of a new gateway: that of a forgotten one, or the next one.
+    fn add(&mut self, session: SessionId, now: Instant) -> Result<usize, Rejection> {
+        let key = self.key.message_key(&session).ok_or(Rejection::Authentication)?;
+        let added = KnownPeer { session, key, last_sequence: 0, last_at: now };
+        let is_forgotten =
+            |peer: &KnownPeer| now.saturating_duration_since(peer.last_at) >= FORGET_AFTER;
+        if let Some(number) = self.peers.iter().position(is_forgotten) {
+            self.peers[number] = added;
+            return Ok(number);
+        }
+        if self.peers.len() == MAX_PEERS {
+            return Err(Rejection::TooManyPeers);
+        }
+        self.peers.push(added);
+        Ok(self.peers.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Sealer;
+    use crate::message::tests::message;
+    use tokenweir_core::clock;
+
+    const NOW_MILLIS: u64 = 1_700_000_000_000;
+
+    fn key(byte: u8) -> ExchangeKey {
+        ExchangeKey::new(&[byte; 32]).unwrap()
+    }
+
+    fn sealer(session: u8) -> Sealer {
+        Sealer::new(&key(1), [session; 16]).unwrap()
+    }
+
+    struct TestReceiver(Receiver, Instant);
+
+    impl TestReceiver {
+        fn new() -> Self {
+            Self(Receiver::new(key(1), [0; 16]), clock::now())
+        }
+
+        fn receive_after(&mut self, seconds: u64, bytes: &[u8]) -> Result<Received, Rejection> {
+            let now = self.1 + Duration::from_secs(seconds);
+            self.0.receive(bytes, now, NOW_MILLIS + seconds * 1_000)
+        }
+
+        fn receive(&mut self, bytes: &[u8]) -> Result<Received, Rejection> {
+            self.receive_after(0, bytes)
+        }
+    }
+
+    #[test]
+    fn messages_of_other_gateways_are_received_and_own_messages_are_recognized() {
+        let mut receiver = TestReceiver::new();
+        let (mut a, mut b) = (sealer(1), sealer(2));
+        let mut receive = |sealer: &mut Sealer| receiver.receive(&sealer.seal(&message()).unwrap());
+        assert_eq!(receive(&mut a), Ok(Received::Peer(0, message())));
+        assert_eq!(receive(&mut b), Ok(Received::Peer(1, message())));
+        assert_eq!(receive(&mut a), Ok(Received::Peer(0, message())));
+        assert_eq!(receive(&mut sealer(0)), Ok(Received::Own));
+    }
+
+    #[test]
+    fn a_message_contains_no_hash_and_no_number_in_clear() {
+        let sealed = sealer(1).seal(&message()).unwrap();
+        assert!(!sealed.windows(8).any(|bytes| bytes == u64::MAX.to_le_bytes()));
+        let equal = [sealer(1), sealer(2)].map(|mut sealer| sealer.seal(&message()).unwrap());
+        assert_ne!(equal[0][HEAD_BYTES..], equal[1][HEAD_BYTES..]);
+    }
+
+    #[test]
+    fn every_changed_bit_and_every_other_key_is_refused() {
+        let mut receiver = TestReceiver::new();
+        let sealed = sealer(1).seal(&message()).unwrap();
+        for bit in 0..sealed.len() * 8 {
+            let mut changed = sealed.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(receiver.receive(&changed).is_err(), "bit {bit}");
+        }
+        let foreign = Sealer::new(&key(2), [9; 16]).unwrap().seal(&message()).unwrap();
+        assert_eq!(receiver.receive(&foreign), Err(Rejection::Authentication));
+        assert!(receiver.0.peers.is_empty());
+    }
+
+    #[test]
+    fn truncated_huge_and_future_messages_are_refused() {
+        let mut receiver = TestReceiver::new();
+        let sealed = sealer(1).seal(&message()).unwrap();
+        for length in 0..sealed.len() {
+            assert!(receiver.receive(&sealed[..length]).is_err(), "{length} bytes");
+        }
+        let mut huge = sealed.clone();
+        huge.resize(MAX_MESSAGE_BYTES + 1, 0);
+        assert_eq!(receiver.receive(&huge), Err(Rejection::Malformed));
+        let mut future = sealed.clone();
+        future[4] = VERSION + 1;
+        assert_eq!(receiver.receive(&future), Err(Rejection::Version));
+        assert!(receiver.0.peers.is_empty());
+        assert!(receiver.receive(&sealed).is_ok());
+    }
+
+    #[test]
+    fn a_message_counts_once_and_not_after_a_later_one() {
+        let mut receiver = TestReceiver::new();
+        let mut sealer = sealer(1);
+        let [first, second] = [0, 1].map(|_| sealer.seal(&message()).unwrap());
+        assert!(receiver.receive(&second).is_ok());
+        assert_eq!(receiver.receive(&first), Err(Rejection::Replayed));
+        assert_eq!(receiver.receive(&second), Err(Rejection::Replayed));
+    }
+
+    #[test]
+    fn a_recorded_message_is_refused_also_when_another_gateway_has_the_number_of_its_gateway() {
+        let mut receiver = TestReceiver::new();
+        let recorded = sealer(1).seal(&message()).unwrap();
+        assert!(receiver.receive(&recorded).is_ok());
+        assert_eq!(receiver.receive_after(62, &recorded), Err(Rejection::Replayed));
+        let later = PeerMessage { sent_at_millis: NOW_MILLIS + 62_000, ..message() };
+        let other = sealer(2).seal(&later).unwrap();
+        assert!(matches!(receiver.receive_after(62, &other), Ok(Received::Peer(0, _))));
+        assert_eq!(receiver.receive_after(62, &recorded), Err(Rejection::Expired));
+        let mut restarted = TestReceiver::new();
+        assert_eq!(restarted.receive_after(31, &recorded), Err(Rejection::Expired));
+    }
+
+    #[test]
+    fn the_number_of_a_forgotten_gateway_is_used_again_and_numbers_are_bounded() {
+        let mut receiver = TestReceiver::new();
+        let mut at = |seconds, session| {
+            let sent_at_millis = NOW_MILLIS + seconds * 1_000;
+            let sealed = sealer(session).seal(&PeerMessage { sent_at_millis, ..message() });
+            receiver.receive_after(seconds, &sealed.unwrap())
+        };
+        for session in 1..=MAX_PEERS as u8 {
+            assert!(at(0, session).is_ok());
+        }
+        assert_eq!(at(1, 99), Err(Rejection::TooManyPeers));
+        assert!(matches!(at(61, 99), Ok(Received::Peer(0, _))));
+        assert_eq!(receiver.0.ages(receiver.1 + Duration::from_secs(61)).count(), 1);
+    }
+}

@@ -1,0 +1,13 @@
+//! The exchange with other gateways: it reports to them which prompts this gateway sends to
+//! which backend, and adds their prompts and their load to the estimates of the backends.
+//!
+//! Everything is best effort. A request only puts a value into a bounded queue. Without the bus the
+//! gateway estimates from its own requests.
+
+mod peer_exchange;
+mod status;
+mod task;
+
+pub use peer_exchange::{PeerExchange, PeerExchangeSettings};
+pub use status::PeerExchangeStatus;
+pub use task::run;

@@ -1,0 +1,87 @@
+//! The part of the exchange that requests use: they put decisions into a bounded queue.
+
+use super::status::{PeerCounters, PeerExchangeStatus, add};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_peers::bus::BusSettings;
+use tokenweir_peers::{BackendBacklog, ExchangeKey, Receiver, SentPrompt, SessionId};
+use tokio::sync::mpsc;
+
+/// Where the message bus is, and the key that the gateways share.
+#[derive(Debug, Clone)]
+pub struct PeerExchangeSettings {
+    /// The message bus.
+    pub bus: BusSettings,
+    /// The shared key.
+    pub key: ExchangeKey,
+}
+
+/// The exchange with other gateways.
+#[derive(Debug)]
+pub struct PeerExchange {
+    pub(super) settings: PeerExchangeSettings,
+    pub(super) counters: PeerCounters,
+    /// Background tasks and the status lock it, requests do not.
+    receiver: Mutex<Receiver>,
+    decisions: mpsc::Sender<Decision>,
+    /// Held by the task while it runs.
+    pub(super) queue: Arc<tokio::sync::Mutex<mpsc::Receiver<Decision>>>,
+}
+
+/// A change of the load that this gateway puts on a backend.
+#[derive(Debug)]
+pub(super) struct Decision {
+    pub(super) backlog: BackendBacklog,
+    /// The prompt that was sent. `None`: a prompt was computed, or its request ended.
+    pub(super) prompt: Option<SentPrompt>,
+}
+
+/// Decisions that wait for the task.
+const QUEUE_SIZE: usize = 1_024;
+
+impl PeerExchange {
+    /// The exchange. [`run`](super::run) connects it.
+    pub fn new(settings: PeerExchangeSettings) -> Arc<Self> {
+        let (decisions, queue) = mpsc::channel(QUEUE_SIZE);
+        let receiver = Receiver::new(settings.key.clone(), SessionId::default());
+        Arc::new(Self {
+            settings,
+            counters: PeerCounters::default(),
+            receiver: Mutex::new(receiver),
+            decisions,
+            queue: Arc::new(tokio::sync::Mutex::new(queue)),
+        })
+    }
+
+    /// The seed of the hashes of a prompt, equal in all gateways with the same key.
+    pub fn prompt_seed(&self, model: Option<&str>, salt: Option<&str>) -> u64 {
+        self.settings.key.prompt_seed(model, salt)
+    }
+
+    /// Enqueues a report to the other gateways: the prompt tokens that this gateway waits for at a
+    /// backend, and the prompt that it sent there. `backend`: the hash of the backend's name. Never waits.
+    pub(in crate::backend) fn enqueue(
+        &self,
+        backend: u64,
+        pending_tokens: u64,
+        prompt: Option<&Arc<PromptFingerprint>>,
+    ) {
+        let decision = Decision {
+            backlog: BackendBacklog { backend, pending_tokens },
+            prompt: prompt.map(|prompt| SentPrompt { backend, prompt: prompt.clone() }),
+        };
+        if self.decisions.try_send(decision).is_err() {
+            add(&self.counters.dropped_decisions, 1);
+        }
+    }
+
+    pub(super) fn receiver(&self) -> MutexGuard<'_, Receiver> {
+        self.receiver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counters and state.
+    pub fn status(&self, now: Instant) -> PeerExchangeStatus {
+        self.counters.status(self.receiver().ages(now))
+    }
+}

@@ -1,0 +1,107 @@
+//! Counters and state of the exchange with other gateways.
+
+use serde::Serialize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokenweir_peers::Rejection;
+
+/// The state of the exchange with other gateways, for metrics and status.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PeerExchangeStatus {
+    /// Whether the gateway is connected to the message bus.
+    pub connected: bool,
+    /// Why the gateway is not connected. `None`: the gateway is connected, or has not tried yet.
+    pub error: Option<String>,
+    /// Number of other gateways that sent a message within the last 5 s.
+    pub peers: usize,
+    /// Age of the newest message of another gateway. `None`: none was received for a minute.
+    pub newest_message_seconds: Option<f64>,
+    /// Messages by result: sent, received, or the reason why they could not be.
+    pub messages: Vec<(&'static str, u64)>,
+    /// Decisions by result.
+    pub decisions: Vec<(&'static str, u64)>,
+    /// Bytes of the sent messages.
+    pub sent_bytes: u64,
+}
+
+/// Counters of the exchange.
+#[derive(Debug, Default)]
+pub(super) struct PeerCounters {
+    pub(super) sent_messages: AtomicU64,
+    pub(super) sent_bytes: AtomicU64,
+    /// Messages that could not be published.
+    pub(super) failed_messages: AtomicU64,
+    pub(super) received_messages: AtomicU64,
+    /// By [`Rejection::ALL`].
+    rejected_messages: [AtomicU64; Rejection::ALL.len()],
+    pub(super) sent_decisions: AtomicU64,
+    /// Decisions that were not sent, because the queue was full or the bus away.
+    pub(super) dropped_decisions: AtomicU64,
+    pub(super) received_decisions: AtomicU64,
+    /// Prompts and backlogs of other gateways for backends that this gateway does not have.
+    pub(super) unknown_backends: AtomicU64,
+    /// Why there is no connection. `None`: not tried yet.
+    connection: Mutex<Option<Result<(), String>>>,
+}
+
+/// Age of the last message up to which a gateway counts as present.
+const PRESENT_WITHIN: Duration = Duration::from_secs(5);
+
+/// Adds to a counter.
+pub(super) fn add(counter: &AtomicU64, count: usize) {
+    counter.fetch_add(count as u64, Ordering::Relaxed);
+}
+
+impl PeerExchangeStatus {
+    /// The results of messages.
+    pub fn message_results() -> Vec<&'static str> {
+        let rejections = Rejection::ALL.into_iter().map(Rejection::as_str);
+        ["sent", "failed", "received"].into_iter().chain(rejections).collect()
+    }
+
+    /// The results of decisions.
+    pub const DECISION_RESULTS: [&'static str; 4] =
+        ["sent", "dropped", "received", "unknown_backend"];
+}
+
+impl PeerCounters {
+    /// Counts a message that was refused. Returns whether it is the first for this reason.
+    pub(super) fn reject(&self, reason: Rejection) -> bool {
+        let index = Rejection::ALL.iter().position(|other| *other == reason).unwrap_or(0);
+        self.rejected_messages[index].fetch_add(1, Ordering::Relaxed) == 0
+    }
+
+    /// Sets the state of the connection. Returns whether it changed.
+    pub(super) fn set_connection(&self, state: Result<(), String>) -> bool {
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_changed = connection.as_ref().is_none_or(|known| known.is_ok() != state.is_ok());
+        *connection = Some(state);
+        has_changed
+    }
+
+    /// The status with these ages of the last messages of other gateways.
+    pub(super) fn status(&self, ages: impl Iterator<Item = Duration>) -> PeerExchangeStatus {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let ages: Vec<Duration> = ages.collect();
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let messages = [&self.sent_messages, &self.failed_messages, &self.received_messages];
+        let messages = messages.into_iter().chain(&self.rejected_messages).map(count);
+        let decisions = [
+            &self.sent_decisions,
+            &self.dropped_decisions,
+            &self.received_decisions,
+            &self.unknown_backends,
+        ];
+        let decisions = decisions.map(count);
+        PeerExchangeStatus {
+            connected: connection.as_ref().is_some_and(Result::is_ok),
+            error: connection.and_then(Result::err),
+            peers: ages.iter().filter(|age| **age <= PRESENT_WITHIN).count(),
+            newest_message_seconds: ages.iter().min().map(Duration::as_secs_f64),
+            messages: PeerExchangeStatus::message_results().into_iter().zip(messages).collect(),
+            decisions: PeerExchangeStatus::DECISION_RESULTS.into_iter().zip(decisions).collect(),
+            sent_bytes: count(&self.sent_bytes),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The task of the exchange: it publishes the decisions of this gateway in batches, and applies the
+//! messages of the other gateways.
+
+use super::peer_exchange::{Decision, PeerExchange};
+use super::status::add;
+use crate::backend::Backend;
+use crate::backend::pool::BackendPool;
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+use tokenweir_core::clock;
+use tokenweir_peers::bus::{BusError, Publisher, Subscription};
+use tokenweir_peers::{Batch, PeerMessage, Received, Receiver, Sealer, SessionId};
+use tokio::sync::mpsc;
+use tokio::time::{interval, timeout};
+
+/// Longest time from a decision to its message.
+const BATCH_INTERVAL: Duration = Duration::from_millis(5);
+/// Time between messages without decisions. They show the other gateways that this one is present,
+/// and this one that the bus works.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// Time without any message, including own ones, after which the gateway connects again.
+const SILENCE_LIMIT: Duration = Duration::from_secs(5);
+/// First and longest time between two attempts to connect.
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+/// The backends of the pool by the hash of their names.
+#[derive(Default)]
+struct BackendsByHash {
+    listed: Arc<[Arc<Backend>]>,
+    by_hash: HashMap<u64, Arc<Backend>>,
+}
+
+/// Connects the exchange to the message bus, again after each failure.
+pub async fn run(exchange: Arc<PeerExchange>, pool: Arc<BackendPool>) {
+    let mut queue = exchange.queue.lock().await;
+    let mut session = SessionId::default();
+    let key = &exchange.settings.key;
+    let sealer = getrandom::fill(&mut session).ok().and_then(|()| Sealer::new(key, session));
+    let Some(mut sealer) = sealer else {
+        let _ = exchange.counters.set_connection(Err("the system has no random numbers".into()));
+        return;
+    };
+    *exchange.receiver() = Receiver::new(key.clone(), session);
+    let [mut delay, longest_delay] = RETRY_DELAYS;
+    loop {
+        let connected = tokio::select! {
+            connected = exchange.settings.bus.connect() => connected,
+            never = exchange.discard(&mut queue) => match never {},
+        };
+        let error = match connected {
+            Ok((publisher, subscription)) => {
+                [delay, _] = RETRY_DELAYS;
+                if exchange.counters.set_connection(Ok(())) {
+                    tracing::info!("connected to the message bus of the gateways");
+                }
+                tokio::select! {
+                    error = exchange.publish(&mut queue, publisher, &mut sealer) => error,
+                    error = exchange.receive(subscription, &pool) => error,
+                }
+            }
+            Err(error) => error,
+        };
+        if exchange.counters.set_connection(Err(error.to_string())) {
+            tracing::warn!(
+                %error,
+                "the message bus of the gateways cannot be used: this gateway routes by its own \
+                 requests and tries again"
+            );
+        }
+        let _ = timeout(delay, exchange.discard(&mut queue)).await;
+        delay = (delay * 2).min(longest_delay);
+    }
+}
+
+impl PeerExchange {
+    /// Drops decisions while there is no connection.
+    async fn discard(&self, queue: &mut mpsc::Receiver<Decision>) -> Infallible {
+        loop {
+            if queue.recv().await.is_some() {
+                add(&self.counters.dropped_decisions, 1);
+            }
+        }
+    }
+
+    /// Publishes decisions until the bus fails.
+    async fn publish(
+        &self,
+        queue: &mut mpsc::Receiver<Decision>,
+        mut publisher: Publisher,
+        sealer: &mut Sealer,
+    ) -> BusError {
+        let mut heartbeat = interval(HEARTBEAT_INTERVAL);
+        let mut batch = Batch::default();
+        loop {
+            tokio::select! {
+                Some(decision) = queue.recv() => {
+                    batch.add(decision.backlog, decision.prompt);
+                    let fill = async {
+                        while !batch.is_full() {
+                            let Some(decision) = queue.recv().await else { return };
+                            batch.add(decision.backlog, decision.prompt);
+                        }
+                    };
+                    let _ = timeout(BATCH_INTERVAL, fill).await;
+                    heartbeat.reset();
+                }
+                _ = heartbeat.tick() => {}
+            }
+            let message = batch.take(now_millis());
+            let Some(sealed) = sealer.seal(&message) else { continue };
+            let decisions = message.prompts.len();
+            if let Err(error) = publisher.publish(&sealed).await {
+                add(&self.counters.failed_messages, 1);
+                add(&self.counters.dropped_decisions, decisions);
+                return error;
+            }
+            add(&self.counters.sent_messages, 1);
+            add(&self.counters.sent_bytes, sealed.len());
+            add(&self.counters.sent_decisions, decisions);
+        }
+    }
+
+    /// Applies the messages of other gateways until the bus fails.
+    async fn receive(&self, mut subscription: Subscription, pool: &BackendPool) -> BusError {
+        let mut backends = BackendsByHash::default();
+        loop {
+            let bytes = match subscription.next(SILENCE_LIMIT).await {
+                Ok(bytes) => bytes,
+                Err(error) => return error,
+            };
+            let received = self.receiver().receive(&bytes, clock::now(), now_millis());
+            match received {
+                Ok(Received::Own) => {}
+                Ok(Received::Peer(peer, message)) => {
+                    backends.update(pool);
+                    self.apply(peer, &message, &backends);
+                }
+                Err(reason) => {
+                    if self.counters.reject(reason) {
+                        tracing::warn!(
+                            reason = reason.as_str(),
+                            "ignored a message of the bus of the gateways: {reason}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    fn apply(&self, peer: usize, message: &PeerMessage, backends: &BackendsByHash) {
+        let now = clock::now();
+        add(&self.counters.received_messages, 1);
+        for backlog in &message.backlogs {
+            match backends.by_hash.get(&backlog.backend) {
+                Some(backend) => {
+                    let backlogs = backend.load.estimator.peer_backlogs();
+                    backlogs.set(peer, backlog.pending_tokens, now);
+                }
+                None => add(&self.counters.unknown_backends, 1),
+            }
+        }
+        for sent in &message.prompts {
+            if let Some(backend) = backends.by_hash.get(&sent.backend) {
+                backend.on_peer_prompt(&sent.prompt);
+                add(&self.counters.received_decisions, 1);
+            }
+        }
+    }
+}
+
+impl BackendsByHash {
+    fn update(&mut self, pool: &BackendPool) {
+        let backends = pool.backends();
+        if !Arc::ptr_eq(&backends, &self.listed) {
+            let by_hash = |backend: &Arc<Backend>| (backend.identity.id_hash, backend.clone());
+            self.by_hash = backends.iter().map(by_hash).collect();
+            self.listed = backends;
+        }
+    }
+}
+
+/// Milliseconds since 1970.
+fn now_millis() -> u64 {
+    let since_epoch = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+}

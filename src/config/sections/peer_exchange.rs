@@ -1,0 +1,69 @@
+//! The configuration of the exchange with other gateways.
+
+use super::secret::Secret;
+use crate::config::violation::{RuleViolation, violation_at};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tokenweir_core::units;
+use tokenweir_peers::bus::BusSettings;
+
+/// The exchange with other gateways before the same backends: the prompts that each sends to which
+/// backend. Messages contain keyed hashes and numbers, never text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PeerExchangeConfig {
+    /// URL of a Redis or Valkey server, `redis://HOST:PORT` or, with TLS, `rediss://HOST:PORT`.
+    /// `None`: there is no exchange.
+    pub url: Option<String>,
+    /// User name for the server. `None`: its default user.
+    pub username: Option<String>,
+    /// Password for the server. `None`: the server needs none.
+    pub password: Option<Secret>,
+    /// The key that encrypts the messages, at least 32 characters. Equal at all gateways.
+    pub key: Option<Secret>,
+    /// Name of the channel. Gateways with different channels do not exchange messages.
+    pub channel: String,
+    /// Timeout of a connection attempt, and of one message to the server.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub timeout: Duration,
+}
+
+/// Maximum length of the name of the channel, in bytes.
+const MAX_CHANNEL_BYTES: usize = 128;
+
+impl Default for PeerExchangeConfig {
+    /// No exchange.
+    fn default() -> Self {
+        Self {
+            url: None,
+            username: None,
+            password: None,
+            key: None,
+            channel: "tokenweir".to_owned(),
+            timeout: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Checks the section.
+pub(in crate::config) fn check(config: &PeerExchangeConfig) -> Result<(), RuleViolation> {
+    if !(1..=MAX_CHANNEL_BYTES).contains(&config.channel.len()) {
+        return Err(violation_at("peer_exchange.channel", "a channel has 1 to 128 bytes"));
+    }
+    let limits = Duration::from_millis(10)..=Duration::from_mins(1);
+    if !limits.contains(&config.timeout) {
+        return Err(violation_at("peer_exchange.timeout", "the timeout is from 10ms to 1m"));
+    }
+    let Some(url) = &config.url else { return Ok(()) };
+    if let Some(problem) = BusSettings::url_problem(url) {
+        return Err(violation_at("peer_exchange.url", problem));
+    }
+    if config.key.is_none() {
+        let problem = "an exchange needs a key, because every gateway trusts its messages: write \
+                       the output of `openssl rand -hex 32` to a file that all gateways read";
+        return Err(violation_at("peer_exchange.key", problem));
+    }
+    Ok(())
+}

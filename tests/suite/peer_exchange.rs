@@ -1,0 +1,218 @@
+//! The exchange between gateways over a real Redis server. Without `redis-server` the tests are
+//! skipped with a message.
+
+use crate::restart::{Port, folder, model, start_backends};
+use crate::support::process::GatewayProcess;
+use serde_json::Value;
+use std::fmt::Write;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Stdio;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+
+const PASSWORD: &str = "bus-password";
+/// A shared key of the least length.
+const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+/// A Redis server on a loopback port.
+struct Bus {
+    port: u16,
+    process: Child,
+}
+
+/// Two gateways before the same backends, connected by a bus.
+struct Pair {
+    bus: Bus,
+    /// The client addresses and the processes.
+    gateways: [(Port, GatewayProcess); 2],
+    backends: Vec<SocketAddr>,
+}
+
+impl Bus {
+    /// Starts a server. `None`: `redis-server` is not installed.
+    async fn start() -> Option<Self> {
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = port.local_addr().unwrap().port();
+        Self::start_at(port).await
+    }
+
+    async fn start_at(port: u16) -> Option<Self> {
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--save", "", "--requirepass", PASSWORD, "--port"]);
+        command.arg(port.to_string()).stdout(Stdio::null()).stderr(Stdio::null());
+        let Ok(process) = command.kill_on_drop(true).spawn() else {
+            eprintln!("redis-server is not installed: the exchange is NOT tested");
+            return None;
+        };
+        wait_until!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_ok());
+        Some(Self { port, process })
+    }
+
+    async fn stop(&mut self) {
+        self.process.kill().await.unwrap();
+    }
+
+    /// Publishes bytes to the channel of the gateways.
+    async fn publish(&self, message: &[u8]) {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.unwrap();
+        let mut request = format!("AUTH {PASSWORD}\r\n").into_bytes();
+        write!(PrintBytes(&mut request), "*3\r\n$7\r\nPUBLISH\r\n$9\r\ntokenweir\r\n").unwrap();
+        write!(PrintBytes(&mut request), "${}\r\n", message.len()).unwrap();
+        request.extend(message);
+        request.extend(b"\r\n");
+        stream.write_all(&request).await.unwrap();
+        let mut response = Vec::new();
+        // The second line has the number of subscribers.
+        while String::from_utf8_lossy(&response).lines().count() < 2 {
+            assert!(stream.read_buf(&mut response).await.unwrap() > 0);
+        }
+        assert!(response.starts_with(b"+OK\r\n:"), "{}", String::from_utf8_lossy(&response));
+    }
+}
+
+/// Formats into bytes.
+struct PrintBytes<'a>(&'a mut Vec<u8>);
+
+impl Write for PrintBytes<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0.extend(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl Pair {
+    /// Starts both gateways and waits until each has received a message of the other one. `None`:
+    /// `redis-server` is not installed.
+    async fn start(name: &str) -> Option<Self> {
+        let bus = Bus::start().await?;
+        let backends = start_backends(4).await;
+        let start = async |number: usize| {
+            let port = Port::reserve();
+            let mut config = format!("listen: {}\nlisten_reuse_port: true\nbackends:\n", port.addr);
+            for addr in &backends {
+                writeln!(config, "  - url: http://{addr}").unwrap();
+            }
+            write!(
+                config,
+                "peer_exchange:\n  url: redis://127.0.0.1:{}\n  \
+                 password: {{ env: BUS_PASSWORD }}\n  key: {{ env: BUS_KEY }}\n",
+                bus.port
+            )
+            .unwrap();
+            let file = folder(&format!("exchange-{name}")).join(format!("gateway-{number}.yaml"));
+            fs::write(&file, config).unwrap();
+            let variables = [("BUS_PASSWORD", PASSWORD), ("BUS_KEY", KEY)];
+            (port, GatewayProcess::start_with(&file, &variables).await)
+        };
+        let gateways = [start(0).await, start(1).await];
+        let pair = Self { bus, gateways, backends };
+        pair.until_connected().await;
+        Some(pair)
+    }
+
+    async fn until_connected(&self) {
+        for (_, gateway) in &self.gateways {
+            wait_until!(gateway.value("tokenweir_peer_gateways").await > 0.5);
+        }
+    }
+
+    /// Sends a prompt to a gateway. Returns the backend to which the gateway sent it.
+    async fn backend_of(&self, number: usize, prompt: &str) -> SocketAddr {
+        let (port, gateway) = &self.gateways[number];
+        let counts = async || {
+            let page = gateway.get("/metrics").await;
+            self.backends.iter().map(|addr| sent_requests(&page, *addr)).collect::<Vec<f64>>()
+        };
+        let before = counts().await;
+        assert!(post(port.addr, prompt).await.starts_with("HTTP/1.1 200"));
+        wait_for!({
+            let now = counts().await;
+            let changed = now.iter().zip(&before).position(|(now, before)| now > before);
+            changed.map(|position| self.backends[position])
+        })
+    }
+}
+
+/// Requests to a backend, by a page of metrics.
+fn sent_requests(page: &str, backend: SocketAddr) -> f64 {
+    let label = format!("backend=\"{backend}\"");
+    let series = page
+        .lines()
+        .filter(|line| line.starts_with("tokenweir_attempts_total{") && line.contains(&label));
+    series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+async fn post(addr: SocketAddr, prompt: &str) -> String {
+    let body = format!(
+        r#"{{"model":"{}","max_tokens":2,"messages":[{{"role":"user","content":"{prompt}"}}]}}"#,
+        model()
+    );
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let request = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_sends_a_prompt_to_the_backend_to_which_another_gateway_sent_it() {
+    let Some(pair) = Pair::start("same").await else { return };
+    let (_, second) = &pair.gateways[1];
+    let received = "tokenweir_peer_decisions_total{result=\"received\"}";
+    for number in 0..6 {
+        let prompt = format!("{number} is the number of this long prompt. ").repeat(600);
+        let before = second.value(received).await;
+        let chosen = pair.backend_of(0, &prompt).await;
+        wait_until!(second.value(received).await > before);
+        assert_eq!(pair.backend_of(1, &prompt).await, chosen, "prompt {number}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_served_without_the_bus_and_the_gateways_connect_again() {
+    let Some(mut pair) = Pair::start("away").await else { return };
+    pair.bus.stop().await;
+    for (port, gateway) in &pair.gateways {
+        wait_until!(gateway.value("tokenweir_peer_exchange_connected").await < 0.5);
+        assert!(post(port.addr, "a prompt").await.starts_with("HTTP/1.1 200"));
+        let dropped = "tokenweir_peer_decisions_total{result=\"dropped\"}";
+        wait_until!(gateway.value(dropped).await > 0.5);
+        let status = gateway.get("/status").await;
+        let status: Value = serde_json::from_str(status.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        assert!(status["peer_exchange"]["error"].is_string(), "{status}");
+    }
+    pair.bus = Bus::start_at(pair.bus.port).await.unwrap();
+    for (_, gateway) in &pair.gateways {
+        wait_until!(gateway.value("tokenweir_peer_exchange_connected").await > 0.5);
+    }
+    pair.until_connected().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_messages_on_the_bus_are_counted_and_change_nothing() {
+    let Some(pair) = Pair::start("hostile").await else { return };
+    let (_, gateway) = &pair.gateways[0];
+    let head = [&b"twpx\x01"[..], &[7; 24]].concat();
+    let messages: [(&str, Vec<u8>); 5] = [
+        ("malformed", b"hello".to_vec()),
+        ("malformed", vec![0; 100_000]),
+        ("malformed", [&head[..], &vec![0; 300_000]].concat()),
+        ("version", [&b"twpx\x09"[..], &[7; 60]].concat()),
+        ("authentication", [&head[..], &[0; 64]].concat()),
+    ];
+    for (result, message) in messages {
+        let series = format!("tokenweir_peer_messages_total{{result=\"{result}\"}}");
+        let before = gateway.value(&series).await;
+        pair.bus.publish(&message).await;
+        wait_until!(gateway.value(&series).await > before);
+    }
+    assert!((gateway.value("tokenweir_peer_gateways").await - 1.0).abs() < 0.5);
+    assert!((gateway.value("tokenweir_peer_exchange_connected").await - 1.0).abs() < 0.5);
+}
