@@ -109,7 +109,7 @@ first-use BINARY *ARGS:
 stack *ARGS:
     tests/stack.sh {{ ARGS }}
 
-# staged faults: what page, top, diagnose, log, dashboards and alerts say
+# Stage faults, and record what page, top, diagnose, log, dashboards and alerts say.
 staged-faults *ARGS:
     tests/staged_faults.sh {{ ARGS }}
 
@@ -134,6 +134,11 @@ bench-agrees ROUNDS="5":
 diagnose-agrees:
     cargo build --locked
     tests/diagnose_agrees.sh
+
+# Compare several gateways with and without the exchange, in real time. Needs redis-server.
+several-gateways *ARGS:
+    cargo build --locked --release
+    tests/several_gateways.sh {{ ARGS }}
 
 # --- load --------------------------------------------------------------------------------------
 
