@@ -2,6 +2,7 @@
 
 use super::results::{LatencyObjectives, RunMetrics, spread};
 use super::routers::RouterKind;
+use super::sessions::SessionMetrics;
 use super::simulation::{Simulation, SimulationSetup};
 use super::trace::TraceRequest;
 use serde::Serialize;
@@ -33,6 +34,9 @@ pub struct PolicyOutcome {
     pub goodput_spread: f64,
     /// Goodput with each seed.
     pub goodputs: Vec<f64>,
+    /// Mean of each metric of the sessions. `None`: the traffic has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<SessionMetrics>,
 }
 
 /// Bounds of the speed in a calibration.
@@ -63,7 +67,7 @@ impl Experiment<'_> {
             }
         });
         let results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let figures: Vec<RunMetrics> = results.into_iter().flatten().collect();
+        let figures: Vec<_> = results.into_iter().flatten().collect();
         let by_kind = kinds.iter().zip(figures.chunks(seeds as usize));
         by_kind.map(|(kind, figures)| PolicyOutcome::from_runs(kind.name(), figures)).collect()
     }
@@ -80,23 +84,31 @@ impl Experiment<'_> {
         for _ in 0..CALIBRATION_STEPS {
             let middle = f64::midpoint(low, high);
             let setup = SimulationSetup { speed: middle.exp(), ..self.setup.clone() };
-            let figures = Self { setup, ..self.clone() }.run_once(kind, 1, on_progress);
+            let (figures, _) = Self { setup, ..self.clone() }.run_once(kind, 1, on_progress);
             if figures.goodput > goodput { low = middle } else { high = middle }
         }
         f64::midpoint(low, high).exp()
     }
 
-    fn run_once(&self, kind: RouterKind, seed: u64, on_progress: &(dyn Fn() + Sync)) -> RunMetrics {
+    fn run_once(
+        &self,
+        kind: RouterKind,
+        seed: u64,
+        on_progress: &(dyn Fn() + Sync),
+    ) -> (RunMetrics, Option<SessionMetrics>) {
         let simulation = Simulation::new(&self.setup, self.jobs, kind, seed);
-        simulation.run(|_| on_progress()).figures(&self.objectives)
+        let results = simulation.run(|_| on_progress());
+        let sessions = SessionMetrics::new(self.jobs, &results.served, &self.objectives);
+        (results.figures(&self.objectives), sessions)
     }
 }
 
 impl PolicyOutcome {
-    fn from_runs(policy: &'static str, runs: &[RunMetrics]) -> Self {
-        let mean =
-            |read: fn(&RunMetrics) -> f64| spread(&runs.iter().map(read).collect::<Vec<_>>()).0;
-        let goodputs: Vec<f64> = runs.iter().map(|figures| figures.goodput).collect();
+    fn from_runs(policy: &'static str, runs: &[(RunMetrics, Option<SessionMetrics>)]) -> Self {
+        let mean = |read: fn(&RunMetrics) -> f64| mean_of(runs, |(figures, _)| read(figures));
+        let goodputs: Vec<f64> = runs.iter().map(|(figures, _)| figures.goodput).collect();
+        let sessions: Vec<SessionMetrics> =
+            runs.iter().filter_map(|(_, sessions)| *sessions).collect();
         Self {
             policy,
             mean: RunMetrics {
@@ -112,6 +124,12 @@ impl PolicyOutcome {
             },
             goodput_spread: spread(&goodputs).1,
             goodputs,
+            sessions: SessionMetrics::mean(&sessions),
         }
     }
+}
+
+/// The mean of a value over runs.
+pub(super) fn mean_of<Run>(runs: &[Run], read: impl Fn(&Run) -> f64) -> f64 {
+    spread(&runs.iter().map(read).collect::<Vec<_>>()).0
 }

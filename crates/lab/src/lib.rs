@@ -9,6 +9,7 @@ pub mod experiment;
 pub mod prompt_synthesis;
 pub mod results;
 pub mod routers;
+pub mod sessions;
 pub mod simulation;
 pub mod tournament;
 pub mod trace;

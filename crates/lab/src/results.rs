@@ -6,6 +6,8 @@ use tokenweir_core::histogram::sample_quantile;
 /// Measurements of one served request.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ServedRequest {
+    /// Number of the request in the trace.
+    pub request: usize,
     /// Time from arrival to the first token in seconds.
     pub ttft: f64,
     /// Time from the first to the last token in seconds.

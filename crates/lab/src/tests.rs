@@ -127,6 +127,25 @@ fn calibration_finds_the_speed_with_the_given_goodput() {
         outcomes[0].goodputs[0].to_bits(),
         figures(&experiment.setup, jobs, ROUND_ROBIN, 1).goodput.to_bits()
     );
+    assert_eq!(outcomes[0].sessions, None, "the trace has no closed loop");
+}
+
+/// Generated traffic of one shape.
+fn workload(shape: TrafficShape, requests: usize) -> Vec<TraceRequest> {
+    let (arrivals, bytes_sigma) = (ArrivalProcess::Poisson, Workload::DEFAULT_BYTES_SIGMA);
+    Workload { shape, arrivals, requests, bytes_sigma }.generate(1)
+}
+
+#[test]
+fn late_turns_of_agents_find_more_cached_tokens_with_kv_aware_than_in_turn() {
+    let jobs = workload(TrafficShape::Agents, 1_000);
+    let setup = setup("4", 5.0);
+    let outcomes = Experiment { setup, jobs: &jobs, objectives: OBJECTIVES, seeds: 1 }
+        .run(&[KV_AWARE, ROUND_ROBIN], &|| ());
+    let [kv_aware, round_robin] = [0, 1].map(|policy| outcomes[policy].sessions.unwrap());
+    assert!(kv_aware.late_cached > round_robin.late_cached + 0.2, "{kv_aware:?} {round_robin:?}");
+    assert!(kv_aware.goodput >= round_robin.goodput, "{kv_aware:?} {round_robin:?}");
+    assert!((0.0..=1.0).contains(&kv_aware.fairness), "{kv_aware:?}");
 }
 
 /// A request with a prompt of 30 tokens that arrives at `at`.
@@ -187,15 +206,9 @@ fn bursts_are_split_evenly_over_learned_slots_at_any_engine_speed() {
 
 /// Results of `kv_aware` with gateways in front of four backends, on traffic that shares prefixes.
 fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings) -> RunMetrics {
-    let shape = TrafficShape::SystemPrompts;
-    let workload = Workload {
-        shape,
-        arrivals: ArrivalProcess::Poisson,
-        requests: 1_500,
-        bytes_sigma: Workload::DEFAULT_BYTES_SIGMA,
-    };
+    let jobs = workload(TrafficShape::SystemPrompts, 1_500);
     let setup = SimulationSetup { gateways, cache_view, exchange, ..setup("4:kv=60000", 25.0) };
-    figures(&setup, &workload.generate(1), KV_AWARE, 1)
+    figures(&setup, &jobs, KV_AWARE, 1)
 }
 
 #[test]

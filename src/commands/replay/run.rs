@@ -13,6 +13,7 @@ use tokenweir_lab::cache_view::{CacheView, ExchangeSettings};
 use tokenweir_lab::experiment::{Experiment, PolicyOutcome};
 use tokenweir_lab::results::LatencyObjectives;
 use tokenweir_lab::routers::RouterKind;
+use tokenweir_lab::sessions::LATE_TURN;
 use tokenweir_lab::simulation::SimulationSetup;
 use tokenweir_lab::trace::TraceRequest;
 
@@ -135,6 +136,7 @@ fn print_report(report: &ReplayReport<'_>, is_json: bool) -> ExitCode {
             println!("gateways: {gateways}, cache view: {}", cache_view.name());
         }
         print_table(group);
+        print_sessions(group);
     }
     ExitCode::SUCCESS
 }
@@ -169,6 +171,32 @@ fn print_table(outcomes: &[ReplayOutcome]) {
             mean.cached * 1e2,
             mean.preemptions,
             mean.imbalance,
+        );
+    }
+}
+
+/// Prints the metrics of closed-loop sessions, if the traffic has some.
+#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
+fn print_sessions(outcomes: &[ReplayOutcome]) {
+    let with_sessions =
+        |outcome: &ReplayOutcome| Some((outcome.outcome.policy, outcome.outcome.sessions?));
+    let rows: Vec<_> = outcomes.iter().filter_map(with_sessions).collect();
+    if rows.is_empty() {
+        return;
+    }
+    println!("\nsessions (late: from turn {LATE_TURN} on)");
+    println!(
+        "{:<18} {:>9} {:>14} {:>14} {:>12} {:>9}",
+        "policy", "all good", "late TTFT p50", "late TTFT p99", "late cached", "fairness"
+    );
+    for (policy, sessions) in rows {
+        println!(
+            "{policy:<18} {:>7.1} % {:>12.2} s {:>12.2} s {:>10.1} % {:>9.3}",
+            sessions.goodput * 1e2,
+            sessions.late_ttft_p50,
+            sessions.late_ttft_p99,
+            sessions.late_cached * 1e2,
+            sessions.fairness,
         );
     }
 }

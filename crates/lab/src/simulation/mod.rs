@@ -333,6 +333,7 @@ impl<'a> Simulation<'a> {
                 },
             );
             self.results.served.push(ServedRequest {
+                request: number,
                 ttft: request.first_output_at.saturating_sub(request.arrived_at).as_secs_f64(),
                 decode,
                 prompt: job.prompt_tokens,

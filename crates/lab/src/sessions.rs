@@ -1,0 +1,158 @@
+//! Metrics of closed-loop sessions, whose client sends a turn some time after the end of the previous
+//! one.
+
+use super::experiment::mean_of;
+use super::results::{LatencyObjectives, ServedRequest};
+use super::trace::{TraceRequest, next_in_session};
+use serde::Serialize;
+use tokenweir_core::histogram::sample_quantile;
+
+/// Metrics of the sessions with at least two turns.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SessionMetrics {
+    /// Share, from 0 to 1, of the sessions whose turns were all served within both objectives.
+    pub goodput: f64,
+    /// Median time to first token of the turns from [`LATE_TURN`] on, in seconds.
+    pub late_ttft_p50: f64,
+    /// 99th percentile of the same times in seconds.
+    pub late_ttft_p99: f64,
+    /// Share, from 0 to 1, of the prompt tokens of these turns that came from a prefix cache.
+    pub late_cached: f64,
+    /// Jain's index of the mean time to first token of each session: (Σ x)² ÷ (n · Σ x²). 1: all
+    /// sessions have the same mean; 1/n: one session waits and the others do not. R. Jain, D. Chiu,
+    /// W. Hawe, "A Quantitative Measure of Fairness", 1984.
+    pub fairness: f64,
+}
+
+/// The first turn that counts as late. The first turn of a session is 1.
+pub const LATE_TURN: usize = 5;
+
+/// The requests of one session.
+#[derive(Debug, Default)]
+struct SessionTurns {
+    turns: usize,
+    good: usize,
+    served: usize,
+    ttft_sum: f64,
+}
+
+impl SessionMetrics {
+    /// The metrics of a run. `None`: no session with two turns was served.
+    pub fn new(
+        requests: &[TraceRequest],
+        served: &[ServedRequest],
+        objectives: &LatencyObjectives,
+    ) -> Option<Self> {
+        let next = next_in_session(requests);
+        let mut places = vec![None; requests.len()];
+        let mut sessions: Vec<SessionTurns> = Vec::new();
+        let has_turns = |first: &usize| requests[*first].after.is_none() && next[*first].is_some();
+        for first in (0..requests.len()).filter(has_turns) {
+            let numbers = std::iter::successors(Some(first), |number| next[*number]);
+            let mut turns = 0;
+            for number in numbers {
+                turns += 1;
+                places[number] = Some((sessions.len(), turns));
+            }
+            sessions.push(SessionTurns { turns, ..SessionTurns::default() });
+        }
+        let (mut late_ttft, mut late_cached, mut late_prompt) = (Vec::new(), 0.0, 0.0);
+        for request in served {
+            let Some((session, turn)) = places[request.request] else { continue };
+            let session = &mut sessions[session];
+            session.served += 1;
+            session.good += usize::from(objectives.is_met_by(request));
+            session.ttft_sum += request.ttft;
+            if turn >= LATE_TURN {
+                late_ttft.push(request.ttft);
+                late_cached += f64::from(request.cached);
+                late_prompt += f64::from(request.prompt);
+            }
+        }
+        let means = sessions.iter().filter(|session| session.served > 0);
+        let means: Vec<f64> = means.map(|turns| turns.ttft_sum / turns.served as f64).collect();
+        let (sum, squares) =
+            means.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
+        let is_good = |session: &&SessionTurns| session.good == session.turns;
+        (!means.is_empty()).then(|| Self {
+            goodput: sessions.iter().filter(is_good).count() as f64 / sessions.len() as f64,
+            late_ttft_p50: sample_quantile(&mut late_ttft, 0.5).unwrap_or(0.0),
+            late_ttft_p99: sample_quantile(&mut late_ttft, 0.99).unwrap_or(0.0),
+            late_cached: late_cached / f64::max(late_prompt, 1.0),
+            fairness: sum * sum / f64::max(means.len() as f64 * squares, f64::MIN_POSITIVE),
+        })
+    }
+
+    /// The mean of each metric over the runs. `None`: no run has sessions.
+    pub fn mean(runs: &[Self]) -> Option<Self> {
+        let mean = |read: fn(&Self) -> f64| mean_of(runs, read);
+        (!runs.is_empty()).then(|| Self {
+            goodput: mean(|run| run.goodput),
+            late_ttft_p50: mean(|run| run.late_ttft_p50),
+            late_ttft_p99: mean(|run| run.late_ttft_p99),
+            late_cached: mean(|run| run.late_cached),
+            fairness: mean(|run| run.fairness),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OBJECTIVES: LatencyObjectives = LatencyObjectives::new(2.0, 0.1);
+
+    /// A session of requests `numbers`, after `requests`.
+    fn add_session(requests: &mut Vec<TraceRequest>, turns: usize) {
+        for turn in 0..turns {
+            let after = (turn > 0).then(|| requests.len() - 1);
+            requests.push(TraceRequest { after, ..TraceRequest::default() });
+        }
+    }
+
+    fn served(request: usize, ttft: f64, cached: u32) -> ServedRequest {
+        ServedRequest { request, ttft, cached, prompt: 100, output: 1, ..Default::default() }
+    }
+
+    #[test]
+    fn a_session_is_good_if_all_its_turns_are_and_late_turns_are_those_from_the_fifth_on() {
+        let mut requests = Vec::new();
+        add_session(&mut requests, 6);
+        add_session(&mut requests, 2);
+        let mut all: Vec<ServedRequest> = (0..8).map(|number| served(number, 1.0, 0)).collect();
+        (all[4], all[5]) = (served(4, 0.5, 80), served(5, 3.0, 40));
+        let metrics = SessionMetrics::new(&requests, &all, &OBJECTIVES).unwrap();
+        assert!((metrics.goodput - 0.5).abs() < 1e-9, "{metrics:?}");
+        assert!((metrics.late_ttft_p99 - 3.0).abs() < 1e-9, "{metrics:?}");
+        assert!((metrics.late_cached - 0.6).abs() < 1e-9, "{metrics:?}");
+    }
+
+    #[test]
+    fn a_session_with_a_turn_that_was_not_served_is_not_good() {
+        let mut requests = Vec::new();
+        add_session(&mut requests, 2);
+        let metrics = SessionMetrics::new(&requests, &[served(0, 1.0, 0)], &OBJECTIVES).unwrap();
+        assert!(metrics.goodput <= 0.0, "{metrics:?}");
+    }
+
+    #[test]
+    fn fairness_is_1_for_equal_sessions_and_a_half_if_one_of_two_waits() {
+        let mut requests = Vec::new();
+        add_session(&mut requests, 2);
+        add_session(&mut requests, 2);
+        let fairness = |ttfts: [f64; 4]| {
+            let all = ttfts.into_iter().enumerate();
+            let all: Vec<_> = all.map(|(number, ttft)| served(number, ttft, 0)).collect();
+            SessionMetrics::new(&requests, &all, &OBJECTIVES).unwrap().fairness
+        };
+        assert!((fairness([1.0, 3.0, 2.0, 2.0]) - 1.0).abs() < 1e-9);
+        assert!((fairness([1.0, 3.0, 0.0, 0.0]) - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn independent_requests_are_no_sessions() {
+        let requests = vec![TraceRequest::default(); 3];
+        let all: Vec<ServedRequest> = (0..3).map(|number| served(number, 1.0, 0)).collect();
+        assert_eq!(SessionMetrics::new(&requests, &all, &OBJECTIVES), None);
+    }
+}
