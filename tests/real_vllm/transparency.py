@@ -14,6 +14,8 @@ from rig import Rig
 from stream import Stream
 
 REQUESTS = 500
+# Bounds the time of the check; the tiny model seldom ends by itself.
+MAX_TOKENS = 120
 # A busy server divides the same text into other events. So each request is repeated.
 ATTEMPTS = 8
 
@@ -103,7 +105,7 @@ def mixed_requests(front_end: FrontEnd, count: int) -> Iterator[tuple[str, str |
     prompts = PROMPTS + (CHOICES if front_end.has_choices else [])
     for _ in range(count):
         api, prompt, body = rng.choice(prompts)
-        yield api, prompt, {"temperature": 0, "seed": 1} | body | rng.choice(USAGE_REQUESTS)
+        yield api, prompt, {"temperature": 0, "seed": 1, "max_tokens": MAX_TOKENS} | body | rng.choice(USAGE_REQUESTS)
 
 
 async def compare(gateway: str, backend: str, request: tuple) -> tuple[set[bytes], set[bytes]]:
