@@ -57,6 +57,8 @@ TEXT = re.compile(rb'"(content|reasoning|text|arguments)":"((?:[^"\\]|\\.)*)"')
 COUNT = re.compile(rb'"(total_tokens|completion_tokens|reasoning_tokens)":\d+')
 # Lists with one entry for each token.
 DIVIDED = re.compile(rb'"(content|token_ids|tokens|token_logprobs|top_logprobs|text_offset)":\[.*?\](?=,"|})')
+# The log probabilities of chat, with nested lists.
+LOGPROBS = re.compile(rb'"logprobs":{"content":\[.*?\]}(?=,"finish_reason")')
 
 
 async def check(fleet: Fleet, report: Report, rig: Rig) -> None:
@@ -140,7 +142,7 @@ def skeletons(content: bytes) -> dict[bytes, tuple[list[bytes], bytes]]:
         name = choice.group(1) if choice else b"stream"
         events, text = found.get(name, ([], b""))
         text += b"".join(value for _, value in TEXT.findall(block))
-        event = DIVIDED.sub(rb'"\1":[]', TEXT.sub(rb'"\1":""', block))
+        event = DIVIDED.sub(rb'"\1":[]', TEXT.sub(rb'"\1":""', LOGPROBS.sub(b'"logprobs":{}', block)))
         event = COUNT.sub(rb'"\1":0', event) if choice else event
         found[name] = ([*events, event] if event not in events[-1:] else events, text)
     return found
