@@ -142,15 +142,21 @@ fn a_lookup_of_a_prompt_of_100_000_tokens_in_16_caches_takes_at_most_2_microseco
     let alignment = index.align(&request, &chain, BLOCK_SIZE as u32).unwrap();
     index.learn(&alignment);
     let text = PromptText { blocks: &texts, whole };
-    let rounds = 20_000;
-    let began = clock::now();
-    for _ in 0..rounds {
-        let mut lookup = PromptLookup::new(black_box(text), &index);
-        for contents in &caches {
-            black_box(lookup.cached(text, &index, contents));
+    let rounds = 500;
+    let mut batches = [0.0; 41];
+    for batch in &mut batches {
+        let began = clock::now();
+        for _ in 0..rounds {
+            let mut lookup = PromptLookup::new(black_box(text), &index);
+            for contents in &caches {
+                black_box(lookup.cached(text, &index, contents));
+            }
         }
+        *batch = seconds(began) / f64::from(rounds) * 1e6;
     }
-    let micros = seconds(began) / f64::from(rounds) * 1e6;
+    // The median is not changed by the batches in which another program had the core.
+    batches.sort_unstable_by(f64::total_cmp);
+    let micros = batches[batches.len() / 2];
     println!("{micros:.2} µs for 16 backends and a prompt of 100,000 tokens");
     assert!(micros <= 2.0, "{micros}");
 }

@@ -21,20 +21,12 @@ pub struct PromptLookup {
     known: usize,
     /// Whether the index has a block hash for each block of the prompt.
     is_whole: bool,
-    /// The places that were looked up, by block of text.
-    places: Vec<Place>,
-    /// The blocks of the engine in the block of text in which the last cached prompt ended, by the
-    /// number of that block.
-    span: Option<(usize, Vec<ChainBlock>)>,
-}
-
-/// The place of a block of text in the chain of blocks of the engine.
-#[derive(Debug, Clone, Copy)]
-enum Place {
-    /// Not looked up yet.
-    Unseen,
-    Known(ChainBlock),
-    Unknown,
+    /// The places of the first and of the last known block of text in the chain of the engines. Most
+    /// engines have nothing or all of a prompt, so these two are needed for each engine.
+    ends: [Option<ChainBlock>; 2],
+    /// The blocks of the engine in the block of text `span_block`, in which the last cached prompt ended.
+    span: Vec<ChainBlock>,
+    span_block: Option<usize>,
 }
 
 /// What an engine has of a prompt.
@@ -48,6 +40,9 @@ pub struct CachedPrompt {
     /// Otherwise the engine may have more of the prompt.
     pub is_decided: bool,
 }
+
+/// Expected blocks of an engine in one block of text: 512 bytes are about 128 tokens.
+const SPAN_BLOCKS: usize = 16;
 
 impl PromptText<'_> {
     /// The hash of the text up to the end of a block. The whole text is the block after the last.
@@ -65,7 +60,9 @@ impl PromptLookup {
         } else {
             leading(text.blocks.len(), |block| index.block(text.up_to(block)).is_some())
         };
-        Self { known, is_whole, places: vec![Place::Unseen; known], span: None }
+        let last = known.checked_sub(1);
+        let ends = [last.map(|_| 0), last].map(|block| index.block(text.up_to(block?)));
+        Self { known, is_whole, ends, span: Vec::with_capacity(SPAN_BLOCKS), span_block: None }
     }
 
     /// Number of leading blocks of text that the index knows.
@@ -89,7 +86,7 @@ impl PromptLookup {
         let whole_blocks = whole_blocks.map_or(0, ChainBlock::blocks);
         let blocks = if resident < known {
             let span = self.span(resident, whole_blocks, text, index);
-            let cached = span.partition_point(|block| contents.contains(block.hash()));
+            let cached = leading(span.len(), |block| contents.contains(span[block].hash()));
             cached.checked_sub(1).map_or(whole_blocks, |last| span[last].blocks())
         } else {
             whole_blocks
@@ -101,17 +98,13 @@ impl PromptLookup {
         }
     }
 
-    fn place(
-        &mut self,
-        block: usize,
-        text: PromptText<'_>,
-        index: &TextIndex,
-    ) -> Option<ChainBlock> {
-        let place = &mut self.places[block];
-        if matches!(place, Place::Unseen) {
-            *place = index.block(text.up_to(block)).map_or(Place::Unknown, Place::Known);
+    /// The place of a known block of text in the chain of the engines.
+    fn place(&self, block: usize, text: PromptText<'_>, index: &TextIndex) -> Option<ChainBlock> {
+        match block {
+            0 => self.ends[0],
+            last if last + 1 == self.known => self.ends[1],
+            _ => index.block(text.up_to(block)),
         }
-        if let Place::Known(found) = *place { Some(found) } else { None }
     }
 
     /// The blocks of the engine in a block of text, after the first `before` blocks of the prompt.
@@ -122,28 +115,39 @@ impl PromptLookup {
         text: PromptText<'_>,
         index: &TextIndex,
     ) -> &[ChainBlock] {
-        if self.span.as_ref().is_none_or(|(number, _)| *number != block) {
-            let mut blocks = Vec::new();
+        if self.span_block != Some(block) {
+            // The memory is used again.
+            self.span.clear();
             let mut next = self.place(block, text, index);
             while let Some(found) = next.filter(|found| found.blocks() > before) {
-                blocks.push(found);
+                self.span.push(found);
                 next = index.parent(found);
             }
-            blocks.reverse();
-            self.span = Some((block, blocks));
+            self.span.reverse();
+            self.span_block = Some(block);
         }
-        self.span.as_ref().map_or(&[], |(_, blocks)| blocks)
+        &self.span
     }
 }
 
 /// Number of leading numbers below `count` for which `holds`, if it holds for none after the first
-/// exception.
+/// exception. Most engines have nothing or all of a prompt, so both ends are tried first.
 fn leading(count: usize, mut holds: impl FnMut(usize) -> bool) -> usize {
-    let mut end = 1;
-    while end <= count && holds(end - 1) {
-        end *= 2;
+    let Some(last) = count.checked_sub(1) else { return 0 };
+    if !holds(0) {
+        return 0;
     }
-    let (mut low, mut high) = ((end / 2).min(count), end.min(count));
+    if holds(last) {
+        return count;
+    }
+    // `holds` holds for `low - 1` and does not for `high`.
+    let (mut low, mut step) = (1, 1);
+    let mut high = last;
+    while low + step < high && holds(low + step) {
+        low += step + 1;
+        step *= 2;
+    }
+    high = high.min(low + step);
     while low < high {
         let middle = low.midpoint(high);
         if holds(middle) {

@@ -67,7 +67,7 @@ impl CacheContents {
 
     /// Whether the engine can reuse a block.
     pub fn contains(&self, hash: BlockHash) -> bool {
-        self.on_gpu.contains(hash) || self.offloaded.contains(hash)
+        self.on_gpu.contains(hash) || !self.offloaded.is_empty() && self.offloaded.contains(hash)
     }
 
     /// Applies an event. Returns the stored blocks if their place in a prompt is known.
