@@ -53,8 +53,10 @@ USAGE_REQUESTS = [
 ]
 VOLATILE = re.compile(rb'"(id|created)":(?:"[^"]*"|\d+)')
 CHOICE = re.compile(rb'"choices":\[{"index":(\d+)')
-TEXT = re.compile(rb'"(content|reasoning|text|arguments)":"((?:[^"\\]|\\.)*)"')
+TEXT = re.compile(rb'"(content|reasoning|text|arguments|delta)":"((?:[^"\\]|\\.)*)"')
 COUNT = re.compile(rb'"(total_tokens|completion_tokens|reasoning_tokens)":\d+')
+# The Responses API numbers its events.
+SEQUENCE = re.compile(rb'"sequence_number":\d+')
 # Lists with one entry for each token.
 DIVIDED = re.compile(rb'"(content|token_ids|tokens|token_logprobs|top_logprobs|text_offset)":\[.*?\](?=,"|})')
 # The log probabilities of chat, with nested lists.
@@ -143,6 +145,7 @@ def skeletons(content: bytes) -> dict[bytes, tuple[list[bytes], bytes]]:
         events, text = found.get(name, ([], b""))
         text += b"".join(value for _, value in TEXT.findall(block))
         event = DIVIDED.sub(rb'"\1":[]', TEXT.sub(rb'"\1":""', LOGPROBS.sub(b'"logprobs":{}', block)))
+        event = SEQUENCE.sub(b'"sequence_number":0', event)
         event = COUNT.sub(rb'"\1":0', event) if choice else event
         found[name] = ([*events, event] if event not in events[-1:] else events, text)
     return found
