@@ -8,8 +8,8 @@ use serde::Serialize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 use tokenweir_diagnose::Diagnosis;
-use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_net::tls::{Credentials, TlsPeer};
 use tokio::sync::watch;
 
 /// Sends the alerts of the diagnosis to all Alertmanagers.
@@ -17,6 +17,8 @@ pub struct AlertmanagerNotifier {
     tracker: Mutex<AlertTracker>,
     running: Mutex<RunningSenders>,
     alerts: watch::Sender<Arc<[HeldAlert]>>,
+    /// Reloads the TLS files of the Alertmanagers.
+    credentials: Arc<Credentials>,
 }
 
 /// The senders of the active configuration.
@@ -44,12 +46,17 @@ pub struct AlertmanagerStatus {
 
 impl Default for AlertmanagerNotifier {
     fn default() -> Self {
-        let (alerts, _) = watch::channel(Arc::from([]));
-        Self { tracker: Mutex::default(), running: Mutex::default(), alerts }
+        Self::new(Arc::default())
     }
 }
 
 impl AlertmanagerNotifier {
+    /// A notifier without Alertmanagers. `credentials` reloads the TLS files of the Alertmanagers.
+    pub fn new(credentials: Arc<Credentials>) -> Self {
+        let (alerts, _) = watch::channel(Arc::from([]));
+        Self { tracker: Mutex::default(), running: Mutex::default(), alerts, credentials }
+    }
+
     /// Starts the senders with these settings, in place of the previous ones. Must be called inside a
     /// Tokio runtime.
     pub fn configure(&self, settings: AlertmanagerSettings) {
@@ -61,10 +68,9 @@ impl AlertmanagerNotifier {
             senders.find(|sender| is_same(&sender.endpoint)).map(|sender| sender.deliveries())
         };
         let senders = endpoints.into_iter().map(|endpoint| {
-            // A client of its own: the TLS files of backends do not apply.
-            let client = HttpClient::new(HttpClientTimeouts::default());
+            self.credentials.register_outbound(TlsPeer::Collector, &endpoint.outbound);
             let deliveries = previous(&endpoint);
-            let sender = Arc::new(AlertmanagerSender::new(endpoint, intervals, client, deliveries));
+            let sender = Arc::new(AlertmanagerSender::new(endpoint, intervals, deliveries));
             (sender.clone(), self.start(sender))
         });
         let senders = senders.collect();

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Limited};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokenweir_core::clock;
-use tokenweir_net::client::{HttpClient, SendError};
+use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
 use tokenweir_net::idle_pool::IdlePool;
 use tokio::sync::watch;
 
@@ -68,9 +68,10 @@ impl AlertmanagerSender {
     pub(super) fn new(
         endpoint: AlertmanagerEndpoint,
         intervals: SendIntervals,
-        client: HttpClient,
         deliveries: Option<Deliveries>,
     ) -> Self {
+        let timeouts = HttpClientTimeouts::default();
+        let client = HttpClient::with_tls(timeouts, endpoint.outbound.clone());
         let none = || Deliveries { ok: 0, failed: 0, last_accepted: clock::now(), error: None };
         let deliveries = Mutex::new(deliveries.unwrap_or_else(none));
         Self { endpoint, intervals, client, idle: IdlePool::default(), deliveries }
@@ -102,7 +103,7 @@ impl AlertmanagerSender {
     }
 
     async fn post(&self, alerts: &[HeldAlert], now: SystemTime) -> Result<(), PostError> {
-        let AlertmanagerEndpoint { address, path, authorization, runbooks } = &self.endpoint;
+        let AlertmanagerEndpoint { address, path, authorization, runbooks, .. } = &self.endpoint;
         let body =
             request_body(alerts, runbooks, now + VALIDITY).map_err(|_| PostError::Invalid)?;
         let mut request = Request::post(address.uri(path))

@@ -2,11 +2,13 @@
 
 use http::HeaderValue;
 use http::uri::PathAndQuery;
+use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
+use tokenweir_net::tls::OutboundTls;
 
 /// The settings of the alerts that the gateway sends.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct AlertmanagerSettings {
     /// The Alertmanagers. Each gets all alerts.
     pub endpoints: Vec<AlertmanagerEndpoint>,
@@ -41,12 +43,14 @@ impl Default for SendIntervals {
 }
 
 /// An Alertmanager.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct AlertmanagerEndpoint {
     /// Scheme, host and port.
     pub address: BackendAddress,
     /// The path of its API.
     pub path: PathAndQuery,
+    /// The trusted authorities and the client certificate of `https` connections.
+    pub outbound: Arc<OutboundTls>,
     /// The value of the `Authorization` header. `None`: the header is not sent.
     pub authorization: Option<HeaderValue>,
     /// URL of the page of runbooks, to which alerts link.

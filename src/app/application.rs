@@ -89,7 +89,7 @@ impl Application {
             decisions: pipeline.decisions,
             recent_requests: pipeline.recent_requests,
             gpus: Arc::new(GpuMonitor::default()),
-            alertmanagers: Arc::new(AlertmanagerNotifier::default()),
+            alertmanagers: Arc::new(AlertmanagerNotifier::new(listeners.tls.credentials.clone())),
             status_sources: [
                 pipeline.status_sources,
                 listeners.status_sources(),

@@ -1,6 +1,8 @@
 //! Why the gateway cannot start or reload with a valid configuration.
 
-use crate::config::{ConfigError, PeerExchangeError, ProxySettingsError, UnreadableSecret};
+use crate::config::{
+    AlertmanagersError, ConfigError, PeerExchangeError, ProxySettingsError, UnreadableSecret,
+};
 use crate::server::{BindError, ListenError};
 use crate::telemetry::metrics_push::MetricsPushStartError;
 use crate::telemetry::metrics_registry::buckets::BucketOverridesError;
@@ -21,6 +23,8 @@ pub(crate) enum ApplicationError {
     Secret(#[from] UnreadableSecret),
     #[error(transparent)]
     PeerExchange(#[from] PeerExchangeError),
+    #[error(transparent)]
+    Alertmanagers(#[from] AlertmanagersError),
     #[error(transparent)]
     Keys(#[from] ConfigError),
     #[error(transparent)]

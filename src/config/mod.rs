@@ -29,7 +29,8 @@ mod violation;
 
 pub use conversion::ConfiguredSecret;
 pub use conversion::{
-    BackendTlsContexts, PeerExchangeError, ProxySettingsError, backend_tls_contexts,
+    AlertmanagersError, BackendTlsContexts, PeerExchangeError, ProxySettingsError,
+    backend_tls_contexts,
 };
 pub use files::{backends_in, check_appendable, load_keys, load_keys_alone};
 pub use load::LoadedConfig;

@@ -1,6 +1,7 @@
 //! Alerts that the gateway posts to Alertmanagers: they fire, are repeated and end, with the token of
 //! the configuration, and an Alertmanager that does not respond changes nothing for the others.
 
+use crate::support::certificates::{Authority, Files, start_tls_terminator};
 use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
 use axum::Router;
@@ -9,6 +10,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use serde_json::Value;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -19,6 +21,7 @@ use tokenweir::alertmanager::{
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::units::duration;
 use tokenweir_diagnose::{Diagnosis, Verdict};
+use tokenweir_net::tls::{Alpn, Credentials, OutboundTls, TlsClientContext, TlsClientSettings};
 use tokenweir_operations::alerts;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -69,23 +72,28 @@ fn endpoint(addr: SocketAddr) -> AlertmanagerEndpoint {
     AlertmanagerEndpoint {
         address: BackendAddress::parse(&addr.to_string()).unwrap(),
         path: "/prefix/api/v2/alerts".parse().unwrap(),
+        outbound: OutboundTls::with_native_roots(Alpn::Http1),
         authorization: None,
         runbooks: "http://gateway:9090/runbooks".to_owned(),
     }
 }
 
-/// A notifier with short times between requests.
-fn notifier(addresses: &[SocketAddr]) -> AlertmanagerNotifier {
-    let notifier = AlertmanagerNotifier::default();
-    notifier.configure(AlertmanagerSettings {
-        endpoints: addresses.iter().copied().map(endpoint).collect(),
+/// Settings with short times between requests.
+fn settings(endpoints: Vec<AlertmanagerEndpoint>) -> AlertmanagerSettings {
+    AlertmanagerSettings {
+        endpoints,
         instance: "gateway-0:9090".to_owned(),
         intervals: SendIntervals {
             min: Duration::from_millis(10),
             retry: Duration::from_millis(10),
             resend: Duration::from_millis(100),
         },
-    });
+    }
+}
+
+fn notifier(addresses: &[SocketAddr]) -> AlertmanagerNotifier {
+    let notifier = AlertmanagerNotifier::default();
+    notifier.configure(settings(addresses.iter().copied().map(endpoint).collect()));
     notifier
 }
 
@@ -157,6 +165,31 @@ async fn an_alertmanager_that_fails_is_reported_and_recovers_and_delays_no_other
 }
 
 #[tokio::test]
+async fn an_untrusted_alertmanager_gets_no_alerts_until_its_authority_is_in_the_file() {
+    let (files, authority) = (Files::new("alertmanager"), Authority::new());
+    let mut alertmanager = ScriptedAlertmanager::start().await;
+    let pair = authority.signs("127.0.0.1", 2040);
+    let addr = start_tls_terminator(alertmanager.addr, &pair, None, &[]).await;
+    let ca = files.write("ca.pem", &Authority::new().pem());
+    let tls = TlsClientSettings { ca: Some(ca), ..TlsClientSettings::default() };
+    let credentials = Arc::<Credentials>::default();
+    let notifier = AlertmanagerNotifier::new(credentials.clone());
+    notifier.configure(settings(vec![AlertmanagerEndpoint {
+        address: BackendAddress::parse(&format!("https://{addr}")).unwrap(),
+        outbound: OutboundTls::new(TlsClientContext::new(&tls, Alpn::Http1).unwrap()),
+        ..endpoint(addr)
+    }]));
+    wait_until!(notifier.status(Instant::now())[0].failed > 0);
+    let error = notifier.status(Instant::now()).remove(0).error.unwrap();
+    assert!(error.contains("UnknownIssuer"), "{error}");
+    assert!(alertmanager.received.try_recv().is_err(), "no request passed");
+    files.write("ca.pem", &authority.pem());
+    credentials.reload_changed_files();
+    alertmanager.request_when(<[Value]>::is_empty).await;
+    wait_until!(notifier.status(Instant::now())[0].error.is_none());
+}
+
+#[tokio::test]
 async fn the_program_posts_with_the_token_of_the_configuration_and_follows_a_reload() {
     let backend =
         ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"])).await;
@@ -165,22 +198,30 @@ async fn the_program_posts_with_the_token_of_the_configuration_and_follows_a_rel
     let folder = std::env::temp_dir().join(format!("tokenweir-alerts-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("gateway.yaml");
-    let write = |addr: SocketAddr, token: &str| {
+    let write = |url: String, token: &str, ca: Option<&Path>| {
+        let tls = ca.map_or("null".to_owned(), |ca| format!("{{ ca: '{}' }}", ca.display()));
         let text = format!(
             "listen: 127.0.0.1:0\nbackends: [{{ url: \"http://{}\" }}]\n\
-             alertmanagers: [{{ url: \"http://{addr}/prefix\", token: {token} }}]\n",
+             alertmanagers: [{{ url: \"{url}/prefix\", token: {token}, tls: {tls} }}]\n",
             backend.addr
         );
         std::fs::write(&file, text).unwrap();
     };
-    write(one.addr, "{ env: TOKEN }");
+    write(format!("http://{}", one.addr), "{ env: TOKEN }", None);
     let gateway = GatewayProcess::start_with(&file, &[("TOKEN", "abc")]).await;
     let (token, alerts) = one.request_when(|_| true).await;
     assert_eq!((token.as_deref(), alerts.len()), (Some("Bearer abc"), 0));
-    write(two.addr, "{ env: ABSENT }");
+    let (files, authority) = (Files::new("alertmanager-program"), Authority::new());
+    let pair = authority.signs("127.0.0.1", 2040);
+    let tls_addr = start_tls_terminator(two.addr, &pair, None, &[]).await;
+    let url = format!("https://{tls_addr}");
+    write(url.clone(), "{ env: ABSENT }", None);
     let refused = gateway.reload().await;
     assert!(refused.contains("cannot read the token of alertmanagers[0]"), "{refused}");
-    write(two.addr, "null");
+    write(url.clone(), "null", Some(Path::new("absent.pem")));
+    let refused = gateway.reload().await;
+    assert!(refused.contains("cannot use the TLS settings of alertmanagers[0]"), "{refused}");
+    write(url, "null", Some(&files.write("ca.pem", &authority.pem())));
     let applied = gateway.reload().await;
     assert!(applied.contains("alertmanagers"), "{applied}");
     assert_eq!(two.request_when(|_| true).await.0, None);
@@ -188,7 +229,7 @@ async fn the_program_posts_with_the_token_of_the_configuration_and_follows_a_rel
     wait_until!(gateway.value(accepted).await >= 1.0);
     assert!(gateway.value("tokenweir_alertmanager_age_seconds").await < 60.0);
     let status = gateway.get("/status").await;
-    assert!(status.contains(&format!("\"alertmanager\":\"{}\"", two.addr)), "{status}");
+    assert!(status.contains(&format!("\"alertmanager\":\"{tls_addr}\"")), "{status}");
     let _ = std::fs::remove_dir_all(folder);
 }
 

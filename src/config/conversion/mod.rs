@@ -9,6 +9,7 @@ mod proxy;
 mod secrets;
 mod telemetry;
 
+pub use alertmanagers::AlertmanagersError;
 pub use backends::{BackendTlsContexts, backend_tls_contexts};
 pub use peer_exchange::PeerExchangeError;
 pub use proxy::ProxySettingsError;

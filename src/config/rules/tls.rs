@@ -1,7 +1,8 @@
-//! Validation of `tls`, `backend_tls` and `backends[].tls`.
+//! Validation of `tls`, `backend_tls`, `backends[].tls` and `alertmanagers[].tls`.
 
 use crate::config::root::Config;
 use crate::config::violation::{RuleViolation, violation_at};
+use tokenweir_core::address::BackendAddress;
 use tokenweir_net::tls::{Acceptor, Alpn, TlsClientContext, TlsClientSettings, TlsError};
 
 /// Checks the rules of these keys and returns the first violation.
@@ -32,16 +33,28 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     check_client_certificate("backend_tls", &config.backend_tls)?;
     for (index, backend) in config.backends.iter().enumerate() {
         let Some(tls) = &backend.tls else { continue };
-        let path = format!("backends.{index}.tls");
-        if !backend.url.is_https() {
-            return Err(violation_at(
-                &path,
-                format!("{} does not use TLS; write https://", backend.url),
-            ));
-        }
-        check_client_certificate(&path, tls)?;
+        check_entry(&format!("backends.{index}.tls"), &backend.url, tls)?;
+    }
+    for (index, alertmanager) in config.alertmanagers.iter().enumerate() {
+        // The rules of `alertmanagers` report an invalid URL.
+        let (Some(tls), Ok((address, _))) = (&alertmanager.tls, alertmanager.endpoint()) else {
+            continue;
+        };
+        check_entry(&format!("alertmanagers.{index}.tls"), &address, tls)?;
     }
     Ok(())
+}
+
+/// Checks the TLS settings of one server.
+fn check_entry(
+    path: &str,
+    address: &BackendAddress,
+    tls: &TlsClientSettings,
+) -> Result<(), RuleViolation> {
+    if !address.is_https() {
+        return Err(violation_at(path, format!("{address} does not use TLS; write https://")));
+    }
+    check_client_certificate(path, tls)
 }
 
 fn check_client_certificate(path: &str, tls: &TlsClientSettings) -> Result<(), RuleViolation> {
@@ -76,13 +89,19 @@ pub fn file_problems(config: &Config) -> Vec<(String, TlsError)> {
     let client_tls = |settings: &TlsClientSettings| TlsClientContext::new(settings, Alpn::Http1);
     let of_listener = Acceptor::for_client_listener(&config.tls).err();
     let of_backends = client_tls(&config.backend_tls).err();
-    let of_entries = config.backends.iter().enumerate().map(|(index, backend)| {
-        let error = backend.tls.as_ref().and_then(|tls| client_tls(tls).err());
-        (format!("backends.{index}.tls"), error)
-    });
+    let of_entry = |section: &str, index: usize, tls: Option<&TlsClientSettings>| {
+        (format!("{section}.{index}.tls"), tls.and_then(|tls| client_tls(tls).err()))
+    };
+    let of_entries = config.backends.iter().enumerate();
+    let of_entries =
+        of_entries.map(|(index, entry)| of_entry("backends", index, entry.tls.as_ref()));
+    let of_alertmanagers = config.alertmanagers.iter().enumerate();
+    let of_alertmanagers =
+        of_alertmanagers.map(|(index, entry)| of_entry("alertmanagers", index, entry.tls.as_ref()));
     [("tls".to_owned(), of_listener), ("backend_tls".to_owned(), of_backends)]
         .into_iter()
         .chain(of_entries)
+        .chain(of_alertmanagers)
         .filter_map(|(path, error)| Some((path, error?)))
         .collect()
 }
@@ -108,6 +127,8 @@ mod tests {
             ("backend_tls: { client_key: a.pem }", "needs its certificate"),
             ("backend_tls: { server_name: 'a b' }", "`a b` is not a valid server name"),
             ("backends: [{ url: 'http://a:1', tls: { ca: a.pem } }]", "write https://"),
+            ("alertmanagers: [{ url: 'am:1', tls: { ca: a.pem } }]", "am:1 does not use TLS"),
+            ("alertmanagers: [{ url: 'https://a', tls: { client_cert: b } }]", "its `client_key`"),
             ("limits: { keep_alive: 0s }", "1ms or more"),
             ("limits: { connections: 0 }", "more than 0"),
             ("limits: { streams_per_connection: 0 }", "more than 0"),
@@ -120,6 +141,7 @@ mod tests {
         let valid = "tls: { cert: a.pem, key: b.pem, client_ca: c.pem, admin: true }\n\
                      backend_tls: { ca: a.pem, client_cert: b.pem, client_key: c.pem }\n\
                      backends: [{ url: 'https://a', tls: { ca: d.pem, server_name: 10.0.0.1 } }]\n\
+                     alertmanagers: [{ url: 'https://am', tls: { ca: e.pem } }]\n\
                      limits: { memory: 4GiB, connections: 9 }";
         assert_eq!(problem(valid), None);
     }

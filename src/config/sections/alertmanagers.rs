@@ -6,6 +6,7 @@ use http::uri::PathAndQuery;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokenweir_core::address::{BackendAddress, BackendAddressError};
+use tokenweir_net::tls::TlsClientSettings;
 
 /// An Alertmanager. It gets the verdicts and anomalies of the diagnosis that hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -20,6 +21,10 @@ pub struct AlertmanagerConfig {
     /// URL of the page of runbooks, to which alerts link. `None`: `/runbooks` of the admin listener.
     #[serde(default)]
     pub runbooks: Option<String>,
+    /// TLS of the connections to the Alertmanager. `None`: the authorities of this machine are
+    /// trusted.
+    #[serde(default)]
+    pub tls: Option<TlsClientSettings>,
 }
 
 /// Maximum number of Alertmanagers, because each has its own task and connection.

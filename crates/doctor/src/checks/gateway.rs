@@ -77,7 +77,7 @@ fn alertmanager_remark(alertmanager: &Value) -> Option<Remark> {
     let observation =
         format!("the Alertmanager {name} has accepted no alerts for {minutes:.0} min: {error}");
     let reason = "Verdicts and anomalies raise no notification there.";
-    let remedy = "check the URL and the token in `alertmanagers`";
+    let remedy = "check the URL, the token and the TLS settings in `alertmanagers`";
     Some(Remark::warning(observation).because(reason).remedy(remedy))
 }
 

@@ -19,7 +19,7 @@ pub enum TlsPeer {
     Client,
     /// Backends.
     Backend,
-    /// Collectors of traces and metrics.
+    /// Collectors of traces and metrics, and Alertmanagers.
     Collector,
 }
 
