@@ -131,6 +131,7 @@ fn learned_estimates(estimator: &LoadEstimator, now: Instant) -> BackendEstimate
         ttft_seconds: learned.ttft(),
         bytes_per_token: learned.tokens_per_byte().recip(),
         output_tokens: learned.output_tokens(),
+        sequence_slots: estimator.slots(),
         prefix_retention: learned.retention(),
         prefix_index_bytes: estimator.prefix_table_bytes(),
     }
@@ -153,4 +154,38 @@ fn metric_availability(state: &BackendState) -> BackendMetricAvailability {
         names.push(signal.name);
     }
     signals
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokenweir_core::clock;
+    use tokenweir_core::routing::LoadReport;
+
+    #[test]
+    fn the_sequence_slots_are_known_once_requests_wait_at_a_constant_number_of_running_requests() {
+        let now = clock::now();
+        let estimator = LoadEstimator::new(now, Duration::from_secs(5));
+        let prompt = PromptFingerprint::default();
+        let send = |at| estimator.reserve(&estimator.candidate(&prompt, at), &prompt, true, at);
+        let report = LoadReport {
+            kv_usage: Some(0.1),
+            waiting: 2.0,
+            running: 4.0,
+            capacity: Some(100_000),
+            tokens: None,
+        };
+        assert_eq!(learned_estimates(&estimator, now).sequence_slots, None);
+        let mut open: Vec<_> = (0..6).map(|_| send(now)).collect();
+        for second in 1..=10 {
+            let at = now + Duration::from_secs(second);
+            estimator.on_report(&report, &estimator.local_load(), at);
+            let mut oldest = open.remove(0);
+            estimator.first_output(&mut oldest, at);
+            estimator.release(oldest, at);
+            open.push(send(at));
+        }
+        assert_eq!(learned_estimates(&estimator, now).sequence_slots, Some(4.0));
+    }
 }

@@ -248,6 +248,8 @@ pub struct BackendEstimates {
     pub bytes_per_token: f64,
     /// Mean output tokens per response.
     pub output_tokens: f64,
+    /// Number of sequences that the engine runs at once. `None`: not known.
+    pub sequence_slots: Option<f64>,
     /// Share of the KV cache assumed to hold prefixes of past requests.
     pub prefix_retention: f64,
     /// Memory of the prefix index of the backend, in bytes.

@@ -108,6 +108,15 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
     MetricDescriptor {
+        name: "tokenweir_backend_sequence_slots",
+        help: "Number of sequences that the engine runs at once, learned from the running requests while others wait. NaN: not known.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::BACKEND],
+        read: MetricSource::Status(|status, emit| {
+            emit_by_backend(status, emit, |backend| backend.learned.sequence_slots);
+        }),
+    },
+    MetricDescriptor {
         name: "tokenweir_backend_prefix_retention_ratio",
         help: "Share of the backend's KV cache assumed to hold prefixes of past requests, learned from reported cached tokens.",
         kind: MetricKind::Gauge,

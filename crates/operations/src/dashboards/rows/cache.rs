@@ -95,6 +95,27 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 gauge_by(metrics, "backend", "tokenweir_backend_prefill_tokens_per_second"),
                 "{{backend}}",
             ),
+            kv_block_times(metrics),
         ],
     }
+}
+
+/// The means of the times of KV blocks. An eviction soon after the last use means that the cache is too small.
+fn kv_block_times(metrics: &MetricCatalogue) -> Panel {
+    let times = [
+        ("lifetime", "{{backend}} lifetime"),
+        ("idle", "{{backend}} idle before eviction"),
+        ("reuse_gap", "{{backend}} between two uses"),
+    ];
+    let panel = Panel::lines(
+        "KV block times, mean",
+        "s",
+        "Time from allocation to eviction, from the last use to eviction, and between two uses. A \
+         cache is too small if the idle time is shorter than the time between two uses. Empty: \
+         vLLM runs without --kv-cache-metrics.",
+    );
+    times.into_iter().fold(panel, |panel, (name, legend)| {
+        let metric = |unit| format!("tokenweir_engine_kv_block_{name}_{unit}_total");
+        panel.with_query(engine_mean(metrics, &metric("seconds"), &metric("count")), legend)
+    })
 }

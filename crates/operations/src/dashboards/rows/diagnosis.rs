@@ -1,9 +1,10 @@
-//! The dashboard rows about the diagnosis: verdicts, and rules that cannot be evaluated, over time.
+//! The dashboard rows about the diagnosis over time: verdicts, rules that cannot be evaluated, anomalies, and their
+//! delivery to Alertmanagers.
 
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
-use crate::dashboards::panel::Panel;
-use crate::dashboards::query::gauge_by;
+use crate::dashboards::panel::{Panel, Thresholds};
+use crate::dashboards::query::{filtered_metric, gauge_by};
 
 const DIAGNOSIS_METRIC: &str = "tokenweir_diagnosis_active";
 
@@ -35,6 +36,29 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 ),
                 "{{backend}}",
             ),
+            Panel::lines(
+                "Anomalies",
+                "none",
+                "Number of backends at which a measure is far from its usual value of the last \
+                 hour. Good: 0. `tokenweir diagnose` names the backends.",
+            )
+            .with_query(gauge_by(metrics, "measure", "tokenweir_anomalies"), "{{measure}}")
+            .with_width(16),
+            Panel::lines(
+                "Age of notifications",
+                "s",
+                "Longest time since one of the configured `alertmanagers` accepted a request. \
+                 Good: up to one minute. After 5 minutes, alerts of the gateway end there. Empty: \
+                 none is configured.",
+            )
+            .with_query(
+                format!(
+                    "max by (instance) ({} >= 0)",
+                    filtered_metric(metrics, "tokenweir_alertmanager_age_seconds", "")
+                ),
+                "{{instance}}",
+            )
+            .with_thresholds(Thresholds::Above(120.0, 300.0)),
         ],
     }
 }

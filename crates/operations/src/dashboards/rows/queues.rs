@@ -39,6 +39,21 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 gauge_by(metrics, "backend", "tokenweir_backend_running_requests"),
                 "{{backend}}",
             ),
+            Panel::lines(
+                "Batch utilisation",
+                "percentunit",
+                "Running requests ÷ the sequences that the engine runs at once (`--max-num-seqs`). \
+                 vLLM does not export the limit; the gateway learns it while requests wait in the \
+                 engine. Empty: no request has waited.",
+            )
+            .with_query(
+                format!(
+                    "{}\n/ ({} > 0)",
+                    gauge_by(metrics, "backend", "tokenweir_backend_running_requests"),
+                    gauge_by(metrics, "backend", "tokenweir_backend_sequence_slots")
+                ),
+                "{{backend}}",
+            ),
             Panel::stacked(
                 "Waiting in the gateway",
                 "short",
