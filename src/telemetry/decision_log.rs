@@ -18,8 +18,9 @@ use tokenweir_core::routing::PolicyKind;
 /// The sink that retains the last decisions. A decision is added when its request ends.
 ///
 /// One entry takes about 0.5 KiB of memory, plus 0.2 KiB per candidate, plus less than 0.1 KiB per
-/// shadow policy, plus 0.25 KiB for the times of the chunks of a slow or broken stream. An entry has at most [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The
-/// lock is held only while pointers are moved or copied.
+/// shadow policy, plus 0.25 KiB for the times of the chunks of a slow or broken stream. An entry has at
+/// most [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The lock is held only while pointers
+/// are moved or copied.
 #[derive(Debug)]
 pub struct DecisionLog {
     /// Largest number of entries. 0: no decisions are retained.

@@ -239,6 +239,23 @@ fn missing_token_counts_are_imputed_and_the_cached_part_is_scaled() {
 }
 
 #[test]
+fn policies_that_count_requests_count_a_long_prompt_as_more_than_a_short_one() {
+    let long = Candidate { in_flight: 1, tokens_in_flight: 100_000.0, ..idle_candidate() };
+    let short = |in_flight| Candidate {
+        in_flight,
+        tokens_in_flight: 10.0 * f64::from(in_flight),
+        ..idle_candidate()
+    };
+    for kind in [PolicyKind::LeastRequests, PolicyKind::P2c] {
+        let policy = Policy { kind, ..Policy::default() };
+        let pick =
+            |fleet: &[Candidate]| policy.pick(fleet, &RoutingRequest::default()).unwrap().index;
+        assert_eq!(pick(&[long, short(1)]), 1, "{kind:?}: equal numbers of requests");
+        assert_eq!(pick(&[long, short(2)]), 1, "{kind:?}: one short request more");
+    }
+}
+
+#[test]
 fn policies_that_count_requests_prefer_a_backend_that_is_not_overdue() {
     let overdue = Candidate { overdue: 0.1, ..idle_candidate() };
     let busy = Candidate { in_flight: 7, ..idle_candidate() };

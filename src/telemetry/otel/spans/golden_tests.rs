@@ -177,7 +177,13 @@ fn latest_conventions_use_their_own_names() {
 fn viewer_profiles_add_their_attributes() {
     let profiles = vec![ViewerProfile::Langfuse, ViewerProfile::OpenInference];
     let conventions = SpanConventions { profiles, ..SpanConventions::default() };
-    assert_matches_golden("profiles", &record_for_api(Api::Chat), &conventions);
+    let mut record = record_for_api(Api::Chat);
+    record.options.identity = RequestIdentity {
+        user: Some("user-1".into()),
+        session: Some("session-1".into()),
+        conversation: Some("chat-1".into()),
+    };
+    assert_matches_golden("profiles", &record, &conventions);
 }
 
 #[test]

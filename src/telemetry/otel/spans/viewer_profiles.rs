@@ -2,7 +2,7 @@
 //! token, the numbers of tokens, the user and the session from them.
 //!
 //! Langfuse: `packages/shared/src/server/otel/OtelIngestionProcessor.ts` of `langfuse/langfuse`,
-//! commit 62751446149b.
+//! commit 0030ed8fe732.
 
 use super::attributes::{SpanAttributes, count, text};
 use super::conventions::{SpanConventions, ViewerProfile};
