@@ -8,7 +8,7 @@ from prometheus import Prometheus, fetch
 from report import Report
 from stand import Stand
 
-FIRES_SECONDS = 90.0
+FIRES_SECONDS = 150.0
 RESOLVES_SECONDS = 150.0
 
 

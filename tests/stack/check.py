@@ -25,6 +25,8 @@ from report import Report
 from stand import Stand, Tools
 
 BASELINE_CLIENTS = 8
+GRAPH_HEIGHT = 640
+"""Pixels of a graph of Prometheus, about."""
 SLOW = "slow_first_token"
 """The sampling reason of the trace in the screenshot."""
 STEPS = ("alerts", "traces", "phoenix", "dashboards", "engine")
@@ -40,6 +42,7 @@ def arguments() -> argparse.Namespace:
     add("--time-divisor", type=float, default=30.0, help="divisor of the windows of rules")
     add("--only", default=",".join(STEPS), help="steps, separated by commas")
     add("--fault", default="", help="only faults whose names contain this text")
+    add("--gateway-only", action="store_true", help="Prometheus scrapes no backend")
     add("--engine", type=Path, help="the folder with serve.sh and stop.sh of a real vLLM")
     add("--screenshots", type=Path, help="a folder for screenshots")
     return parser.parse_args()
@@ -48,7 +51,10 @@ def arguments() -> argparse.Namespace:
 async def main() -> int:
     args = arguments()
     report, only = Report(), args.only.split(",")
-    stand = Stand(Tools(args.tools, args.gateway), args.work, args.time_divisor)
+    stand = Stand(Tools(args.tools, args.gateway), args.work, args.time_divisor, args.gateway_only)
+    if not stand.tools.has_jaeger:
+        only = [step for step in only if step in ("alerts", "dashboards")]
+        report.note("traces", "skipped", "Jaeger is not installed")
     task = asyncio.current_task()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -80,7 +86,9 @@ async def main() -> int:
         report.note("machine", "load average after", os.getloadavg())
         if args.screenshots:
             minutes = round((time.time() - begin) / 60) + 1
-            await screenshot("alerts", pictures.alerts_page(stand, minutes))
+            await screenshot("alerts", pictures.graphs_page(stand, minutes, [pictures.ALERTS], stacked=True))
+            for name, row in dashboards.rows(args.dashboards):
+                await screenshot(name, pictures.graphs_page(stand, minutes, row), GRAPH_HEIGHT * len(row))
             slow = [trace for trace, reason in traces.sampling_reasons(stand).items() if reason == SLOW]
             if stand.tools.phoenix and slow:
                 await screenshot("trace", pictures.trace_page(stand, slow[-1]))

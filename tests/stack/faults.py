@@ -1,6 +1,7 @@
 """The faults and the alerts that must fire."""
 
 import asyncio
+import urllib.request
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -152,7 +153,25 @@ async def the_configuration_has_a_mistake(stand: Stand) -> AsyncIterator[None]:
     stand.process("gateway").reload()
 
 
-@causes("NoBackend", "BackendDown")
+@causes("BackendDrained")
+async def a_drain_is_forgotten(stand: Stand) -> AsyncIterator[None]:
+    def post(action: str) -> None:
+        url = f"{stand.url('admin')}/-/{action}?backend=fast-1"
+        urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=10).close()
+
+    await asyncio.to_thread(post, "drain")
+    yield
+    await asyncio.to_thread(post, "undrain")
+
+
+@causes("GpuErrors", "GpuThrottled")
+async def a_gpu_is_too_hot_and_has_errors(stand: Stand) -> AsyncIterator[None]:
+    stand.pages.has_gpu_fault = True
+    yield
+    stand.pages.has_gpu_fault = False
+
+
+@causes("NoBackend", "BackendDown", "Verdict")
 async def no_backend_is_available(stand: Stand) -> AsyncIterator[None]:
     for name in ("fast0", "fast1", "small"):
         stand.process(name).kill()

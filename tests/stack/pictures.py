@@ -11,9 +11,12 @@ LIMIT_SECONDS = 60.0
 ALERTS = 'sum by (alertname) (ALERTS{alertstate="firing"})'
 
 
-def alerts_page(stand: Stand, minutes: int) -> str:
-    """The URL of a Prometheus graph of the firing alerts."""
-    parameters = {"g0.expr": ALERTS, "g0.tab": "0", "g0.stacked": "1", "g0.range_input": f"{minutes}m"}
+def graphs_page(stand: Stand, minutes: int, queries: list[str], stacked: bool = False) -> str:
+    """The URL of a Prometheus page with a graph of each query."""
+    parameters = {}
+    for number, query in enumerate(queries):
+        graph = {"expr": query, "tab": "0", "stacked": str(int(stacked)), "range_input": f"{minutes}m"}
+        parameters |= {f"g{number}.{name}": value for name, value in graph.items()}
     return f"{stand.url('prometheus')}/classic/graph?{urllib.parse.urlencode(parameters)}"
 
 
@@ -22,7 +25,9 @@ def trace_page(stand: Stand, trace_id: str) -> str:
     return f"{stand.url('phoenix')}/redirects/traces/{trace_id}"
 
 
-async def take(stand: Stand, report: Report, folder: Path, name: str, page: str) -> None:
+async def take(
+    stand: Stand, report: Report, folder: Path, name: str, page: str, height: int = 1000
+) -> None:
     """Takes a screenshot of a page after its scripts have run."""
     browser = stand.tools.path("chromium")
     if not browser.exists():
@@ -32,7 +37,7 @@ async def take(stand: Stand, report: Report, folder: Path, name: str, page: str)
     file = folder / f"{name}.png"
     command = [
         browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-        "--window-size=1280,1000", "--virtual-time-budget=15000",
+        f"--window-size=1280,{height}", "--virtual-time-budget=15000",
         f"--user-data-dir={stand.work / 'chromium'}", f"--screenshot={file}", page,
     ]
     with (stand.work / "chromium.log").open("ab") as log:

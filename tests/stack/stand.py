@@ -2,7 +2,8 @@
 
     load ─► gateway ─► relays ─► backends
             │     │              └ spans ─► Collector, metrics ─► Prometheus
-            │     └ metrics ─► Prometheus ─► Alertmanager ─► webhook
+            │     ├ metrics ─► Prometheus ─► Alertmanager ─► webhook
+            │     └ scrapes of a GPU exporter and of an engine: pages
             └ spans ─► Collector ─► Jaeger ─► Phoenix
 """
 
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from load import Load
+from pages import Pages
 from processes import Process, free_ports
 from relay import Relay
 from shipped import DECISIONS, FLUSHES, NOTIFICATIONS, RULES, SCRAPES, Shipped, replace_addresses, shorten
@@ -24,7 +26,7 @@ check does not shorten, and the last span has the sampling attribute."""
 PORTS = (
     "listen admin fast0 fast1 small relay0 relay1 relay2 "
     "collector_grpc collector_http collector_metrics jaeger_grpc jaeger jaeger_query_grpc "
-    "prometheus alertmanager webhook phoenix phoenix_grpc"
+    "prometheus alertmanager webhook phoenix phoenix_grpc pages"
 ).split()
 
 
@@ -40,17 +42,23 @@ class Tools:
         return self.folder / "bin" / name
 
     @property
+    def has_jaeger(self) -> bool:
+        """Whether Jaeger is installed. Phoenix gets its spans from Jaeger."""
+        return self.path("jaeger").exists()
+
+    @property
     def phoenix(self) -> Path | None:
         """The path of Arize Phoenix, if it is installed."""
         path = self.folder / "phoenix/bin/phoenix"
-        return path if path.exists() else None
+        return path if self.has_jaeger and path.exists() else None
 
 
 class Stand:
-    """All processes. `divisor` divides the windows of rules. All addresses are on this machine."""
+    """All processes. `divisor` divides the windows of rules. All addresses are on this machine. `gateway_only`:
+    Prometheus scrapes no backend, because a file of discovery names them."""
 
-    def __init__(self, tools: Tools, work: Path, divisor: float):
-        self.tools, self.work = tools, work
+    def __init__(self, tools: Tools, work: Path, divisor: float, gateway_only: bool):
+        self.tools, self.work, self.gateway_only = tools, work, gateway_only
         self.port = dict(zip(PORTS, free_ports(len(PORTS))))
         self.config = work / "gateway.yaml"
         addresses = {
@@ -61,7 +69,7 @@ class Stand:
         }
         self.shipped = Shipped(tools.gateway, self.config, divisor, addresses)
         self.relays = [Relay(self.port[name]) for name in ("fast0", "fast1", "small")]
-        self.webhook = Webhook()
+        self.webhook, self.pages = Webhook(), Pages()
         self.load = Load(("127.0.0.1", self.port["listen"]))
         self.processes: dict[str, Process] = {}
 
@@ -83,9 +91,11 @@ class Stand:
         for relay, name in zip(self.relays, ("relay0", "relay1", "relay2")):
             await relay.start(self.port[name])
         await self.webhook.start(self.port["webhook"])
+        await self.pages.start(self.port["pages"])
         for name in ("fast0", "fast1", "small"):
             self._add(name, self.backend(name))
-        self._add("jaeger", [self.tools.path("jaeger"), "--config", self.work / "jaeger.yaml"])
+        if self.tools.has_jaeger:
+            self._add("jaeger", [self.tools.path("jaeger"), "--config", self.work / "jaeger.yaml"])
         if self.tools.phoenix:
             self._add("phoenix", [self.tools.phoenix, "serve"], self._phoenix_environment())
         collector = [self.tools.path("otelcol"), "--config", self.work / "collector.yaml"]
@@ -94,7 +104,8 @@ class Stand:
         serve = [self.tools.gateway, "serve", "--config", self.config, "--log-format", "json"]
         self._add("gateway", serve)
         await self.process("gateway").ready(f"{self.url('admin')}/readyz")
-        await self.process("jaeger").ready(f"{self.url('jaeger')}/api/services")
+        if self.tools.has_jaeger:
+            await self.process("jaeger").ready(f"{self.url('jaeger')}/api/services")
         await self.process("alertmanager").ready(f"{self.url('alertmanager')}/-/ready")
         self._add("prometheus", self._prometheus())
         await self.process("prometheus").ready(f"{self.url('prometheus')}/-/ready")
@@ -123,10 +134,18 @@ class Stand:
         """Writes the gateway's configuration and the files that are generated from it."""
         names = {"relay0": "fast-0", "relay1": "fast-1", "relay2": "small"}
         backends = [{"url": self.url(port), "name": name} for port, name in names.items()]
+        # It gets no requests. Its metrics page has what the simulated engine does not report.
+        backends.append({"url": self.url("pages"), "name": "pages", "weight": 0})
+        listed = self.work / "backends.yaml"
+        listed.write_text(json.dumps(backends))
+        gpus = [{"name": name, "gpus": [index]} for index, name in enumerate(("fast-0", "fast-1"))]
         config = {
             "listen": self.at("listen"),
             "admin": self.at("admin"),
-            "backends": backends,
+            **({"discovery": [{"file": str(listed)}]} if self.gateway_only else {"backends": backends}),
+            "alertmanagers": [{"url": self.url("alertmanager")}],
+            "cost": {"gpus": 1, "gpu_hour_price": 2.5},
+            "gpu": {"exporters": [{"url": f"{self.url('pages')}/gpus", "backends": gpus}], "interval": "1s"},
             "tracing": {
                 "endpoint": self.url("collector_grpc"),
                 "ratio": 0.2,
@@ -158,7 +177,8 @@ class Stand:
             "0.0.0.0:4317": self.at("collector_grpc"),
             "0.0.0.0:4318": self.at("collector_http"),
             "0.0.0.0:8889": self.at("collector_metrics"),
-            "jaeger:4317": self.at("jaeger_grpc"),
+            # The host of `--jaeger`.
+            "127.0.0.1:4317": self.at("jaeger_grpc"),
         }) + NO_OWN_METRICS)
         write("jaeger.yaml", self._jaeger())
 
