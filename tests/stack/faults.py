@@ -157,7 +157,9 @@ async def the_configuration_has_a_mistake(stand: Stand) -> AsyncIterator[None]:
 async def a_drain_is_forgotten(stand: Stand) -> AsyncIterator[None]:
     def post(action: str) -> None:
         url = f"{stand.url('admin')}/-/{action}?backend=fast-1"
-        urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=10).close()
+        # The listener accepts changes only with this type, which pages of other origins cannot send.
+        request = urllib.request.Request(url, method="POST", headers={"content-type": "application/json"})
+        urllib.request.urlopen(request, timeout=10).close()
 
     await asyncio.to_thread(post, "drain")
     yield
