@@ -24,14 +24,14 @@ pub struct Cli {
 }
 
 const EXAMPLES: &str = "\
+Flags override TOKENWEIR_* variables, variables override the file, the file overrides defaults.
+
 Examples:
   tokenweir demo                                        Try it without a GPU
   tokenweir serve --backend http://127.0.0.1:8000       Serve one vLLM server
   tokenweir serve --config tokenweir.yaml               Serve the backends of a file
   tokenweir doctor --backend http://127.0.0.1:8000      Check a backend
-  tokenweir diagnose --admin http://127.0.0.1:9090      Show the current conditions of backends
-
-Flags override TOKENWEIR_* variables, variables override the file, the file overrides defaults.";
+  tokenweir diagnose --admin http://127.0.0.1:9090      Show the current conditions of backends";
 
 /// The commands of the program.
 #[derive(Debug, Subcommand)]
@@ -90,7 +90,7 @@ pub enum CliCommand {
 /// are returned as errors too. An error contains the text to print and the exit code.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let matches = command().try_get_matches_from(&arguments);
+    let matches = command_with_short_help().try_get_matches_from(&arguments);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
     cli.map_err(|error| name_env_variable(error, &arguments))
 }
@@ -132,11 +132,28 @@ pub fn run(cli: Cli) -> ExitCode {
     }
 }
 
-/// Builds the clap definition of the command line. Help shows the names of environment variables
-/// and hides their values.
+/// Builds the clap definition of the command line. Manual pages show the names of environment
+/// variables and hide their values.
 pub(crate) fn command() -> clap::Command {
     let hide_env_value = |flag: clap::Arg| flag.hide_env_values(true);
     Cli::command().mut_subcommands(|command| command.mut_args(hide_env_value))
+}
+
+/// Like [`command`]. The help of a command has one sentence about environment variables instead of a
+/// name for each flag, because each name follows from the name of its flag.
+fn command_with_short_help() -> clap::Command {
+    command().mut_subcommands(|command| {
+        let named = |flag: &clap::Arg| {
+            Some(format!("--{} is {}", flag.get_long()?, flag.get_env()?.to_string_lossy()))
+        };
+        let Some(example) = command.get_arguments().find_map(named) else { return command };
+        let rule = format!("Each flag has an environment variable: {example}.");
+        let help = match command.get_after_help() {
+            Some(help) => format!("{help}\n\n{rule}"),
+            None => rule,
+        };
+        command.mut_args(|flag| flag.hide_env(true)).after_help(help)
+    })
 }
 
 /// Adds a tip to an error about an invalid value, if the value came from an environment variable:
@@ -240,5 +257,28 @@ mod tests {
         assert!(help.contains("tokenweir serve --backend"), "{help}");
         assert!(help.lines().count() < 40, "{help}");
         assert!(parse_line("tokenweir --version").unwrap_err().starts_with("tokenweir "));
+    }
+
+    #[test]
+    fn the_help_of_a_command_states_the_rule_of_variables_once() {
+        for command in command().get_subcommands().map(clap::Command::get_name) {
+            let help = parse_line(&format!("tokenweir {command} --help")).unwrap_err();
+            assert!(!help.contains("[env: "), "{help}");
+            let rules = help.matches("Each flag has an environment variable: --").count();
+            assert_eq!(rules, usize::from(command != "keygen"), "{help}");
+        }
+        let help = parse_line("tokenweir top -h").unwrap_err();
+        assert!(help.contains("--admin is TOKENWEIR_TOP_ADMIN."), "{help}");
+    }
+
+    #[test]
+    fn a_paragraph_of_a_help_text_has_no_line_break_of_its_own() {
+        let program = command();
+        for command in std::iter::once(&program).chain(program.get_subcommands()) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for paragraph in help.split("\n\n").filter(|it| !it.starts_with("Examples:\n")) {
+                assert!(!paragraph.contains('\n'), "{}: {paragraph}", command.get_name());
+            }
+        }
     }
 }

@@ -50,7 +50,7 @@ pub enum CheckFormat {
 }
 
 const HELP: &str = "\
-Exit code: 0 the gateway can start with the file, 1 the file is valid and this machine lacks something
+Exit code: 0 the gateway can start with the file, 1 the file is valid and this machine lacks something \
 that it names, 2 invalid arguments, 64 the file has mistakes.";
 
 /// Runs the command.

@@ -155,16 +155,16 @@ pub struct BenchReportArgs {
 }
 
 const HELP: &str = "\
+Exit code: 0 the results are valid, 1 the results are not valid, no request was served, or a figure \
+got worse by more than --regression-threshold, 2 invalid arguments, or reports of different loads.
+
 Examples:
   tokenweir bench http://127.0.0.1:8080
   tokenweir bench http://127.0.0.1:8080 --scenario burst --admin http://127.0.0.1:9090
   tokenweir bench http://127.0.0.1:8080 --rate 20 --duration 2m \\
     --save before.json --html before.html
   tokenweir bench http://127.0.0.1:8080 --rate 20 --duration 2m \\
-    --baseline before.json --regression-threshold 5%
-
-Exit code: 0 the results are valid, 1 the results are not valid, no request was served, or a figure
-got worse by more than --regression-threshold, 2 invalid arguments, or reports of different loads.";
+    --baseline before.json --regression-threshold 5%";
 
 fn parse_positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|number: &f64| (0.001..=100_000.0).contains(number));

@@ -46,11 +46,11 @@ pub enum DiagnoseFailOn {
 }
 
 const HELP: &str = "\
-With --backend, the metrics of backends are read every five seconds. Rules that need data of a
-gateway, such as stalled streams, are reported as not judged. The key of backends comes from
+With --backend, the metrics of backends are read every five seconds. Rules that need data of a \
+gateway, such as stalled streams, are reported as not judged. The key of backends comes from \
 VLLM_API_KEY, the admin token from TOKENWEIR_ADMIN_TOKEN.
 
-Exit code: 0 no verdict, 1 a warning, 2 a critical verdict, 3 a backend cannot be judged and no
+Exit code: 0 no verdict, 1 a warning, 2 a critical verdict, 3 a backend cannot be judged and no \
 verdict holds, or the gateway returns no diagnosis. Invalid arguments give 2 without a report.
 
 Examples:

@@ -53,11 +53,11 @@ pub enum DoctorFailOn {
 }
 
 const HELP: &str = "\
-The doctor changes nothing on a backend; only --probe puts load on an engine. The key for backends
-without an api_key in a configuration comes from VLLM_API_KEY, the admin token from
+The doctor changes nothing on a backend; only --probe puts load on an engine. The key for backends \
+without an api_key in a configuration comes from VLLM_API_KEY, the admin token from \
 TOKENWEIR_ADMIN_TOKEN.
 
-Exit code: 0 nothing worse than notes, 1 a finding of the severity of --fail-on or above, 2 invalid
+Exit code: 0 nothing worse than notes, 1 a finding of the severity of --fail-on or above, 2 invalid \
 arguments, 64 a mistake in the configuration.
 
 Examples:

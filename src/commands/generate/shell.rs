@@ -61,7 +61,7 @@ fn render_man_page(command: clap::Command) -> io::Result<(String, String)> {
     man.render(&mut text)?;
     // `.nf` stops the formatter from joining the lines of the examples into a paragraph, until the
     // next heading.
-    Ok((path, into_utf8(text)?.replace("\n.SH EXTRA\n", "\n.SH EXTRA\n.nf\n")))
+    Ok((path, into_utf8(text)?.replace("\nExamples:\n", "\n.nf\nExamples:\n")))
 }
 
 fn into_utf8(text: Vec<u8>) -> io::Result<String> {
@@ -111,7 +111,9 @@ mod tests {
     #[test]
     fn examples_of_a_manual_page_keep_their_lines() {
         let pages = ShellArtifact::Man.files(&crate::cli::command()).unwrap();
-        assert!(pages[0].1.contains(".SH EXTRA\n.nf\nExamples:\n"), "{}", pages[0].1);
+        let (text, examples) = pages[0].1.split_once("\n.nf\nExamples:\n").unwrap();
+        assert!(text.contains("\n.SH EXTRA\nFlags override "), "{text}");
+        assert!(examples.starts_with("  tokenweir demo "), "{examples}");
     }
 
     #[test]

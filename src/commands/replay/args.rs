@@ -140,23 +140,23 @@ pub struct RealTimeArgs {
 }
 
 const HELP: &str = "\
-Values of --policy: kv_aware, round_robin, random, least_requests, p2c, prefix_affinity, session;
-llm_d (default scorers of llm-d's endpoint picker), llm_d_no_hit_lru (with that scorer),
-llm_d_optimized (its recommended scorers), llm_d_predicted (its predicted-latency scheduling),
-radix_tree (the cache-aware policy of the SGLang and vLLM routers), smg (that of its successor),
-dynamo and dynamo_approximate (NVIDIA Dynamo's KV router with true and with estimated cache
+Values of --policy: kv_aware, round_robin, random, least_requests, p2c, prefix_affinity, session; \
+llm_d (default scorers of llm-d's endpoint picker), llm_d_no_hit_lru (with that scorer), \
+llm_d_optimized (its recommended scorers), llm_d_predicted (its predicted-latency scheduling), \
+radix_tree (the cache-aware policy of the SGLang and vLLM routers), smg (that of its successor), \
+dynamo and dynamo_approximate (NVIDIA Dynamo's KV router with true and with estimated cache \
 contents), lmetric, and backlog_and_share.
 
 With --tournament, --seeds is the number of runs of each setup.
 
-Keys of --backends: prefill (tokens/s), kv (tokens), seqs, batch (tokens), step (ms) and block
-(tokens). The defaults describe a model of 8 billion parameters on a GPU of 80 GB: 30,000 tokens/s,
+Keys of --backends: prefill (tokens/s), kv (tokens), seqs, batch (tokens), step (ms) and block \
+(tokens). The defaults describe a model of 8 billion parameters on a GPU of 80 GB: 30,000 tokens/s, \
 430,000 tokens, 256 sequences, 2,048 tokens per step, 10 ms for an empty step.
 
 The engines are models of vLLM's scheduler. The policies and their inputs are those of the gateway.
 
-With --real, requests for completions with random words are sent when they are due, whether or not
-earlier responses have arrived. Times count from the due time. OPENAI_API_KEY is sent as the bearer
+With --real, requests for completions with random words are sent when they are due, whether or not \
+earlier responses have arrived. Times count from the due time. OPENAI_API_KEY is sent as the bearer \
 token if it is set.";
 
 const WORKLOAD_HELP: &str = "Generate this traffic instead of reading a trace: chat, reasoning, \

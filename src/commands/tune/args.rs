@@ -131,12 +131,12 @@ pub struct TuneSpeedArgs {
 }
 
 const HELP: &str = "\
+The results are calculated. vLLM measures its real memory at startup; its log is authoritative.
+
 Examples:
   tokenweir tune ./Llama-3.1-8B --gpu-memory 80GiB --prompt-tokens 1000:4000 --output-tokens 200:500
   tokenweir tune config.json --gpu-memory 24GiB --weights 15GiB --ttft 500ms --tbt 40ms \\
-    --prefill-rate 12000 --step 15ms --price 1.20 --output-rate 900
-
-The results are calculated. vLLM measures its real memory at startup; its log is authoritative.";
+    --prefill-rate 12000 --step 15ms --price 1.20 --output-rate 900";
 
 fn parse_positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|number: &f64| (1e-6..=1e12).contains(number));
