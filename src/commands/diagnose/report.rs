@@ -14,8 +14,9 @@ pub(crate) fn render(diagnosis: &Diagnosis, width: usize) -> String {
         text.push_str(&render_verdict(verdict, width));
         text.push('\n');
     }
-    for (backend, reasons) in undetermined_rules(diagnosis) {
-        let head = format!("{backend}: not judged");
+    for ((is_determined, reasons), backends) in undetermined_rules(diagnosis) {
+        let rules = if is_determined { "rules " } else { "" };
+        let head = format!("{}: {rules}not judged", backends.join(", "));
         push_line(&mut text, &wrap_paragraph(&head, "", INDENT, width, None));
         for line in reasons {
             push_line(&mut text, &wrap_paragraph(&line, INDENT, "      ", width, None));
@@ -81,9 +82,11 @@ fn render_evidence(evidence: &Evidence) -> String {
     format!("{measure} = {value} in {window_seconds:.0} s{}", usual.unwrap_or_default())
 }
 
-/// The rules that could not be judged, by backend. A line lists the rules that lack the same data.
-fn undetermined_rules(diagnosis: &Diagnosis) -> Vec<(&str, Vec<String>)> {
-    let backends = diagnosis.backends.iter().map(|backend| {
+/// The rules that could not be judged. A line lists the rules that lack the same data. Backends with
+/// equal lines and an equal [`DiagnosedBackend::is_determined`] are one entry.
+fn undetermined_rules(diagnosis: &Diagnosis) -> BTreeMap<(bool, Vec<String>), Vec<&str>> {
+    let mut backends_by_lines: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+    for backend in &diagnosis.backends {
         let mut rules_by_missing_data: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         let rules = diagnosis.undetermined.iter().filter(|rule| rule.backend == backend.backend);
         for rule in rules {
@@ -92,9 +95,13 @@ fn undetermined_rules(diagnosis: &Diagnosis) -> Vec<(&str, Vec<String>)> {
         let lines = rules_by_missing_data
             .into_iter()
             .map(|(missing, rules)| format!("{}: missing {missing}", rules.join(", ")));
-        (&*backend.backend, lines.collect::<Vec<_>>())
-    });
-    backends.filter(|(_, lines)| !lines.is_empty()).collect()
+        let lines: Vec<String> = lines.collect();
+        if !lines.is_empty() {
+            let key = (backend.is_determined, lines);
+            backends_by_lines.entry(key).or_default().push(&backend.backend);
+        }
+    }
+    backends_by_lines
 }
 
 fn format_number(value: f64, unit: &str) -> String {
@@ -130,7 +137,7 @@ fn push_line(text: &mut String, line: &str) {
 mod tests {
     use super::*;
     use crate::commands::diagnose::run::tests::{diagnosis, verdict};
-    use tokenweir_diagnose::UndeterminedRule;
+    use tokenweir_diagnose::{DiagnosedBackend, UndeterminedRule};
 
     #[test]
     fn a_report_of_forty_columns_lists_missing_signals_once() {
@@ -162,5 +169,28 @@ mod tests {
         ] {
             assert!(words.contains(part), "{part}: {words}");
         }
+    }
+
+    #[test]
+    fn the_last_line_counts_the_backends_that_are_listed_as_not_judged() {
+        let backend = |name: &str, is_determined| DiagnosedBackend {
+            backend: name.to_owned(),
+            is_determined,
+        };
+        let undetermined = |backend: &str| UndeterminedRule {
+            verdict: "stalls".into(),
+            backend: backend.to_owned(),
+            missing: vec!["gateway".into()],
+        };
+        let diagnosis = Diagnosis {
+            backends: vec![backend("a", true), backend("b", true), backend("c", false)],
+            undetermined: ["a", "b", "c"].map(undetermined).into(),
+            ..Diagnosis::default()
+        };
+        let text = render(&diagnosis, 80);
+        for line in ["a, b: rules not judged", "c: not judged"] {
+            assert!(text.lines().any(|other| other == line), "{line}: {text}");
+        }
+        assert!(text.ends_with("\n3 backends: 0 critical, 0 warning; 1 not judged\n"), "{text}");
     }
 }
