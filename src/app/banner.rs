@@ -27,6 +27,8 @@ pub(crate) struct StartSummary {
     pub(crate) admin: SocketAddr,
     /// Whether the client listener and the admin listener use TLS.
     is_https: [bool; 2],
+    /// Whether the admin listener requires a token.
+    has_admin_token: bool,
     /// Maximum number of client connections. `usize::MAX`: no limit.
     max_connections: usize,
     /// The OTLP endpoint of spans. `None`: spans are not exported.
@@ -59,6 +61,7 @@ impl StartSummary {
             listen: listeners.clients.address(),
             admin: listeners.admin_address(config.admin),
             is_https: listeners.is_https(),
+            has_admin_token: config.access.admin_token.is_some(),
             max_connections: listeners.limits.max_connections,
             traces: workers.traces_endpoint().map(str::to_owned),
             metrics: workers.metrics_endpoint().map(str::to_owned),
@@ -103,6 +106,7 @@ fn log_fields(summary: &StartSummary) {
         version = env!("CARGO_PKG_VERSION"),
         clients = client_url,
         admin = admin_url,
+        admin_token = summary.has_admin_token,
         policy = summary.pool.policy().name(),
         max_connections = (max_connections != usize::MAX).then_some(max_connections),
         traces = summary.traces,
@@ -122,7 +126,7 @@ fn log_fields(summary: &StartSummary) {
             reason = status.reason.as_deref().map(sanitize::line),
             version = status.version.as_deref().map(sanitize::line),
             models = sanitize::line(&list_models(&status.models)),
-            metrics = status.scrape_error.unwrap_or("ok"),
+            metrics = status.scrape_error.or(status.scrape_age_seconds.map(|_| "ok")),
             kv_capacity_tokens = status.kv_capacity_tokens,
             "backend at start"
         );
@@ -144,9 +148,11 @@ fn render(summary: &StartSummary) -> String {
         usize::MAX => "no limit of connections".into(),
         max => format!("{max} connections, each with a request"),
     };
+    let token = if summary.has_admin_token { "a token is required" } else { "no token" };
+    let paths = "a page, /metrics /status /decisions /config /readyz";
     let mut lines = vec![
         ("clients", client_url),
-        ("admin", format!("{admin_url}  a page, /metrics /status /decisions /config /readyz")),
+        ("admin", format!("{admin_url}  {paths}; {token}")),
         ("limits", limits),
         ("policy", summary.pool.policy().name().into()),
         ("traces", traces),

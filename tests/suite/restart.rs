@@ -2,14 +2,18 @@
 //! each other, and clients notice nothing.
 
 use crate::support::process::{GatewayProcess, Load, Outcomes};
+use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use tokenweir_sim::{Simulator, SimulatorSettings};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::UnixDatagram;
+use tokio::process::Command;
 
 /// A port that several gateway processes can share. No other program gets it while this value
 /// lives.
@@ -269,4 +273,36 @@ async fn the_service_manager_is_notified_of_start_reloads_stop_and_liveness() {
     }
     assert_eq!(notifications, ["READY=1", "RELOADING=1", "MONOTONIC", "READY=1", "STOPPING=1"]);
     assert_eq!(gateway.ended().await.code(), Some(0));
+}
+
+/// The lines of the log up to the one about a backend at the start.
+async fn start_lines(file: &Path) -> Vec<Value> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+    command.args(["serve", "--log-format", "json", "--config"]).arg(file).env("OPERATOR", "token");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.kill_on_drop(true).spawn().unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut lines: Vec<Value> = Vec::new();
+    while lines.last().is_none_or(|line| line["message"] != "backend at start") {
+        let line = log.next_line().await.unwrap().expect("a line about the backend");
+        lines.push(serde_json::from_str(&line).unwrap());
+    }
+    lines
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_start_is_logged_as_fields_with_the_name_of_each_backend() {
+    let file = folder("fields").join("gateway.yaml");
+    let text = "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n\
+                access: { admin_token: { env: OPERATOR } }\n\
+                backends: [{ name: gpu-0, url: \"http://127.0.0.1:9\" }]\n";
+    fs::write(&file, text).unwrap();
+    let lines = tokio::time::timeout(crate::WAIT_LIMIT, start_lines(&file)).await.unwrap();
+    let [.., gateway, backend] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!(gateway["message"], "gateway started");
+    assert!(gateway["clients"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{gateway}");
+    assert_eq!((&gateway["admin_token"], &gateway["policy"]), (&true.into(), &"kv_aware".into()));
+    assert_eq!((&backend["backend"], &backend["health"]), (&"gpu-0".into(), &"down".into()));
+    assert_eq!(backend["url"], "http://127.0.0.1:9");
+    assert_eq!(backend["metrics"], Value::Null, "no page was read");
 }
