@@ -108,14 +108,15 @@ pub struct StreamSummary {
     pub backend: Option<String>,
     /// Tenant, as in the metric labels.
     pub tenant: Option<String>,
-    /// `prefill`, `decode`, `stalled`, `held` (the client does not read) or `ending`.
+    /// `no_output` (the response head has arrived, but no output), `decode`, `stalled`,
+    /// `write_stalled` (the client does not read) or `closing`.
     pub phase: String,
     /// Seconds since the request head was read.
     pub age_seconds: f64,
     /// Number of output tokens so far. If the events do not contain usage, each event with output
     /// counts as one token.
     pub tokens: u64,
-    /// Seconds since the last output. `None`: there is no output yet.
+    /// Seconds since the last output. `None`: no output, or also the last event has arrived.
     pub last_output_age_seconds: Option<f64>,
 }
 

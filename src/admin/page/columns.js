@@ -169,7 +169,7 @@ export const backendColumns = (drain) => [
   },
 ];
 
-const PHASES = { prefill: "info", decode: "good", stalled: "bad", write_stalled: "warn", closing: "drained" };
+const PHASES = { no_output: "info", decode: "good", stalled: "bad", write_stalled: "warn", closing: "drained" };
 
 export const streamColumns = [
   long("request_id", "Request", (stream) => stream.request_id, "name lead id"),

@@ -132,7 +132,7 @@ impl StreamActivity {
         let is_waiting = self.waits_for_backend.load(Ordering::Relaxed);
         let phase = match silent_for {
             None if self.tokens() > 0 => StreamPhase::Closing,
-            None => StreamPhase::Prefill,
+            None => StreamPhase::NoOutput,
             Some(_) if self.is_stalled.load(Ordering::Relaxed) => StreamPhase::Stalled,
             Some(silent_for) if !is_waiting && silent_for >= WRITE_BLOCKED_AFTER => {
                 StreamPhase::WriteStalled

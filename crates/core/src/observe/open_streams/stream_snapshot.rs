@@ -24,15 +24,16 @@ pub struct StreamInfo {
 /// The phase of an open stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StreamPhase {
-    /// The response head has come, but no output.
-    Prefill,
-    /// Output is coming.
+    /// The response head has arrived, but no output: the request waits in the queue of the engine, or
+    /// the engine computes its prompt. An engine does not report which of the two it is for a request.
+    NoOutput,
+    /// Output has arrived, and more can follow.
     Decode,
     /// The backend has sent no output for longer than its stall threshold.
     Stalled,
-    /// The client does not read what has come.
+    /// The client does not read data that has arrived.
     WriteStalled,
-    /// The last event has come, but not the end of the body.
+    /// The last event has arrived, but not the end of the body.
     Closing,
 }
 
@@ -47,7 +48,7 @@ pub struct OpenStream {
     pub phase: StreamPhase,
     /// Tokens so far: exact where events report their counts, else one per event with output.
     pub tokens: u64,
-    /// Time since the last output. `None`: none has come, or the last event has come.
+    /// Time since the last output. `None`: no output, or also the last event has arrived.
     pub since_last_output: Option<Duration>,
 }
 
@@ -60,11 +61,11 @@ pub struct OpenStreamsSnapshot {
     pub phases: BTreeMap<StreamPhase, usize>,
     /// Tokens of all open streams so far.
     pub tokens: u64,
-    /// The streams that have been open longest, in the order in which their response heads came.
+    /// The streams that have been open longest, in the order in which their response heads arrived.
     pub oldest: Vec<OpenStream>,
 }
 
-// === impl Subject, Phase ===
+// === impl StreamInfo, StreamPhase ===
 
 impl StreamInfo {
     /// The identity of the stream that answers the request of `record`.
@@ -83,7 +84,7 @@ impl StreamPhase {
     /// The name in the admin API.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Prefill => "prefill",
+            Self::NoOutput => "no_output",
             Self::Decode => "decode",
             Self::Stalled => "stalled",
             Self::WriteStalled => "write_stalled",

@@ -279,7 +279,7 @@ fn a_snapshot_has_the_phase_and_the_silence_of_each_stream() {
     let phases: Vec<_> =
         snapshot.oldest.iter().map(|stream| (stream.phase, stream.tokens)).collect();
     let expected = [
-        (StreamPhase::Prefill, 0),
+        (StreamPhase::NoOutput, 0),
         (StreamPhase::Decode, 7),
         (StreamPhase::WriteStalled, 3),
         (StreamPhase::Stalled, 3),
