@@ -51,6 +51,8 @@ fn queries() -> Vec<(String, String)> {
             queries.extend(panel.queries().map(|query| (title.to_owned(), query.to_owned())));
         }
     }
+    let annotations = dashboards::annotation_queries();
+    queries.extend(annotations.map(|query| ("annotation".to_owned(), query.to_owned())));
     assert!(queries.len() > 100);
     queries
 }

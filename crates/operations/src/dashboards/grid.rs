@@ -81,7 +81,7 @@ impl Dashboard {
             "time": { "from": "now-1h", "to": "now" },
             "timezone": "browser",
             "templating": { "list": variables },
-            "annotations": { "list": [alert_annotation(), drain_annotation()] },
+            "annotations": { "list": ANNOTATIONS.map(DashboardAnnotation::to_json) },
             "links": [{
                 "title": "tokenweir",
                 "type": "dashboards",
@@ -137,32 +137,63 @@ impl Dashboard {
 /// Number of rows of a dashboard that are open at first.
 const OPEN_ROWS: usize = 3;
 
-/// The annotation that marks the times in which a backend was drained.
-fn drain_annotation() -> Value {
-    json!({
-        "name": "Drains",
-        "datasource": datasource(),
-        "enable": true,
-        "expr": "tokenweir_backend_state{state=\"drained\"} == 1",
-        "iconColor": "blue",
-        "step": "30s",
-        "titleFormat": "drained",
-        "textFormat": "{{backend}}",
-    })
+/// Marks in all panels of the times at which a query has a value.
+#[derive(Debug, Clone, Copy)]
+struct DashboardAnnotation {
+    name: &'static str,
+    /// The Prometheus query, which is evaluated every 30 s.
+    expr: &'static str,
+    color: &'static str,
+    /// The texts of a mark, with templates such as `{{backend}}`.
+    title: &'static str,
+    text: &'static str,
 }
 
-/// The annotation that marks the times at which an alert of tokenweir fired.
-fn alert_annotation() -> Value {
-    json!({
-        "name": "Alerts",
-        "datasource": datasource(),
-        "enable": true,
-        "expr": "ALERTS{alertname=~\"Tokenweir.+\",alertstate=\"firing\"}",
-        "iconColor": "red",
-        "step": "30s",
-        "titleFormat": "{{alertname}}",
-        "textFormat": "{{backend}} {{gen_ai_request_model}} {{slo}}",
-    })
+/// Annotations of all dashboards. A process loads its configuration at its start too, so the last one
+/// also marks restarts and deployments.
+const ANNOTATIONS: [DashboardAnnotation; 3] = [
+    DashboardAnnotation {
+        name: "Alerts",
+        expr: "ALERTS{alertname=~\"Tokenweir.+\",alertstate=\"firing\"}",
+        color: "red",
+        title: "{{alertname}}",
+        text: "{{backend}} {{gen_ai_request_model}} {{slo}}",
+    },
+    DashboardAnnotation {
+        name: "Drains",
+        expr: "tokenweir_backend_state{state=\"drained\"} == 1",
+        color: "blue",
+        title: "drained",
+        text: "{{backend}}",
+    },
+    DashboardAnnotation {
+        name: "Starts and reloads",
+        expr: "tokenweir_build_info and on (job, instance) \
+               time() - tokenweir_config_last_reload_success_timestamp_seconds < 30",
+        color: "purple",
+        title: "configuration loaded",
+        text: "{{instance}}, version {{version}}",
+    },
+];
+
+/// The Prometheus queries of the annotations of all dashboards.
+pub fn annotation_queries() -> impl Iterator<Item = &'static str> {
+    ANNOTATIONS.iter().map(|annotation| annotation.expr)
+}
+
+impl DashboardAnnotation {
+    fn to_json(self) -> Value {
+        json!({
+            "name": self.name,
+            "datasource": datasource(),
+            "enable": true,
+            "expr": self.expr,
+            "iconColor": self.color,
+            "step": "30s",
+            "titleFormat": self.title,
+            "textFormat": self.text,
+        })
+    }
 }
 
 // === impl DashboardVariable ===

@@ -13,7 +13,7 @@ mod backend;
 
 use crate::catalogue::MetricCatalogue;
 pub use backend::backend_dashboard;
-pub use grid::{Dashboard, DashboardRow, DashboardVariable};
+pub use grid::{Dashboard, DashboardRow, DashboardVariable, annotation_queries};
 pub use panel::{Panel, PanelKind, Thresholds};
 
 /// The main dashboard, about all models and backends.

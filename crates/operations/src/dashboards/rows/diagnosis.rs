@@ -59,6 +59,17 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "{{instance}}",
             )
             .with_thresholds(Thresholds::Above(120.0, 300.0)),
+            Panel::states(
+                "Alerts",
+                "A bar for each alert of tokenweir while it is pending or fires. Good: an empty \
+                 panel. The runbook of an alert has its meaning and the remedy.",
+            )
+            .with_query(
+                "ALERTS{alertname=~\"Tokenweir.+\"}",
+                "{{alertname}} {{alertstate}} {{backend}} {{gen_ai_request_model}} {{slo}}",
+            )
+            .with_width(24)
+            .with_height(6),
         ],
     }
 }
