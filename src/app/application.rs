@@ -2,7 +2,7 @@
 
 use super::access;
 use super::banner::StartSummary;
-use super::diagnosis_task::DiagnosisTask;
+use super::diagnosis::DiagnosisTask;
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
 use super::process::environment::host_name;

@@ -1,6 +1,7 @@
 //! The background task that samples all backends at a fixed interval and publishes the diagnosis. It
-//! also ends expired drains, and logs verdicts and the end of refusals.
+//! also ends expired drains, and logs verdicts, stalls and the end of refusals.
 
+use super::stall_log::StallLog;
 use super::verdict_log::VerdictLog;
 use crate::admin::{ActiveConfiguration, Admin, StatusSource};
 use crate::alertmanager::AlertmanagerNotifier;
@@ -56,7 +57,7 @@ const FLEET_WINDOW_SECONDS: f64 = 30.0;
 impl DiagnosisTask {
     /// Creates the task that diagnoses the backends of the pool and publishes the result to
     /// `admin`.
-    pub(super) fn new(admin: &Admin, request_counters: Arc<BackendRequestCounters>) -> Self {
+    pub(crate) fn new(admin: &Admin, request_counters: Arc<BackendRequestCounters>) -> Self {
         let ProxyState { pool, admission, open_streams, .. } = admin.proxy.clone();
         let recent_requests = admin.recent_requests.clone();
         let (gpus, latest_diagnosis) = (admin.gpus.clone(), admin.diagnosis.clone());
@@ -75,13 +76,14 @@ impl DiagnosisTask {
     }
 
     /// Starts the task.
-    pub(super) fn start(self) -> SupervisedTask {
+    pub(crate) fn start(self) -> SupervisedTask {
         supervise::spawn(BackgroundTask::Diagnosis, move || self.clone().run())
     }
 
     /// Samples and diagnoses until the future is dropped.
     async fn run(self) {
         let (mut diagnoser, mut log) = (Diagnoser::default(), VerdictLog::default());
+        let mut stalls = StallLog::default();
         let mut ticks = tokio::time::interval(EVERY);
         // Two samples in direct succession would be equal.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -90,6 +92,7 @@ impl DiagnosisTask {
             let now = clock::now();
             self.pool.end_expired_drains(now);
             self.recent_requests.log_end_of_refusals(now);
+            self.log_stalls(&mut stalls, now);
             let diagnosis = self.diagnose(&mut diagnoser, now);
             log.record(&diagnosis);
             self.alertmanagers.update(&diagnosis, now, clock::wall_time());
@@ -114,6 +117,14 @@ impl DiagnosisTask {
         let observed = observe_fleet(&readiness, &self.recent_requests, queued, now);
         let fleet = FleetObservation { gateway: self.observe_gateway(now), ..observed };
         diagnoser.diagnose_gateway(samples, &fleet, now)
+    }
+
+    fn log_stalls(&self, log: &mut StallLog, now: Instant) {
+        let backends = self.pool.backends();
+        let stalled =
+            backends.iter().map(|it| (it.identity.id.as_str(), it.load.stalled_streams()));
+        let stall_count = backends.iter().map(|it| it.load.stall_count()).sum();
+        log.record(&stalled.collect::<Vec<_>>(), stall_count, now);
     }
 
     /// The conditions of the gateway itself.

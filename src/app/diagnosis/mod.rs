@@ -1,0 +1,7 @@
+//! The background task of the diagnosis, and the log lines about its results.
+
+mod stall_log;
+mod task;
+mod verdict_log;
+
+pub(super) use task::DiagnosisTask;

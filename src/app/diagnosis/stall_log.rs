@@ -1,0 +1,94 @@
+//! Logs the begin and the end of each period in which streams stall.
+
+use std::time::{Duration, Instant};
+
+/// Logs periods in which streams stall: one line when the first stream has stalled, and one line with
+/// the number of stalls after the last one. The metrics and the access log have each stall.
+#[derive(Debug, Default)]
+pub(super) struct StallLog {
+    /// Number of stalls at the last call.
+    stall_count: u64,
+    /// `None`: no stream has stalled in the last [`QUIET_PERIOD`].
+    period: Option<StallPeriod>,
+}
+
+/// A period in which streams stall.
+#[derive(Debug)]
+struct StallPeriod {
+    began_at: Instant,
+    last_stall_at: Instant,
+    /// Number of stalls since the begin.
+    stalls: u64,
+}
+
+/// A period ends when no stream has been stalled for this time.
+const QUIET_PERIOD: Duration = Duration::from_secs(10);
+
+impl StallLog {
+    /// Takes the number of stalled streams of each backend at `now`, and the number of stalls of all
+    /// backends since the start. Returns whether a period begins, and the number of stalls of a
+    /// period that has ended.
+    pub(super) fn record(
+        &mut self,
+        stalled: &[(&str, u32)],
+        stall_count: u64,
+        now: Instant,
+    ) -> (bool, Option<u64>) {
+        // The counts of a backend that has left the pool are missing.
+        let new = stall_count.saturating_sub(self.stall_count);
+        self.stall_count = stall_count;
+        let streams: u32 = stalled.iter().map(|(_, streams)| streams).sum();
+        let is_stalling = new > 0 || streams > 0;
+        let begins = is_stalling && self.period.is_none();
+        if begins {
+            let names = stalled.iter().filter(|(_, streams)| *streams > 0);
+            let names: Vec<String> =
+                names.map(|(backend, streams)| format!("{backend} {streams}")).collect();
+            tracing::warn!(
+                streams,
+                backends = names.join(", "),
+                "streams stall: they have no output for longer than the stall threshold"
+            );
+            self.period = Some(StallPeriod { began_at: now, last_stall_at: now, stalls: 0 });
+        }
+        if let Some(period) = self.period.as_mut().filter(|_| is_stalling) {
+            period.stalls += new;
+            period.last_stall_at = now;
+        }
+        let is_over = |period: &mut StallPeriod| {
+            now.saturating_duration_since(period.last_stall_at) >= QUIET_PERIOD
+        };
+        let ended = self.period.take_if(is_over);
+        if let Some(StallPeriod { began_at, last_stall_at, stalls }) = &ended {
+            let seconds = last_stall_at.saturating_duration_since(*began_at).as_secs();
+            tracing::info!(seconds, stalls, "no stream stalls any more");
+        }
+        (begins, ended.map(|period| period.stalls))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_core::clock;
+
+    #[test]
+    fn a_period_of_stalls_is_logged_at_its_begin_and_ten_seconds_after_its_last_stall() {
+        let (mut log, start) = (StallLog::default(), clock::now());
+        let mut at = |seconds, stalled, stall_count| {
+            log.record(
+                &[("a", stalled), ("b", 0)],
+                stall_count,
+                start + Duration::from_secs(seconds),
+            )
+        };
+        assert_eq!(at(0, 0, 0), (false, None));
+        assert_eq!(at(5, 2, 2), (true, None));
+        assert_eq!(at(10, 2, 2), (false, None), "the same streams are still stalled");
+        assert_eq!(at(15, 0, 3), (false, None), "a stall that ended between two calls");
+        assert_eq!(at(20, 0, 3), (false, None));
+        assert_eq!(at(25, 0, 3), (false, Some(3)));
+        assert_eq!(at(30, 0, 1), (false, None), "a backend with two stalls has left");
+        assert_eq!(at(35, 0, 2), (true, None), "a new period");
+    }
+}
