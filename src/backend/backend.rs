@@ -312,7 +312,7 @@ impl Backend {
         self.membership.publish_load_hint(now, || {
             let is_excluded =
                 !self.health.is_serving() || self.weight() == 0 || self.health.breaker.is_shut(now);
-            (!is_excluded).then(|| self.candidate(&PromptFingerprint::default(), now))
+            (!is_excluded).then(|| self.candidate(&PromptFingerprint::default(), None, now))
         });
     }
 
@@ -338,27 +338,20 @@ impl Backend {
         }
     }
 
-    /// The load and cost estimates of the backend for the prompt of a request.
-    pub(super) fn candidate_for(
+    /// The load and cost estimates of the backend for a prompt. `lookup` finds what the KV events of
+    /// the backend show of the prompt. `None`: KV events are not used.
+    pub(super) fn candidate(
         &self,
         prompt: &PromptFingerprint,
-        lookup: &mut CacheLookup<'_>,
+        lookup: Option<&mut CacheLookup<'_>>,
         now: Instant,
     ) -> Candidate {
-        let resident = self.identity.kv_cache().and_then(|cache| lookup.resident(cache));
+        let cache = self.identity.kv_cache();
+        let resident = lookup.zip(cache).and_then(|(lookup, cache)| lookup.resident(cache));
         Candidate {
             weight: self.weight(),
             key: self.identity.id_hash,
             ..self.load.estimator.candidate_with(prompt, resident.as_ref(), now)
-        }
-    }
-
-    /// The load and cost estimates of the backend for this prompt, without its KV events.
-    pub(super) fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
-        Candidate {
-            weight: self.weight(),
-            key: self.identity.id_hash,
-            ..self.load.estimator.candidate(prompt, now)
         }
     }
 }

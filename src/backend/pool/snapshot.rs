@@ -286,7 +286,7 @@ impl PoolSnapshot {
             }
             let may_have = |adapter| backend.health.load_state().may_have_adapter(adapter);
             let has_adapter = adapter.is_none_or(may_have);
-            let candidate = backend.candidate_for(requirements.prompt, &mut lookup, now);
+            let candidate = backend.candidate(requirements.prompt, Some(&mut lookup), now);
             let candidate = Candidate { position, has_adapter, ..candidate };
             let is_saturated = |limits: &SaturationThresholds| limits.is_saturated(&candidate);
             if constraints.thresholds.is_some_and(is_saturated) {
