@@ -81,7 +81,8 @@ impl Application {
         health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
         let gpu_client = client.clone();
         let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;
-        let proxy = ProxyContext::new(settings, pool, access, guard, telemetry, client)
+        let stored = pipeline.stored_responses;
+        let proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client)
             .with_recording(pipeline.recording);
         let admin = Arc::new(Admin {
             authorizer: AdminAuthorizer::from_config(&config.access, config.admin, &env)?,

@@ -6,7 +6,7 @@ use crate::admin::{Admin, StatusSource};
 use crate::backend::pool::BackendPool;
 use crate::config::{Config, LoadedConfig, TraceCaptureConfig};
 use crate::proxy::access::AccessControl;
-use crate::proxy::{PayloadSampling, RecordingSettings};
+use crate::proxy::{PayloadSampling, RecordingSettings, StoredResponses};
 use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::batch_dispatcher::BatchDispatcherGuard;
@@ -38,6 +38,8 @@ pub(super) struct TelemetryPipeline {
     /// The recent routing decisions.
     pub(super) decisions: Arc<DecisionLog>,
     pub(super) recent_requests: Arc<RecentRequests>,
+    /// The backends and the tenants of stored responses.
+    pub(super) stored_responses: Arc<StoredResponses>,
     /// The request counters of the diagnosis.
     pub(super) request_counters: Arc<BackendRequestCounters>,
     /// Functions that write the counts of the sinks into the status.
@@ -98,7 +100,9 @@ impl TelemetryPipeline {
         let recent_requests = Arc::new(RecentRequests::new(now));
         let request_counters = Arc::<BackendRequestCounters>::default();
         let mut sinks = SinkSet::default();
+        let stored_responses = Arc::<StoredResponses>::default();
         sinks.immediate.extend([pool.clone() as Arc<dyn Sink>, decisions.clone(), access.clone()]);
+        sinks.immediate.push(stored_responses.clone());
         let start_log = sinks.add_access_log(logs).filter(|_| config.log.access_start);
         let spans = sinks.add_spans(&tracing)?;
         let capture_ratio = sinks.add_trace_capture(&config.trace_capture)?;
@@ -127,6 +131,7 @@ impl TelemetryPipeline {
             },
             decisions,
             recent_requests,
+            stored_responses,
             request_counters,
             status_sources,
             workers: TelemetryWorkers {

@@ -1,7 +1,6 @@
 //! Authenticates requests by API key, checks which models and engine-control fields their
 //! principals may use, and charges tokens to tenants when requests have ended.
 
-use super::stored_responses::{StoredResponse, StoredResponses};
 use crate::backend::pool::BackendPool;
 use crate::backend::routes::RouteTable;
 use arc_swap::ArcSwapOption;
@@ -16,9 +15,9 @@ use tokenweir_core::access::{
 };
 use tokenweir_core::error::{self, GatewayError};
 use tokenweir_core::observe::Sink;
-use tokenweir_core::openai::engine_control::{Permission, Permissions};
+use tokenweir_core::openai::engine_control::Permissions;
 use tokenweir_core::openai::route::{ApiRoute, RouteError};
-use tokenweir_core::record::{BackendId, RequestRecord};
+use tokenweir_core::record::RequestRecord;
 
 /// API keys, permissions and CORS settings of the client listener. The keys can be replaced while
 /// requests are open.
@@ -35,8 +34,6 @@ pub struct AccessControl {
     /// The reason why the last reload of the key file failed. `None`: it did not fail, so the keys
     /// are those of the file.
     reload_error: ArcSwapOption<String>,
-    /// The backends and the tenants of stored responses.
-    stored_responses: StoredResponses,
 }
 
 /// The result of authentication: the principal, and whether its key and limits allow the request.
@@ -114,33 +111,6 @@ impl AccessControl {
         self.salt_key.as_ref()
     }
 
-    /// The backend of a stored response. `None`: this gateway did not see the response begin, and
-    /// the principal may ask all backends for it. Fails if the response belongs to another tenant,
-    /// or if its tenant is unknown and the principal has no permission for such responses.
-    pub(super) fn find_stored_response(
-        &self,
-        id: &str,
-        principal: &Principal,
-        pool: &BackendPool,
-    ) -> Result<Option<BackendId>, GatewayError> {
-        let tenant = principal.key.as_ref().map(|key| &*key.caller.tenant);
-        match self.stored_responses.find(id, tenant) {
-            StoredResponse::At(backend) => {
-                let is_present =
-                    pool.backends().iter().any(|present| present.identity.id == backend);
-                Ok(Some(backend).filter(|_| is_present))
-            }
-            StoredResponse::Unknown
-                if tenant.is_none() || principal.permissions.allow(Permission::StoredResponses) =>
-            {
-                Ok(None)
-            }
-            StoredResponse::Unknown | StoredResponse::OfAnotherTenant => {
-                Err(GatewayError::ResponseNotFound { id: id.chars().take(128).collect() })
-            }
-        }
-    }
-
     pub(super) const fn cors(&self) -> &Cors {
         &self.cors
     }
@@ -193,12 +163,10 @@ impl AccessControl {
     }
 }
 
-/// Charges the tokens of each request to its tenant when the request has ended, with any outcome,
-/// and remembers which backend has its stored response.
+/// Charges the tokens of each request to its tenant when the request has ended, with any outcome.
 impl Sink for AccessControl {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            self.stored_responses.remember(record);
             let Some(identity) = &record.caller else { continue };
             if let Some(keys) = &*self.keys.load() {
                 let ended = record.timings.ended.unwrap_or(record.timings.accepted);
@@ -211,6 +179,11 @@ impl Sink for AccessControl {
 // === impl Principal ===
 
 impl Principal {
+    /// The tenant of the principal. `None`: the request was not authenticated by an API key.
+    pub(super) fn tenant(&self) -> Option<&str> {
+        self.key.as_ref().map(|key| &*key.caller.tenant)
+    }
+
     /// The models that the principal may use.
     pub(super) fn allowed_models(&self) -> &ModelAllowlist {
         static ALL: ModelAllowlist = ModelAllowlist::ALL;

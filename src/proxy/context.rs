@@ -9,6 +9,7 @@ use super::request::body_memory::BodyMemory;
 use super::request::configured_routes::ConfiguredRoutes;
 use super::request::features::PayloadSampling;
 use super::request::identity::IdentityReader;
+use super::stored_responses::StoredResponses;
 use crate::backend::pool::BackendPool;
 use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
@@ -41,6 +42,8 @@ pub struct ProxyState {
     pub pool: Arc<BackendPool>,
     /// API keys, permissions and CORS.
     pub access: Arc<AccessControl>,
+    /// The backends and the tenants of stored responses.
+    pub stored_responses: Arc<StoredResponses>,
     /// Admission control and its queue.
     pub admission: Arc<AdmissionController>,
     /// Rejects requests while the gateway is overloaded.
@@ -113,6 +116,7 @@ impl ProxyContext {
         settings: ProxySettings,
         pool: Arc<BackendPool>,
         access: Arc<AccessControl>,
+        stored_responses: Arc<StoredResponses>,
         overload_guard: Arc<OverloadGuard>,
         telemetry: Arc<Telemetry>,
         backend_client: HttpClient,
@@ -122,6 +126,7 @@ impl ProxyContext {
             admission: Arc::new(AdmissionController::new(pool.clone(), admission)),
             pool,
             access,
+            stored_responses,
             overload_guard,
             body_memory: Arc::new(BodyMemory::new(body_memory_bytes)),
             open_streams: ExchangeRegistry::new(observation, clock::now()),

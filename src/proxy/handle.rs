@@ -3,7 +3,7 @@
 
 use super::accept::{AcceptedRequest, RecordedRequest};
 use super::access::Principal;
-use super::context::ProxyContext;
+use super::context::{ProxyContext, ProxyState};
 use super::lookup;
 use super::relay::{self, PreparedRequest};
 use super::request::body::{self, IncomingBody};
@@ -120,7 +120,7 @@ async fn forward<B: IncomingBody>(
     record.options = steps::request_options(&context.settings, &head.headers, &fields);
     let route = steps::allowed_model_route(context, principal, record, &fields)?;
     steps::log_start(context, record);
-    let (access, pool) = (&context.state.access, &context.state.pool);
+    let ProxyState { access, pool, stored_responses, .. } = &context.state;
     let mut control_check = EngineControlCheck::check(
         access,
         principal,
@@ -131,7 +131,7 @@ async fn forward<B: IncomingBody>(
     )?;
     let continued_at = match &fields.parameters.previous_response {
         Some(id) if record.api == Some(Api::Responses) => {
-            access.find_stored_response(id, principal, pool)?
+            stored_responses.locate(id, principal, pool)?
         }
         _ => None,
     };

@@ -34,7 +34,7 @@ pub(super) async fn forward<B: IncomingBody>(
     let mut memory_permit = state.body_memory.empty_permit();
     let body = body::receive_body(settings, exchange, &head, body, &mut memory_permit).await?;
     let id = route::stored_response_id(head.uri.path()).unwrap_or_default();
-    let backend = state.access.find_stored_response(id, principal, &state.pool)?;
+    let backend = state.stored_responses.locate(id, principal, &state.pool)?;
     let (fields, prompt) = (RequestFields::default(), Arc::new(PromptFingerprint::default()));
     let requirements = BackendRequirements {
         model: None,

@@ -44,3 +44,4 @@ pub use request::body_memory::BodyMemory;
 pub use request::configured_routes::{ConfiguredRoute, ConfiguredRoutes};
 pub use request::features::PayloadSampling;
 pub use request::identity::{IdentityMode, IdentityReader};
+pub use stored_responses::StoredResponses;

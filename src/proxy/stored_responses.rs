@@ -4,9 +4,14 @@
 //! vLLM stores a response in the memory of the process that made it, and serves it to every client
 //! that names its id. The table is bounded: it forgets the oldest response first.
 
+use super::access::Principal;
+use crate::backend::pool::BackendPool;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::observe::Sink;
 use tokenweir_core::openai::Api;
+use tokenweir_core::openai::engine_control::Permission;
 use tokenweir_core::record::{BackendId, RequestRecord};
 
 /// Maximum number of responses in the table.
@@ -14,13 +19,14 @@ const MAX_RESPONSES: usize = 32_768;
 /// Maximum length of the id of a response, in bytes. Longer ids are not remembered.
 const MAX_ID_BYTES: usize = 128;
 
-/// The stored responses that this gateway has seen.
+/// The stored responses that this gateway has seen. As a sink, the table remembers the response of
+/// each request that has ended.
 #[derive(Default)]
-pub(super) struct StoredResponses(Mutex<Table>);
+pub struct StoredResponses(Mutex<Table>);
 
 /// What the table knows about a response.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum StoredResponse {
+enum StoredResponse {
     /// The response belongs to the tenant, and this backend has it.
     At(BackendId),
     /// The response belongs to another tenant.
@@ -44,7 +50,7 @@ struct Owner {
 impl StoredResponses {
     /// Remembers the response of a request that has ended, if a backend may have stored it. The
     /// first tenant of an id keeps it.
-    pub(super) fn remember(&self, record: &RequestRecord) {
+    fn remember(&self, record: &RequestRecord) {
         if record.api != Some(Api::Responses) || record.options.forbids_store {
             return;
         }
@@ -55,8 +61,35 @@ impl StoredResponses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, owner);
     }
 
+    /// The backend of a stored response. `None`: this gateway did not see the response begin, and
+    /// the principal may ask all backends for it. Fails if the response belongs to another tenant,
+    /// or if its tenant is unknown and the principal has no permission for such responses.
+    pub(super) fn locate(
+        &self,
+        id: &str,
+        principal: &Principal,
+        pool: &BackendPool,
+    ) -> Result<Option<BackendId>, GatewayError> {
+        let tenant = principal.tenant();
+        match self.find(id, tenant) {
+            StoredResponse::At(backend) => {
+                let is_present =
+                    pool.backends().iter().any(|present| present.identity.id == backend);
+                Ok(Some(backend).filter(|_| is_present))
+            }
+            StoredResponse::Unknown
+                if tenant.is_none() || principal.permissions.allow(Permission::StoredResponses) =>
+            {
+                Ok(None)
+            }
+            StoredResponse::Unknown | StoredResponse::OfAnotherTenant => {
+                Err(GatewayError::ResponseNotFound { id: id.chars().take(128).collect() })
+            }
+        }
+    }
+
     /// The backend that has the response `id`, if it belongs to `tenant`.
-    pub(super) fn find(&self, id: &str, tenant: Option<&str>) -> StoredResponse {
+    fn find(&self, id: &str, tenant: Option<&str>) -> StoredResponse {
         let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match table.by_id.get(id) {
             None => StoredResponse::Unknown,
@@ -64,6 +97,14 @@ impl StoredResponses {
                 StoredResponse::At(owner.backend.clone())
             }
             Some(_) => StoredResponse::OfAnotherTenant,
+        }
+    }
+}
+
+impl Sink for StoredResponses {
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            self.remember(record);
         }
     }
 }

@@ -18,7 +18,7 @@ use tokenweir::proxy::admission::{self, AdmissionController};
 use tokenweir::proxy::retry::{self, RetryController};
 use tokenweir::proxy::{
     BodyMemory, ConfiguredRoutes, IdentityReader, OverloadGuard, OverloadLimits, PayloadSampling,
-    ProxyContext, ProxyState, RecordingSettings, RequestSettings,
+    ProxyContext, ProxyState, RecordingSettings, RequestSettings, StoredResponses,
 };
 use tokenweir::server::{
     self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerState, ServerTls,
@@ -297,7 +297,9 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let capture = setup.capture.map(|file| TraceCapture::start(&file, 1 << 20).unwrap());
     let (capture, capturing) = capture.unzip();
     let counter = capture.as_ref().map(TraceCapture::counter);
-    let mut sinks: Vec<Arc<dyn Sink>> = vec![pool.clone(), decisions.clone(), setup.access.clone()];
+    let stored_responses = Arc::<StoredResponses>::default();
+    let mut sinks: Vec<Arc<dyn Sink>> =
+        vec![pool.clone(), decisions.clone(), setup.access.clone(), stored_responses.clone()];
     sinks.extend(capture.map(|capture| Arc::new(capture) as Arc<dyn Sink>));
     let recent = Arc::new(RecentRequests::new(std::time::Instant::now()));
     sinks.extend([recent.clone() as Arc<dyn Sink>, Arc::new(RecordingSink(sender))]);
@@ -331,6 +333,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let proxy = ProxyState {
         pool: pool.clone(),
         access: setup.access,
+        stored_responses,
         admission: Arc::new(AdmissionController::new(pool.clone(), setup.admission)),
         overload_guard,
         body_memory: setup.body_memory,
