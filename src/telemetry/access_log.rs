@@ -6,12 +6,14 @@
 
 mod fields;
 mod phase_times;
+mod request_log_fields;
 mod start_line;
 
 use super::sanitize;
 pub(super) use fields::millis;
 use fields::{seconds_to_millis, write_field};
 use phase_times::AccessLogPhaseTimes;
+use request_log_fields::RequestLogFields;
 use serde::Serialize;
 use start_line::StartLine;
 use std::fmt::{self, Display, Write as _};
@@ -77,16 +79,11 @@ impl AccessLogCounts {
 /// The fields of an access log line, in the order of the JSON form.
 #[derive(Debug, Serialize)]
 struct AccessLogLine<'a> {
-    ts: String,
-    request_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trace_id: Option<String>,
+    #[serde(flatten)]
+    request: RequestLogFields<'a>,
     /// Why the trace of the request is sampled. Absent if the trace is not sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     sample_reason: Option<&'static str>,
-    client: String,
-    method: &'a str,
-    route: &'a str,
     status: Option<u16>,
     outcome: &'static str,
     /// The exact way in which the request ended.
@@ -103,14 +100,6 @@ struct AccessLogLine<'a> {
     /// reliable.
     #[serde(skip_serializing_if = "Option::is_none")]
     uninspected_reason: Option<&'static str>,
-    model: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    tier: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tenant: Option<&'a str>,
-    /// Name of the API key. The key itself is not logged.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<&'a str>,
     backend: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<&'static str>,
@@ -125,19 +114,6 @@ struct AccessLogLine<'a> {
     #[serde(skip_serializing_if = "is_zero")]
     omitted_lines: u64,
     stream: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    session: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    conversation: Option<&'a str>,
-    /// Number of messages of a chat.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    messages: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_tokens: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    temperature: Option<f64>,
     finish: Vec<&'static str>,
     input_tokens: Option<u64>,
     output_tokens: Option<u64>,
@@ -169,7 +145,6 @@ struct AccessLogLine<'a> {
     queued_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     phases: Option<AccessLogPhaseTimes>,
-    bytes_in: u64,
     bytes_out: u64,
 }
 
@@ -277,13 +252,8 @@ impl<'a> AccessLogLine<'a> {
         let is_incomplete =
             record.phase() != "done" && record.status.is_none_or(|status| status < 400);
         Self {
-            ts: humantime::format_rfc3339_millis(record.started).to_string(),
-            request_id: record.request_id.as_str(),
-            trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
+            request: RequestLogFields::from_record(record),
             sample_reason: record.sample_reason.map(SampleReason::as_str),
-            client: record.client.to_string(),
-            method: record.method,
-            route: record.route.unwrap_or("-"),
             status: record.status,
             outcome: record.outcome.as_str(),
             termination: record.ending(),
@@ -292,10 +262,6 @@ impl<'a> AccessLogLine<'a> {
             error: record.error_type(),
             slow_cause: record.slow.map(SlowCause::as_str),
             uninspected_reason: observed.uninspected_reason.map(UninspectedReason::as_str),
-            model: record.model.name(),
-            tier: record.tier.as_str(),
-            tenant: record.caller.as_ref().map(|principal| &*principal.tenant),
-            key: record.caller.as_ref().map(|principal| &*principal.key),
             backend: record.backend().map(tokenweir_core::record::BackendId::as_str),
             policy: decision.map(|decision| decision.policy()),
             reason: decision.map(|decision| decision.reason()),
@@ -304,12 +270,6 @@ impl<'a> AccessLogLine<'a> {
             attempts: record.attempts.len(),
             omitted_lines: 0,
             stream: observed.is_stream,
-            user: record.options.identity.user.as_deref(),
-            session: record.options.identity.session.as_deref(),
-            conversation: record.options.identity.conversation.as_deref(),
-            messages: record.options.messages,
-            max_tokens: record.options.max_tokens,
-            temperature: record.options.parameters.temperature,
             finish: observed
                 .finish_reasons
                 .iter()
@@ -341,7 +301,6 @@ impl<'a> AccessLogLine<'a> {
             overhead_us: record.overhead().map(|overhead| overhead.as_micros()),
             queued_ms: record.gateway_queue_wait().map(millis),
             phases: AccessLogPhaseTimes::from_phases(&RequestPhases::from_record(record)),
-            bytes_in: record.bytes_in,
             bytes_out: record.bytes_out,
         }
     }
@@ -351,10 +310,7 @@ impl<'a> AccessLogLine<'a> {
 impl Display for AccessLogLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = self.status.map_or("---".into(), |status| status.to_string());
-        write!(f, "{} {status} {:<14} {} {}", self.ts, self.outcome, self.method, self.route)?;
-        write_field(f, "model", Some(self.model))?;
-        write_field(f, "tenant", self.tenant)?;
-        write_field(f, "key", self.key)?;
+        self.request.write_head(f, &status, self.outcome)?;
         write_field(f, "backend", self.backend)?;
         write_field(f, "reason", self.reason)?;
         write_field(f, "error", self.error)?;
@@ -366,15 +322,14 @@ impl Display for AccessLogLine<'_> {
         write_field(f, "tpot_ms", self.tpot_ms)?;
         write_field(f, "gap_max_ms", self.gap_max_ms)?;
         write_field(f, "ms", self.duration_ms)?;
-        write_field(f, "session", self.session)?;
-        write_field(f, "user", self.user)?;
+        write_field(f, "session", self.request.session)?;
+        write_field(f, "user", self.request.user)?;
         write_field(f, "in", self.input_tokens)?;
         write_field(f, "out", self.output_tokens)?;
         write_field(f, "finish", (!self.finish.is_empty()).then(|| self.finish.join(",")))?;
         write_field(f, "attempts", (self.attempts > 1).then_some(self.attempts))?;
         write_field(f, "omitted_lines", (self.omitted_lines > 0).then_some(self.omitted_lines))?;
-        write_field(f, "id", Some(self.request_id))?;
-        write_field(f, "trace", self.trace_id.as_deref())
+        self.request.write_ids(f)
     }
 }
 

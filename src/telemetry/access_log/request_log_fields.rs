@@ -1,0 +1,84 @@
+//! The fields that the line at the start and the line at the end of a request have in common.
+
+use super::fields::write_field;
+use serde::Serialize;
+use std::fmt;
+use tokenweir_core::record::RequestRecord;
+
+/// The fields that are known when the body was read, in the order of the JSON form.
+#[derive(Debug, Serialize)]
+pub(super) struct RequestLogFields<'a> {
+    ts: String,
+    request_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
+    client: String,
+    method: &'a str,
+    route: &'a str,
+    model: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    tier: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<&'a str>,
+    /// Name of the API key. The key itself is not logged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) user: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) session: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conversation: Option<&'a str>,
+    /// Number of messages of a chat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) messages: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    bytes_in: u64,
+}
+
+impl<'a> RequestLogFields<'a> {
+    pub(super) fn from_record(record: &'a RequestRecord) -> Self {
+        let (options, caller) = (&record.options, record.caller.as_ref());
+        Self {
+            ts: humantime::format_rfc3339_millis(record.started).to_string(),
+            request_id: record.request_id.as_str(),
+            trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
+            client: record.client.to_string(),
+            method: record.method,
+            route: record.route.unwrap_or("-"),
+            model: record.model.name(),
+            tier: record.tier.as_str(),
+            tenant: caller.map(|principal| &*principal.tenant),
+            key: caller.map(|principal| &*principal.key),
+            user: options.identity.user.as_deref(),
+            session: options.identity.session.as_deref(),
+            conversation: options.identity.conversation.as_deref(),
+            messages: options.messages,
+            max_tokens: options.max_tokens,
+            temperature: options.parameters.temperature,
+            bytes_in: record.bytes_in,
+        }
+    }
+
+    /// Writes the first fields of the text form. `state` is the outcome, or the event of the line.
+    pub(super) fn write_head(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        status: &str,
+        state: &str,
+    ) -> fmt::Result {
+        write!(f, "{} {status} {state:<14} {} {}", self.ts, self.method, self.route)?;
+        write_field(f, "model", Some(self.model))?;
+        write_field(f, "tenant", self.tenant)?;
+        write_field(f, "key", self.key)
+    }
+
+    /// Writes the last fields of the text form.
+    pub(super) fn write_ids(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_field(f, "id", Some(self.request_id))?;
+        write_field(f, "trace", self.trace_id.as_deref())
+    }
+}
