@@ -5,16 +5,31 @@ use super::response::without_caching;
 use super::state::{Admin, unready_reason};
 use crate::proxy::access::AccessControl;
 use crate::telemetry::cpu_time::{self, TelemetryPart};
+use crate::telemetry::status::StatusSnapshot;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokenweir_core::clock;
+use tokenweir_diagnose::Verdict;
+
+/// The document of `/status`: the fields of the snapshot, and facts of other parts of the gateway.
+#[derive(Serialize)]
+struct StatusPage<'a> {
+    version: &'static str,
+    policy: &'static str,
+    access: Option<Value>,
+    models: Vec<&'a str>,
+    verdicts: &'a [Verdict],
+    #[serde(flatten)]
+    status: &'a StatusSnapshot,
+}
 
 /// Maximum number of decisions in the response of `/decisions`.
 const MAX_LISTED_DECISIONS: usize = 50;
@@ -48,34 +63,16 @@ pub(super) async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
 
 pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
     let status = admin.status_snapshot(clock::now());
-    let body = json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "policy": admin.proxy.pool.policy().name(),
-        "state": status.state,
-        "state_reasons": status.state_reasons,
-        "ready": status.ready,
-        "unready_reason": status.unready_reason,
-        "panic_mode": status.panic_mode,
-        "draining": status.draining,
-        "requests_in_flight": status.in_flight,
-        "queue": status.queue,
-        "access": access_summary(&admin.proxy.access),
-        "models": admin.proxy.pool.routes().models().iter().map(|model| &*model.id).collect::<Vec<_>>(),
-        "backends": status.backends,
-        "alertmanagers": status.alertmanagers,
-        "gpu_exporters": status.gpu_exporters,
-        "peer_exchange": status.peer_exchange,
-        "spans": status.spans,
-        "trace_capture": status.capture,
-        "quality": status.quality,
-        "metric_pushes": status.pushes,
-        "connections": status.connections,
-        "request_bodies": status.request_bodies,
-        "certificates": status.tls,
-        "config_reloads": status.reloads,
-        "verdicts": status.diagnosis.verdicts,
-    });
-    without_caching(Json(body).into_response())
+    let routes = admin.proxy.pool.routes();
+    let page = StatusPage {
+        version: env!("CARGO_PKG_VERSION"),
+        policy: admin.proxy.pool.policy().name(),
+        access: access_summary(&admin.proxy.access),
+        models: routes.models().iter().map(|model| &*model.id).collect(),
+        verdicts: &status.diagnosis.verdicts,
+        status: &status,
+    };
+    without_caching(Json(page).into_response())
 }
 
 /// The number of API keys, the open requests of each tenant, and the problem of the last reload of

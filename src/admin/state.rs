@@ -74,7 +74,7 @@ impl Admin {
         let draining = self.is_draining();
         let readiness = pool.readiness(now);
         let mut status = StatusSnapshot {
-            in_flight: open_streams.open(),
+            requests_in_flight: open_streams.open(),
             oldest_request_age_seconds: oldest_request_age(open_streams.oldest(), now),
             ready: !draining && readiness.is_ready(),
             unready_reason: unready_reason(&readiness),
@@ -91,7 +91,7 @@ impl Admin {
                 bytes: body_memory.used_bytes(),
                 limit: body_memory.limit_bytes(),
             },
-            reloads: self.configuration.reloads(),
+            config_reloads: self.configuration.reloads(),
             panics: PanicCounts::snapshot(),
             telemetry_cpu: TelemetryCpuTimes::snapshot(),
             ..StatusSnapshot::default()

@@ -54,7 +54,7 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
         uptime_seconds: rounded_seconds(
             now.saturating_duration_since(admin.proxy.open_streams.epoch()),
         ),
-        requests_in_flight: status.in_flight,
+        requests_in_flight: status.requests_in_flight,
         queue: status.queue.iter().map(queue_class).collect(),
         backends_by_condition: condition_counts(&backends),
         backends,

@@ -264,7 +264,7 @@ impl SinkSet {
         let (capture, guard) =
             started.map_err(|source| ApplicationError::Capture { file: file.clone(), source })?;
         let stats = capture.counter();
-        self.add(capture, guard, move |status, _| status.capture = stats.counts());
+        self.add(capture, guard, move |status, _| status.trace_capture = stats.counts());
         Ok(settings.sample)
     }
 
@@ -297,7 +297,7 @@ impl SinkSet {
     fn prepare_metrics_push(&mut self, settings: MetricsPushSettings) -> MetricsPush {
         let stats = MetricsPushStats::default();
         let counts = stats.clone();
-        self.status_sources.push(Arc::new(move |status, _| status.pushes = counts.counts()));
+        self.status_sources.push(Arc::new(move |status, _| status.metric_pushes = counts.counts()));
         MetricsPush { settings, stats, since: clock::wall_time() }
     }
 

@@ -89,7 +89,7 @@ impl BoundListeners {
             (self.connection_limiter.clone(), self.tls.credentials.clone());
         vec![
             Arc::new(move |status, _| status.connections = limiter.snapshot()),
-            Arc::new(move |status, _| status.tls = credentials.counts()),
+            Arc::new(move |status, _| status.certificates = credentials.counts()),
         ]
     }
 }

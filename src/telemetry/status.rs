@@ -20,16 +20,17 @@ use tokenweir_diagnose::Diagnosis;
 use tokenweir_net::supervise::PanicCounts;
 use tokenweir_net::tls;
 
-/// A snapshot of the state of the gateway. `/status` returns most of its fields as JSON.
+/// A snapshot of the state of the gateway. `/status` returns its serialized fields.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct StatusSnapshot {
     /// Requests in progress, from the first byte of the request to the last byte of the response.
-    pub in_flight: usize,
+    pub requests_in_flight: usize,
     /// The state of the gateway.
     pub state: GatewayState,
     /// Why the state is not `Ready`.
     pub state_reasons: Vec<String>,
     /// Age of the request that has been in progress longest. 0: no request is in progress.
+    #[serde(skip)]
     pub oldest_request_age_seconds: f64,
     /// Whether the gateway is ready: a backend can be used and no shutdown is in progress.
     pub ready: bool,
@@ -53,36 +54,41 @@ pub struct StatusSnapshot {
     pub alertmanagers: Vec<AlertmanagerStatus>,
     /// Memory of the candidate sampler, in bytes. In a large pool the candidate sampler selects the
     /// short list of a request.
+    #[serde(skip)]
     pub short_list_bytes: usize,
     /// Memory of the relation of texts and blocks of KV events, in bytes.
+    #[serde(skip)]
     pub kv_index_bytes: usize,
     /// Number of requests by what their KV events taught.
+    #[serde(skip)]
     pub kv_learning: LearningCounts,
     /// Models that are label values of metrics.
     #[serde(skip)]
     pub models: Vec<LabelledModel>,
     /// Tenants that are label values of metrics.
+    #[serde(skip)]
     pub tenants: Vec<String>,
     /// Exchange with other gateways. `None`: `peer_exchange` is not configured.
     pub peer_exchange: Option<PeerExchangeStatus>,
     /// Number of spans by export result.
     pub spans: SpanCounts,
     /// Number of records of the trace capture by result.
-    pub capture: trace_capture::TraceCaptureCounts,
+    pub trace_capture: trace_capture::TraceCaptureCounts,
     /// Number of access log lines and of payload log records by result.
+    #[serde(skip)]
     pub logs: RequestLogCounts,
     /// Quality of responses by model. `None`: `quality` is disabled.
     pub quality: Option<quality::QualitySnapshot>,
     /// Number of pushes of the gateway's metrics to an OTLP collector, by result.
-    pub pushes: metrics_push::MetricsPushCounts,
+    pub metric_pushes: metrics_push::MetricsPushCounts,
     /// Number of open, refused and failed client connections.
     pub connections: ConnectionStatusSnapshot,
     /// Memory of all request bodies that the gateway holds now, and its limit.
     pub request_bodies: RequestBodyVitals,
     /// Expiry and reloads of certificates.
-    pub tls: tls::CertificateCounts,
+    pub certificates: tls::CertificateCounts,
     /// Number of configuration reloads by result, and the result of the last load.
-    pub reloads: ConfigReloadStatus,
+    pub config_reloads: ConfigReloadStatus,
     /// Number of panics by background task.
     #[serde(skip)]
     pub panics: PanicCounts,

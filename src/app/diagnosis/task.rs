@@ -133,7 +133,7 @@ impl DiagnosisTask {
         self.status_sources.iter().for_each(|fill| fill(&mut status, now));
         let unix_time = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
         let remaining = |expiry: f64| expiry - unix_time.as_secs_f64();
-        let certificates = TlsPeer::ALL.into_iter().zip(status.tls.expire);
+        let certificates = TlsPeer::ALL.into_iter().zip(status.certificates.expire);
         let certificates =
             certificates.filter_map(|(peer, expiry)| Some((peer.as_str(), remaining(expiry?))));
         let streams = self.open_streams.snapshot(0, now);

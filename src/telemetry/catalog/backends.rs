@@ -64,7 +64,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Requests in progress, from the first byte of the request to the last byte of the response.",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|status, emit| emit(&[], status.in_flight as f64)),
+        read: MetricSource::Status(|status, emit| emit(&[], status.requests_in_flight as f64)),
     },
     MetricDescriptor {
         name: "tokenweir_ready",

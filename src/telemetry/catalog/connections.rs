@@ -64,7 +64,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::fixed("side", || TlsPeer::ALL.map(TlsPeer::as_str).to_vec())],
         read: MetricSource::Status(|status, emit| {
-            for (side, expires) in TlsPeer::ALL.iter().zip(status.tls.expire) {
+            for (side, expires) in TlsPeer::ALL.iter().zip(status.certificates.expire) {
                 emit(&[side.as_str()], expires.unwrap_or(f64::NAN));
             }
         }),
@@ -77,7 +77,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             label_values(reloads(&CertificateCounts::default()))
         })],
         read: MetricSource::Status(|status, emit| {
-            emit_counts(reloads(&status.tls), emit);
+            emit_counts(reloads(&status.certificates), emit);
         }),
     },
 ];

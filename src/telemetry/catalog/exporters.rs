@@ -38,7 +38,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             label_values(TraceCaptureCounts::default().by_result())
         })],
         read: MetricSource::Status(|status, emit| {
-            emit_counts(status.capture.by_result(), emit);
+            emit_counts(status.trace_capture.by_result(), emit);
         }),
     },
     MetricDescriptor {
@@ -71,7 +71,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             label_values(MetricsPushCounts::default().by_result())
         })],
         read: MetricSource::Status(|status, emit| {
-            emit_counts(status.pushes.by_result(), emit);
+            emit_counts(status.metric_pushes.by_result(), emit);
         }),
     },
     MetricDescriptor {

@@ -20,7 +20,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|status, emit| {
-            emit(&[], f64::from(u8::from(status.reloads.last_successful)));
+            emit(&[], f64::from(u8::from(status.config_reloads.last_successful)));
         }),
     },
     MetricDescriptor {
@@ -28,7 +28,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Unix time at which the configuration in use was loaded.",
         kind: MetricKind::Gauge,
         labels: &[],
-        read: MetricSource::Status(|status, emit| emit(&[], status.reloads.last_success_seconds)),
+        read: MetricSource::Status(|status, emit| {
+            emit(&[], status.config_reloads.last_success_seconds);
+        }),
     },
     MetricDescriptor {
         name: "tokenweir_config_reloads_total",
@@ -38,7 +40,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             label_values(ConfigReloadStatus::default().by_result())
         })],
         read: MetricSource::Status(|status, emit| {
-            emit_counts(status.reloads.by_result(), emit);
+            emit_counts(status.config_reloads.by_result(), emit);
         }),
     },
     MetricDescriptor {

@@ -363,9 +363,9 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         recent_requests: recent,
         status_sources: vec![
             Arc::new(move |status, _| status.connections = counted.snapshot()),
-            Arc::new(move |status, _| status.tls = credentials.counts()),
+            Arc::new(move |status, _| status.certificates = credentials.counts()),
             Arc::new(move |status, _| {
-                status.capture =
+                status.trace_capture =
                     captured.as_ref().map(TraceCaptureStats::counts).unwrap_or_default();
             }),
             Arc::new(move |status, now| {
