@@ -6,6 +6,7 @@ mod expiry;
 mod faults;
 mod fleet_model;
 mod gpus;
+mod healthy_backends;
 mod healthy_day;
 mod held_out;
 mod insufficient_data;

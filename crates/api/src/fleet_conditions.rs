@@ -123,9 +123,10 @@ impl TtftsByModel {
     }
 }
 
-/// The mean TTFT of a backend, if enough streams ended.
+/// The mean TTFT of a backend that gets requests, if enough streams ended. A backend that is drained
+/// had its streams before the load that the others have now.
 fn comparable_ttft(backend: &BackendSummary) -> Option<f64> {
-    backend.ttft_seconds.filter(|_| backend.ended_streams >= MIN_STREAMS)
+    backend.ttft_seconds.filter(|_| backend.up && backend.ended_streams >= MIN_STREAMS)
 }
 
 #[cfg(test)]
@@ -169,6 +170,9 @@ mod tests {
         let mut two = [backend("a", 0.05), backend("b", 2.0), backend("c", 2.1)];
         let slow = BackendCondition::Slow;
         assert_eq!(conditions(&mut two, &[]), [ok, slow, slow]);
+        let drained = BackendSummary { state: "drained".into(), up: false, ..backend("a", 0.05) };
+        let excluded = BackendCondition::Excluded;
+        assert_eq!(conditions(&mut [drained, backend("b", 2.0)], &[]), [excluded, ok]);
     }
 
     #[test]

@@ -13,6 +13,8 @@ const WARMUP_PERIOD: Duration = Duration::from_mins(2);
 /// Minimum ratio of the number of requests of the busiest backend to that of the least busy
 /// backend.
 const IMBALANCE_FACTOR: f64 = 2.0;
+/// Minimum ratio of the requests of a backend with a queue to those of a backend that is underused.
+const UNDERUSE_FACTOR: f64 = 2.0;
 /// Minimum difference of KV usage between the busiest and the least busy backend.
 const MIN_KV_USAGE_DIFFERENCE: f64 = 0.30;
 /// Minimum number of requests on all backends together.
@@ -22,7 +24,7 @@ pub(super) const GPU_UNDERUSED: DiagnosisRule = DiagnosisRule {
     name: "gpu_underused",
     severity: VerdictSeverity::Warning,
     meaning: "The engine has almost no work while requests wait elsewhere.",
-    remedy: "Find out why it gets no requests: its weight, its models, a session or prefix \
+    remedy: "Find out why it gets few requests: its weight, its models, a session or prefix \
              affinity that is too strict (routing), limits of the admission queue (admission).",
     disproof: "The backend does not serve the models of the waiting requests.",
     explained_by: &["blind"],
@@ -60,7 +62,9 @@ fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
         && is_below(StepSignal::Waiting, 1.0)
         && is_below(StepSignal::InFlight, 2.0);
     let is_gateway_queueing = window.fraction_at_least(StepSignal::GatewayQueue, 1.0) >= 0.8;
-    let queueing = evaluation.peers().filter(|other| has_queue(other)).count();
+    let queueing =
+        evaluation.peers().filter(|other| has_queue(other) && gets_more(other, evaluation.history));
+    let queueing = queueing.count();
     let is_warm = is_warm(evaluation.history);
     if !is_idle || (!is_gateway_queueing && queueing == 0) || !is_warm {
         return RuleOutcome::Absent;
@@ -81,6 +85,15 @@ fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
     RuleOutcome::Present(
         RuleMatch::new(signals, evaluation.evidence_for_all(&measures)).because(cause),
     )
+}
+
+/// Whether `other` started at least [`UNDERUSE_FACTOR`] times the requests of `own` in the short
+/// window. If it did not, `own` gets its share of the requests and completes them faster: the queue
+/// of `other` is its own fault. Unknown numbers count as a difference.
+fn gets_more(other: &BackendHistory, own: &BackendHistory) -> bool {
+    let started = |history: &BackendHistory| history.window(FAST).sum(StepSignal::FirstTokens);
+    let (Some(other), Some(own)) = (started(other), started(own)) else { return true };
+    own < 1.0 || other >= UNDERUSE_FACTOR * own
 }
 
 /// Whether the backend has neither restarted nor been excluded in the last [`WARMUP_PERIOD`].

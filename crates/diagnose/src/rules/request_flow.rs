@@ -3,7 +3,7 @@
 
 use super::rule::DiagnosisRule;
 use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleOutcome};
-use crate::history::{FAST, StepSignal, WindowMeasure};
+use crate::history::{FAST, HistoryStep, StepSignal, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 
 /// Minimum number of steps without a metrics page in the short window for the rule `blind`.
@@ -91,8 +91,14 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let streams = window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
     let in_flight = window.get(WindowMeasure::InFlight).unwrap_or(0.0);
     let stalled = window.quantile(StepSignal::Stalled, 0.5).unwrap_or(0.0);
-    // One stalled stream among many streams is no condition.
-    let has_many_stalls = stalls >= 3.0 && stalls >= 0.05 * (streams + in_flight);
+    // One stalled stream among many streams is no condition, and neither is one pause, for example of
+    // the machine, which stalls all open streams once.
+    let has_stalled = |step: &HistoryStep| {
+        let values = [StepSignal::Stalls, StepSignal::Stalled].map(|signal| step.get(signal));
+        values.into_iter().flatten().reduce(f64::max)
+    };
+    let is_repeated = window.step_fraction_at_least(has_stalled, 1.0) > 1.5 / window.len() as f64;
+    let has_many_stalls = stalls >= 3.0 && stalls >= 0.05 * (streams + in_flight) && is_repeated;
     let has_stalled_streams = stalled >= 2.0 && stalled >= 0.2 * in_flight;
     let recent = evaluation.recent_window();
     let is_over =
