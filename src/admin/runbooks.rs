@@ -12,7 +12,7 @@ const RUNBOOKS: &str = include_str!("../../docs/operate/runbooks.md");
 /// The documentation of the diagnosis. Its last part has one section for each verdict.
 const DIAGNOSIS: &str = include_str!("../../docs/operate/diagnose.md");
 
-/// The path of the page.
+/// The path of the page of runbooks on the admin listener.
 pub(super) const RUNBOOKS_PATH: &str = "/runbooks";
 
 pub(super) async fn get_runbooks() -> Response {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What is checked.
+/// The kind of a checked file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CheckedFile {
     /// A configuration, with the files, certificates, keys and secrets that it names.
@@ -28,11 +28,11 @@ pub enum CheckedFile {
 #[derive(Debug)]
 pub struct ConfigCheck {
     file: PathBuf,
-    /// What a valid file contains, such as `2 backends`.
+    /// The content of a valid file, such as `2 backends`.
     content: String,
     /// Mistakes in the file. With any of them, the file is invalid on every machine.
     mistakes: Vec<ConfigError>,
-    /// What keeps the gateway from starting on this machine.
+    /// The reasons why the gateway does not start on this machine.
     obstacles: Vec<ConfigError>,
     /// Problems that are not errors, as texts for operators.
     notes: Vec<String>,
@@ -79,7 +79,7 @@ pub fn check(
     check
 }
 
-/// What keeps the gateway from starting with a valid configuration on this machine.
+/// The reasons why the gateway does not start with a valid configuration on this machine.
 fn obstacles(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<ConfigError> {
     let secrets = loaded.config.secrets().into_iter().filter_map(|(path, secret)| {
         let error = secret.resolve(&env).err()?;

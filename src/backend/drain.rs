@@ -9,7 +9,7 @@ use tokenweir_core::clock;
 /// The drain of a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drain {
-    /// Who began the drain.
+    /// The initiator of the drain.
     pub initiator: DrainInitiator,
     /// The reason that the operator gave. `None`: the operator gave no reason.
     pub reason: Option<Box<str>>,
@@ -21,7 +21,7 @@ pub struct Drain {
     pub ends_at: Option<Instant>,
 }
 
-/// Who begins or ends a drain.
+/// The part of the system that begins or ends a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainInitiator {
     /// `drained` of the backend in the configuration.

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 pub struct CheckArgs {
     /// The file.
     pub file: PathBuf,
-    /// What the file is.
+    /// Kind of the file.
     #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_CHECK_KIND")]
     pub kind: FileKind,
     /// Check the text of the configuration only: the files, certificates, keys and secrets that it

@@ -24,7 +24,7 @@ const MAX_ID_BYTES: usize = 128;
 #[derive(Default)]
 pub struct StoredResponses(Mutex<Table>);
 
-/// What the table knows about a response.
+/// The result of a lookup.
 #[derive(Debug, PartialEq, Eq)]
 enum StoredResponse {
     /// The response belongs to the tenant, and this backend has it.

@@ -175,7 +175,8 @@ pub struct BackendStatusSnapshot {
     pub weight: u32,
     /// Whether the backend is drained.
     pub drained: bool,
-    /// Who drained the backend, when, why and until when. `None`: it is not drained.
+    /// The drain of the backend: its initiator, its begin, its reason and its end. `None`: the backend
+    /// is not drained.
     pub drain: Option<DrainSummary>,
     /// vLLM version of the backend. `None`: not known.
     pub version: Option<String>,

@@ -25,7 +25,8 @@ pub struct BackendSummary {
     pub reason: Option<String>,
     /// Whether the backend is drained.
     pub drained: bool,
-    /// Who drained the backend, when, why and until when. `None`: it is not drained.
+    /// The drain of the backend: its initiator, its begin, its reason and its end. `None`: the
+    /// backend is not drained.
     pub drain: Option<DrainSummary>,
     /// Configured weight relative to the other backends; 0 while the backend is drained.
     pub weight: u32,
@@ -91,7 +92,7 @@ pub struct GpuSummary {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DrainSummary {
-    /// Who drained the backend: the configuration, or an operator with the address of the client.
+    /// The initiator of the drain: the configuration, or an operator with the address of the client.
     pub by: String,
     /// The reason that the operator gave. `None`: the operator gave no reason.
     pub reason: Option<String>,

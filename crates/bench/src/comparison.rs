@@ -72,7 +72,7 @@ struct ComparedQuantity {
     min_values: usize,
 }
 
-/// What is compared. Each measure has a value of the whole run, and values of single requests or time
+/// A compared value. Each measure has a value of the whole run, and values of single requests or time
 /// slots, which state the random variation within the run.
 #[derive(Clone, Copy)]
 enum Measure {

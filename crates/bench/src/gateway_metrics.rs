@@ -59,7 +59,8 @@ pub struct BucketedSummary {
     pub p99: Option<f64>,
 }
 
-/// The comparison of all latencies and of the output tokens.
+/// The comparison of the measurements of the client with those of the gateway for the same
+/// requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GatewayComparison {
     /// One row for each latency.

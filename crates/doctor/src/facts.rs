@@ -20,7 +20,7 @@ pub struct DoctorFacts {
     /// The facts about the running gateway that `--admin` names, or why it did not respond. `None`:
     /// no `--admin`.
     pub gateway: Option<Result<GatewayFacts, GatherError>>,
-    /// What keeps a gateway from starting with the configuration file on this machine, such as a
+    /// The reasons why a gateway does not start with the configuration file on this machine, such as a
     /// missing certificate.
     pub start_problems: Vec<String>,
     /// The facts about the trace collector. `None`: no configuration names a collector.

@@ -1,4 +1,5 @@
-//! What all backends share: session ids, key spaces, and the requests whose blocks are followed.
+//! The state of KV events that all backends share: session ids, key spaces, and the requests whose
+//! blocks are followed.
 
 use super::ended_request::EndedRequest;
 use super::key_space::KeySpaces;
@@ -8,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokenweir_kv_events::correlation::{RequestChains, SessionIds};
 use tokio::sync::mpsc;
 
-/// What the gateway knows about texts and blocks, for all backends.
+/// The relation of prompts and blocks that the gateway has learned from KV events, for all backends.
 #[derive(Debug)]
 pub struct CacheKnowledge {
     pub(super) settings: KvEventsSettings,
@@ -41,7 +42,7 @@ pub struct LearningCounts {
 const INBOX_SIZE: usize = 4_096;
 
 impl CacheKnowledge {
-    /// Knowledge without contents.
+    /// Creates the state before the first KV event and the first request.
     pub fn new(settings: KvEventsSettings) -> Arc<Self> {
         let (ended, inbox) = mpsc::channel(INBOX_SIZE);
         Arc::new(Self {

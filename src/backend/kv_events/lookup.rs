@@ -1,4 +1,4 @@
-//! What the backends have of the prompt of one request.
+//! The parts of the prompt of one request that backends have in their prefix caches.
 
 use super::backend_cache::{BackendCache, RankCache};
 use super::key_space::KeySpace;
@@ -11,7 +11,7 @@ use tokenweir_kv_events::residency::StreamState;
 /// changes at the moment counts as unknown: the request does not wait for it.
 pub(in crate::backend) struct CacheLookup<'a> {
     text: PromptText<'a>,
-    /// What is known about the text, by key space.
+    /// The known blocks of the text, by key space.
     lookups: Vec<(Arc<KeySpace>, PromptLookup)>,
 }
 
@@ -21,7 +21,8 @@ impl<'a> CacheLookup<'a> {
         Self { text, lookups: Vec::new() }
     }
 
-    /// What a backend has of the prompt. `None`: its events show nothing.
+    /// The part of the prompt in the prefix cache of a backend. `None`: the KV events of the backend show
+    /// nothing about the prompt.
     pub(in crate::backend) fn resident(&mut self, cache: &BackendCache) -> Option<ResidentPrompt> {
         let state = cache.state();
         if !matches!(state, StreamState::FromHere | StreamState::Exact) {

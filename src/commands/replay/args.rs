@@ -75,9 +75,9 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "N", default_value = "1", env = "TOKENWEIR_REPLAY_GATEWAYS")]
     #[arg(value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
     pub gateways: Vec<u16>,
-    /// What the policies know about the prefix caches: approximate (the prompts of their own
-    /// gateway), exact (the KV events of the engines) or exchange (what the gateways tell each
-    /// other). Several views: a table for each.
+    /// Knowledge of the policies about the prefix caches: approximate (the prompts of their own
+    /// gateway), exact (the KV events of the engines) or exchange (also the prompts of the other
+    /// gateways). Several views: a table for each.
     #[arg(long, value_name = "VIEW", default_value = "approximate")]
     #[arg(value_delimiter = ',', env = "TOKENWEIR_REPLAY_CACHE_VIEW")]
     pub cache_view: Vec<CacheView>,

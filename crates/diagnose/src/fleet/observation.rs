@@ -1,4 +1,4 @@
-//! What the gateway observes about all backends at one time.
+//! The observations of the gateway about all backends, and about itself, at one time.
 
 use tokenweir_core::record::BackendId;
 use tokenweir_core::resilience::Availability;
@@ -20,7 +20,7 @@ pub struct FleetObservation {
     pub gateway: GatewayConditions,
 }
 
-/// What the gateway observes about itself.
+/// The observations of the gateway about itself.
 #[derive(Debug, Clone, Default)]
 pub struct GatewayConditions {
     /// Why the last reload of the configuration failed. `None`: it did not fail.
@@ -54,7 +54,7 @@ pub struct FleetBackend {
 /// The drain of a backend.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DrainNote {
-    /// Who drained the backend.
+    /// The initiator of the drain, such as `an operator at 10.0.0.7`.
     pub by: String,
     /// Why. `None`: no reason was given.
     pub reason: Option<String>,

@@ -100,7 +100,7 @@ fn backend_remark(backend: &Value) -> Option<Remark> {
     Some(remark.because("The gateway routes by its own requests in flight there."))
 }
 
-/// What the gateway cannot read from a GPU exporter.
+/// Remarks about values that the gateway cannot read from a GPU exporter.
 fn gpu_exporter_remarks(exporter: &Value) -> Vec<Remark> {
     let name = exporter["exporter"].as_str().unwrap_or("a GPU exporter");
     let mut remarks = Vec::new();

@@ -29,7 +29,7 @@ pub struct PromptLookup {
     span_block: Option<usize>,
 }
 
-/// What an engine has of a prompt.
+/// The part of a prompt that an engine has in its prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CachedPrompt {
     /// Cached prompt tokens.
@@ -70,7 +70,7 @@ impl PromptLookup {
         self.known
     }
 
-    /// What an engine has of the prompt.
+    /// The part of the prompt that an engine has in its prefix cache.
     pub fn cached(
         &mut self,
         text: PromptText<'_>,

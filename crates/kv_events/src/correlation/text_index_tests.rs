@@ -82,7 +82,7 @@ struct Fixture {
     contents: CacheContents,
     chains: RequestChains,
     index: TextIndex,
-    /// What the engine has, by time of the last use.
+    /// The blocks of the engine, by time of the last use.
     cache: HashMap<u64, u64>,
     max_blocks: usize,
     time: u64,
@@ -111,7 +111,7 @@ impl Fixture {
         count as u64 * u64::from(BLOCK_SIZE)
     }
 
-    /// What the gateway believes. `None`: nothing is known about the text.
+    /// The estimate of the gateway. `None`: nothing is known about the text.
     fn lookup(&self, prompt: &Prompt) -> Option<CachedPrompt> {
         let blocks = prompt.text_blocks();
         let text = PromptText { blocks: &blocks, whole: prompt.whole() };

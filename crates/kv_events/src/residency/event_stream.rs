@@ -21,7 +21,7 @@ pub enum StreamState {
     Exact,
 }
 
-/// What the subscriber has to do.
+/// The actions that follow from a message, for the subscriber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct StreamStep {
@@ -29,11 +29,12 @@ pub struct StreamStep {
     pub clears: bool,
     /// Apply the message.
     pub applies: bool,
-    /// Ask for a replay from this number on.
+    /// Request a replay from this number on.
     pub replay_from: Option<u64>,
 }
 
-/// State of the messages of one publisher.
+/// The order of the messages of one publisher. It decides whether a message is applied, and when a
+/// replay is requested.
 #[derive(Debug, Default)]
 pub struct EventStream {
     state: StreamState,

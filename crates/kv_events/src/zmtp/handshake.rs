@@ -96,7 +96,7 @@ fn shown(text: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// What libzmq 4.3.5 sends as a PUB socket.
+    /// The READY command that libzmq 4.3.5 sends as a PUB socket.
     const PUB: &[u8] = b"\x05READY\x0bSocket-Type\0\0\0\x03PUB";
 
     #[test]

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-/// What the subscriber told its sink.
+/// A call of the sink by the subscriber.
 #[derive(Debug, PartialEq, Eq)]
 enum Told {
     Clear,

@@ -1,5 +1,5 @@
-//! What a gateway knows about the prefix caches of the backends: what it sent itself, what the
-//! engines publish, or what the other gateways tell.
+//! The knowledge of a gateway about the prefix caches of the backends: the prompts that it sent, the
+//! KV events of the engines, or the messages of the other gateways.
 
 mod peer_messages;
 mod pending_prompts;

@@ -52,7 +52,7 @@ struct ActiveRequest {
     tpot_features: Vec<f64>,
 }
 
-/// What the scorer knows about a backend.
+/// The inputs of the scorer for a backend.
 #[derive(Debug, Clone, Copy)]
 struct Prediction {
     /// Share of the prompt that was sent to the backend before.

@@ -31,7 +31,8 @@ pub enum Router {
     FewestRequests,
 }
 
-/// Kind of a router.
+/// A router that the simulation can compare: a policy of the gateway, or a reimplementation of another
+/// router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RouterKind {
     /// A policy of the gateway.
@@ -208,8 +209,8 @@ impl Router {
     }
 }
 
-/// Index of the candidate with the fewest requests in flight. Of several, the one that has been
-/// without a new request for longest.
+/// Index of the candidate with the fewest requests in flight. If several have equally few, the index
+/// of the candidate whose last new request is the oldest.
 fn fewest_requests(candidates: &[Candidate]) -> usize {
     let rank = |candidate: &Candidate| (f64::from(candidate.in_flight), -candidate.idle_seconds);
     let ranks = candidates.iter().map(rank).enumerate();

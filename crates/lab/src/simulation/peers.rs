@@ -1,4 +1,5 @@
-//! What the gateways of a simulation tell each other, and what they forget when a prompt is computed.
+//! The messages between the gateways of a simulation, and the prompts that they forget when an engine
+//! has computed them.
 
 use super::Simulation;
 use super::event::SimulationEvent;

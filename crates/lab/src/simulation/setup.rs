@@ -22,7 +22,7 @@ pub struct SimulationSetup {
     pub scrape: Duration,
     /// Number of gateways. 0 counts as 1.
     pub gateways: usize,
-    /// What the gateways know about the caches.
+    /// The knowledge of the gateways about the caches.
     pub cache_view: CacheView,
     /// The exchange of [`CacheView::Exchange`].
     pub exchange: ExchangeSettings,

@@ -111,8 +111,8 @@ impl TailSampler {
 ///
 /// If `export_all` is `None`, the trace is selected if its `is_sampled` is true. If `export_all` is
 /// `Some`, the gateway exports the spans of all traces, so `is_sampled` is true for every trace
-/// unless the client decided against sampling. Of the traces whose `is_sampled` is true, the
-/// sampling ratio and the rate limit in `export_all` then select some.
+/// unless the client decided against sampling. The sampling ratio and the rate limit in `export_all`
+/// then select among the traces whose `is_sampled` is true.
 pub(super) fn sample_head(
     record: &RequestRecord,
     export_all: Option<&ExportAllSampling>,

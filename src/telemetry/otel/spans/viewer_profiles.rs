@@ -34,8 +34,8 @@ pub(super) fn event(profile: ViewerProfile, record: &RequestRecord) -> Option<Ev
 }
 
 /// Adds the user and the session to a span of any kind. Langfuse reads both from each span: an
-/// observation without them is missing in the views of a user or a session. Of a span that has a
-/// parent, it updates the trace only for these names and not for `gen_ai.conversation.id`
+/// observation without them is missing in the views of a user or a session. For a span with a parent,
+/// Langfuse updates the trace only by these names and not by `gen_ai.conversation.id`
 /// (`hasTraceUpdates`), so a conversation without a session is the session.
 pub(super) fn add_identity(
     conventions: &SpanConventions,

@@ -1,6 +1,6 @@
 //! Response fields that several APIs share, and the schema of APIs without output to measure:
-//! embeddings, scores, reranking, pooling. Of these responses only ids, usage, times and errors are
-//! read.
+//! embeddings, scores, reranking, pooling. The gateway reads only ids, usage, times and errors of
+//! these responses.
 
 use super::schema::{ResponseField, ResponseSchema};
 use std::sync::LazyLock;
