@@ -7,7 +7,7 @@ use super::signal_names::{EngineMetricNames, names};
 use anstyle::{AnsiColor, Style};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
-use textwrap::{Options, fill};
+use textwrap::{Options, WordSplitter, fill};
 use tokenweir_core::dialect::EngineKind;
 
 /// Indentation of the reason and the remedy of a finding.
@@ -207,7 +207,11 @@ pub fn wrap_paragraph(
     width: usize,
     styled: Option<(&str, Style)>,
 ) -> String {
-    let options = Options::new(width).initial_indent(first_indent).subsequent_indent(next_indent);
+    // A flag such as `--max-num-seqs` is not divided at its hyphens, so that it can be copied.
+    let options = Options::new(width)
+        .initial_indent(first_indent)
+        .subsequent_indent(next_indent)
+        .word_splitter(WordSplitter::NoHyphenation);
     // Control characters from a backend must not reach the terminal.
     let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let lines = fill(&words, options);
@@ -271,6 +275,15 @@ mod tests {
     fn render_stripped(observation: &str, width: usize) -> String {
         let text = text(&facts(), &[finding(observation)], width);
         anstream::adapter::strip_str(&text).to_string()
+    }
+
+    #[test]
+    fn a_flag_is_not_divided_at_its_hyphens() {
+        for width in 30..80 {
+            let text =
+                wrap_paragraph("Lower --max-num-batched-tokens now.", "-> ", "", width, None);
+            assert!(text.contains("--max-num-batched-tokens"), "{width}: {text}");
+        }
     }
 
     #[test]

@@ -338,7 +338,10 @@ fn format_verdicts(group: &VerdictGroup<'_>) -> String {
 
 /// Wraps text into lines of at most `width` columns.
 fn wrap_lines(words: &str, width: u16, style: Style) -> Vec<Line<'static>> {
-    let options = textwrap::Options::new(usize::from(width)).subsequent_indent("  ");
+    // A flag such as `--max-num-seqs` is not divided at its hyphens.
+    let options = textwrap::Options::new(usize::from(width))
+        .subsequent_indent("  ")
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
     let lines = textwrap::wrap(words, options);
     lines.into_iter().map(|line| Line::styled(line.into_owned(), style)).collect()
 }

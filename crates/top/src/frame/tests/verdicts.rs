@@ -10,6 +10,18 @@ fn a_verdict_line_has_severity_backend_meaning_and_remedy() {
 }
 
 #[test]
+fn a_flag_is_not_divided_at_its_hyphens() {
+    let mut state = TopState::new();
+    let remedy = "Lower --max-num-batched-tokens (chunked prefill in smaller pieces).".into();
+    let verdict = Verdict { remedy, ..document().verdicts.remove(0) };
+    state.on_document(GatewaySnapshot { verdicts: vec![verdict], ..document() });
+    for width in 40..100 {
+        let lines = render_screen(&state, width, 40);
+        assert!(has_line_with(&lines, "--max-num-batched-tokens"), "{lines:?}");
+    }
+}
+
+#[test]
 fn many_verdicts_leave_space_for_the_backends() {
     let mut state = TopState::new();
     let verdict = document().verdicts.remove(0);
