@@ -1,6 +1,6 @@
 //! Runs one simulation setup with several policies and seeds, in parallel on all cores.
 
-use super::results::{LatencyObjectives, RunMetrics, spread};
+use super::results::{LatencyObjectives, RunMetrics, mean_of, spread};
 use super::routers::RouterKind;
 use super::sessions::SessionMetrics;
 use super::simulation::{Simulation, SimulationSetup};
@@ -127,9 +127,4 @@ impl PolicyOutcome {
             sessions: SessionMetrics::mean(&sessions),
         }
     }
-}
-
-/// The mean of a value over runs.
-pub(super) fn mean_of<Run>(runs: &[Run], read: impl Fn(&Run) -> f64) -> f64 {
-    spread(&runs.iter().map(read).collect::<Vec<_>>()).0
 }

@@ -135,3 +135,8 @@ pub fn spread(values: &[f64]) -> (f64, f64) {
     let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
     (mean, variance.sqrt())
 }
+
+/// The mean of a value over runs.
+pub(super) fn mean_of<Run>(runs: &[Run], read: impl Fn(&Run) -> f64) -> f64 {
+    spread(&runs.iter().map(read).collect::<Vec<_>>()).0
+}

@@ -1,8 +1,7 @@
 //! Metrics of closed-loop sessions, whose client sends a turn some time after the end of the previous
 //! one.
 
-use super::experiment::mean_of;
-use super::results::{LatencyObjectives, ServedRequest};
+use super::results::{LatencyObjectives, ServedRequest, mean_of};
 use super::trace::{TraceRequest, next_in_session};
 use serde::Serialize;
 use tokenweir_core::histogram::sample_quantile;
