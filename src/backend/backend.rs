@@ -198,7 +198,7 @@ impl Backend {
             by = %drain.initiator,
             reason = drain.reason.as_deref(),
             seconds = drain.ends_at.map(|at| (at - drain.began_at).as_secs()),
-            "backend drained: it gets no new requests"
+            "backend drained: it gets no new requests, and completes those in progress"
         );
         let [previous, _] = self.health.update_drain(|current| {
             let Some(Drain { started, began_at, .. }) = current else {

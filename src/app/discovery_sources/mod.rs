@@ -43,8 +43,8 @@ struct ConfiguredSource {
 enum ReplacedBackends {
     /// The settings and the last result of a removed source.
     Source(Box<DiscoveryConfig>, Vec<BackendConfig>),
-    /// The `backends` of the previous configuration. They are used only if there are no other
-    /// backends.
+    /// The `backends` of the configuration before the reload. They stay in use only while neither
+    /// the new configuration nor a source has a backend.
     Configured(Vec<BackendConfig>),
 }
 

@@ -357,7 +357,7 @@ impl HealthChecker {
     fn inspect_load(&mut self, load: &EngineLoad, previous: Option<&EngineLoad>) {
         let backend = &self.backend.identity.id;
         if previous.is_some_and(|previous| load.is_restart_of(previous)) {
-            tracing::info!(%backend, "backend restarted: its counters were reset");
+            tracing::info!(%backend, "backend restarted: the counters on its metrics page began again");
             self.backend.load.on_restart();
             self.engine_progress = EngineProgress::default();
             self.reset_discovered_state();

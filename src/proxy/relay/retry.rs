@@ -43,8 +43,8 @@ pub struct RetryController {
     poison_detector: Arc<PoisonRequestDetector>,
 }
 
-/// The index of the budget share that the retries of a request use. It is a hash of the tenant of
-/// the request, or of the client address if the request has no tenant.
+/// The index of the budget share that the retries of a request use: the hash, modulo the number of
+/// shares, of the tenant of the request, or of the client address if the request has no tenant.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RetryBudgetShare(usize);
 

@@ -17,7 +17,7 @@ pub struct BodyMemory {
 #[derive(Debug)]
 pub(crate) struct BodyMemoryPermit<'a> {
     memory: &'a BodyMemory,
-    /// Number of bytes that are counted for the request now.
+    /// Number of bytes that the request has in the shared body memory now.
     bytes: usize,
 }
 

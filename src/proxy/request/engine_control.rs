@@ -49,9 +49,9 @@ impl EngineControlCheck {
         Ok(result)
     }
 
-    /// Adds the edit that sets the `cache_salt` derived from the tenant. Does nothing without a
-    /// salt key or a tenant, and on API paths without `cache_salt`. Fails if the `cache_salt` of
-    /// the client is not a string.
+    /// Adds the edit that sets `cache_salt` to a hash of the tenant and of the client's own
+    /// `cache_salt`, which the edit replaces. Does nothing without a salt key or a tenant, and on API
+    /// paths without `cache_salt`. Fails if the `cache_salt` of the client is not a string.
     fn derive_salt(
         &mut self,
         access: &AccessControl,

@@ -101,7 +101,7 @@ impl MetricsPusher {
         // Sending fails if the task has ended. Nothing can be pushed then.
         let _ = self.stop_sender.send(());
         if let Err(error) = self.task.await {
-            tracing::error!(%error, "metrics push task failed: the last metrics were not pushed");
+            tracing::error!(%error, "metrics push task failed: the metrics at the shutdown were not pushed");
         }
     }
 }

@@ -75,8 +75,8 @@ const PAUSE_RANGE: (Duration, Duration) = (Duration::from_millis(100), Duration:
 /// Time without a message after which the publisher is asked for a sign of life and for messages that
 /// were lost.
 const IDLE_TIME: Duration = Duration::from_secs(5);
-/// Idle time after the connection: libzmq handles a subscription up to some milliseconds late, so the
-/// first messages can be lost.
+/// The same time, right after the connection. libzmq handles a subscription up to some milliseconds
+/// late, so the first messages can be lost; the question brings them soon.
 const FIRST_IDLE_TIME: Duration = Duration::from_millis(200);
 /// Time limit of the answer to the first ping.
 const FIRST_PING_TIMEOUT: Duration = Duration::from_secs(1);

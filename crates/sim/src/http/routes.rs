@@ -236,8 +236,8 @@ async fn read_request(
     (parts.headers, body)
 }
 
-/// The id of a response: the prefix of the API and the request id of the client. The Responses API,
-/// and a request without a request id, get a random id.
+/// The id of a response: the prefix of the API, then the request id of the client. The Responses API,
+/// and a request without a request id, have a random id after the prefix.
 fn response_id(api: GenerationApi, headers: &HeaderMap, backend: &SimulatedBackend) -> String {
     let client_id = headers.get(REQUEST_ID_HEADER).and_then(|value| value.to_str().ok());
     match client_id.filter(|_| api != GenerationApi::Responses) {
