@@ -9,8 +9,10 @@ use tokenweir_kv_events::residency::CacheContents;
 
 /// Maximum number of blocks of the cache.
 const MAX_BLOCKS: usize = 64;
+/// Maximum allocated bytes of the groups of prompts, whatever the size of the cache.
+const MAX_GROUP_BYTES: usize = 320 << 10;
 /// Maximum allocated bytes of the cache: both media, with hash tables of twice the size.
-const MAX_BYTES: usize = 2 * MAX_BLOCKS * 2 * (12 + 1 + 24) + 1024;
+const MAX_BYTES: usize = 2 * MAX_BLOCKS * 2 * (12 + 1 + 24) + 1024 + MAX_GROUP_BYTES;
 
 fuzz_target!(|input: &[u8]| {
     let mut contents = CacheContents::new(MAX_BLOCKS, 1);

@@ -21,6 +21,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/-/drain", post(drain::drain))
         .route("/-/undrain", post(drain::undrain))
         .route("/streams", get(streams::get_streams))
+        .route("/cache", get(endpoints::get_cache_map))
         .route("/decisions", get(endpoints::list_decisions))
         .route("/decisions/{*request_id}", get(endpoints::get_decision))
         .route(runbooks::RUNBOOKS_PATH, get(runbooks::get_runbooks))

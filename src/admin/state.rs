@@ -5,6 +5,7 @@ use super::backend_status::{add_gpus, backend_statuses};
 use super::configuration::ActiveConfiguration;
 use crate::alertmanager::AlertmanagerNotifier;
 use crate::backend::Readiness;
+use crate::backend::cache_map::CacheMap;
 use crate::gpu::GpuMonitor;
 use crate::proxy::ProxyState;
 use crate::proxy::access::AccessControl;
@@ -34,6 +35,8 @@ pub struct Admin {
     pub decisions: Arc<DecisionLog>,
     /// The requests that ended recently.
     pub recent_requests: Arc<RecentRequests>,
+    /// The groups of prompts in the caches of the backends.
+    pub cache_map: Arc<CacheMap>,
     /// Functions that write the counts of sinks, listeners and certificates into the status.
     pub status_sources: Vec<StatusSource>,
     /// The GPUs of the backends.

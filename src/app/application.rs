@@ -89,6 +89,7 @@ impl Application {
             proxy: proxy.state.clone(),
             decisions: pipeline.decisions,
             recent_requests: pipeline.recent_requests,
+            cache_map: pipeline.cache_map,
             gpus: Arc::new(GpuMonitor::default()),
             alertmanagers: Arc::new(AlertmanagerNotifier::new(listeners.tls.credentials.clone())),
             status_sources: [

@@ -3,6 +3,7 @@
 use super::error::ApplicationError;
 use super::process::logging::LogWriters;
 use crate::admin::{Admin, StatusSource};
+use crate::backend::cache_map::CacheMap;
 use crate::backend::pool::BackendPool;
 use crate::config::{Config, LoadedConfig, TraceCaptureConfig};
 use crate::proxy::access::AccessControl;
@@ -40,6 +41,8 @@ pub(super) struct TelemetryPipeline {
     pub(super) recent_requests: Arc<RecentRequests>,
     /// The backends and the tenants of stored responses.
     pub(super) stored_responses: Arc<StoredResponses>,
+    /// The groups of prompts in the caches of the backends.
+    pub(super) cache_map: Arc<CacheMap>,
     /// The request counters of the diagnosis.
     pub(super) request_counters: Arc<BackendRequestCounters>,
     /// Functions that write the counts of the sinks into the status.
@@ -98,6 +101,7 @@ impl TelemetryPipeline {
         let push_settings = loaded.metrics_push_settings(&env)?;
         let decisions = Arc::new(DecisionLog::new(config.routing.decision_log_size));
         let recent_requests = Arc::new(RecentRequests::new(now));
+        let cache_map = Arc::new(CacheMap::new(pool.clone()));
         let request_counters = Arc::<BackendRequestCounters>::default();
         let mut sinks = SinkSet::default();
         let stored_responses = Arc::<StoredResponses>::default();
@@ -109,6 +113,7 @@ impl TelemetryPipeline {
         sinks.batched.push(recent_requests.clone());
         let log_ratio = sinks.add_payload_log(&config.log.payloads)?;
         let quality_ratio = sinks.add_quality(&config.quality, &config.log.payloads)?;
+        sinks.batched.push(cache_map.clone());
         sinks.batched.push(request_counters.clone());
         let metrics_push = push_settings.map(|settings| sinks.prepare_metrics_push(settings));
         let is_sampled = log_ratio > 0.0 || quality_ratio > 0.0;
@@ -132,6 +137,7 @@ impl TelemetryPipeline {
             decisions,
             recent_requests,
             stored_responses,
+            cache_map,
             request_counters,
             status_sources,
             workers: TelemetryWorkers {

@@ -3,6 +3,7 @@
 
 #[expect(clippy::module_inception, reason = "the file has the type that the folder is about")]
 mod backend;
+pub mod cache_map;
 pub mod capacity_notifier;
 mod drain;
 mod health;

@@ -69,6 +69,7 @@ pub(super) fn sample_request(
     if !record.api.is_some_and(Api::generates) {
         return;
     }
+    record.fingerprint = Some(requirements.prompt.clone());
     let recording = &context.state.recording;
     record.captured = features::sample_for_capture(
         recording.capture_ratio,

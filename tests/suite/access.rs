@@ -261,16 +261,23 @@ async fn the_admin_listener_can_require_a_token_except_for_probes() {
         }
         let metrics = status(&ask("/metrics", "").await);
         assert_eq!(metrics, if has_unauthenticated_metrics { 200 } else { 401 });
-        for path in
-            ["/status", "/streams", "/config", "/decisions", "/decisions/x", "/nothing", "/livez/"]
-        {
+        for path in [
+            "/status",
+            "/streams",
+            "/cache",
+            "/config",
+            "/decisions",
+            "/decisions/x",
+            "/nothing",
+            "/livez/",
+        ] {
             for lines in ["", "authorization: Bearer other", "authorization: Bearer "] {
                 let answer = ask(path, lines).await;
                 assert_eq!(status(&answer), 401, "{path} {lines}");
                 assert!(head(&answer).contains("www-authenticate: bearer"));
             }
         }
-        for path in ["/metrics", "/status", "/streams", "/config", "/decisions"] {
+        for path in ["/metrics", "/status", "/streams", "/cache", "/config", "/decisions"] {
             assert_eq!(status(&ask(path, "authorization: Bearer operator").await), 200, "{path}");
         }
     }

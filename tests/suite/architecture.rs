@@ -38,7 +38,13 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     ),
     (
         "crates/kv_events/src",
-        &[&["key_hash", "decoder", "test_batches"], &["residency"], &["correlation"], &["zmtp"]],
+        &[
+            &["key_hash", "decoder", "test_batches"],
+            &["groups"],
+            &["residency"],
+            &["correlation"],
+            &["zmtp"],
+        ],
     ),
     (
         "crates/net/src",

@@ -37,6 +37,7 @@ mod architecture;
 mod backend_crashes;
 mod bench;
 mod bodies;
+mod cache_map;
 mod cardinality;
 mod chaos;
 mod client_disconnects;

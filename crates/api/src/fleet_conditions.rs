@@ -71,9 +71,11 @@ fn judge(
         let reason = format!("{:.0} % of its attempts failed in the last minute", 100.0 * share);
         return (BackendCondition::Failing, Some(reason));
     }
-    // The verdicts about the fleet follow from the state, which is judged above.
-    let is_about_load =
-        |verdict: &&Verdict| FLEET_RULES.iter().all(|rule| rule.name != verdict.verdict);
+    // Other verdicts about the fleet follow from the state, which is judged above.
+    let is_about_load = |verdict: &&Verdict| {
+        let mut rules = FLEET_RULES.iter().filter(|rule| rule.is_about_state());
+        rules.all(|rule| rule.name != verdict.verdict)
+    };
     let worst = own().filter(is_about_load).max_by_key(|verdict| verdict.severity);
     if let Some(verdict) = worst.filter(|verdict| verdict.severity == VerdictSeverity::Critical) {
         return (BackendCondition::Critical, meaning(verdict));
@@ -198,6 +200,9 @@ mod tests {
         let mut fleet = [backend("a", 0.1), backend("b", 0.1)];
         let expected = [BackendCondition::Ok, BackendCondition::Critical];
         assert_eq!(conditions(&mut fleet, &verdicts), expected);
+        let contention = verdict("prefix_cache_contention", "a", VerdictSeverity::Warning);
+        let expected = [BackendCondition::Warning, BackendCondition::Ok];
+        assert_eq!(conditions(&mut fleet, &[contention]), expected);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! value.
 
 mod backend_condition;
+mod cache_map;
 mod gateway_state;
 
 mod backend_summary;
@@ -13,6 +14,7 @@ mod fleet_conditions;
 
 pub use backend_condition::BackendCondition;
 pub use backend_summary::{BackendSummary, DrainSummary, GpuSummary};
+pub use cache_map::{CacheMapDocument, CacheSummary, GroupAtBackend, GroupEvictor, PrefixGroup};
 pub use fleet_conditions::{condition_counts, set_conditions};
 pub use gateway_state::{GatewayFacts, GatewayState, REFUSING_SHARE};
 

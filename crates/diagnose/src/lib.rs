@@ -32,7 +32,8 @@ mod diagnoser;
 pub use anomaly::measure_names;
 pub use diagnoser::Diagnoser;
 pub use fleet::{
-    DrainNote, FLEET_RULES, FleetBackend, FleetObservation, FleetRule, GatewayConditions,
+    DrainNote, EvictedGroup, EvictingPair, FLEET_RULES, FleetBackend, FleetObservation, FleetRule,
+    GatewayConditions,
 };
 pub use history::{
     BackendHistory, BackendRequestCounts, DiagnosisSample, EVERY, FAST, GatewayObservations,

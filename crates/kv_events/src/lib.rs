@@ -1,8 +1,8 @@
 //! KV events of vLLM: which blocks the prefix cache of an engine contains.
 //!
 //! An engine publishes an event for each block that it stores or removes. [`zmtp`] receives the
-//! events, [`decoder`] reads them, [`residency`] keeps the contents of one cache, and
-//! [`correlation`] learns which blocks of an engine are which text, from the session id that the
+//! events, [`decoder`] reads them, [`residency`] keeps the contents of one cache, [`groups`] counts
+//! which groups of prompts fill it and evict each other, and [`correlation`] learns which blocks of an engine are which text, from the session id that the
 //! gateway sets on its requests. No tokenizer is needed.
 //!
 //! Only [`zmtp`] opens sockets. The modules are declared in layers: a module imports only from
@@ -11,6 +11,9 @@
 mod key_hash;
 
 pub mod decoder;
+
+pub mod groups;
+
 pub mod residency;
 
 pub mod correlation;

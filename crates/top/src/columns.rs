@@ -77,12 +77,16 @@ const BACKEND_COLUMNS: &[TableColumn] = &[
     number_column("SHARE", 6, 6),
     number_column("FLIGHT", 7, 7),
     number_column("SCRAPE", 7, 8),
-    number_column("GPU", 5, 9),
-    number_column("GPU MEM", 8, 10),
+    text_column(EVENTS_COLUMN, 9, 9),
+    number_column(GPU_COLUMN, 5, 10),
+    number_column(GPU_MEMORY_COLUMN, 8, 11),
 ];
 
-/// Index of the first column of GPUs.
-const FIRST_GPU_COLUMN: usize = 10;
+/// The column of the states of KV events.
+const EVENTS_COLUMN: &str = "EVENTS";
+/// The columns of GPUs.
+const GPU_COLUMN: &str = "GPU";
+const GPU_MEMORY_COLUMN: &str = "GPU MEM";
 
 /// Index of the column STATE, which sorts backends by the urgency of their condition.
 pub(super) const BACKEND_STATE_COLUMN: usize = 1;
@@ -121,18 +125,19 @@ pub(super) const fn columns(pane: Pane) -> &'static [TableColumn] {
     }
 }
 
-/// The columns of a pane for this snapshot: the columns of GPUs only if the GPUs of a backend are
-/// known. They are the last columns.
-pub(super) fn shown_columns(
-    pane: Pane,
-    document: Option<&GatewaySnapshot>,
-) -> &'static [TableColumn] {
-    let has_gpus =
-        |document: &GatewaySnapshot| document.backends.iter().any(|it| it.gpus.is_some());
-    match pane {
-        Pane::Backends if !document.is_some_and(has_gpus) => &BACKEND_COLUMNS[..FIRST_GPU_COLUMN],
-        _ => columns(pane),
-    }
+/// The indices of the columns of a pane for this snapshot: those of GPUs and of KV events only if a
+/// backend has them.
+pub(super) fn shown_columns(pane: Pane, document: Option<&GatewaySnapshot>) -> Vec<usize> {
+    let has = |reads: fn(&BackendSummary) -> bool| {
+        document.is_some_and(|document| document.backends.iter().any(reads))
+    };
+    let is_shown = |column: &TableColumn| match column.title {
+        EVENTS_COLUMN => has(|backend| backend.kv_events.is_some()),
+        GPU_COLUMN | GPU_MEMORY_COLUMN => has(|backend| backend.gpus.is_some()),
+        _ => true,
+    };
+    let shown = columns(pane).iter().enumerate().filter(|(_, column)| is_shown(column));
+    shown.map(|(index, _)| index).collect()
 }
 
 /// The rows of a pane, in the order of the snapshot.
@@ -161,6 +166,8 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
         _ => CellTone::Plain,
     };
     let fail_tone = if backend.failed_attempts > 0 { CellTone::Warning } else { CellTone::Plain };
+    let is_missing = matches!(backend.kv_events.as_deref(), Some("off" | "gap"));
+    let events_tone = if is_missing { CellTone::Warning } else { CellTone::Plain };
     let gpus = backend.gpus.clone().unwrap_or_default();
     let gpu_tone = if gpus.is_throttled == Some(true) {
         CellTone::Bad
@@ -184,6 +191,7 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
             TableCell::number(backend.share, percent),
             TableCell::number(Some(f64::from(backend.in_flight)), count),
             TableCell::number(backend.scrape_age_seconds, seconds).with_tone(age_tone),
+            TableCell::text(backend.kv_events.as_deref()).with_tone(events_tone),
             TableCell::number(gpus.utilization, percent).with_tone(gpu_tone),
             TableCell::number(gpus.memory_usage, percent).with_tone(gpu_tone),
         ],
@@ -309,17 +317,20 @@ mod tests {
     use tokenweir_api::GpuSummary;
 
     #[test]
-    fn columns_of_gpus_are_shown_only_if_the_gpus_of_a_backend_are_known() {
+    fn columns_of_gpus_and_of_kv_events_are_shown_only_if_a_backend_has_them() {
         let mut document = GatewaySnapshot::default();
         document.backends.resize(2, BackendSummary::default());
-        let titles = |document: &GatewaySnapshot| {
+        let optional = |document: &GatewaySnapshot| {
             let shown = shown_columns(Pane::Backends, Some(document));
-            shown.iter().filter(|column| column.title.contains("GPU")).count()
+            let titles = shown.into_iter().map(|index| BACKEND_COLUMNS[index].title);
+            titles.skip(10).collect::<Vec<_>>()
         };
-        assert_eq!(titles(&document), 0);
+        assert_eq!(optional(&document), [""; 0]);
         document.backends[1].gpus = Some(GpuSummary::default());
-        assert_eq!(titles(&document), 2);
-        assert_eq!(rows(Pane::Backends, &document)[0].cells.len(), BACKEND_COLUMNS.len());
-        assert!(BACKEND_COLUMNS[FIRST_GPU_COLUMN].title.contains("GPU"));
+        assert_eq!(optional(&document), [GPU_COLUMN, GPU_MEMORY_COLUMN]);
+        document.backends[0].kv_events = Some("gap".into());
+        assert_eq!(optional(&document), [EVENTS_COLUMN, GPU_COLUMN, GPU_MEMORY_COLUMN]);
+        let cells = &rows(Pane::Backends, &document)[0].cells;
+        assert_eq!((cells.len(), &*cells[10].text), (BACKEND_COLUMNS.len(), "gap"));
     }
 }

@@ -183,8 +183,8 @@ impl TopFrame<'_> {
         let rows = self.state.rows(pane);
         let view = self.state.view(pane, rows.len());
         let is_current = self.options.has_keys && pane == self.state.pane;
-        let fitting = shown_columns(pane, self.state.document.as_ref());
-        let shown = fit_columns(fitting, area.width);
+        let shown = shown_columns(pane, self.state.document.as_ref());
+        let shown = fit_columns(columns(pane), shown, area.width);
         let mut lines = vec![title_line(pane, &shown, &view, is_current, area.width)];
         let visible_rows = usize::from(area.height.saturating_sub(1));
         let first = (view.selected + 1).saturating_sub(visible_rows.max(1));
@@ -371,10 +371,9 @@ fn pane_heights(wanted: [u16; 3], height: u16) -> [u16; 3] {
     [first, second, remaining - second]
 }
 
-/// The columns that fit into `width`, each as its index and its width. The first column also gets
-/// the remaining width, up to a limit.
-fn fit_columns(columns: &[TableColumn], width: u16) -> Vec<(usize, u16)> {
-    let mut shown: Vec<usize> = (0..columns.len()).collect();
+/// The `shown` columns that fit into `width`, each as its index and its width. The first column also
+/// gets the remaining width, up to a limit.
+fn fit_columns(columns: &[TableColumn], mut shown: Vec<usize>, width: u16) -> Vec<(usize, u16)> {
     let needed =
         |shown: &[usize]| -> u16 { shown.iter().map(|index| columns[*index].width + 1).sum() };
     while needed(&shown) > width + 1 && shown.len() > 1 {

@@ -68,6 +68,8 @@ pub enum UserAction {
         /// True: the backend is to be drained. False: it is to be undrained.
         is_drained: bool,
     },
+    /// Show the cache map.
+    ShowCacheMap,
     /// Show the routing decision of a request.
     ShowDecision {
         /// The id of the request.
@@ -86,7 +88,7 @@ pub(super) struct PaneView {
     pub(super) is_descending: bool,
 }
 
-const KEY_HELP: [&str; 11] = [
+const KEY_HELP: [&str; 12] = [
     "Tab, 1 2 3   select another list",
     "↑ ↓ j k      select a row",
     "s            sort by the next column",
@@ -94,6 +96,7 @@ const KEY_HELP: [&str; 11] = [
     "/            filter all lists; Esc clears the filter",
     "d            drain or undrain the backend",
     "Enter        show the backend, or the routing decision of the request",
+    "c            show which groups of prompts fill the caches",
     "p            pause or resume",
     "?            show this help",
     "q            quit",
@@ -179,7 +182,7 @@ impl TopState {
     /// Handles a key press in the mode [`InputMode::Watching`].
     fn on_browse_key(&mut self, key: KeyPress) -> Option<UserAction> {
         let last = self.rows(self.pane).len().saturating_sub(1);
-        let columns = shown_columns(self.pane, self.document.as_ref()).len();
+        let shown = shown_columns(self.pane, self.document.as_ref());
         let view = &mut self.views[self.pane.index()];
         match key {
             KeyPress::Char('q') => return Some(UserAction::Quit),
@@ -188,8 +191,8 @@ impl TopState {
             KeyPress::Char('p') => self.is_paused = !self.is_paused,
             KeyPress::Escape => self.filter.clear(),
             KeyPress::Char('s') => {
-                *view =
-                    PaneView { column: (view.column + 1) % columns, is_descending: false, ..*view };
+                let next = shown.into_iter().find(|column| *column > view.column);
+                *view = PaneView { column: next.unwrap_or(0), is_descending: false, ..*view };
             }
             KeyPress::Char('r') => view.is_descending = !view.is_descending,
             KeyPress::Char('j') => view.selected = move_selection(view.selected, 1, last),
@@ -203,6 +206,7 @@ impl TopState {
                 self.pane = Pane::ALL[digit as usize - '1' as usize];
             }
             KeyPress::Char('d') => self.confirm_drain(),
+            KeyPress::Char('c') => return Some(UserAction::ShowCacheMap),
             KeyPress::Enter => return self.show_details(),
             KeyPress::Char(_) | KeyPress::Backspace => {}
         }

@@ -1,4 +1,4 @@
-// The columns of the three tables.
+// The columns of the tables.
 
 import { bar, fill } from "./plots.js";
 import { count, duration, element, number, percent, seconds, text } from "./words.js";
@@ -141,6 +141,10 @@ export const backendColumns = (drain) => [
     },
   },
   {
+    ...chip("events", "KV events", (backend) => EVENT_STATES[backend.kv_events] ?? ["", backend.kv_events ?? ""]),
+    value: (backend) => backend.kv_events, optional: true,
+  },
+  {
     ...figure("gpu", "GPU", (backend) => backend.gpus?.utilization, percent, { hint: "Mean utilisation of its GPUs", optional: true }),
     show: (cell, backend) => {
       const gpus = backend.gpus;
@@ -168,6 +172,14 @@ export const backendColumns = (drain) => [
     },
   },
 ];
+
+/** The states of KV events. */
+const EVENT_STATES = {
+  exact: ["good", "exact", "The events tell all blocks of the prefix cache"],
+  from_here: ["", "from here", "The events tell the blocks since some moment"],
+  gap: ["warn", "gap", "Events are missing: the gateway estimates the cache"],
+  off: ["warn", "off", "No events are received: the gateway estimates the cache"],
+};
 
 const PHASES = { no_output: "info", decode: "good", stalled: "bad", write_stalled: "warn", closing: "drained" };
 
@@ -210,4 +222,26 @@ export const endedColumns = (link) => [
       Object.assign(cell.firstChild, { href: url, target: "_blank", rel: "noreferrer" });
     },
   },
+];
+
+// In this table an item is a group of prompts in the cache of one backend: `group` is an entry of `groups` in /cache,
+// `here` an entry of its `by_backend`.
+
+/** The text about the group that evicted most of the tokens. */
+const evictor = (here) => here.evicted_by && `${here.evicted_by.id ?? "other prompts"}: ${number(here.evicted_by.tokens)}`;
+
+/** Columns of the cache map. */
+export const cacheColumns = [
+  long("id", "Group", ({ group }) => group.id, "name lead id"),
+  long("backend", "Backend", ({ here }) => here.backend),
+  { ...long("tenant", "Tenant", ({ group }) => group.tenant), optional: true },
+  figure("tokens", "Tokens", ({ here }) => here.tokens, number, { hint: "Estimated tokens in the cache of the backend" }),
+  figure("backends", "Backends", ({ group }) => group.backends, count, { hint: "Backends that have the group in their caches" }),
+  figure("requests", "Requests", ({ group }) => group.requests, count, { hint: "Requests of this gateway, at all backends" }),
+  figure("reused", "Reused", ({ group }) => group.reused_requests, count, { hint: "Requests that reused a cached part of the prompt" }),
+  figure("idle", "Last use", ({ group }) => group.idle_seconds, seconds, { first: "up", hint: "Time since the last request" }),
+  figure("evicted", "Evicted", ({ here }) => here.evicted_tokens, number, { hint: "Tokens that were evicted" }),
+  marked("recomputed", "Computed again", ({ here }) => here.recomputed_tokens, number, ({ here }) => here.recomputed_tokens > 0,
+    "Evicted tokens that were computed again: they were evicted too early"),
+  { ...long("evictor", "Evicted by", ({ here }) => evictor(here)), optional: true },
 ];

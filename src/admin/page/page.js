@@ -1,6 +1,6 @@
-// The live page: fetches /streams once a second and shows it.
+// The live page: fetches /streams once a second and /cache every five seconds, and shows them.
 
-import { backendColumns, backendLevel, endedColumns, streamColumns } from "./columns.js";
+import { backendColumns, backendLevel, cacheColumns, endedColumns, streamColumns } from "./columns.js";
 import { confirm, help, isOpen, requestToken, showBackend, showDecision, showMessage } from "./dialogs.js";
 import { confirmDrain } from "./drain.js";
 import { Plot } from "./plots.js";
@@ -9,6 +9,7 @@ import { Verdicts } from "./verdicts.js";
 import { count, duration, element, number, percent, seconds } from "./words.js";
 
 const INTERVAL_MS = 1000;
+const CACHE_INTERVAL_MS = 5000;
 const TIMEOUT_MS = 5000;
 /** Window of rates, in seconds. */
 const RATE_WINDOW = 5;
@@ -17,7 +18,7 @@ const MIN_LAST_SECONDS = 3;
 const TOKEN_KEY = "tokenweir-admin-token";
 
 const $ = (id) => document.getElementById(id);
-const state = { paused: false, latest: null, samples: [], updated: null, withoutToken: false };
+const state = { paused: false, latest: null, samples: [], updated: null, cacheUpdated: 0, withoutToken: false };
 
 // === requests to the gateway
 
@@ -47,11 +48,25 @@ async function refresh() {
     const live = await response.json();
     state.updated = Date.now();
     if (!state.paused) show(live);
+    if (!state.paused && Date.now() - state.cacheUpdated >= CACHE_INTERVAL_MS) await refreshCache();
     $("problem").hidden = true;
     document.body.classList.remove("stale");
   } catch (error) {
     showProblem(error);
   }
+}
+
+async function refreshCache() {
+  state.cacheUpdated = Date.now();
+  const response = await request("/cache");
+  if (!response.ok) return;
+  const { groups, backends, omitted_groups: omitted } = await response.json();
+  tables.cache.update(groups.flatMap((group) => group.by_backend.map((here) => ({ group, here }))));
+  $("cache").hidden = groups.length === 0;
+  const sources = Object.entries(Object.groupBy(backends, (cache) => cache.source));
+  const notes = sources.map(([source, caches]) => `${source} at ${count(caches.length)} backends`);
+  if (omitted > 0) notes.push(`${count(omitted)} smaller groups are not listed`);
+  tables.cache.note = notes.join(" · ");
 }
 
 function showProblem(error) {
@@ -193,6 +208,11 @@ const tables = {
       return Boolean(url);
     },
   }),
+  cache: new Table($("cache"), {
+    id: "cache", title: "Prompts in the prefix caches", columns: cacheColumns,
+    key: ({ group, here }) => `${group.id} ${here.backend}`, sort: { name: "tokens", order: "down" },
+    empty: "No prompt of 512 bytes was sent.", foldAbove: MAX_UNFOLDED_BACKENDS,
+  }),
 };
 
 const isPlain = (event) => !event.ctrlKey && !event.metaKey && !event.altKey;
@@ -293,6 +313,7 @@ const KEYS = {
   1: () => order[0].focus(),
   2: () => order[1].focus(),
   3: () => order[2].focus(),
+  4: () => order[3].focus(),
 };
 
 document.addEventListener("keydown", (event) => {

@@ -5,6 +5,7 @@ use super::stall_log::StallLog;
 use super::verdict_log::VerdictLog;
 use crate::admin::{ActiveConfiguration, Admin, StatusSource};
 use crate::alertmanager::AlertmanagerNotifier;
+use crate::backend::cache_map::CacheMap;
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, BackendAvailability, Drain, Health, Readiness};
 use crate::gpu::{GpuBackend, GpuMonitor};
@@ -37,6 +38,7 @@ pub(crate) struct DiagnosisTask {
     /// and resets them each time it takes a sample.
     request_counters: Arc<BackendRequestCounters>,
     recent_requests: Arc<RecentRequests>,
+    cache_map: Arc<CacheMap>,
     open_streams: Arc<ExchangeRegistry>,
     configuration: Arc<ActiveConfiguration>,
     /// Functions that write the counts of sinks, listeners and certificates into a status.
@@ -66,6 +68,7 @@ impl DiagnosisTask {
             admission,
             request_counters,
             recent_requests,
+            cache_map: admin.cache_map.clone(),
             open_streams,
             configuration: admin.configuration.clone(),
             status_sources: admin.status_sources.clone(),
@@ -115,7 +118,11 @@ impl DiagnosisTask {
         });
         let samples: Vec<(BackendId, DiagnosisSample)> = samples.collect();
         let observed = observe_fleet(&readiness, &self.recent_requests, queued, now);
-        let fleet = FleetObservation { gateway: self.observe_gateway(now), ..observed };
+        let fleet = FleetObservation {
+            gateway: self.observe_gateway(now),
+            evicting_pairs: self.cache_map.evicting_pairs(),
+            ..observed
+        };
         diagnoser.diagnose_gateway(samples, &fleet, now)
     }
 
@@ -163,6 +170,7 @@ fn observe_fleet(
         window_seconds: FLEET_WINDOW_SECONDS,
         queued,
         gateway: GatewayConditions::default(),
+        evicting_pairs: Vec::new(),
     }
 }
 
@@ -253,11 +261,13 @@ mod tests {
         let latest_diagnosis = Arc::new(LatestDiagnosis::default());
         let admission = Arc::new(AdmissionController::new(pool.clone(), None));
         let request_counters = Arc::<BackendRequestCounters>::default();
+        let cache_map = Arc::new(CacheMap::new(pool.clone()));
         let diagnosis = DiagnosisTask {
             pool,
             admission,
             request_counters,
             recent_requests: Arc::new(RecentRequests::new(clock::now())),
+            cache_map,
             open_streams: ExchangeRegistry::new(ObservationSettings::default(), clock::now()),
             configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
             status_sources: Vec::new(),

@@ -6,6 +6,8 @@ use super::knowledge::CacheKnowledge;
 use arc_swap::{ArcSwap, Guard};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use tokenweir_kv_events::correlation::RequestChain;
+use tokenweir_kv_events::groups::PrefixGroups;
 use tokenweir_kv_events::residency::{CacheContents, StoredChain, StreamState};
 
 /// The prefix cache of one backend.
@@ -135,8 +137,21 @@ impl BackendCache {
         }
     }
 
+    /// Passes the groups of prompts of each rank to `visit`. For background tasks.
+    pub(in crate::backend) fn visit_groups(&self, mut visit: impl FnMut(&PrefixGroups)) {
+        self.ranks.load().iter().for_each(|rank| visit(rank.contents().groups()));
+    }
+
+    /// A request stored a chain of blocks, and its text begins with the block of text `text`.
+    pub(super) fn set_text(&self, chain: &RequestChain, text: u64) {
+        // The engine does not tell which rank had the request. The others do not have the block.
+        if let Some(block) = chain.blocks.last() {
+            self.ranks.load().iter().for_each(|rank| rank.contents_mut().set_text(*block, text));
+        }
+    }
+
     /// Tokens in a block. 0: not known, or the contents are being changed.
-    pub(super) fn block_size(&self) -> u32 {
+    pub(in crate::backend) fn block_size(&self) -> u32 {
         let ranks = self.ranks.load();
         let contents = ranks.first().and_then(|rank| rank.try_contents());
         contents.map_or(0, |contents| contents.block_size())

@@ -1,7 +1,8 @@
 //! A followed request that has ended: what the learner needs of it.
 
+use super::backend_cache::BackendCache;
 use super::key_space::KeySpace;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use tokenweir_core::routing::{PromptFingerprint, TokenCounts};
 use tokenweir_kv_events::correlation::RequestKey;
 
@@ -9,6 +10,8 @@ use tokenweir_kv_events::correlation::RequestKey;
 #[derive(Debug)]
 pub(super) struct EndedRequest {
     pub(super) key: RequestKey,
+    /// The cache of the backend. It owns the queue in which this value waits.
+    pub(super) cache: Weak<BackendCache>,
     /// The key space in which the blocks of the request have their names.
     pub(super) space: Arc<KeySpace>,
     /// Tokens in a block of the engine.

@@ -48,6 +48,7 @@ impl Drop for FollowedRequest {
         let counts = *self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         self.cache.knowledge.tell(EndedRequest {
             key: RequestKey { backend: self.cache.number, session: self.session },
+            cache: Arc::downgrade(&self.cache),
             space: self.cache.space(),
             block_size: self.cache.block_size(),
             prompt: self.prompt.clone(),

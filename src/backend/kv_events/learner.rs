@@ -50,6 +50,9 @@ async fn run(knowledge: Arc<CacheKnowledge>) {
 /// Learns from one request. Returns whether it could.
 fn learn(knowledge: &CacheKnowledge, ended: &EndedRequest) -> bool {
     let Some(chain) = knowledge.chains().end(ended.key) else { return false };
+    if let (Some(cache), Some(text)) = (ended.cache.upgrade(), ended.prompt.blocks.first()) {
+        cache.set_text(&chain, *text);
+    }
     let Some(prompt_tokens) = ended.counts.prompt else { return false };
     let request = AnsweredRequest {
         text_blocks: &ended.prompt.blocks,

@@ -24,4 +24,4 @@ pub(super) use receiver::{EventTarget, run};
 pub use settings::{KvEventSource, KvEventsSettings};
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -17,13 +17,13 @@ const BLOCK_SIZE: u8 = 16;
 const BLOCKS: u64 = 24;
 
 /// A backend with one data-parallel rank.
-struct Fixture {
+pub(in crate::backend) struct Fixture {
     knowledge: Arc<CacheKnowledge>,
     backend: Arc<Backend>,
     sink: RankSink,
 }
 
-fn knowledge() -> Arc<CacheKnowledge> {
+pub(in crate::backend) fn knowledge() -> Arc<CacheKnowledge> {
     CacheKnowledge::new(KvEventsSettings { enabled: true, ..KvEventsSettings::default() })
 }
 
@@ -67,7 +67,11 @@ fn batch(kind: &str, blocks: &[u64], session_id: &str) -> Vec<u8> {
 
 impl Fixture {
     fn new(knowledge: &Arc<CacheKnowledge>) -> Self {
-        let backend = Arc::new(backend("a"));
+        Self::of(knowledge, Arc::new(backend("a")))
+    }
+
+    /// The events of a backend, in the state `exact`.
+    pub(in crate::backend) fn of(knowledge: &Arc<CacheKnowledge>, backend: Arc<Backend>) -> Self {
         let cache =
             backend.identity.kv_cache_or(|| Arc::new(BackendCache::new(knowledge.clone()))).clone();
         let rank = cache.set_rank_count(1)[0].clone();
@@ -76,8 +80,22 @@ impl Fixture {
         Self { knowledge: knowledge.clone(), backend, sink }
     }
 
+    /// The engine stores the blocks of a prompt that another gateway sent.
+    pub(in crate::backend) fn store(&mut self, number: u64) {
+        let blocks: Vec<u64> = (0..BLOCKS).map(|block| hash(number, block)).collect();
+        self.sink.apply(&batch("BlockStored", &blocks, "of another gateway")).unwrap();
+    }
+
+    pub(in crate::backend) fn on_state(&mut self, state: StreamState) {
+        self.sink.on_state(state);
+    }
+
     /// A request of the gateway whose blocks the engine stores. Waits until it was learned from.
-    async fn answer(&mut self, number: u64, prompt: &Arc<PromptFingerprint>) {
+    pub(in crate::backend) async fn answer(
+        &mut self,
+        number: u64,
+        prompt: &Arc<PromptFingerprint>,
+    ) {
         let cache = self.backend.identity.kv_cache().unwrap();
         let followed = FollowedRequest::begin(cache, prompt).unwrap();
         let session_id = followed.header().to_str().unwrap().to_owned();

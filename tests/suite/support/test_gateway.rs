@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
+use tokenweir::backend::cache_map::CacheMap;
 use tokenweir::backend::kv_events::{CacheKnowledge, KvEventsSettings};
 use tokenweir::backend::pool::BackendPool;
 use tokenweir::backend::routes::ModelConfig;
@@ -302,7 +303,9 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         vec![pool.clone(), decisions.clone(), setup.access.clone(), stored_responses.clone()];
     sinks.extend(capture.map(|capture| Arc::new(capture) as Arc<dyn Sink>));
     let recent = Arc::new(RecentRequests::new(std::time::Instant::now()));
-    sinks.extend([recent.clone() as Arc<dyn Sink>, Arc::new(RecordingSink(sender))]);
+    let cache_map = Arc::new(CacheMap::new(pool.clone()));
+    sinks.extend([recent.clone() as Arc<dyn Sink>, cache_map.clone()]);
+    sinks.push(Arc::new(RecordingSink(sender)));
     let texts = payload_log::PayloadLogSettings::default();
     let (quality, sampling) = QualityMonitor::start(&setup.quality, &texts).unwrap().unzip();
     sinks.extend(quality.clone().map(|quality| Arc::new(quality) as Arc<dyn Sink>));
@@ -361,6 +364,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         proxy: proxy.clone(),
         decisions,
         recent_requests: recent,
+        cache_map,
         status_sources: vec![
             Arc::new(move |status, _| status.connections = counted.snapshot()),
             Arc::new(move |status, _| status.certificates = credentials.counts()),

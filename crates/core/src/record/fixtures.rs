@@ -110,6 +110,7 @@ pub fn streamed() -> RequestRecord {
         slow: None,
         sample_reason: Some(SampleReason::Sampled),
         captured: None,
+        fingerprint: None,
         prompt: None,
         text_for: PayloadConsumers::default(),
         bytes_in: 120,

@@ -16,6 +16,7 @@ use super::slow_cause::SlowCause;
 use super::timings::Timings;
 use crate::headers::RequestId;
 use crate::openai::{Api, FinishReason, TextExcerpt};
+use crate::routing::PromptFingerprint;
 use crate::trace_context::TraceContext;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -83,6 +84,8 @@ pub struct RequestRecord {
     pub sample_reason: Option<SampleReason>,
     /// The prompt hashes of a trace capture. `None`: the request is not captured.
     pub captured: Option<Arc<CapturedPrompt>>,
+    /// Length and block hashes of the prompt. `None`: the gateway did not read the prompt.
+    pub fingerprint: Option<Arc<PromptFingerprint>>,
     /// Beginning of the prompt. `None`: the text of this request is not retained.
     pub prompt: Option<TextExcerpt>,
     /// The consumers that the text is retained for.
@@ -135,6 +138,7 @@ impl RequestRecord {
             slow: None,
             sample_reason: None,
             captured: None,
+            fingerprint: None,
             prompt: None,
             text_for: PayloadConsumers::default(),
             bytes_in: 0,

@@ -1,5 +1,6 @@
 //! Turns the conditions of the fleet into verdicts, and keeps the time at which each began.
 
+use super::cache_contention::CacheContention;
 use super::fleet_rule::FleetMatch;
 use super::gateway_rules::GatewayRules;
 use super::observation::FleetObservation;
@@ -14,12 +15,14 @@ pub(crate) struct FleetDiagnoser {
     /// The begin of each verdict that holds, by the names of its rule and of its backend.
     begins: HashMap<(&'static str, Option<String>), Instant>,
     gateway: GatewayRules,
+    cache_contention: CacheContention,
 }
 
 impl FleetDiagnoser {
     /// The verdicts about the fleet and the gateway at `now`. A verdict begins and ends with its condition.
     pub(crate) fn diagnose(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
         let mut matches = judge(fleet);
+        matches.extend(self.cache_contention.judge(&fleet.evicting_pairs, now));
         matches.extend(self.gateway.judge(&fleet.gateway, now));
         let key = |found: &FleetMatch| (found.rule.name, found.backend.clone());
         let begin = |found: &FleetMatch| {
@@ -93,6 +96,7 @@ mod tests {
             window_seconds: 30.0,
             queued: 7,
             gateway: GatewayConditions::default(),
+            evicting_pairs: Vec::new(),
         }
     }
 

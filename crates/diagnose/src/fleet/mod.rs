@@ -5,6 +5,7 @@ mod observation;
 
 mod fleet_rule;
 
+mod cache_contention;
 mod gateway_rules;
 
 mod rules;
@@ -13,5 +14,7 @@ mod fleet_diagnoser;
 
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
 pub use fleet_rule::FleetRule;
-pub use observation::{DrainNote, FleetBackend, FleetObservation, GatewayConditions};
+pub use observation::{
+    DrainNote, EvictedGroup, EvictingPair, FleetBackend, FleetObservation, GatewayConditions,
+};
 pub use rules::FLEET_RULES;

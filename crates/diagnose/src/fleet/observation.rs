@@ -18,6 +18,39 @@ pub struct FleetObservation {
     pub queued: usize,
     /// The gateway itself.
     pub gateway: GatewayConditions,
+    /// The groups of prompts that evict each other from the cache of a backend.
+    pub evicting_pairs: Vec<EvictingPair>,
+}
+
+/// Two groups of prompts that evict blocks of each other from the prefix cache of one backend. The prompts
+/// of a group begin with the same text.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EvictingPair {
+    /// The backend.
+    pub backend: BackendId,
+    /// Whether KV events count the blocks. Otherwise a model of the cache does.
+    pub is_exact: bool,
+    /// Tokens in a block.
+    pub block_tokens: f64,
+    /// The groups.
+    pub groups: [EvictedGroup; 2],
+}
+
+/// One group of an [`EvictingPair`]. Counts since the group is known.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EvictedGroup {
+    /// A hash that identifies the group.
+    pub id: String,
+    /// Label of the tenant that sent the first prompt of the group. `None`: no keys are configured.
+    pub tenant: Option<String>,
+    /// Number of requests at the backend.
+    pub requests: u64,
+    /// Prompt tokens of these requests.
+    pub prompt_tokens: u64,
+    /// Prompt tokens of these requests that came from the cache.
+    pub cached_tokens: u64,
+    /// Blocks that the other group had evicted and that were computed again.
+    pub recomputed_blocks: u64,
 }
 
 /// The observations of the gateway about itself.

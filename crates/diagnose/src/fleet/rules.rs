@@ -1,5 +1,6 @@
 //! The rules about the fleet, one row each, and their conditions.
 
+use super::cache_contention::PREFIX_CACHE_CONTENTION;
 use super::fleet_rule::{FleetMatch, FleetRule};
 use super::gateway_rules::{CERTIFICATE_EXPIRES, RELOAD_FAILED, SLOW_CLIENTS, SPANS_LOST};
 use super::observation::{DrainNote, FleetBackend, FleetObservation};
@@ -61,12 +62,13 @@ static BACKEND_DRAINED: FleetRule = FleetRule {
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&FleetRule; 9] = [
+pub static FLEET_RULES: [&FleetRule; 10] = [
     &NO_CAPACITY,
     &SHEDDING,
     &BACKEND_DOWN,
     &BACKEND_EJECTED,
     &BACKEND_DRAINED,
+    &PREFIX_CACHE_CONTENTION,
     &CERTIFICATE_EXPIRES,
     &RELOAD_FAILED,
     &SPANS_LOST,

@@ -1,10 +1,11 @@
-//! The blocks that one cache contains, with their number of copies and their depths.
+//! The blocks that one cache contains, with their number of copies, their depths and their groups.
 //!
 //! An engine announces a block once for each copy: two requests that fill the same block at the same
 //! time store two copies with one hash, and the cache removes them one by one. Copies are rare, so
 //! only their numbers beyond the first are stored, in a map of their own.
 
 use crate::decoder::BlockHash;
+use crate::groups::{FreedGroups, GroupNumber};
 use crate::key_hash::position;
 use hashbrown::HashTable;
 use std::collections::HashMap;
@@ -20,15 +21,21 @@ pub struct BlockSet {
     seed: u64,
 }
 
-/// A block in 12 bytes: two halves of the hash, so that the alignment is 4, and the depth.
+/// A block in 12 bytes: two halves of the hash, so that the alignment is 4, and the place.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     hash: [u32; 2],
-    depth: u32,
+    place: BlockPlace,
 }
 
+/// The depth of a block in the upper 24 bits, and its group in the lower 8 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockPlace(u32);
+
 /// Depth of a block whose parent is not known.
-pub const UNKNOWN_DEPTH: u32 = u32::MAX;
+pub const UNKNOWN_DEPTH: u32 = (1 << 24) - 1;
+/// Bits of the group in a place.
+const GROUP_BITS: u32 = u8::BITS;
 
 /// An engine announced more blocks than a cache can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -59,62 +66,84 @@ impl BlockSet {
 
     /// Whether the set contains a block.
     pub fn contains(&self, hash: BlockHash) -> bool {
-        self.depth(hash).is_some()
+        self.place(hash).is_some()
     }
 
-    /// Number of blocks of the prompt before a block, or [`UNKNOWN_DEPTH`]. `None`: the set does not
-    /// contain the block.
-    pub fn depth(&self, hash: BlockHash) -> Option<u32> {
+    /// The depth and the group of a block. `None`: the set does not contain the block.
+    pub fn place(&self, hash: BlockHash) -> Option<BlockPlace> {
         let key = halves(hash);
         let block = self.blocks.find(position(hash, self.seed), |block| block.hash == key);
-        block.map(|block| block.depth)
+        block.map(|block| block.place)
     }
 
-    /// Adds a block, or a copy of it if `counts_copy`.
+    /// Adds a block, or a copy of it if `counts_copy`. Returns whether the set did not contain the block.
     pub fn store(
         &mut self,
         hash: BlockHash,
-        depth: u32,
+        place: BlockPlace,
         counts_copy: bool,
-    ) -> Result<(), TooManyBlocks> {
+    ) -> Result<bool, TooManyBlocks> {
         let (key, seed) = (halves(hash), self.seed);
         if let Some(block) = self.blocks.find_mut(position(hash, seed), |block| block.hash == key) {
-            if block.depth == UNKNOWN_DEPTH {
-                block.depth = depth;
+            if block.place.depth() == UNKNOWN_DEPTH {
+                block.place = BlockPlace::new(place.depth(), block.place.group());
             }
             if counts_copy {
                 let copies = self.copies.entry(hash).or_default();
                 *copies = copies.saturating_add(1);
             }
-            return Ok(());
+            return Ok(false);
         }
         if self.blocks.len() >= self.max_blocks {
             return Err(TooManyBlocks(self.max_blocks));
         }
         let rehash = |block: &Block| position(block.hash(), seed);
-        self.blocks.insert_unique(position(hash, seed), Block { hash: key, depth }, rehash);
-        Ok(())
+        self.blocks.insert_unique(position(hash, seed), Block { hash: key, place }, rehash);
+        Ok(true)
     }
 
-    /// Removes one copy of a block. An unknown block is ignored.
-    pub fn remove(&mut self, hash: BlockHash) {
+    /// Removes one copy of a block. Returns the group of a block whose last copy was removed. An unknown
+    /// block is ignored.
+    pub fn remove(&mut self, hash: BlockHash) -> Option<GroupNumber> {
         if let Some(copies) = self.copies.get_mut(&hash) {
             *copies -= 1;
             if *copies == 0 {
                 self.copies.remove(&hash);
             }
-            return;
+            return None;
         }
         let key = halves(hash);
         let found = self.blocks.find_entry(position(hash, self.seed), |block| block.hash == key);
-        if let Ok(entry) = found {
-            entry.remove();
+        found.ok().map(|entry| entry.remove().0.place.group())
+    }
+
+    /// The blocks of these groups belong to [`GroupNumber::OTHER`] from now on.
+    pub fn relabel(&mut self, freed: &FreedGroups) {
+        for block in self.blocks.iter_mut().filter(|block| freed.contains(block.place.group())) {
+            block.place = BlockPlace::new(block.place.depth(), GroupNumber::OTHER);
         }
     }
 
     /// Removes all blocks and frees their memory.
     pub fn clear(&mut self) {
         *self = Self::new(self.max_blocks, self.seed);
+    }
+}
+
+impl BlockPlace {
+    /// A place. A depth above [`UNKNOWN_DEPTH`] counts as unknown.
+    pub fn new(depth: u32, group: GroupNumber) -> Self {
+        Self(depth.min(UNKNOWN_DEPTH) << GROUP_BITS | u32::from(group.0))
+    }
+
+    /// Number of blocks of the prompt before the block, or [`UNKNOWN_DEPTH`].
+    pub fn depth(self) -> u32 {
+        self.0 >> GROUP_BITS
+    }
+
+    /// The group of the prompts that have the block.
+    pub fn group(self) -> GroupNumber {
+        GroupNumber(self.0 as u8)
     }
 }
 
@@ -133,13 +162,44 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn at(depth: u32) -> BlockPlace {
+        BlockPlace::new(depth, GroupNumber(3))
+    }
+
+    fn depth(set: &BlockSet, hash: BlockHash) -> Option<u32> {
+        set.place(hash).map(BlockPlace::depth)
+    }
+
+    #[test]
+    fn a_place_has_a_depth_and_a_group() {
+        for (depth, group) in [(0, 0), (5, 255), (UNKNOWN_DEPTH, 7)] {
+            let place = BlockPlace::new(depth, GroupNumber(group));
+            assert_eq!((place.depth(), place.group()), (depth, GroupNumber(group)));
+        }
+        assert_eq!(at(u32::MAX).depth(), UNKNOWN_DEPTH);
+    }
+
+    #[test]
+    fn a_removed_block_tells_its_group_and_groups_can_lose_their_blocks() {
+        let mut set = BlockSet::new(10, 0);
+        set.store(1, at(0), true).unwrap();
+        set.store(2, BlockPlace::new(1, GroupNumber(4)), true).unwrap();
+        set.store(3, at(2), true).unwrap();
+        assert_eq!((set.remove(1), set.remove(1)), (Some(GroupNumber(3)), None));
+        set.relabel(&FreedGroups::new(&[GroupNumber(4)]));
+        assert_eq!(
+            (set.remove(2), set.remove(3)),
+            (Some(GroupNumber::OTHER), Some(GroupNumber(3)))
+        );
+    }
+
     #[test]
     fn a_block_takes_at_most_32_bytes_at_every_size() {
         let mut random = fastrand::Rng::with_seed(1);
         let mut set = BlockSet::new(usize::MAX, 7);
         let mut greatest = 0.0_f64;
         for count in 1..=600_000 {
-            set.store(random.u64(..), count, true).unwrap();
+            set.store(random.u64(..), at(count), true).unwrap();
             if count > 1_000 {
                 greatest = greatest.max(set.bytes() as f64 / f64::from(count));
             }
@@ -152,11 +212,11 @@ mod tests {
     fn a_block_is_gone_when_as_many_copies_were_removed_as_were_stored() {
         let mut set = BlockSet::new(10, 0);
         for _ in 0..3 {
-            set.store(5, 2, true).unwrap();
+            set.store(5, at(2), true).unwrap();
         }
         set.remove(5);
         set.remove(5);
-        assert_eq!((set.depth(5), set.len()), (Some(2), 1));
+        assert_eq!((depth(&set, 5), set.len()), (Some(2), 1));
         set.remove(5);
         assert!(!set.contains(5) && set.is_empty());
         set.remove(5);
@@ -166,9 +226,9 @@ mod tests {
     #[test]
     fn an_announcement_that_is_no_copy_is_not_counted_and_can_tell_the_depth() {
         let mut set = BlockSet::new(10, 0);
-        set.store(5, UNKNOWN_DEPTH, true).unwrap();
-        set.store(5, 3, false).unwrap();
-        assert_eq!(set.depth(5), Some(3));
+        set.store(5, at(UNKNOWN_DEPTH), true).unwrap();
+        set.store(5, at(3), false).unwrap();
+        assert_eq!(depth(&set, 5), Some(3));
         set.remove(5);
         assert!(set.is_empty());
     }
@@ -176,12 +236,12 @@ mod tests {
     #[test]
     fn a_set_does_not_grow_beyond_its_limit() {
         let mut set = BlockSet::new(2, 0);
-        set.store(1, 0, true).unwrap();
-        set.store(2, 1, true).unwrap();
-        assert_eq!(set.store(3, 2, true), Err(TooManyBlocks(2)));
-        assert_eq!(set.store(2, 1, true), Ok(()));
+        set.store(1, at(0), true).unwrap();
+        set.store(2, at(1), true).unwrap();
+        assert_eq!(set.store(3, at(2), true), Err(TooManyBlocks(2)));
+        assert_eq!(set.store(2, at(1), true), Ok(false));
         set.clear();
-        assert_eq!((set.store(3, 2, true), set.contains(1)), (Ok(()), false));
+        assert_eq!((set.store(3, at(2), true), set.contains(1)), (Ok(true), false));
     }
 
     proptest! {
@@ -193,7 +253,7 @@ mod tests {
             let mut counts = HashMap::<u64, u32>::new();
             for (hash, is_stored) in operations {
                 if is_stored {
-                    set.store(hash, hash as u32, true).unwrap();
+                    set.store(hash, at(hash as u32), true).unwrap();
                     *counts.entry(hash).or_default() += 1;
                 } else {
                     set.remove(hash);

@@ -1,7 +1,8 @@
 //! The contents of the prefix cache of one engine, from its events.
 
-use super::block_set::{BlockSet, TooManyBlocks, UNKNOWN_DEPTH};
-use crate::decoder::{BlockHash, BlockStored, CacheKind, KvEvent, Medium};
+use super::block_set::{BlockPlace, BlockSet, TooManyBlocks, UNKNOWN_DEPTH};
+use crate::decoder::{BlockHash, BlockRemoved, BlockStored, CacheKind, KvEvent, Medium};
+use crate::groups::{GroupNumber, PrefixGroups};
 
 /// Contents of the prefix cache of one engine.
 ///
@@ -17,7 +18,15 @@ pub struct CacheContents {
     followed: Option<Group>,
     /// Tokens in a block. 0: no event yet.
     block_size: u32,
+    /// The groups of the prompts whose blocks are on the GPU.
+    groups: PrefixGroups,
 }
+
+/// Tokens with which the prompts of a group begin: about as many as a block of text of the gateway has. The
+/// first blocks of an engine are equal for unrelated prompts, because of the chat template.
+const GROUP_TOKENS: u32 = 128;
+/// Number of evicted blocks that are remembered: half a million tokens in blocks of 16.
+const EVICTED_BLOCKS: usize = 1 << 15;
 
 /// A group of layers, as an event names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +51,7 @@ impl CacheContents {
             offloaded: BlockSet::new(max_blocks, seed),
             followed: None,
             block_size: 0,
+            groups: PrefixGroups::new(EVICTED_BLOCKS, seed),
         }
     }
 
@@ -57,7 +67,19 @@ impl CacheContents {
 
     /// Allocated bytes.
     pub fn bytes(&self) -> usize {
-        self.on_gpu.bytes() + self.offloaded.bytes()
+        self.on_gpu.bytes() + self.offloaded.bytes() + self.groups.bytes()
+    }
+
+    /// The groups of the prompts whose blocks are on the GPU.
+    pub fn groups(&self) -> &PrefixGroups {
+        &self.groups
+    }
+
+    /// A request whose text begins with the block of text `text` has used a block.
+    pub fn set_text(&mut self, block: BlockHash, text: u64) {
+        if let Some(place) = self.on_gpu.place(block) {
+            self.groups.set_text(place.group(), text);
+        }
     }
 
     /// Tokens in a block. 0: not known.
@@ -79,8 +101,7 @@ impl CacheContents {
             KvEvent::Stored(stored) => return self.store(stored),
             KvEvent::Removed(removed) => {
                 if self.followed == Some(Group(removed.group)) {
-                    let blocks = self.medium(removed.medium);
-                    removed.block_hashes.iter().for_each(|hash| blocks.remove(hash));
+                    self.remove(removed);
                 }
             }
             KvEvent::AllCleared => self.clear(),
@@ -93,6 +114,7 @@ impl CacheContents {
     pub fn clear(&mut self) {
         self.on_gpu.clear();
         self.offloaded.clear();
+        self.groups.on_cleared();
         // The engine may have restarted with another model.
         self.followed = None;
     }
@@ -106,35 +128,56 @@ impl CacheContents {
         if !is_followed {
             return Ok(None);
         }
-        let first_depth = match stored.parent {
+        let parent = stored.parent.map(|parent| self.on_gpu.place(parent));
+        let first_depth = match parent {
             None => 0,
-            Some(parent) => match self.on_gpu.depth(parent) {
-                Some(depth) if depth < UNKNOWN_DEPTH - 1 => depth + 1,
-                _ => UNKNOWN_DEPTH,
-            },
+            Some(Some(parent)) if parent.depth() < UNKNOWN_DEPTH - 1 => parent.depth() + 1,
+            Some(_) => UNKNOWN_DEPTH,
         };
         // With `kv_cache_report_mode: full` an engine announces the blocks that a request reuses,
         // and never removes these announcements. They begin a prompt. A real copy that begins a
         // prompt is not counted either: the table then forgets it too early, not too late.
         let counts_copies = stored.parent.is_some();
-        let blocks = self.medium(stored.medium);
-        for (index, hash) in stored.block_hashes.iter().enumerate() {
-            let depth = first_depth.saturating_add(index as u32);
-            blocks.store(hash, depth, counts_copies)?;
-        }
+        let depth = |index: usize| first_depth.saturating_add(index as u32);
+        let hashes = stored.block_hashes.iter().enumerate();
         if stored.medium != Medium::Gpu {
+            for (index, hash) in hashes {
+                let place = BlockPlace::new(depth(index), GroupNumber::OTHER);
+                self.offloaded.store(hash, place, counts_copies)?;
+            }
             return Ok(None);
         }
         self.block_size = stored.block_size;
+        let group_depth = GROUP_TOKENS.div_ceil(stored.block_size.max(1)) - 1;
+        let mut group = parent.flatten().map_or(GroupNumber::OTHER, BlockPlace::group);
+        for (index, hash) in hashes {
+            if depth(index) == group_depth {
+                (group, _) = self.groups.number(hash, |freed| self.on_gpu.relabel(freed));
+            }
+            let place = BlockPlace::new(depth(index), group);
+            if self.on_gpu.store(hash, place, counts_copies)? {
+                self.groups.on_stored(group, hash);
+            }
+        }
         let is_placed = first_depth != UNKNOWN_DEPTH;
         let chain = StoredChain { parent: stored.parent, first_depth, event: stored };
         Ok(is_placed.then_some(chain))
     }
 
-    fn medium(&mut self, medium: Medium) -> &mut BlockSet {
-        match medium {
-            Medium::Gpu => &mut self.on_gpu,
-            Medium::Offloaded => &mut self.offloaded,
+    fn remove(&mut self, removed: &BlockRemoved<'_>) {
+        match removed.medium {
+            Medium::Gpu => {
+                for hash in removed.block_hashes.iter() {
+                    if let Some(group) = self.on_gpu.remove(hash) {
+                        self.groups.on_removed(group, hash);
+                    }
+                }
+            }
+            Medium::Offloaded => {
+                for hash in removed.block_hashes.iter() {
+                    let _ = self.offloaded.remove(hash);
+                }
+            }
         }
     }
 }
@@ -185,6 +228,46 @@ mod tests {
         assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[9]), &parent(8)])), None);
         assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[10]), &parent(9)])), None);
         assert!(contents.contains(9) && contents.contains(4));
+    }
+
+    /// Blocks of 64 tokens: the second block of a prompt tells its group.
+    const BLOCK_SIZE: &[u8] = b"\xaablock_size\x40";
+
+    /// The blocks of the groups by their keys.
+    fn group_sizes(contents: &CacheContents) -> Vec<(u64, u32)> {
+        let counts = contents.groups().counts().map(|group| (group.key, group.blocks));
+        let mut sizes: Vec<(u64, u32)> = counts.collect();
+        sizes.sort_unstable();
+        sizes
+    }
+
+    #[test]
+    fn prompts_that_differ_within_128_tokens_are_different_groups() {
+        let mut contents = contents();
+        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3]), BLOCK_SIZE]));
+        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 12, 13]), BLOCK_SIZE]));
+        apply(&mut contents, &batch(&[STORED, &hashes(&[4]), &parent(3), BLOCK_SIZE]));
+        apply(&mut contents, &batch(&[STORED, &hashes(&[4]), &parent(3), BLOCK_SIZE]));
+        assert_eq!(group_sizes(&contents), [(0, 1), (2, 3), (12, 2)]);
+        apply(&mut contents, &batch(&[REMOVED, &hashes(&[4, 4])]));
+        assert_eq!(group_sizes(&contents), [(0, 1), (2, 2), (12, 2)]);
+        assert_eq!(apply(&mut contents, &batch(&[b"\xa4type\xb0AllBlocksCleared"])), None);
+        assert_eq!(group_sizes(&contents), [(0, 0), (2, 0), (12, 0)]);
+    }
+
+    #[test]
+    fn the_group_that_stores_next_has_evicted_the_removed_blocks() {
+        let mut contents = contents();
+        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3]), BLOCK_SIZE]));
+        apply(&mut contents, &batch(&[REMOVED, &hashes(&[3, 2])]));
+        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 12, 13]), BLOCK_SIZE]));
+        let evictions = |contents: &CacheContents| {
+            let pairs = contents.groups().evictions().map(|(.., counts)| counts);
+            pairs.map(|counts| (counts.evicted, counts.recomputed)).collect::<Vec<_>>()
+        };
+        assert_eq!(evictions(&contents), [(2, 0)]);
+        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2]), BLOCK_SIZE]));
+        assert_eq!(evictions(&contents), [(2, 1)]);
     }
 
     #[test]

@@ -125,6 +125,11 @@ impl LoadEstimator {
         self.sent_prompts.bytes()
     }
 
+    /// Number of blocks of `block_tokens` tokens that the cache of the backend probably retains.
+    pub fn retained_blocks(&self, block_tokens: f64) -> f64 {
+        self.last_report.cache_blocks(block_tokens) * self.learned_estimates.retention()
+    }
+
     /// The estimated state of the backend for a prompt. The caller sets `position`, `weight`,
     /// `has_adapter` and `key`.
     pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
@@ -143,11 +148,8 @@ impl LoadEstimator {
         let tokens_per_byte = self.learned_estimates.tokens_per_byte();
         let tokens = prompt.bytes as f64 * tokens_per_byte;
         let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
-        let cached = CachedTokens::new(tokens, block_tokens, resident, || {
-            let blocks = || self.last_report.cache_blocks(block_tokens);
-            let retention = || blocks() * self.learned_estimates.retention();
-            self.sent_prompts.matched(prompt, retention)
-        });
+        let matched = || self.sent_prompts.matched(prompt, || self.retained_blocks(block_tokens));
+        let cached = CachedTokens::new(tokens, block_tokens, resident, matched);
         let certainty = self.certainty_at(now);
         let external = self.last_report.external_requests(certainty);
         let waiting = self.last_report.waiting(&local_load, certainty);

@@ -1,0 +1,92 @@
+//! The document of `GET /cache`: which groups of prompts fill the prefix caches of the backends.
+
+use serde::{Deserialize, Serialize};
+
+/// The document of `GET /cache`. The prompts of a group begin with the same 512 bytes. Tokens of groups are
+/// estimates from blocks.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CacheMapDocument {
+    /// Memory of the map in bytes, without the memory of the KV events.
+    pub bytes: usize,
+    /// All backends.
+    pub backends: Vec<CacheSummary>,
+    /// The groups with the most tokens, the largest first.
+    pub groups: Vec<PrefixGroup>,
+    /// Number of groups that are not listed.
+    pub omitted_groups: usize,
+}
+
+/// The prefix cache of one backend.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CacheSummary {
+    /// Name of the backend.
+    pub backend: String,
+    /// `exact`: the KV events of the backend. `approximate`: a model of its cache, from the prompts that
+    /// this gateway sent to it.
+    pub source: String,
+    /// Tokens of all groups.
+    pub tokens: u64,
+    /// Tokens of blocks that belong to no group, such as short prompts.
+    pub other_tokens: u64,
+    /// Number of groups with blocks in the cache.
+    pub groups: usize,
+    /// Tokens that were evicted since the map began.
+    pub evicted_tokens: u64,
+    /// Evicted tokens that were computed again: they were evicted too early.
+    pub recomputed_tokens: u64,
+}
+
+/// A group of prompts.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PrefixGroup {
+    /// A hash that identifies the group, as 16 hexadecimal digits. It depends on a random key of the process.
+    pub id: String,
+    /// Label of the tenant that sent the first prompt of the group. `None`: no keys are configured, or only
+    /// other gateways have sent prompts of the group.
+    pub tenant: Option<String>,
+    /// Tokens in all caches.
+    pub tokens: u64,
+    /// Number of requests of this gateway.
+    pub requests: u64,
+    /// Number of these requests that reused at least 512 bytes of the prompt from a cache.
+    pub reused_requests: u64,
+    /// Number of backends that have the group in their caches.
+    pub backends: usize,
+    /// Time since the first request, in seconds. `None`: not known.
+    pub age_seconds: Option<f64>,
+    /// Time since the last request, in seconds. `None`: not known.
+    pub idle_seconds: Option<f64>,
+    /// The backends with the most tokens of the group, the largest first.
+    pub by_backend: Vec<GroupAtBackend>,
+}
+
+/// A group of prompts in the cache of one backend.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GroupAtBackend {
+    /// Name of the backend.
+    pub backend: String,
+    /// Blocks in the cache: blocks of the engine if `source` is `exact`, otherwise of 512 bytes.
+    pub blocks: u64,
+    /// Tokens in the cache.
+    pub tokens: u64,
+    /// Tokens of the group that were evicted since the map began.
+    pub evicted_tokens: u64,
+    /// Evicted tokens that were computed again: they were evicted too early.
+    pub recomputed_tokens: u64,
+    /// The other group that took the space of most of the evicted tokens. `None`: no other group did.
+    pub evicted_by: Option<GroupEvictor>,
+}
+
+/// A group that evicted blocks of another one.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GroupEvictor {
+    /// The id of the group. `None`: blocks that belong to no group.
+    pub id: Option<String>,
+    /// Tokens that the group evicted.
+    pub tokens: u64,
+}

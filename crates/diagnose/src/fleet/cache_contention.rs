@@ -1,0 +1,309 @@
+//! The rule about groups of prompts that evict each other from the prefix cache of a backend.
+//!
+//! Evictions alone are no condition: a cache evicts prefixes that nobody asks for again. The rule counts
+//! blocks that were evicted and then computed again, in both directions.
+
+use super::fleet_rule::{FleetMatch, FleetRule};
+use super::observation::{EvictedGroup, EvictingPair};
+use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+use tokenweir_core::record::BackendId;
+
+/// Length of the window in which requests count.
+const WINDOW: Duration = Duration::from_mins(5);
+/// Time between two marks of the window.
+const MARK_INTERVAL: Duration = Duration::from_secs(15);
+/// Least time that must be observed.
+const MIN_OBSERVED: Duration = Duration::from_mins(1);
+/// Least number of requests of each group in the window.
+const MIN_REQUESTS: u64 = 5;
+/// Least number of tokens that each group computed again in the window.
+const MIN_RECOMPUTED_TOKENS: u64 = 4_096;
+/// Least share of the reusable prompt tokens of each group that were computed again because of the other
+/// group. Reusable tokens came from the cache, or were evicted too early.
+const MIN_LOST_SHARE: f64 = 0.2;
+
+pub(super) static PREFIX_CACHE_CONTENTION: FleetRule = FleetRule {
+    name: "prefix_cache_contention",
+    scope: VerdictScope::Backend,
+    meaning: "Two groups of prompts evict each other's prefixes from the cache of the backend, and both \
+              are computed again.",
+    remedy: "Send the two groups to different backends: an entry in models with backends of its own for each \
+             tenant. Or send each group to fewer backends (routing.policy: prefix_affinity), lower the weight \
+             of the backend, or enlarge its KV cache.",
+    disproof: "GET /cache shows that recomputed_tokens of both groups at the backend do not grow.",
+};
+
+impl FleetRule {
+    /// Whether the rule names a state of a backend, of the fleet or of the gateway. Otherwise it counts
+    /// requests.
+    pub fn is_about_state(&self) -> bool {
+        self.name != PREFIX_CACHE_CONTENTION.name
+    }
+}
+
+/// The marks of the window.
+#[derive(Debug, Default)]
+pub(super) struct CacheContention {
+    /// The pairs of the last evaluations, oldest first.
+    marks: VecDeque<(Instant, HashMap<PairKey, [Counts; 2]>)>,
+}
+
+/// The backend, whether the counts are exact, and the ids of both groups.
+type PairKey = (BackendId, bool, [String; 2]);
+
+/// The counts of a group.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    requests: u64,
+    prompt: u64,
+    cached: u64,
+    /// Blocks that the map counts as computed again.
+    evicted_early: u64,
+}
+
+/// The growth of the counts of a group in the window.
+#[derive(Debug, Clone, Copy)]
+struct Growth {
+    requests: u64,
+    cached: u64,
+    /// Tokens that were computed again.
+    recomputed: u64,
+}
+
+impl CacheContention {
+    /// The worst pair of each backend for which the condition holds at `now`.
+    pub(super) fn judge(&mut self, pairs: &[EvictingPair], now: Instant) -> Vec<FleetMatch> {
+        let age = |at: Instant| now.saturating_duration_since(at);
+        while self.marks.get(1).is_some_and(|(at, _)| age(*at) >= WINDOW) {
+            self.marks.pop_front();
+        }
+        let mut worst: HashMap<&BackendId, (u64, FleetMatch)> = HashMap::new();
+        for pair in pairs {
+            let Some((at, before)) = self.oldest(&key(pair)) else { continue };
+            if age(at) < MIN_OBSERVED {
+                continue;
+            }
+            let growth = [0, 1]
+                .map(|side| Counts::of(&pair.groups[side]).since(before[side], pair.block_tokens));
+            let recomputed = growth[0].recomputed.min(growth[1].recomputed);
+            let known = worst.get(&pair.backend).map_or(0, |(most, _)| *most);
+            if growth.iter().all(Growth::is_harmed) && recomputed > known {
+                let found = found(pair, growth, age(at).as_secs_f64());
+                worst.insert(&pair.backend, (recomputed, found));
+            }
+        }
+        if self.marks.back().is_none_or(|(at, _)| age(*at) >= MARK_INTERVAL) {
+            let counts = |pair: &EvictingPair| (key(pair), pair.groups.each_ref().map(Counts::of));
+            self.marks.push_back((now, pairs.iter().map(counts).collect()));
+        }
+        let mut matches: Vec<FleetMatch> = worst.into_values().map(|(_, found)| found).collect();
+        matches.sort_by(|a, b| a.backend.cmp(&b.backend));
+        matches
+    }
+
+    /// The oldest counts of a pair in the window.
+    fn oldest(&self, key: &PairKey) -> Option<(Instant, [Counts; 2])> {
+        self.marks.iter().find_map(|(at, pairs)| pairs.get(key).map(|counts| (*at, *counts)))
+    }
+}
+
+impl Counts {
+    fn of(group: &EvictedGroup) -> Self {
+        Self {
+            requests: group.requests,
+            prompt: group.prompt_tokens,
+            cached: group.cached_tokens,
+            evicted_early: group.recomputed_blocks,
+        }
+    }
+
+    /// The growth. A count that has fallen began again.
+    fn since(self, before: Self, block_tokens: f64) -> Growth {
+        let growth = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
+        let cached = growth(self.cached, before.cached);
+        let evicted_early = growth(self.evicted_early, before.evicted_early);
+        // A model of a cache can count too many: tokens that came from the cache were not computed.
+        let computed = growth(self.prompt, before.prompt).saturating_sub(cached);
+        Growth {
+            requests: growth(self.requests, before.requests),
+            cached,
+            recomputed: ((evicted_early as f64 * block_tokens) as u64).min(computed),
+        }
+    }
+}
+
+impl Growth {
+    fn is_harmed(&self) -> bool {
+        self.requests >= MIN_REQUESTS
+            && self.recomputed >= MIN_RECOMPUTED_TOKENS
+            && self.lost_share() >= MIN_LOST_SHARE
+    }
+
+    /// Share of the reusable prompt tokens that were computed again.
+    fn lost_share(&self) -> f64 {
+        self.recomputed as f64 / (self.recomputed + self.cached).max(1) as f64
+    }
+}
+
+fn key(pair: &EvictingPair) -> PairKey {
+    (pair.backend.clone(), pair.is_exact, pair.groups.each_ref().map(|group| group.id.clone()))
+}
+
+fn found(pair: &EvictingPair, growth: [Growth; 2], window_seconds: f64) -> FleetMatch {
+    let name = |group: &EvictedGroup| match &group.tenant {
+        Some(tenant) => format!("{} (tenant {tenant})", group.id),
+        None => group.id.clone(),
+    };
+    let [first, second] = pair.groups.each_ref().map(name);
+    let evidence = |measure: &'static str, value, unit: &'static str| Evidence {
+        measure: measure.into(),
+        value,
+        unit: unit.into(),
+        usual: None,
+        window_seconds,
+    };
+    let [a, b] = growth;
+    FleetMatch {
+        rule: &PREFIX_CACHE_CONTENTION,
+        backend: Some(pair.backend.to_string()),
+        severity: VerdictSeverity::Warning,
+        cause: Some(format!("the groups {first} and {second}")),
+        evidence: vec![
+            evidence("first_group_recomputed", a.recomputed as f64, "tokens"),
+            evidence("second_group_recomputed", b.recomputed as f64, "tokens"),
+            evidence("first_group_lost_share", a.lost_share(), "ratio"),
+            evidence("second_group_lost_share", b.lost_share(), "ratio"),
+            evidence("first_group_requests", a.requests as f64, "requests"),
+            evidence("second_group_requests", b.requests as f64, "requests"),
+        ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::test_instant;
+
+    /// Requests, prompt tokens, cached tokens and tokens that were computed again, in one evaluation.
+    type Gain = [u64; 4];
+
+    const HARMED: Gain = [1, 2_000, 500, 1_000];
+
+    fn group(id: &str, [requests, prompt, cached, recomputed]: Gain, times: u64) -> EvictedGroup {
+        EvictedGroup {
+            id: id.to_owned(),
+            tenant: (id == "aa").then(|| "red".to_owned()),
+            requests: requests * times,
+            prompt_tokens: prompt * times,
+            cached_tokens: cached * times,
+            // In blocks of 10 tokens.
+            recomputed_blocks: recomputed / 10 * times,
+        }
+    }
+
+    fn pair(ids: [&str; 2], gains: [Gain; 2], times: u64) -> EvictingPair {
+        let groups = [group(ids[0], gains[0], times), group(ids[1], gains[1], times)];
+        let backend = BackendId::new("gpu-0");
+        EvictingPair { backend, is_exact: false, block_tokens: 10.0, groups }
+    }
+
+    /// The causes after `evaluations` evaluations, 5 s apart, in which the groups gained these counts.
+    fn causes(gains: [Gain; 2], evaluations: u64) -> Vec<String> {
+        let (mut rule, start) = (CacheContention::default(), test_instant());
+        let mut last = Vec::new();
+        for evaluation in 0..evaluations {
+            let pairs = [pair(["aa", "bb"], gains, evaluation)];
+            last = rule.judge(&pairs, start + Duration::from_secs(5 * evaluation));
+        }
+        last.into_iter().filter_map(|found| found.cause).collect()
+    }
+
+    #[test]
+    fn two_groups_that_both_compute_evicted_prefixes_again_are_named() {
+        let expected = ["the groups aa (tenant red) and bb"];
+        assert_eq!(causes([HARMED; 2], 100), expected);
+    }
+
+    #[test]
+    fn a_minute_must_be_observed_first() {
+        // 13 evaluations take 60 s.
+        assert_eq!(causes([HARMED; 2], 12), [""; 0]);
+        assert_eq!(causes([HARMED; 2], 13).len(), 1);
+    }
+
+    #[test]
+    fn evictions_without_a_second_computation_are_no_condition() {
+        let unharmed = [1, 2_000, 500, 0];
+        assert_eq!(causes([unharmed; 2], 100), [""; 0]);
+        assert_eq!(causes([HARMED, unharmed], 100), [""; 0], "one direction only");
+    }
+
+    #[test]
+    fn few_requests_few_tokens_or_a_small_share_are_no_condition() {
+        assert_eq!(causes([[0, 2_000, 500, 1_000], HARMED], 100), [""; 0]);
+        assert_eq!(causes([[1, 200, 10, 50], HARMED], 100), [""; 0]);
+        assert_eq!(causes([[1, 6_000, 4_004, 1_000], HARMED], 100), [""; 0]);
+        assert_eq!(causes([[1, 6_000, 4_000, 1_000], HARMED], 100).len(), 1, "exactly a fifth");
+    }
+
+    #[test]
+    fn tokens_that_the_engine_took_from_its_cache_were_not_computed_again() {
+        assert_eq!(causes([[1, 2_000, 1_900, 1_900], HARMED], 100), [""; 0]);
+    }
+
+    #[test]
+    fn the_condition_ends_when_it_has_not_held_for_the_window() {
+        let (mut rule, start) = (CacheContention::default(), test_instant());
+        let mut is_named = |seconds: u64| {
+            let pairs = [pair(["aa", "bb"], [HARMED; 2], seconds.min(100))];
+            !rule.judge(&pairs, start + Duration::from_secs(seconds)).is_empty()
+        };
+        let named: Vec<u64> = (0..600).step_by(5).filter(|seconds| is_named(*seconds)).collect();
+        assert_eq!(named.first(), Some(&60));
+        assert!((380..=420).contains(named.last().unwrap()), "{named:?}");
+    }
+
+    #[test]
+    fn only_the_worst_pair_of_a_backend_is_named() {
+        let (mut rule, start) = (CacheContention::default(), test_instant());
+        let mut judge = |seconds: u64| {
+            let gain = |recomputed| [[1, 2_000, 0, recomputed]; 2];
+            let pairs = [
+                pair(["a1", "a2"], gain(100), seconds),
+                pair(["b1", "b2"], gain(300), seconds),
+                pair(["c1", "c2"], gain(200), seconds),
+            ];
+            rule.judge(&pairs, start + Duration::from_secs(seconds))
+        };
+        assert!(judge(0).is_empty());
+        let named: Vec<_> = judge(100).into_iter().filter_map(|found| found.cause).collect();
+        assert_eq!(named, ["the groups b1 and b2"]);
+    }
+
+    #[test]
+    fn counts_of_another_source_begin_again() {
+        let (mut rule, start) = (CacheContention::default(), test_instant());
+        let mut is_named = |seconds: u64| {
+            let is_exact = seconds >= 200;
+            let times = if is_exact { 1_000_000 } else { 0 };
+            let pair = pair(["aa", "bb"], [HARMED; 2], times);
+            let pairs = [EvictingPair { is_exact, ..pair }];
+            !rule.judge(&pairs, start + Duration::from_secs(seconds)).is_empty()
+        };
+        assert!(!(0..600).step_by(5).any(&mut is_named));
+    }
+
+    #[test]
+    fn a_pair_that_is_new_is_judged_by_its_own_time() {
+        let (mut rule, start) = (CacheContention::default(), test_instant());
+        let mut is_named = |seconds: u64| {
+            // Their evictions began long ago, and were too rare to be listed.
+            let pairs = [pair(["aa", "bb"], [HARMED; 2], 1_000)];
+            let listed = if seconds < 200 { &pairs[..0] } else { &pairs };
+            !rule.judge(listed, start + Duration::from_secs(seconds)).is_empty()
+        };
+        assert!(!(0..600).step_by(5).any(&mut is_named));
+    }
+}

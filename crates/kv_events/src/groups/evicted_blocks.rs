@@ -1,0 +1,99 @@
+//! The last blocks that a cache has evicted, each with the group that took its space. A block that is
+//! stored again was evicted too early.
+//!
+//! The table has a fixed size. A later block replaces an earlier one at the same position, so a block may be
+//! forgotten and its second computation is not counted.
+
+use super::group_number::{FreedGroups, GroupNumber};
+use crate::decoder::BlockHash;
+use crate::key_hash::position;
+
+/// Evicted blocks.
+#[derive(Debug)]
+pub(super) struct EvictedBlocks {
+    /// A tag of the block in the upper 24 bits, and the group that took its space in the lower 8 bits. 0: no
+    /// block. Empty before the first eviction.
+    entries: Box<[u32]>,
+    /// Number of entries once a block was evicted.
+    capacity: usize,
+    seed: u64,
+}
+
+const GROUP_BITS: u32 = 8;
+const GROUP_MASK: u32 = (1 << GROUP_BITS) - 1;
+
+impl EvictedBlocks {
+    /// An empty table for about `capacity` blocks of 4 bytes each.
+    pub(super) fn new(capacity: usize, seed: u64) -> Self {
+        Self { entries: Box::default(), capacity: capacity.max(1), seed }
+    }
+
+    /// Allocated bytes.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.entries)
+    }
+
+    /// `group` took the space of a block.
+    pub(super) fn insert(&mut self, block: BlockHash, group: GroupNumber) {
+        if self.entries.is_empty() {
+            self.entries = vec![0; self.capacity].into();
+        }
+        let (index, tag) = self.place(block);
+        self.entries[index] = tag | u32::from(group.0);
+    }
+
+    /// Removes a block that is stored again. Returns the group that had taken its space.
+    pub(super) fn take(&mut self, block: BlockHash) -> Option<GroupNumber> {
+        let (index, tag) = self.place(block);
+        let entry = self.entries.get_mut(index).filter(|entry| **entry & !GROUP_MASK == tag)?;
+        Some(GroupNumber((std::mem::take(entry) & GROUP_MASK) as u8))
+    }
+
+    /// The numbers of these groups are given to other groups.
+    pub(super) fn forget_groups(&mut self, freed: &FreedGroups) {
+        for entry in &mut self.entries {
+            if freed.contains(GroupNumber((*entry & GROUP_MASK) as u8)) {
+                *entry &= !GROUP_MASK;
+            }
+        }
+    }
+
+    /// Forgets all blocks.
+    pub(super) fn clear(&mut self) {
+        self.entries = Box::default();
+    }
+
+    /// The position and the tag of a block. The tag is never 0.
+    fn place(&self, block: BlockHash) -> (usize, u32) {
+        let position = position(block, self.seed);
+        (
+            position as usize % self.capacity,
+            ((position >> 32) as u32 | 1 << GROUP_BITS) & !GROUP_MASK,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_is_stored_again_is_found_once_with_the_group_that_took_its_space() {
+        let mut evicted = EvictedBlocks::new(1 << 15, 5);
+        assert_eq!((evicted.take(1), evicted.bytes()), (None, 0));
+        evicted.insert(1, GroupNumber(7));
+        evicted.insert(2, GroupNumber(8));
+        assert_eq!(evicted.take(1), Some(GroupNumber(7)));
+        assert_eq!((evicted.take(1), evicted.take(3)), (None, None));
+        evicted.forget_groups(&FreedGroups::new(&[GroupNumber(8)]));
+        assert_eq!(evicted.take(2), Some(GroupNumber::OTHER));
+    }
+
+    #[test]
+    fn the_table_does_not_grow() {
+        let mut evicted = EvictedBlocks::new(1 << 15, 5);
+        (0..200_000).for_each(|block| evicted.insert(block, GroupNumber(1)));
+        assert_eq!(evicted.bytes(), 128 << 10);
+        assert_eq!(evicted.take(199_999), Some(GroupNumber(1)));
+    }
+}

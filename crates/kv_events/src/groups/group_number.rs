@@ -1,0 +1,36 @@
+//! Numbers of groups within one cache. A number takes one byte, so that each block can have it.
+
+/// The number of a group within one cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupNumber(pub u8);
+
+/// The groups whose numbers are given to other groups: their blocks belong to
+/// [`GroupNumber::OTHER`] from now on.
+#[derive(Debug, Clone)]
+pub struct FreedGroups([bool; GroupNumber::COUNT]);
+
+impl GroupNumber {
+    /// All blocks without a group of their own.
+    pub const OTHER: Self = Self(0);
+    /// Number of groups, with [`Self::OTHER`].
+    pub const COUNT: usize = 256;
+
+    pub(super) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+impl FreedGroups {
+    pub(crate) fn new(freed: &[GroupNumber]) -> Self {
+        let mut is_freed = [false; GroupNumber::COUNT];
+        for group in freed {
+            is_freed[group.index()] = true;
+        }
+        Self(is_freed)
+    }
+
+    /// Whether the number of a group is given to another group.
+    pub fn contains(&self, group: GroupNumber) -> bool {
+        self.0[group.index()]
+    }
+}

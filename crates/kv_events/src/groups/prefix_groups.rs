@@ -1,0 +1,340 @@
+//! The groups of one cache: their blocks, and their evictions.
+//!
+//! An engine removes the blocks whose space a request needs, and then stores the blocks of the request. So
+//! the group of the next stored block has evicted the blocks that were removed before.
+
+use super::evicted_blocks::EvictedBlocks;
+use super::group_number::{FreedGroups, GroupNumber};
+use crate::decoder::BlockHash;
+use std::collections::HashMap;
+
+/// The groups of one cache.
+#[derive(Debug)]
+pub struct PrefixGroups {
+    /// By number.
+    groups: Box<[Group]>,
+    numbers: HashMap<u64, GroupNumber>,
+    /// Numbers without a group.
+    free: Vec<GroupNumber>,
+    /// By the group that lost the blocks, and the group that took their space.
+    evictions: HashMap<(GroupNumber, GroupNumber), EvictionCounts>,
+    evicted: EvictedBlocks,
+    /// Removed blocks whose space no block has taken yet.
+    removed: Vec<(BlockHash, GroupNumber)>,
+    /// Number of calls that used a group, as a time.
+    uses: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Group {
+    /// The block by which the prompts of the group are recognised.
+    key: u64,
+    text: Option<u64>,
+    blocks: u32,
+    /// Value of [`PrefixGroups::uses`] at the last use.
+    last_use: u64,
+}
+
+/// The blocks of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupCounts {
+    /// The number of the group.
+    pub number: GroupNumber,
+    /// The block by which the prompts of the group are recognised. 0 for [`GroupNumber::OTHER`].
+    pub key: u64,
+    /// Hash of the text with which the prompts begin. `None`: not known.
+    pub text: Option<u64>,
+    /// Blocks in the cache.
+    pub blocks: u32,
+}
+
+/// How often one group evicted the blocks of another one, or its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EvictionCounts {
+    /// Evicted blocks.
+    pub evicted: u64,
+    /// Evicted blocks that were stored again: they were evicted too early.
+    pub recomputed: u64,
+}
+
+/// Number of groups that lose their numbers when a new group needs one and none is free.
+const FREED_AT_ONCE: usize = 64;
+/// Greatest number of pairs of groups with evictions.
+const MAX_PAIRS: usize = 1_024;
+/// Greatest number of removed blocks that wait for a stored block.
+const MAX_REMOVED: usize = 4_096;
+
+impl PrefixGroups {
+    /// No group. `evicted_blocks`: number of evicted blocks that are remembered, in 4 bytes each. `seed`: a
+    /// random number.
+    pub fn new(evicted_blocks: usize, seed: u64) -> Self {
+        Self {
+            groups: vec![Group::default(); GroupNumber::COUNT].into(),
+            numbers: HashMap::new(),
+            free: (1..=u8::MAX).rev().map(GroupNumber).collect(),
+            evictions: HashMap::new(),
+            evicted: EvictedBlocks::new(evicted_blocks, seed),
+            removed: Vec::new(),
+            uses: 0,
+        }
+    }
+
+    /// The number of a group, and whether the group is new. `relabel` gets the groups that lose their
+    /// numbers, before the first of these numbers is used again.
+    pub fn number(&mut self, key: u64, relabel: impl FnOnce(&FreedGroups)) -> (GroupNumber, bool) {
+        self.uses += 1;
+        let known = self.numbers.get(&key).copied();
+        let number = known.unwrap_or_else(|| self.add(key, relabel));
+        self.groups[number.index()].last_use = self.uses;
+        (number, known.is_none())
+    }
+
+    /// The text with which the prompts of a group begin. The first text stays.
+    pub fn set_text(&mut self, group: GroupNumber, text: u64) {
+        if group != GroupNumber::OTHER {
+            self.groups[group.index()].text.get_or_insert(text);
+        }
+    }
+
+    /// The cache has stored a block that it did not have.
+    pub fn on_stored(&mut self, group: GroupNumber, block: BlockHash) {
+        if !self.removed.is_empty() {
+            self.settle(group);
+        }
+        self.groups[group.index()].blocks += 1;
+        if let Some(evictor) = self.evicted.take(block) {
+            self.pair(group, evictor).recomputed += 1;
+        }
+    }
+
+    /// The cache has removed a block.
+    pub fn on_removed(&mut self, group: GroupNumber, block: BlockHash) {
+        let blocks = &mut self.groups[group.index()].blocks;
+        *blocks = blocks.saturating_sub(1);
+        if self.removed.len() >= MAX_REMOVED {
+            self.settle(GroupNumber::OTHER);
+        }
+        self.removed.push((block, group));
+    }
+
+    /// The cache is empty. The groups and the counts of their evictions stay.
+    pub fn on_cleared(&mut self) {
+        self.groups.iter_mut().for_each(|group| group.blocks = 0);
+        self.removed = Vec::new();
+        self.evicted.clear();
+    }
+
+    /// All groups, and [`GroupNumber::OTHER`].
+    pub fn counts(&self) -> impl Iterator<Item = GroupCounts> {
+        let numbers = self.numbers.values().copied().chain([GroupNumber::OTHER]);
+        numbers.map(|number| {
+            let Group { key, text, blocks, .. } = self.groups[number.index()];
+            GroupCounts { number, key, text, blocks }
+        })
+    }
+
+    /// The pairs of groups with evictions: the group that lost blocks, the group that took their space.
+    pub fn evictions(&self) -> impl Iterator<Item = (GroupNumber, GroupNumber, EvictionCounts)> {
+        self.evictions.iter().map(|((loser, evictor), counts)| (*loser, *evictor, *counts))
+    }
+
+    /// Allocated bytes, about.
+    pub fn bytes(&self) -> usize {
+        let groups = size_of_val(&*self.groups) + GroupNumber::COUNT * size_of::<GroupNumber>();
+        let numbers = self.numbers.capacity() * (size_of::<(u64, GroupNumber)>() + 1);
+        let pair = size_of::<((GroupNumber, GroupNumber), EvictionCounts)>() + 1;
+        let pairs = self.evictions.capacity() * pair;
+        let removed = self.removed.capacity() * size_of::<(BlockHash, GroupNumber)>();
+        groups + numbers + pairs + removed + self.evicted.bytes()
+    }
+
+    fn add(&mut self, key: u64, relabel: impl FnOnce(&FreedGroups)) -> GroupNumber {
+        if self.free.is_empty() {
+            relabel(&self.free_smallest());
+        }
+        let Some(number) = self.free.pop() else { return GroupNumber::OTHER };
+        self.groups[number.index()] = Group { key, ..Group::default() };
+        self.numbers.insert(key, number);
+        number
+    }
+
+    /// Takes their numbers from the groups with the fewest blocks, the longest unused first.
+    fn free_smallest(&mut self) -> FreedGroups {
+        let mut numbers: Vec<GroupNumber> = self.numbers.values().copied().collect();
+        let rank = |number: &GroupNumber| {
+            let group = &self.groups[number.index()];
+            (group.blocks, group.last_use)
+        };
+        numbers.sort_unstable_by_key(rank);
+        numbers.truncate(FREED_AT_ONCE);
+        let freed = FreedGroups::new(&numbers);
+        for number in &numbers {
+            let group = std::mem::take(&mut self.groups[number.index()]);
+            self.groups[GroupNumber::OTHER.index()].blocks += group.blocks;
+        }
+        self.numbers.retain(|_, number| !freed.contains(*number));
+        self.evictions.retain(|(a, b), _| !freed.contains(*a) && !freed.contains(*b));
+        self.evicted.forget_groups(&freed);
+        for (_, group) in &mut self.removed {
+            if freed.contains(*group) {
+                *group = GroupNumber::OTHER;
+            }
+        }
+        self.free = numbers;
+        freed
+    }
+
+    /// `evictor` took the space of the blocks that were removed.
+    fn settle(&mut self, evictor: GroupNumber) {
+        let mut removed = std::mem::take(&mut self.removed);
+        for (block, loser) in removed.drain(..) {
+            self.pair(loser, evictor).evicted += 1;
+            self.evicted.insert(block, evictor);
+        }
+        // Keeps the allocation.
+        self.removed = removed;
+    }
+
+    fn pair(&mut self, loser: GroupNumber, evictor: GroupNumber) -> &mut EvictionCounts {
+        if self.evictions.len() >= MAX_PAIRS && !self.evictions.contains_key(&(loser, evictor)) {
+            let mut counts: Vec<u64> = self.evictions.values().map(|it| it.evicted).collect();
+            let (_, median, _) = counts.select_nth_unstable(MAX_PAIRS / 2);
+            let median = *median;
+            self.evictions.retain(|_, counts| counts.evicted > median);
+        }
+        self.evictions.entry((loser, evictor)).or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cache of `capacity` blocks that evicts the oldest ones.
+    struct Cache {
+        groups: PrefixGroups,
+        blocks: std::collections::VecDeque<(u64, GroupNumber)>,
+        capacity: usize,
+    }
+
+    impl Cache {
+        fn new(capacity: usize) -> Self {
+            Self { groups: PrefixGroups::new(1 << 15, 1), blocks: [].into(), capacity }
+        }
+
+        fn send(&mut self, key: u64, count: u64) -> GroupNumber {
+            let relabel = |freed: &FreedGroups| {
+                for (_, group) in &mut self.blocks {
+                    if freed.contains(*group) {
+                        *group = GroupNumber::OTHER;
+                    }
+                }
+            };
+            let (group, _) = self.groups.number(key, relabel);
+            for block in (0..count).map(|block| key * 1_000_000 + block) {
+                if self.blocks.iter().any(|(known, _)| *known == block) {
+                    continue;
+                }
+                if self.blocks.len() >= self.capacity {
+                    let (oldest, loser) = self.blocks.pop_front().unwrap();
+                    self.groups.on_removed(loser, oldest);
+                }
+                self.groups.on_stored(group, block);
+                self.blocks.push_back((block, group));
+            }
+            group
+        }
+
+        fn blocks(&self, key: u64) -> Option<u32> {
+            self.groups.counts().find(|counts| counts.key == key).map(|counts| counts.blocks)
+        }
+
+        fn evictions(&self, loser: GroupNumber, evictor: GroupNumber) -> EvictionCounts {
+            let mut pairs = self.groups.evictions();
+            let pair = pairs.find(|pair| (pair.0, pair.1) == (loser, evictor));
+            pair.map(|pair| pair.2).unwrap_or_default()
+        }
+    }
+
+    #[test]
+    fn a_group_that_takes_the_space_of_another_one_has_evicted_it() {
+        let mut cache = Cache::new(100);
+        let (first, second) = (cache.send(1, 80), cache.send(2, 80));
+        assert_eq!((cache.blocks(1), cache.blocks(2)), (Some(20), Some(80)));
+        assert_eq!(cache.evictions(first, second), EvictionCounts { evicted: 60, recomputed: 0 });
+        assert_eq!(cache.evictions(second, first), EvictionCounts::default());
+    }
+
+    #[test]
+    fn only_blocks_that_are_stored_again_were_evicted_too_early() {
+        let mut cache = Cache::new(100);
+        let first = cache.send(1, 80);
+        for key in 2..50 {
+            cache.send(key, 80);
+        }
+        assert!(cache.groups.evictions().all(|(.., counts)| counts.recomputed == 0));
+        let second = cache.send(2, 80);
+        cache.send(1, 80);
+        let recomputed = |loser| {
+            let pairs = cache.groups.evictions().filter(|pair| pair.0 == loser);
+            pairs.map(|(.., counts)| counts.recomputed).sum::<u64>()
+        };
+        // Of the 3,840 evicted blocks, some have replaced others in the table.
+        for loser in [first, second] {
+            assert!((60..=80).contains(&recomputed(loser)), "{}", recomputed(loser));
+        }
+    }
+
+    #[test]
+    fn groups_that_evict_each_other_count_in_both_directions() {
+        let mut cache = Cache::new(100);
+        let (first, second) = (cache.send(1, 80), cache.send(2, 80));
+        for _ in 0..20 {
+            cache.send(1, 80);
+            cache.send(2, 80);
+        }
+        let (there, back) = (cache.evictions(first, second), cache.evictions(second, first));
+        assert!(there.recomputed > 500 && back.recomputed > 500, "{there:?} {back:?}");
+    }
+
+    #[test]
+    fn a_cleared_cache_has_evicted_nothing() {
+        let mut cache = Cache::new(100);
+        let first = cache.send(1, 80);
+        cache.groups.on_cleared();
+        cache.blocks.clear();
+        assert_eq!(cache.blocks(1), Some(0));
+        assert_eq!(cache.send(1, 80), first);
+        assert_eq!(cache.groups.evictions().count(), 0);
+    }
+
+    #[test]
+    fn many_groups_count_every_block_and_the_largest_ones_keep_their_numbers() {
+        let mut cache = Cache::new(5_000);
+        cache.send(1, 300);
+        for key in 2..3_000 {
+            cache.send(key, 3 + key % 2);
+            let counted: u32 = cache.groups.counts().map(|counts| counts.blocks).sum();
+            assert_eq!(counted as usize, cache.blocks.len());
+            if key < 1_000 {
+                assert_eq!(cache.blocks(1), Some(300));
+            }
+            assert!(cache.groups.numbers.len() < GroupNumber::COUNT);
+            assert!(cache.groups.evictions.len() <= MAX_PAIRS);
+        }
+        assert_eq!(cache.blocks(2_999), Some(4));
+        assert!(cache.groups.bytes() < 256 << 10, "{}", cache.groups.bytes());
+    }
+
+    #[test]
+    fn the_first_text_of_a_group_stays() {
+        let mut groups = PrefixGroups::new(1 << 15, 1);
+        let (number, is_new) = groups.number(9, |_| ());
+        assert!(is_new && !groups.number(9, |_| ()).1);
+        groups.set_text(number, 5);
+        groups.set_text(number, 6);
+        groups.set_text(GroupNumber::OTHER, 7);
+        let texts: Vec<_> = groups.counts().map(|counts| (counts.key, counts.text)).collect();
+        assert_eq!(texts, [(9, Some(5)), (0, None)]);
+    }
+}

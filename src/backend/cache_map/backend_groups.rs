@@ -1,0 +1,96 @@
+//! The groups in the cache of one backend, from its KV events or from the model of its cache.
+
+use super::backend_use::BackendUse;
+use super::group_key::GroupKey;
+use crate::backend::Backend;
+use std::collections::HashMap;
+use tokenweir_core::routing::CachedSource;
+use tokenweir_kv_events::groups::{EvictionCounts, GroupNumber, PrefixGroups};
+use tokenweir_kv_events::residency::StreamState;
+
+/// The groups in the cache of one backend.
+#[derive(Debug)]
+pub(super) struct BackendGroups {
+    pub(super) source: CachedSource,
+    /// Tokens in a block.
+    pub(super) block_tokens: f64,
+    /// Blocks in the cache.
+    pub(super) blocks: HashMap<GroupKey, u64>,
+    /// By the group that lost blocks, and the group that took their space.
+    pub(super) evictions: HashMap<(GroupKey, GroupKey), EvictionCounts>,
+    /// The text of the groups that are known by a block of the engine.
+    texts: HashMap<u64, u64>,
+}
+
+impl BackendGroups {
+    /// Reads the groups of a backend. `modelled`: the model of its cache.
+    pub(super) fn read(backend: &Backend, modelled: Option<&BackendUse>) -> Self {
+        let mut groups = Self {
+            source: CachedSource::Approximate,
+            block_tokens: 0.0,
+            blocks: HashMap::new(),
+            evictions: HashMap::new(),
+            texts: HashMap::new(),
+        };
+        let events = backend.identity.kv_cache();
+        if let Some(cache) = events.filter(|cache| cache.state() == StreamState::Exact) {
+            groups.source = CachedSource::Exact;
+            groups.block_tokens = f64::from(cache.block_size());
+            cache.visit_groups(|rank| groups.add(rank));
+        } else if let Some(modelled) = modelled {
+            groups.block_tokens = backend.load.estimator.learned().tokens_per_byte() * 512.0;
+            groups.add(modelled.cache.groups());
+        }
+        groups
+    }
+
+    /// Tokens of a number of blocks.
+    pub(super) fn tokens(&self, blocks: u64) -> u64 {
+        (blocks as f64 * self.block_tokens) as u64
+    }
+
+    /// The texts that this backend tells for blocks of the engine.
+    pub(super) fn texts(&self) -> &HashMap<u64, u64> {
+        &self.texts
+    }
+
+    /// Names the groups whose text another backend tells.
+    pub(super) fn set_texts(&mut self, texts: &HashMap<u64, u64>) {
+        let renamed = |key: GroupKey| match key {
+            GroupKey::Block(block) => texts.get(&block).copied().map_or(key, GroupKey::Text),
+            key => key,
+        };
+        for (key, blocks) in std::mem::take(&mut self.blocks) {
+            *self.blocks.entry(renamed(key)).or_default() += blocks;
+        }
+        for ((loser, evictor), counts) in std::mem::take(&mut self.evictions) {
+            self.add_evictions(renamed(loser), renamed(evictor), counts);
+        }
+    }
+
+    fn add(&mut self, groups: &PrefixGroups) {
+        let mut keys = [GroupKey::Other; GroupNumber::COUNT];
+        for group in groups.counts().filter(|group| group.number != GroupNumber::OTHER) {
+            keys[usize::from(group.number.0)] = match group.text {
+                Some(text) => {
+                    self.texts.insert(group.key, text);
+                    GroupKey::Text(text)
+                }
+                None => GroupKey::Block(group.key),
+            };
+        }
+        let key = |number: GroupNumber| keys[usize::from(number.0)];
+        for group in groups.counts() {
+            *self.blocks.entry(key(group.number)).or_default() += u64::from(group.blocks);
+        }
+        for (loser, evictor, counts) in groups.evictions() {
+            self.add_evictions(key(loser), key(evictor), counts);
+        }
+    }
+
+    fn add_evictions(&mut self, loser: GroupKey, evictor: GroupKey, counts: EvictionCounts) {
+        let sum = self.evictions.entry((loser, evictor)).or_default();
+        sum.evicted += counts.evicted;
+        sum.recomputed += counts.recomputed;
+    }
+}

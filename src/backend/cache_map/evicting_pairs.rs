@@ -1,0 +1,65 @@
+//! The pairs of groups that evict blocks of each other, for the diagnosis.
+
+use super::backend_groups::BackendGroups;
+use super::group_key::GroupKey;
+use super::map_state::MapState;
+use tokenweir_core::record::BackendId;
+use tokenweir_core::routing::CachedSource;
+use tokenweir_diagnose::{EvictedGroup, EvictingPair};
+use tokenweir_kv_events::groups::EvictionCounts;
+
+/// Maximum number of pairs of one backend: those whose blocks are computed again most often.
+const MAX_PAIRS: usize = 16;
+
+/// Finds the pairs in which both groups had to compute blocks again that the other one had evicted. Only
+/// groups of which this gateway sent prompts. `id`: the id of a group.
+pub(super) fn find(
+    state: &MapState,
+    backends: &[(BackendId, BackendGroups)],
+    id: impl Fn(GroupKey) -> Option<String>,
+) -> Vec<EvictingPair> {
+    let mut found = Vec::new();
+    for (backend, groups) in backends {
+        let Some(used) = state.backends.get(backend) else { continue };
+        let counts = |loser, evictor| groups.evictions.get(&(loser, evictor)).copied();
+        let is_text = |key: &GroupKey| matches!(key, GroupKey::Text(_));
+        let mutual = groups.evictions.iter().filter_map(|((first, second), there)| {
+            let is_pair = first < second && is_text(first) && is_text(second);
+            let back = counts(*second, *first).filter(|_| is_pair)?;
+            let fewest = there.recomputed.min(back.recomputed);
+            (fewest > 0).then_some((fewest, (*first, *there), (*second, back)))
+        });
+        let mut pairs: Vec<_> = mutual.collect();
+        pairs
+            .sort_by_key(|(fewest, first, second)| (std::cmp::Reverse(*fewest), first.0, second.0));
+        pairs.truncate(MAX_PAIRS);
+        if pairs.is_empty() {
+            continue;
+        }
+        let requests = used.requests();
+        let group = |(key, evicted): (GroupKey, EvictionCounts)| {
+            let (GroupKey::Text(text), Some(requests)) = (key, requests.get(&key)) else {
+                return None;
+            };
+            let caller = state.texts.peek(&text).and_then(|it| it.first_caller.as_ref());
+            Some(EvictedGroup {
+                id: id(key)?,
+                tenant: caller.map(|it| it.tenant_label().to_owned()),
+                requests: requests.requests,
+                prompt_tokens: requests.prompt_tokens,
+                cached_tokens: requests.cached_tokens,
+                recomputed_blocks: evicted.recomputed,
+            })
+        };
+        let pair = |(_, first, second)| {
+            Some(EvictingPair {
+                backend: backend.clone(),
+                is_exact: groups.source == CachedSource::Exact,
+                block_tokens: groups.block_tokens,
+                groups: [group(first)?, group(second)?],
+            })
+        };
+        found.extend(pairs.into_iter().filter_map(pair));
+    }
+    found
+}

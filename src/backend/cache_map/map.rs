@@ -1,0 +1,93 @@
+//! The map: it collects the prompts of ended requests.
+
+use super::backend_groups::BackendGroups;
+use super::backend_use::BackendUse;
+use super::document;
+use super::evicting_pairs;
+use super::group_key::GroupKey;
+use super::map_state::MapState;
+use super::used_prompt::UsedPrompt;
+use crate::backend::pool::BackendPool;
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokenweir_api::CacheMapDocument;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::{BackendId, RequestRecord};
+use tokenweir_diagnose::EvictingPair;
+
+/// The sink that collects which groups of prompts fill which cache.
+///
+/// It takes at most 0.5 MiB for the groups of all backends, and at most 1.5 MiB for the model of each cache:
+/// 80 bytes for each block of 512 bytes that the cache holds, and 0.2 MiB. The lock is taken by the batch
+/// dispatcher, by the diagnosis and by requests of an operator.
+#[derive(Debug)]
+pub struct CacheMap {
+    pool: Arc<BackendPool>,
+    /// Makes the ids of groups from hashes of text. The hashes of text can have a key that several gateways
+    /// share, so they do not leave the process.
+    ids: RandomState,
+    state: Mutex<MapState>,
+}
+
+// === impl CacheMap ===
+
+impl CacheMap {
+    /// An empty map of the backends of a pool.
+    pub fn new(pool: Arc<BackendPool>) -> Self {
+        Self { pool, ids: RandomState::new(), state: Mutex::new(MapState::new()) }
+    }
+
+    /// The document of `/cache`.
+    pub fn document(&self, now: Instant) -> CacheMapDocument {
+        let (state, groups) = self.read();
+        document::build(&state, &groups, now, |key| self.id(key))
+    }
+
+    /// The pairs of groups that evict blocks of each other. Counts since the map began.
+    pub fn evicting_pairs(&self) -> Vec<EvictingPair> {
+        let (state, groups) = self.read();
+        evicting_pairs::find(&state, &groups, |key| self.id(key))
+    }
+
+    /// The id of a group. `None`: the blocks belong to no group.
+    fn id(&self, key: GroupKey) -> Option<String> {
+        (key != GroupKey::Other).then(|| format!("{:016x}", self.ids.hash_one(key)))
+    }
+
+    /// The groups in the caches of the backends of the pool.
+    fn read(&self) -> (MutexGuard<'_, MapState>, Vec<(BackendId, BackendGroups)>) {
+        let backends = self.pool.backends();
+        let mut state = self.lock();
+        let is_listed =
+            |used: &BackendUse| backends.iter().any(|it| Arc::ptr_eq(it, &used.backend));
+        state.backends.retain(|_, used| is_listed(used));
+        let read = |id: &BackendId, backend| BackendGroups::read(backend, state.backends.get(id));
+        let groups = backends.iter().map(|backend| {
+            let id = &backend.identity.id;
+            (id.clone(), read(id, backend))
+        });
+        let mut groups: Vec<(BackendId, BackendGroups)> = groups.collect();
+        let texts = groups.iter().flat_map(|(_, groups)| groups.texts());
+        let texts: HashMap<u64, u64> = texts.map(|(block, text)| (*block, *text)).collect();
+        for (_, groups) in &mut groups {
+            groups.set_texts(&texts);
+        }
+        (state, groups)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, MapState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sink for CacheMap {
+    fn finished(&self, records: &[&RequestRecord]) {
+        let mut state = self.lock();
+        for used in records.iter().filter_map(|record| UsedPrompt::from_record(record)) {
+            state.add(&used, &self.pool);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The state that the map retains of ended requests: the first client of each group, and the use of each backend.
+
+use super::backend_use::BackendUse;
+use super::used_prompt::UsedPrompt;
+use crate::backend::pool::BackendPool;
+use lru::LruCache;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+use tokenweir_core::record::{BackendId, ClientIdentity};
+
+/// The clients of groups, and the caches of backends.
+#[derive(Debug)]
+pub(super) struct MapState {
+    /// By the hash of the first block of text, the least recently used last.
+    pub(super) texts: LruCache<u64, TextUse>,
+    pub(super) backends: HashMap<BackendId, BackendUse>,
+}
+
+/// The requests of a group at all backends.
+#[derive(Debug)]
+pub(super) struct TextUse {
+    /// The client that sent the first prompt.
+    pub(super) first_caller: Option<Arc<ClientIdentity>>,
+    pub(super) first_used: Instant,
+    pub(super) last_used: Instant,
+}
+
+/// Greatest number of groups whose first client is known.
+const MAX_TEXTS: usize = 4_096;
+/// Allocated bytes of such a group.
+const TEXT_BYTES: usize = 120;
+/// Greatest number of backends whose caches are modelled.
+const MAX_BACKENDS: usize = 256;
+
+impl MapState {
+    pub(super) fn new() -> Self {
+        Self { texts: LruCache::unbounded(), backends: HashMap::new() }
+    }
+
+    /// Allocated bytes, about.
+    pub(super) fn bytes(&self) -> usize {
+        let backends: usize = self.backends.values().map(BackendUse::bytes).sum();
+        backends + self.texts.len() * TEXT_BYTES
+    }
+
+    /// Adds a prompt that a backend of `pool` has computed.
+    pub(super) fn add(&mut self, used: &UsedPrompt<'_>, pool: &BackendPool) {
+        if !self.backends.contains_key(used.backend) {
+            let backends = pool.backends();
+            let listed = backends.iter().find(|backend| backend.identity.id == *used.backend);
+            let Some(backend) = listed.filter(|_| self.backends.len() < MAX_BACKENDS) else {
+                return;
+            };
+            self.backends.insert(used.backend.clone(), BackendUse::new(backend.clone()));
+        }
+        if let Some(backend) = self.backends.get_mut(used.backend) {
+            backend.add(used);
+        }
+        self.add_text(used);
+    }
+
+    fn add_text(&mut self, used: &UsedPrompt<'_>) {
+        let Some(text) = used.prompt.blocks.first() else { return };
+        let first = || TextUse {
+            first_caller: used.caller.cloned(),
+            first_used: used.ended,
+            last_used: used.ended,
+        };
+        self.texts.get_or_insert_mut(*text, first).last_used = used.ended;
+        if self.texts.len() > MAX_TEXTS {
+            self.texts.pop_lru();
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Tests of the map from records and KV events to its document and to the pairs of the diagnosis.
+
+use super::CacheMap;
+use crate::backend::Backend;
+use crate::backend::kv_events::{start_learner, tests as events};
+use crate::backend::pool::BackendPool;
+use std::sync::Arc;
+use tokenweir_api::CacheMapDocument;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::clock;
+use tokenweir_core::observe::Sink;
+use tokenweir_core::record::fixtures::streamed;
+use tokenweir_core::record::{BackendId, ClientIdentity, Outcome, RequestRecord};
+use tokenweir_core::routing::{LoadReport, LocalLoad, Policy, PromptFingerprint};
+use tokenweir_kv_events::residency::StreamState;
+
+/// Tokens in a block of text of these tests.
+const BLOCK_TOKENS: u64 = 128;
+
+/// The map of a pool whose backends have caches of 100 blocks of text.
+fn map(names: &[&str]) -> (Arc<BackendPool>, CacheMap) {
+    let backend = |name: &&str| {
+        let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
+        let backend = Backend::new(BackendId::new(name), address, None);
+        let report = LoadReport { capacity: Some(100 * BLOCK_TOKENS), ..LoadReport::default() };
+        backend.load.estimator.on_report(&report, &LocalLoad::default(), clock::now());
+        backend
+    };
+    let backends = names.iter().map(backend).collect();
+    let pool = Arc::new(BackendPool::new(backends, &[], Policy::default()));
+    (pool.clone(), CacheMap::new(pool))
+}
+
+/// A prompt of this many blocks that begins with the block `text`.
+fn prompt(text: u64, blocks: u64) -> PromptFingerprint {
+    PromptFingerprint {
+        bytes: blocks * 512,
+        blocks: (0..blocks).map(|block| text << 32 | block).collect(),
+        whole: text,
+        block_bytes: 512,
+    }
+}
+
+/// The record of a request whose engine reported this many cached blocks.
+fn record(backend: &str, prompt: PromptFingerprint, cached: u64) -> RequestRecord {
+    let mut record = streamed();
+    record.attempts[0].backend = BackendId::new(backend);
+    record.observed.usage.input = Some(prompt.blocks.len() as u64 * BLOCK_TOKENS);
+    record.observed.usage.cached = Some(cached * BLOCK_TOKENS);
+    record.observed.usage.output = Some(0);
+    record.fingerprint = Some(Arc::new(prompt));
+    record
+}
+
+fn of_tenant(tenant: &str, record: RequestRecord) -> RequestRecord {
+    let caller =
+        ClientIdentity { tenant: tenant.into(), key: "secret-key".into(), is_tenant_label: true };
+    RequestRecord { caller: Some(Arc::new(caller)), ..record }
+}
+
+fn document(map: &CacheMap) -> CacheMapDocument {
+    map.document(clock::now())
+}
+
+#[test]
+fn a_group_has_its_first_tenant_its_requests_and_its_backends() {
+    let (_, map) = map(&["a", "b"]);
+    let requests = [("red", "a", 0), ("blue", "a", 20), ("red", "b", 0)];
+    for (tenant, backend, cached) in requests {
+        map.finished(&[&of_tenant(tenant, record(backend, prompt(1, 20), cached))]);
+    }
+    map.finished(&[&record("b", prompt(2, 5), 0)]);
+    let shown = document(&map);
+    let [first, second] = &shown.groups[..] else { panic!("{shown:?}") };
+    assert_eq!(
+        (first.tenant.as_deref(), first.requests, first.reused_requests),
+        (Some("red"), 3, 1)
+    );
+    assert_eq!((first.backends, second.backends), (2, 1));
+    assert_eq!(first.by_backend[0].blocks, 20);
+    assert_eq!((second.tenant.as_deref(), second.requests), (None, 1));
+    assert_ne!(first.id, second.id);
+    assert!(first.age_seconds.is_some() && first.idle_seconds.is_some());
+    let caches: Vec<_> = shown.backends.iter().map(|it| (&*it.source, it.groups)).collect();
+    assert_eq!(caches, [("approximate", 1), ("approximate", 2)]);
+    assert!(!serde_json::to_string(&shown).unwrap().contains("secret-key"));
+    assert!(shown.bytes > 0);
+}
+
+#[test]
+fn a_group_that_lost_blocks_names_the_group_that_took_their_space() {
+    let (_, map) = map(&["a"]);
+    map.finished(&[&record("a", prompt(1, 80), 0), &record("a", prompt(2, 80), 0)]);
+    let shown = document(&map);
+    let row = |blocks| shown.groups.iter().find(|group| group.by_backend[0].blocks == blocks);
+    let (lost, evictor) = (row(20).unwrap(), row(80).unwrap());
+    let evicted_by = lost.by_backend[0].evicted_by.as_ref().unwrap();
+    assert_eq!(evicted_by.id.as_ref(), Some(&evictor.id));
+    assert_eq!(lost.by_backend[0].evicted_tokens, evicted_by.tokens);
+    assert_eq!(evictor.by_backend[0].evicted_by, None);
+    assert_eq!(shown.backends[0].recomputed_tokens, 0);
+    assert!(map.evicting_pairs().is_empty(), "nobody asked for the first group again");
+}
+
+#[test]
+fn groups_that_are_requested_again_after_they_evicted_each_other_are_a_pair() {
+    let (_, map) = map(&["a"]);
+    for _ in 0..10 {
+        map.finished(&[&of_tenant("red", record("a", prompt(1, 80), 0))]);
+        map.finished(&[&of_tenant("blue", record("a", prompt(2, 80), 0))]);
+    }
+    let pairs = map.evicting_pairs();
+    let [pair] = &pairs[..] else { panic!("{pairs:?}") };
+    assert_eq!(pair.backend.as_str(), "a");
+    let mut tenants = pair.groups.each_ref().map(|group| group.tenant.clone().unwrap());
+    tenants.sort();
+    assert_eq!(tenants, ["blue", "red"]);
+    for group in &pair.groups {
+        assert_eq!((group.requests, group.cached_tokens), (10, 0));
+        assert_eq!(group.prompt_tokens, 10 * 80 * BLOCK_TOKENS);
+        assert!(group.recomputed_blocks > 4 * 80, "{group:?}");
+    }
+    let shown = document(&map);
+    assert!(shown.groups.iter().all(|group| group.by_backend[0].recomputed_tokens > 0));
+}
+
+#[test]
+fn prompts_that_nobody_asks_for_again_are_no_pair() {
+    let (_, map) = map(&["a"]);
+    for text in 1..300 {
+        map.finished(&[&record("a", prompt(text, 7), 0)]);
+    }
+    assert!(map.evicting_pairs().is_empty());
+    let shown = document(&map);
+    assert!(shown.backends[0].evicted_tokens > 0);
+    assert_eq!(shown.backends[0].recomputed_tokens, 0);
+}
+
+#[test]
+fn requests_that_were_not_computed_or_have_no_text_are_ignored() {
+    let (_, map) = map(&["a"]);
+    let mut failed = record("a", prompt(1, 20), 0);
+    (failed.outcome, failed.timings.first_output) = (Outcome::UpstreamError, None);
+    let unread = RequestRecord { fingerprint: None, ..record("a", prompt(2, 20), 0) };
+    let elsewhere = record("removed", prompt(3, 20), 0);
+    map.finished(&[&failed, &unread, &elsewhere]);
+    assert_eq!(document(&map).groups, []);
+}
+
+#[test]
+fn a_restart_empties_the_cache_of_the_backend() {
+    let (pool, map) = map(&["a"]);
+    map.finished(&[&record("a", prompt(1, 20), 0)]);
+    pool.backends()[0].load.on_restart();
+    map.finished(&[&record("a", prompt(2, 5), 0)]);
+    let shown = document(&map);
+    assert_eq!(shown.groups.len(), 1);
+    assert_eq!(shown.groups[0].by_backend[0].blocks, 5);
+}
+
+#[test]
+fn the_document_and_the_map_are_bounded() {
+    let (_, map) = map(&["a", "b"]);
+    let mut greatest = 0;
+    for text in 1..6_000 {
+        map.finished(&[&record(["a", "b"][text as usize % 2], prompt(text, 1 + text % 4), 0)]);
+        if text % 1_000 == 0 {
+            greatest = greatest.max(document(&map).bytes);
+        }
+    }
+    let shown = document(&map);
+    assert_eq!(shown.groups.len(), 50);
+    assert!(shown.omitted_groups > 0);
+    assert!(shown.groups.is_sorted_by_key(|group| std::cmp::Reverse(group.tokens)));
+    assert!(greatest < 2 << 20, "{greatest}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn exact_events_replace_the_model() {
+    let (pool, map) = map(&["a", "b"]);
+    map.finished(&[&of_tenant("red", record("a", prompt(1, 20), 0))]);
+    let knowledge = events::knowledge();
+    let _learner = start_learner(&knowledge);
+    let mut events = events::Fixture::of(&knowledge, pool.backends()[0].clone());
+    events.store(2);
+    let shown = document(&map);
+    assert_eq!(shown.backends[0].source, "exact");
+    let [unknown] = &shown.groups[..] else { panic!("{shown:?}") };
+    assert_eq!((unknown.tenant.as_deref(), unknown.requests), (None, 0));
+    // The first 7 of the 24 blocks are shorter than the text that the prompts of a group share.
+    assert_eq!(unknown.by_backend[0].blocks, 17);
+    assert_eq!((shown.backends[0].tokens, shown.backends[0].other_tokens), (17 * 16, 7 * 16));
+    events.answer(1, &Arc::new(prompt(1, 20))).await;
+    let shown = document(&map);
+    assert_eq!(shown.groups.len(), 2);
+    let known = shown.groups.iter().find(|group| group.tenant.as_deref() == Some("red")).unwrap();
+    assert_eq!((known.requests, known.by_backend[0].blocks), (1, 17));
+    events.on_state(StreamState::Gap);
+    let shown = document(&map);
+    assert_eq!(
+        (&*shown.backends[0].source, shown.groups[0].by_backend[0].blocks),
+        ("approximate", 20)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_text_that_one_backend_tells_names_the_group_at_others() {
+    let (pool, map) = map(&["a", "b"]);
+    let knowledge = events::knowledge();
+    let _learner = start_learner(&knowledge);
+    let backends = pool.backends();
+    let [mut first, mut second] =
+        [0, 1].map(|index: usize| events::Fixture::of(&knowledge, backends[index].clone()));
+    first.answer(1, &Arc::new(prompt(1, 20))).await;
+    second.store(1);
+    let shown = document(&map);
+    let [group] = &shown.groups[..] else { panic!("{shown:?}") };
+    assert_eq!((group.backends, group.tokens), (2, 2 * 17 * 16));
+}

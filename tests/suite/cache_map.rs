@@ -1,0 +1,49 @@
+//! The cache map on the admin listener: which groups of prompts fill the caches, without their text.
+
+use crate::access::{KEY, access, tenant};
+use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
+use crate::support::test_gateway::{Running, Setup, post, start_with};
+use serde_json::{Value, json};
+
+const CHAT: &str = "/v1/chat/completions";
+/// Of the 900 prompt tokens, 512 were cached.
+const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":900,"completion_tokens":3,"total_tokens":903,"prompt_tokens_details":{"cached_tokens":512}}}"#;
+
+/// Sends a conversation with this system prompt and waits for its record.
+async fn ask(gateway: &Running, system: &str, question: &str) {
+    let messages = json!([
+        { "role": "system", "content": system.repeat(300) },
+        { "role": "user", "content": question },
+    ]);
+    let body = json!({ "model": "tiny", "stream": true, "messages": messages }).to_string();
+    let request =
+        post(CHAT, &body).replacen("\r\n", &format!("\r\nauthorization: Bearer {KEY}\r\n"), 1);
+    gateway.raw(request).await;
+    gateway.record().await;
+}
+
+#[tokio::test]
+async fn the_map_has_groups_of_prompts_and_no_text_and_no_key() {
+    let answer = stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"]);
+    let fake = ScriptedBackend::answering(answer).await;
+    let setup = Setup { access: access(tenant()), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    for question in ["secret one", "secret two", "secret three"] {
+        ask(&gateway, "secret system ", question).await;
+    }
+    ask(&gateway, "other system ", "secret").await;
+    let page = gateway.admin("/cache").await;
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("cache-control: no-store"), "{page}");
+    assert!(!page.contains("secret") && !page.contains(KEY) && !page.contains("\"one\""), "{page}");
+    let map: Value = serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap();
+    let groups = map["groups"].as_array().unwrap();
+    assert_eq!(groups.len(), 2, "{map:#}");
+    let large = groups.iter().find(|group| group["requests"] == 3).unwrap();
+    assert_eq!((&large["tenant"], &large["reused_requests"]), (&json!("a"), &json!(3)));
+    assert_eq!(large["backends"], 1);
+    let here = &large["by_backend"][0];
+    assert_eq!(here["backend"], fake.addr.to_string());
+    assert!(here["tokens"].as_u64().unwrap() > 500, "{here}");
+    assert_eq!(map["backends"][0]["source"], "approximate");
+    assert_eq!(large["id"].as_str().unwrap().len(), 16);
+}
