@@ -243,6 +243,19 @@ async fn a_permission_in_a_reloaded_keys_file_applies_to_the_next_request() {
 }
 
 #[tokio::test]
+async fn a_backend_without_kv_events_gets_no_session_id() {
+    let fake = scripted_backend().await;
+    let gateway = start_with(&[fake.addr], Setup::default()).await;
+    for _ in 0..2 {
+        assert_eq!(status(&gateway.raw(&post(CHAT, &body_with(r#""x":1"#))).await), 200);
+    }
+    assert_eq!(fake.seen().len(), 2);
+    for seen in fake.seen() {
+        assert!(!seen.head.to_ascii_lowercase().contains("x-session-id"), "{}", seen.head);
+    }
+}
+
+#[tokio::test]
 async fn a_session_id_is_removed_from_body_and_headers_and_still_used_for_routing() {
     let fake = scripted_backend().await;
     let session_headers = vec![HeaderName::from_static("x-session-id")];
