@@ -1,6 +1,7 @@
 //! The prefix cache of one backend, as its KV events show it: the contents of each data-parallel
 //! rank, and how far they can be trusted.
 
+use super::ended_request::RequestCache;
 use super::key_space::KeySpace;
 use super::knowledge::CacheKnowledge;
 use arc_swap::{ArcSwap, Guard};
@@ -142,14 +143,6 @@ impl BackendCache {
         self.ranks.load().iter().for_each(|rank| visit(rank.contents().groups()));
     }
 
-    /// A request stored a chain of blocks, and its text begins with the block of text `text`.
-    pub(super) fn set_text(&self, chain: &RequestChain, text: u64) {
-        // The engine does not tell which rank had the request. The others do not have the block.
-        if let Some(block) = chain.blocks.last() {
-            self.ranks.load().iter().for_each(|rank| rank.contents_mut().set_text(*block, text));
-        }
-    }
-
     /// Tokens in a block. 0: not known, or the contents are being changed.
     pub(in crate::backend) fn block_size(&self) -> u32 {
         let ranks = self.ranks.load();
@@ -159,6 +152,15 @@ impl BackendCache {
 
     pub(super) fn count_error(&self) {
         self.errors.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl RequestCache for BackendCache {
+    fn set_text(&self, chain: &RequestChain, text: u64) {
+        // The engine does not tell which rank had the request. The others do not have the block.
+        if let Some(block) = chain.blocks.last() {
+            self.ranks.load().iter().for_each(|rank| rank.contents_mut().set_text(*block, text));
+        }
     }
 }
 

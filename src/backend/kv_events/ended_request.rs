@@ -1,17 +1,22 @@
 //! A followed request that has ended: what the learner needs of it.
 
-use super::backend_cache::BackendCache;
 use super::key_space::KeySpace;
 use std::sync::{Arc, Weak};
 use tokenweir_core::routing::{PromptFingerprint, TokenCounts};
-use tokenweir_kv_events::correlation::RequestKey;
+use tokenweir_kv_events::correlation::{RequestChain, RequestKey};
+
+/// The cache in which the engine stored the blocks of a request.
+pub(super) trait RequestCache: Send + Sync {
+    /// A request stored a chain of blocks, and its text begins with the block of text `text`.
+    fn set_text(&self, chain: &RequestChain, text: u64);
+}
 
 /// A followed request that has ended.
 #[derive(Debug)]
 pub(super) struct EndedRequest {
     pub(super) key: RequestKey,
     /// The cache of the backend. It owns the queue in which this value waits.
-    pub(super) cache: Weak<BackendCache>,
+    pub(super) cache: Weak<dyn RequestCache>,
     /// The key space in which the blocks of the request have their names.
     pub(super) space: Arc<KeySpace>,
     /// Tokens in a block of the engine.

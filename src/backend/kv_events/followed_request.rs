@@ -3,7 +3,7 @@
 use super::backend_cache::BackendCache;
 use super::ended_request::EndedRequest;
 use http::HeaderValue;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokenweir_core::routing::{PromptFingerprint, TokenCounts};
 use tokenweir_kv_events::correlation::RequestKey;
 
@@ -46,9 +46,10 @@ impl FollowedRequest {
 impl Drop for FollowedRequest {
     fn drop(&mut self) {
         let counts = *self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache: Weak<BackendCache> = Arc::downgrade(&self.cache);
         self.cache.knowledge.tell(EndedRequest {
             key: RequestKey { backend: self.cache.number, session: self.session },
-            cache: Arc::downgrade(&self.cache),
+            cache,
             space: self.cache.space(),
             block_size: self.cache.block_size(),
             prompt: self.prompt.clone(),
