@@ -73,7 +73,7 @@ fn judge(
     }
     // Other verdicts about the fleet follow from the state, which is judged above.
     let is_about_load = |verdict: &&Verdict| {
-        let mut rules = FLEET_RULES.iter().filter(|rule| rule.is_about_state());
+        let mut rules = FLEET_RULES.iter().filter(|rule| rule.is_about_state);
         rules.all(|rule| rule.name != verdict.verdict)
     };
     let worst = own().filter(is_about_load).max_by_key(|verdict| verdict.severity);

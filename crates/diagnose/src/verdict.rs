@@ -65,6 +65,18 @@ pub struct Evidence {
     pub window_seconds: f64,
 }
 
+impl Evidence {
+    /// A value without a usual value.
+    pub(crate) fn new(
+        measure: &'static str,
+        value: f64,
+        unit: &'static str,
+        window_seconds: f64,
+    ) -> Self {
+        Self { measure: measure.into(), value, unit: unit.into(), usual: None, window_seconds }
+    }
+}
+
 /// A rule that could not be determined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndeterminedRule {

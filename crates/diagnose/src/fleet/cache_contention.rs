@@ -27,6 +27,7 @@ const MIN_LOST_SHARE: f64 = 0.2;
 pub(super) static PREFIX_CACHE_CONTENTION: FleetRule = FleetRule {
     name: "prefix_cache_contention",
     scope: VerdictScope::Backend,
+    is_about_state: false,
     meaning: "Two groups of prompts evict each other's prefixes from the cache of the backend, and both \
               are computed again.",
     remedy: "Send the two groups to different backends: an entry in models with backends of its own for each \
@@ -34,14 +35,6 @@ pub(super) static PREFIX_CACHE_CONTENTION: FleetRule = FleetRule {
              of the backend, or enlarge its KV cache.",
     disproof: "GET /cache shows that recomputed_tokens of both groups at the backend do not grow.",
 };
-
-impl FleetRule {
-    /// Whether the rule names a state of a backend, of the fleet or of the gateway. Otherwise it counts
-    /// requests.
-    pub fn is_about_state(&self) -> bool {
-        self.name != PREFIX_CACHE_CONTENTION.name
-    }
-}
 
 /// The marks of the window.
 #[derive(Debug, Default)]
@@ -157,13 +150,7 @@ fn found(pair: &EvictingPair, growth: [Growth; 2], window_seconds: f64) -> Fleet
         None => group.id.clone(),
     };
     let [first, second] = pair.groups.each_ref().map(name);
-    let evidence = |measure: &'static str, value, unit: &'static str| Evidence {
-        measure: measure.into(),
-        value,
-        unit: unit.into(),
-        usual: None,
-        window_seconds,
-    };
+    let evidence = |measure, value, unit| Evidence::new(measure, value, unit, window_seconds);
     let [a, b] = growth;
     FleetMatch {
         rule: &PREFIX_CACHE_CONTENTION,

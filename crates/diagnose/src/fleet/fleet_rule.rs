@@ -8,6 +8,9 @@ pub struct FleetRule {
     pub name: &'static str,
     /// The part of the system that the rule is about. Only a verdict about one backend names it.
     pub scope: VerdictScope,
+    /// Whether the rule names a state of a backend, of the fleet or of the gateway. Otherwise it counts
+    /// requests.
+    pub is_about_state: bool,
     /// The meaning of the condition, in one sentence.
     pub meaning: &'static str,
     /// The remedy.

@@ -20,6 +20,7 @@ const MAX_PROBLEM_CHARACTERS: usize = 200;
 pub(super) static CERTIFICATE_EXPIRES: FleetRule = FleetRule {
     name: "certificate_expires",
     scope: VerdictScope::Gateway,
+    is_about_state: true,
     meaning: "A certificate that the gateway presents has expired or expires within seven days.",
     remedy: "Write the new certificate and key to the same files. The gateway reads them again within \
              ten seconds.",
@@ -29,6 +30,7 @@ pub(super) static CERTIFICATE_EXPIRES: FleetRule = FleetRule {
 pub(super) static RELOAD_FAILED: FleetRule = FleetRule {
     name: "reload_failed",
     scope: VerdictScope::Gateway,
+    is_about_state: true,
     meaning: "The last reload of the configuration failed: the previous configuration stays active.",
     remedy: "Correct the file, test it with tokenweir check, and reload again with SIGHUP or \
              tokenweir reload. A restart with this file would fail.",
@@ -39,6 +41,7 @@ pub(super) static RELOAD_FAILED: FleetRule = FleetRule {
 pub(super) static SPANS_LOST: FleetRule = FleetRule {
     name: "spans_lost",
     scope: VerdictScope::Gateway,
+    is_about_state: true,
     meaning: "The collector does not accept spans: traces of requests are lost.",
     remedy: "Start the collector, or correct tracing.endpoint. Requests are not affected, and the \
              export continues by itself. The log has the error of the collector.",
@@ -48,6 +51,7 @@ pub(super) static SPANS_LOST: FleetRule = FleetRule {
 pub(super) static SLOW_CLIENTS: FleetRule = FleetRule {
     name: "slow_clients",
     scope: VerdictScope::Gateway,
+    is_about_state: true,
     meaning: "Clients do not read their responses as fast as these arrive: the backends are not the \
               cause of their slow streams.",
     remedy: "Find these clients: the page and tokenweir top list their streams with the phase write_stalled. \
@@ -122,13 +126,7 @@ impl GatewayRules {
 
 /// The number of streams at the evaluation.
 fn streams(measure: &'static str, count: usize) -> Evidence {
-    Evidence {
-        measure: measure.into(),
-        value: count as f64,
-        unit: "requests".into(),
-        usual: None,
-        window_seconds: 0.0,
-    }
+    Evidence::new(measure, count as f64, "requests", 0.0)
 }
 
 #[cfg(test)]

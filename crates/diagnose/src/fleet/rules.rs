@@ -19,6 +19,7 @@ const FORGOTTEN_DRAIN_SECONDS: f64 = 3_600.0;
 static NO_CAPACITY: FleetRule = FleetRule {
     name: "no_capacity",
     scope: VerdictScope::Fleet,
+    is_about_state: true,
     meaning: "No backend can take requests: every request is refused.",
     remedy: "Undrain a drained backend, wake a sleeping one, raise a weight of 0, or start a backend \
              that is down. The gateway uses it within seconds.",
@@ -28,6 +29,7 @@ static NO_CAPACITY: FleetRule = FleetRule {
 static SHEDDING: FleetRule = FleetRule {
     name: "shedding",
     scope: VerdictScope::Fleet,
+    is_about_state: true,
     meaning: "The gateway refuses requests, because no backend has capacity for them.",
     remedy: "Undrain or restart the backends that are missing. If none is missing, add backends: \
              admission.queue_capacity and admission.max_wait only trade a refusal for a longer wait.",
@@ -37,6 +39,7 @@ static SHEDDING: FleetRule = FleetRule {
 static BACKEND_DOWN: FleetRule = FleetRule {
     name: "backend_down",
     scope: VerdictScope::Backend,
+    is_about_state: true,
     meaning: "The backend is down: it gets no requests.",
     remedy: "Read the log of the backend and restart it. The gateway uses it again when a health \
              check passes.",
@@ -46,6 +49,7 @@ static BACKEND_DOWN: FleetRule = FleetRule {
 static BACKEND_EJECTED: FleetRule = FleetRule {
     name: "backend_ejected",
     scope: VerdictScope::Backend,
+    is_about_state: true,
     meaning: "The circuit breaker has ejected the backend, because its requests failed.",
     remedy: "Read the log of the backend. The access log has the failed requests, with the outcome \
              upstream_error, truncated or timeout.",
@@ -55,6 +59,7 @@ static BACKEND_EJECTED: FleetRule = FleetRule {
 static BACKEND_DRAINED: FleetRule = FleetRule {
     name: "backend_drained",
     scope: VerdictScope::Backend,
+    is_about_state: true,
     meaning: "The backend is drained: it gets no new requests.",
     remedy: "End the drain when the work is done: POST /-/undrain?backend=NAME on the admin \
              listener, or d in tokenweir top.",
@@ -130,13 +135,7 @@ fn for_all(
     cause: String,
     fleet: &FleetObservation,
 ) -> FleetMatch {
-    let evidence = |measure: &'static str, value, unit: &'static str| Evidence {
-        measure: measure.into(),
-        value,
-        unit: unit.into(),
-        usual: None,
-        window_seconds: fleet.window_seconds,
-    };
+    let evidence = |measure, value, unit| Evidence::new(measure, value, unit, fleet.window_seconds);
     let evidence = vec![
         evidence("refused_share", fleet.refused_share(), "ratio"),
         evidence("refused", fleet.refused as f64, "requests"),

@@ -83,13 +83,7 @@ fn judge_memory_growth(evaluation: &Evaluation<'_>) -> RuleOutcome {
         return RuleOutcome::Unknown("half an hour of GPU memory");
     }
     let Some(growth) = memory.growth() else { return RuleOutcome::Absent };
-    let evidence = |measure: &'static str, value, unit: &'static str| Evidence {
-        measure: measure.into(),
-        value,
-        unit: unit.into(),
-        usual: None,
-        window_seconds: growth.seconds,
-    };
+    let evidence = |measure, value, unit| Evidence::new(measure, value, unit, growth.seconds);
     let mut values = vec![
         evidence("gpu_memory_growth", growth.bytes_per_hour / GIB, "GiB/h"),
         evidence("gpu_memory_until_full", growth.hours_until_full, "h"),
