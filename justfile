@@ -92,6 +92,10 @@ hostile *ARGS:
 bodies COUNT="100000":
     tests/bodies.sh {{ COUNT }}
 
+# Compare responses that the npm packages of OpenAI and Anthropic read through the gateway and directly. Needs npm.
+npm-sdks:
+    tests/npm_sdks.sh
+
 # Run h2spec against the client listener. Needs h2spec.
 h2spec:
     cargo build --locked --release

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Compares responses that the official npm packages of OpenAI and Anthropic read through a gateway with responses that
+# they read directly. It compares the bytes of the body, the values that the SDK returns, and the fields of its errors.
+# The backends are `tokenweir sim` and a server that replays the recordings in tests/wire/python.
+#
+#   tests/npm_sdks.sh
+#
+#   TOKENWEIR  the gateway's binary                    (default: built in debug mode)
+#   NPM_SDKS   a folder with node_modules              (default: a temporary folder; npm installs the packages)
+#   BACKEND    the URL of a vLLM server with the model `tiny`, to compare with it instead of `tokenweir sim`
+#   LIMIT      time limit                              (default: 300 seconds)
+set -euo pipefail
+export LC_ALL=C
+cd "$(dirname "$0")/.."
+
+packages=(openai@7.57.0 @anthropic-ai/sdk@1.14.0)
+for program in node npm; do
+  command -v "$program" >/dev/null || { echo "skipped: $program is not installed"; exit 0; }
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+gateway=${TOKENWEIR:-}
+if [[ -z $gateway ]]; then
+  # shellcheck disable=SC2086
+  cargo build --locked --quiet ${CARGO_FLAGS:-} --bin tokenweir
+  gateway=${CARGO_TARGET_DIR:-target}/debug/tokenweir
+fi
+sdks=${NPM_SDKS:-$work}
+if [[ ! -d $sdks/node_modules/openai || ! -d $sdks/node_modules/@anthropic-ai/sdk ]]; then
+  npm install --prefix "$sdks" --silent --no-audit --no-fund --ignore-scripts "${packages[@]}"
+fi
+
+SDKS=$(realpath "$sdks") GATEWAY=$(realpath "$gateway") WORK=$work \
+  timeout --kill-after=20 "${LIMIT:-300}" node tests/npm_sdks/check.mjs
