@@ -19,6 +19,7 @@ SHORT = {"max_tokens": 60, "ignore_eos": True, "temperature": 1.0}
 IDLE_SECONDS = 1.0
 DOWN_SECONDS = 5.0
 UP_SECONDS = 15.0
+RETURN_SECONDS = 60.0
 
 
 async def check_cancel(fleet: Fleet, report: Report) -> None:
@@ -136,7 +137,9 @@ async def outage(fleet, report, step: str, pids: list[int], start: Awaitable) ->
     report.check(step, f"up again within {UP_SECONDS:g} s", elapsed is not None, seconds(elapsed))
     back = time.monotonic()
     load.pause = 0.0
-    await asyncio.sleep(5)
+    # The other backend has the prompts in its cache, so the first request may come late on a busy machine.
+    attempts = attempts_at(fleet, backend)
+    await until(lambda: attempts_at(fleet, backend) > attempts, RETURN_SECONDS)
     await load.stop()
     lines = await fleet.log.lines_of([sent.request_id for sent in load.sent])
     check_sent(report, step, load.sent, lines, down)
@@ -166,3 +169,8 @@ def check_sent(report: Report, step: str, requests: list[Sent], lines: dict, dow
 def is_up(fleet: Fleet, backend: str) -> bool:
     """Whether the gateway can send requests to a backend."""
     return fleet.page().by("tokenweir_backend_up", "backend")[backend] == 1
+
+
+def attempts_at(fleet: Fleet, backend: str) -> float:
+    """Attempts at a backend that have ended since the start of the gateway."""
+    return fleet.page().by("tokenweir_attempts_total", "backend")[backend]

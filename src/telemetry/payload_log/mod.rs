@@ -116,6 +116,7 @@ struct PayloadLogWorker {
     redactor: PayloadRedactor,
     file: RotatingFile,
     counters: Arc<PayloadLogCounters>,
+    shutdown_timeout: Duration,
 }
 
 /// Capacity of the queue, in requests. If the queue is full, further requests are not logged, and
@@ -134,12 +135,21 @@ impl PayloadLog {
     pub fn start(
         settings: &PayloadLogSettings,
     ) -> Result<Option<(Self, PayloadLogGuard)>, PayloadSinkStartError> {
+        Self::start_with_timeout(settings, SHUTDOWN_TIMEOUT)
+    }
+
+    /// Starts the payload log with another time for the queued requests at shutdown.
+    fn start_with_timeout(
+        settings: &PayloadLogSettings,
+        shutdown_timeout: Duration,
+    ) -> Result<Option<(Self, PayloadLogGuard)>, PayloadSinkStartError> {
         let Some(path) = &settings.file else { return Ok(None) };
         let counters = Arc::new(PayloadLogCounters::default());
         let max_bytes = settings.max_file_bytes as u64 / 2;
         let file = RotatingFile::open(path, max_bytes, counters.file_counters.clone())?;
         let redactor = PayloadRedactor::new(settings)?;
-        let mut worker = PayloadLogWorker { redactor, file, counters: counters.clone() };
+        let mut worker =
+            PayloadLogWorker { redactor, file, counters: counters.clone(), shutdown_timeout };
         let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS));
         let write = move |queue: &_| worker.write_batch(queue);
         let guard = BatchWorkerGuard::start(job_queue.clone(), Duration::MAX, write);
@@ -190,7 +200,7 @@ impl PayloadLogWorker {
     fn write_batch(&mut self, job_queue: &BatchQueue<PayloadLogJob>) {
         for job in job_queue.take_batch() {
             let closed_at = job_queue.closed_at();
-            if closed_at.is_some_and(|closed| clock::now() >= closed + SHUTDOWN_TIMEOUT) {
+            if closed_at.is_some_and(|closed| clock::now() >= closed + self.shutdown_timeout) {
                 self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
