@@ -9,9 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
+
+from servers import wait_until_ready
 
 TOP = Path(__file__).resolve().parent.parent
 # Maximum time from opening the README to the first measured request, reading included.
@@ -83,7 +83,7 @@ def main() -> int:
         user.run(pip.strip())
         serving = user.start(line_with(use, "tokenweir serve").replace(BACKEND, backend))
         try:
-            wait_until_ready()
+            wait_until_ready("http://127.0.0.1:9090/readyz")
             [request] = [block for block in use if "curl" in block]
             for command in re.split(r"\n(?! )", request.strip()):
                 print(user.run(command))
@@ -101,18 +101,6 @@ def main() -> int:
     print(f"commands {elapsed:.1f} s; reading of {words} words {reading:.0f} s; total {elapsed + reading:.0f} s")
     assert elapsed + reading <= MAX_SECONDS
     return 0
-
-
-def wait_until_ready() -> None:
-    """Waits until the gateway can send requests to its backend."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            urllib.request.urlopen("http://127.0.0.1:9090/readyz", timeout=1).read()
-            return
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.05)
-    raise SystemExit("the gateway is not ready after 30 s: is the backend up?")
 
 
 if __name__ == "__main__":

@@ -5,5 +5,5 @@
 #   TOKENWEIR=BINARY tests/first_use.sh [URL of vLLM]        default: http://127.0.0.1:8000
 set -euo pipefail
 cd "$(dirname "$0")/.."
-exec python3 tests/first_use.py "${TOKENWEIR:?set TOKENWEIR to a binary; packaging/static.sh builds one}" \
+PYTHONPATH=tests/common exec python3 tests/first_use.py "${TOKENWEIR:?set TOKENWEIR to a binary; packaging/static.sh builds one}" \
   "${1:-http://127.0.0.1:8000}"

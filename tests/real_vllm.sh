@@ -161,4 +161,4 @@ for flag in --kill --faults; do
   if has "$flag"; then arguments+=("$flag"); fi
 done
 
-run "$python" "$here/real_vllm/check.py" "${arguments[@]}"
+run env PYTHONPATH="$here/common" "$python" "$here/real_vllm/check.py" "${arguments[@]}"

@@ -28,6 +28,6 @@ if [[ -z $gateway ]]; then
 fi
 
 # In the background, so that traps of signals run at once.
-timeout "${LIMIT:-720}" "$VENV/bin/python" "$here/real_vllm/routing.py" "$@" \
+PYTHONPATH=$here/common timeout "${LIMIT:-720}" "$VENV/bin/python" "$here/real_vllm/routing.py" "$@" \
   --program "$gateway" --engine "$engine" --run "$RUN" --work "$work" &
 wait "$!"

@@ -10,5 +10,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v redis-server >/dev/null || { echo "redis-server is missing" >&2; exit 1; }
+export PYTHONPATH=$PWD/tests/common PYTHONDONTWRITEBYTECODE=1
 exec timeout --kill-after=20 1800 \
   python3 tests/several_gateways/compare.py "${PROGRAM:-target/release/tokenweir}" "$@"

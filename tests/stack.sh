@@ -82,7 +82,7 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 # In the background, so that traps of signals run at once. Its child processes end with it.
-PYTHONPATH=$here/real_vllm timeout --kill-after=20 "${LIMIT:-1500}" \
+PYTHONPATH=$here/common timeout --kill-after=20 "${LIMIT:-1500}" \
   python3 "$here/stack/check.py" --gateway "$gateway" --tools "$tools" --work "$work" \
   --dashboards "$root/config/grafana" ${arguments[@]+"${arguments[@]}"} &
 wait "$!"

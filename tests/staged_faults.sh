@@ -34,5 +34,5 @@ arguments=(--gateway "$(realpath "$gateway")" --prometheus "$(command -v prometh
 collector=${STACK_TOOLS:+$STACK_TOOLS/bin/otelcol}
 [[ -n $collector && -x $collector ]] && arguments+=(--collector "$collector")
 
-export PYTHONPATH=$here/real_vllm:$here/stack
+export PYTHONPATH=$here/common:$here/stack
 exec timeout --kill-after=20 "${LIMIT:-3600}" python3 "$here/staged_faults/run.py" "${arguments[@]}" "$@"

@@ -15,8 +15,9 @@ if ! "$python" -c 'import websockets.asyncio' 2>/dev/null; then
 fi
 # shellcheck disable=SC2086
 cargo build --locked --quiet ${CARGO_FLAGS:-} --bin tokenweir
-"$python" - "${CARGO_TARGET_DIR:-target}/debug/tokenweir" "$work" <<'PY'
-import asyncio, http, json, socket, subprocess, sys, urllib.request
+PYTHONPATH=tests/common "$python" - "${CARGO_TARGET_DIR:-target}/debug/tokenweir" "$work" <<'PY'
+import asyncio, http, json, subprocess, sys
+from servers import free_ports, wait_until_ready
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
 from websockets.datastructures import Headers
@@ -44,29 +45,15 @@ async def echo(connection):
     except ConnectionClosed:
         pass
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-async def wait_ready(admin):
-    for _ in range(150):
-        try:
-            await asyncio.to_thread(urllib.request.urlopen, f"http://127.0.0.1:{admin}/readyz", timeout=2)
-            return
-        except OSError:
-            await asyncio.sleep(0.2)
-    raise SystemExit("the gateway is not ready after 30 s")
-
 async def main():
     async with serve(echo, "127.0.0.1", 0, process_request=answer, subprotocols=["realtime"], max_size=None) as server:
         port = server.sockets[0].getsockname()[1]
-        listen, admin = free_port(), free_port()
+        listen, admin = free_ports(2)
         gateway = subprocess.Popen(
             [binary, "serve", "--backend", f"http://127.0.0.1:{port}", "--listen", f"127.0.0.1:{listen}",
              "--admin", f"127.0.0.1:{admin}"], stdout=open(f"{work}/log", "w"), stderr=subprocess.STDOUT)
         try:
-            await wait_ready(admin)
+            await asyncio.to_thread(wait_until_ready, f"http://127.0.0.1:{admin}/readyz")
             await exchange(f"ws://127.0.0.1:{listen}/v1/realtime?model=tiny", listen, gateway)
         except BaseException:
             print(open(f"{work}/log").read()[-3000:], file=sys.stderr)

@@ -9,10 +9,11 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from fleet import Fleet, until
+from fleet import Fleet
 from report import Report, seconds, show
 from rig import Rig
 from sdk import Request, Sdk
+from servers import until
 
 LONG = {"max_tokens": 1500, "ignore_eos": True, "temperature": 1.0}
 SHORT = {"max_tokens": 60, "ignore_eos": True, "temperature": 1.0}

@@ -2,41 +2,13 @@
 
 import asyncio
 import json
-import re
 import time
-import urllib.request
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-SERIES = re.compile(r'^([\w:]+)(?:\{(.*)\})? (\S+)')
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
-
-class Page:
-    """One metrics page."""
-
-    def __init__(self, text: str):
-        self.series = []
-        for line in text.splitlines():
-            if match := SERIES.match(line):
-                name, labels, value = match.groups()
-                self.series.append((name, dict(LABEL.findall(labels or "")), float(value)))
-
-    def by(self, name: str, label: str) -> Counter:
-        """The sum of a metric for each value of a label."""
-        sums = Counter()
-        for series, labels, value in self.series:
-            if series == name:
-                sums[labels[label]] += value
-        return sums
-
-    def total(self, name: str) -> float:
-        """The sum of a metric over all its labels. Raises KeyError if the metric is missing."""
-        values = [value for series, _, value in self.series if series == name]
-        if not values:
-            raise KeyError(f"no series {name}")
-        return sum(values)
+from metrics_page import Page, fetch
+from servers import until
 
 
 class AccessLog:
@@ -157,19 +129,3 @@ class Fleet:
             last = now
             await asyncio.sleep(0.3)
         raise TimeoutError("requests are still in flight")
-
-
-def fetch(base: str) -> Page:
-    """The metrics page of a server on this machine."""
-    with urllib.request.urlopen(f"{base}/metrics", timeout=5) as response:
-        return Page(response.read().decode())
-
-
-async def until(condition, seconds: float, every: float = 0.02) -> float | None:
-    """Waits for a condition. Returns the seconds, or `None` after the timeout."""
-    begin = time.monotonic()
-    while time.monotonic() - begin < seconds:
-        if condition():
-            return time.monotonic() - begin
-        await asyncio.sleep(every)
-    return None

@@ -7,9 +7,10 @@ import time
 from collections import Counter
 from itertools import count
 
-from fleet import Fleet, until
+from fleet import Fleet
 from report import Report, seconds, show
 from rig import Backend, Rig
+from servers import until
 from stream import USAGE, Stream
 
 # One sequence at a time, so that the next request waits, and comments while it waits.

@@ -3,16 +3,15 @@
 import asyncio
 import os
 import signal
-import socket
 import time
-import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fleet import AccessLog, Fleet, FrontEnd, until
+from fleet import AccessLog, Fleet, FrontEnd
+from servers import answers, free_ports, until
 
 READY_SECONDS = 20.0
 
@@ -78,7 +77,7 @@ class Rig:
     @asynccontextmanager
     async def backend(self, *arguments: str) -> AsyncIterator[Backend]:
         """A backend for the duration of the context."""
-        port = str(free_port())
+        [port] = free_ports(1)
         try:
             yield await self.start(port, *arguments)
         finally:
@@ -94,14 +93,14 @@ class Rig:
     @asynccontextmanager
     async def fleet(self, name: str, backends: list[str], *options: str) -> AsyncIterator[Fleet]:
         """A gateway in front of these backends."""
-        listen, admin = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        listen, admin = (f"127.0.0.1:{port}" for port in free_ports(2))
         command = [str(self.gateway), "serve", "--listen", listen, "--admin", admin, *options]
         command += [part for backend in backends for part in ("--backend", backend)]
         lines = self.work / f"{name}.jsonl"
         with lines.open("wb") as access_log, (self.work / f"{name}.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(*command, stdout=access_log, stderr=log)
         try:
-            if await until(lambda: is_ready(admin), READY_SECONDS, 0.1) is None:
+            if await until(lambda: answers(f"http://{admin}/readyz"), READY_SECONDS, 0.1) is None:
                 raise TimeoutError(Path(log.name).read_text()[-2000:])
             yield Fleet(
                 f"http://{listen}", f"http://{admin}", backends, AccessLog(lines), self.front_end
@@ -110,18 +109,3 @@ class Rig:
             if process.returncode is None:
                 process.terminate()
             await process.wait()
-
-
-def is_ready(admin: str) -> bool:
-    """Whether the gateway is ready."""
-    try:
-        with urllib.request.urlopen(f"http://{admin}/readyz", timeout=2):
-            return True
-    except (urllib.error.URLError, ConnectionError):
-        return False
-
-
-def free_port() -> int:
-    """A free port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]

@@ -24,7 +24,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
 
-from fleet import FRONT_ENDS, Fleet, fetch
+from fleet import FRONT_ENDS, Fleet
+from metrics_page import fetch
 from report import Report, percentile, show
 from rig import Backend, Rig
 from stream import USAGE, Stream

@@ -25,9 +25,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from pathlib import Path
-from typing import Any
+
+from metrics_page import fetch
+from servers import wait_until_ready
 
 BACKENDS = 8
 # One cache holds 10 system prompts.
@@ -37,27 +38,6 @@ RATE = 40.0
 TTFT = "1s"
 WINDOW_SECONDS, LEAST_WINDOW_REQUESTS = 0.25, 8
 KEY = "0123456789abcdef0123456789abcdef"
-
-
-def text(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as response:
-        return response.read().decode()
-
-
-def wait_for(url: str) -> None:
-    for _ in range(200):
-        try:
-            text(url)
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise SystemExit(f"{url} does not answer")
-
-
-def metric(page: str, name: str, label: str = "") -> float:
-    """The sum of the samples of a metric whose labels contain `label`."""
-    lines = (line.rsplit(" ", 1) for line in page.splitlines() if line.startswith((name + "{", name + " ")))
-    return sum(float(value) for series, value in lines if label in series)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -123,7 +103,7 @@ class Case:
                 )
                 gateways.append(self.start(program, "serve", "--config", str(config), log=f"gateway-{number}.log"))
             for number in range(self.gateways):
-                wait_for(f"{self.admin(number)}/readyz")
+                wait_until_ready(f"{self.admin(number)}/readyz")
             if exchange:
                 self.wait_for_peers()
             before = [cpu_seconds(process.pid) for process in gateways]
@@ -149,8 +129,8 @@ class Case:
 
     def wait_for_peers(self) -> None:
         for _ in range(200):
-            pages = [text(f"{self.admin(number)}/metrics") for number in range(self.gateways)]
-            if all(metric(page, "tokenweir_peer_gateways") >= self.gateways - 1 for page in pages):
+            pages = [fetch(self.admin(number)) for number in range(self.gateways)]
+            if all(page.total("tokenweir_peer_gateways") >= self.gateways - 1 for page in pages):
                 return
             time.sleep(0.1)
         raise SystemExit("the gateways do not find each other")
@@ -160,14 +140,14 @@ class Case:
         counts = [report["counts"] for report in reports]
         requests = sum(count["served"] + count["failed"] + count["unfinished"] for count in counts)
         good = sum(count["good"] for count in counts)
-        engines = [text(f"http://127.0.0.1:{self.port + number}/metrics") for number in range(BACKENDS)]
-        queries = sum(metric(page, "vllm:prefix_cache_queries_total") for page in engines)
-        hits = sum(metric(page, "vllm:prefix_cache_hits_total") for page in engines)
-        pages = [text(f"{self.admin(number)}/metrics") for number in range(self.gateways)]
-        decisions = sum(metric(page, "tokenweir_peer_decisions_total", 'result="sent"') for page in pages)
-        messages = sum(metric(page, "tokenweir_peer_messages_total", 'result="sent"') for page in pages)
-        sent = sum(metric(page, "tokenweir_peer_sent_bytes_total") for page in pages)
-        dropped = sum(metric(page, "tokenweir_peer_decisions_total", 'result="dropped"') for page in pages)
+        engines = [fetch(f"http://127.0.0.1:{self.port + number}") for number in range(BACKENDS)]
+        queries = sum(page.total("vllm:prefix_cache_queries_total") for page in engines)
+        hits = sum(page.total("vllm:prefix_cache_hits_total") for page in engines)
+        pages = [fetch(self.admin(number)) for number in range(self.gateways)]
+        decisions = sum((page.by("tokenweir_peer_decisions_total", "result") for page in pages), collections.Counter())
+        messages = sum(page.by("tokenweir_peer_messages_total", "result")["sent"] for page in pages)
+        # A gateway without the exchange has no such series.
+        sent = sum(page.total("tokenweir_peer_sent_bytes_total") for page in pages) if decisions["sent"] else 0.0
         shares = self.burst_shares()
         return {
             "requests": requests,
@@ -176,9 +156,9 @@ class Case:
             "burst p50": statistics.median(shares),
             "burst p99": sorted(shares)[math.ceil(len(shares) * 0.99) - 1],
             "CPU us/request": cpu / requests * 1e6,
-            "bytes/decision": sent / decisions if decisions else 0.0,
-            "messages/decision": messages / decisions if decisions else 0.0,
-            "dropped": dropped,
+            "bytes/decision": sent / decisions["sent"] if sent else 0.0,
+            "messages/decision": messages / decisions["sent"] if sent else 0.0,
+            "dropped": decisions["dropped"],
         }
 
     def burst_shares(self) -> list[float]:

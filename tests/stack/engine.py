@@ -7,9 +7,10 @@ from pathlib import Path
 
 import traces
 from load import Load
-from processes import Process, free_ports
+from processes import Process
 from prometheus import fetch
 from report import Report
+from servers import free_ports
 from stand import Stand
 
 # Enough requests that the collector samples some of them.

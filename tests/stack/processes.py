@@ -3,12 +3,11 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
+
+from servers import answers
 
 GRACE_SECONDS = 6.0
 
@@ -81,21 +80,3 @@ class Process:
                 return
             await asyncio.sleep(0.1)
         raise TimeoutError(f"{self.name} is not ready: {self.log.read_text()[-1500:]}")
-
-
-def answers(url: str) -> bool:
-    """Whether a server answers at the URL with a 2xx."""
-    try:
-        with urllib.request.urlopen(url, timeout=2):
-            return True
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [listener.getsockname()[1] for listener in listeners]
-    for listener in listeners:
-        listener.close()
-    return ports

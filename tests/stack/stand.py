@@ -13,8 +13,9 @@ from pathlib import Path
 
 from load import Load
 from pages import Pages
-from processes import Process, free_ports
+from processes import Process
 from relay import Relay
+from servers import free_ports
 from shipped import DECISIONS, FLUSHES, NOTIFICATIONS, RULES, SCRAPES, Shipped, replace_addresses, shorten
 from webhook import Webhook
 

@@ -6,9 +6,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed import Testbed  # first: it adds the folder of the next two modules
 from dashboards import queries, substituted
 from prometheus import fetch
+from testbed import Testbed
 
 DASHBOARDS = Path(__file__).parents[2] / "config/grafana/dashboards"
 STATS = ("Requests", "Failed", "Refused", "Backends up", "Queue depth", "TTFT p95", "KV usage, maximum")

@@ -6,16 +6,14 @@ import json
 import os
 import ssl
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "stack"))
-
-import certificates  # noqa: E402
-from load import Load  # noqa: E402
-from processes import Process, free_ports  # noqa: E402
-from shipped import Shipped, replace_addresses  # noqa: E402
+import certificates
+from load import Load
+from processes import Process
+from servers import free_ports
+from shipped import Shipped, replace_addresses
 
 PORTS = "listen admin gpu0 gpu1 gpu2 prometheus collector collector_http collector_metrics closed".split()
 BACKENDS = ("gpu0", "gpu1", "gpu2")

@@ -1,0 +1,44 @@
+"""Servers on this machine: free ports, and waiting for an answer."""
+
+import asyncio
+import socket
+import time
+import urllib.error
+import urllib.request
+
+
+def answers(url: str) -> bool:
+    """Whether a server answers at the URL with a 2xx."""
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Free ports."""
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
+
+
+def wait_until_ready(url: str, seconds: float = 30.0) -> None:
+    """Waits until a server answers at the URL with a 2xx."""
+    deadline = time.monotonic() + seconds
+    while not answers(url):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{url} does not answer within {seconds:.0f} s")
+        time.sleep(0.05)
+
+
+async def until(condition, seconds: float, every: float = 0.02) -> float | None:
+    """Waits for a condition. Returns the seconds, or `None` after the timeout."""
+    begin = time.monotonic()
+    while time.monotonic() - begin < seconds:
+        if condition():
+            return time.monotonic() - begin
+        await asyncio.sleep(every)
+    return None
