@@ -121,9 +121,25 @@ VALUES
     'release: prometheus' 'authorization:' 'alert: TokenweirNoBackend' 'record: tokenweir:slo_budget:ratio' \
     '"uid": "tokenweir-backend"' 'https://wiki.example.com/runbooks#tokenweirnobackend'
   check_configuration "$out/full.yaml"
+  if have kubernetes-validate "the schema of the objects"; then
+    kubernetes-validate --strict --quiet --no-warn "$out/chart.yaml" "$out/full.yaml"
+  fi
+  helm template gw "$chart" --set prometheusRule.enabled=true,config.tls.admin=true >"$out/runbooks.yaml"
+  assert_rendered "$out/runbooks.yaml" 'https://gw-admin.default.svc:9090/runbooks#tokenweirnobackend'
   helm template gw "$chart" --set adminToken.secret=gateway-admin >"$out/token.yaml"
   assert_rendered "$out/token.yaml" 'name: TOKENWEIR_ADMIN_TOKEN' 'unauthenticated_metrics: true'
   check_configuration "$out/token.yaml"
+  # limits.memory follows the limit of the container. `config` overrides it.
+  for limit in 1Gi=768 512Mi=384 1.5Gi=1152 2G=1430 1073741824=768; do
+    helm template gw "$chart" --set resources.limits.memory="${limit%=*}" --set config.limits.body=1MiB >"$out/limit.yaml"
+    assert_rendered "$out/limit.yaml" "memory: ${limit#*=}MiB" 'body: 1MiB'
+  done
+  check_configuration "$out/limit.yaml"
+  helm template gw "$chart" --set config.limits.memory=2GiB >"$out/limit.yaml"
+  assert_rendered "$out/limit.yaml" 'memory: 2GiB'
+  helm template gw "$chart" --set resources.limits=null >"$out/limit.yaml"
+  ! grep MiB "$out/limit.yaml" || { echo "the chart limits the memory of a container without a limit" >&2; exit 1; }
+  assert_rejected 'write a quantity such as 1536Mi' --set resources.limits.memory=lots
   assert_rejected 'streams would be cut' --set terminationGracePeriodSeconds=305
   assert_rejected 'write durations of drain in s, m and h' --set drain.timeout=2weeks
   assert_rejected 'autoscaling' --set autoscaling.maxReplica=3

@@ -9,12 +9,16 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- /* Three quarters of the memory limit of the container, at which the kernel would kill the process. Empty: there is
-no limit in Mi or Gi. */}}
+no limit. */}}
 {{- define "tokenweir.memory" -}}
 {{- $limit := dig "limits" "memory" "" .Values.resources | toString -}}
-{{- if regexMatch "^[0-9]+[MG]i$" $limit -}}
-{{- $mebibytes := mul (regexFind "[0-9]+" $limit | int64) (hasSuffix "Gi" $limit | ternary 1024 1) -}}
-{{- div (mul $mebibytes 3) 4 }}MiB
+{{- if $limit -}}
+{{- $bytes := dict "" 1 "k" 1e3 "Ki" 1024 "M" 1e6 "Mi" 1048576 "G" 1e9 "Gi" 1073741824 "T" 1e12 "Ti" 1099511627776 -}}
+{{- $unit := regexFind "[A-Za-z]*$" $limit -}}
+{{- if not (and (hasKey $bytes $unit) (regexMatch "^[0-9]+([.][0-9]+)?(e[+]?[0-9]+)?[A-Za-z]*$" $limit)) -}}
+{{- fail (printf "resources.limits.memory is %s: write a quantity such as 1536Mi or 2G" $limit) -}}
+{{- end -}}
+{{- divf (mulf (trimSuffix $unit $limit | float64) (get $bytes $unit) 0.75) 1048576 | int64 }}MiB
 {{- end -}}
 {{- end }}
 {{- /* The configuration of the gateway: defaults of the chart, overridden by .Values.config. */}}
