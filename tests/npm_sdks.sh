@@ -7,7 +7,6 @@
 #
 #   TOKENWEIR  the gateway's binary                    (default: built in debug mode)
 #   NPM_SDKS   a folder with node_modules              (default: a temporary folder; npm installs the packages)
-#   BACKEND    the URL of a vLLM server with the model `tiny`, to compare with it instead of `tokenweir sim`
 #   LIMIT      time limit                              (default: 300 seconds)
 set -euo pipefail
 export LC_ALL=C
