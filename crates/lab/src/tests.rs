@@ -213,11 +213,55 @@ fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings)
 
 #[test]
 fn several_gateways_find_more_cached_tokens_with_kv_events_or_an_exchange_than_alone() {
-    let exchange = ExchangeSettings::default();
-    let [approximate, exact, told] = CacheView::ALL.map(|view| with_view(4, view, exchange).cached);
-    let one = with_view(1, CacheView::Approximate, exchange).cached;
+    let cached = |gateways, view| with_view(gateways, view, ExchangeSettings::default()).cached;
+    let one = cached(1, CacheView::Approximate);
+    let approximate = cached(4, CacheView::Approximate);
     assert!(approximate < 0.9 * one, "{approximate} {one}");
-    assert!(exact > 0.95 * one && told > 0.95 * one, "{exact} {told} {one}");
+    for view in CacheView::ALL.into_iter().filter(|view| *view != CacheView::Approximate) {
+        assert!(cached(4, view) > 0.95 * one, "{view:?}: {} {one}", cached(4, view));
+    }
+}
+
+#[test]
+fn an_exchange_beside_events_adds_the_load_of_the_other_gateways() {
+    let lossy = ExchangeSettings { loss: 1.0, ..ExchangeSettings::default() };
+    let views = [CacheView::Events, CacheView::EventsAndExchange];
+    let exact_views = [CacheView::Exact, CacheView::ExactAndExchange];
+    for [alone, joined] in [views, exact_views] {
+        let events = with_view(4, alone, lossy);
+        assert_eq!(with_view(4, joined, lossy), events, "{joined:?}: all messages are lost");
+        assert_ne!(with_view(4, joined, ExchangeSettings::default()), events, "{joined:?}");
+    }
+}
+
+#[test]
+fn events_tell_a_gateway_nothing_about_a_text_that_only_another_gateway_sent() {
+    // Each prompt is sent twice only, so the second gateway of a prompt has not sent it before.
+    let request = |number: u32| {
+        let mut request = short_request(number / 2 * Duration::from_secs(4), 2);
+        request.at += number % 2 * Duration::from_secs(2);
+        request.prompt_tokens = 8_192;
+        let blocks: Box<[u64]> =
+            (0..16).map(|block| u64::from(number / 2 * 16 + block + 1)).collect();
+        request.prompt = PromptFingerprint {
+            bytes: 8_192,
+            blocks,
+            block_bytes: 512,
+            ..PromptFingerprint::default()
+        };
+        request
+    };
+    let jobs: Vec<TraceRequest> = (0..400).map(request).collect();
+    let cached = |gateways, cache_view| {
+        let spread = Duration::ZERO;
+        let setup = SimulationSetup { spread, gateways, cache_view, ..setup("4", 1.0) };
+        figures(&setup, &jobs, KV_AWARE, 1).cached
+    };
+    let exact = cached(4, CacheView::Exact);
+    let events = cached(4, CacheView::Events);
+    assert!(events < 0.8 * exact, "{events} {exact}");
+    let joined = cached(4, CacheView::EventsAndExchange);
+    assert!(joined > 1.1 * events && joined > 0.85 * exact, "{joined} {events} {exact}");
 }
 
 #[test]

@@ -22,7 +22,8 @@ pub struct ReplayArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
     #[arg(conflicts_with_all = [
         "trace", "backends", "speed", "target_goodput", "ttft", "tpot", "scrape", "jitter",
-        "cache_view", "exchange_delay", "exchange_loss", "workload", "max_requests", "target",
+        "cache_view", "exchange_delay", "exchange_loss", "restart_every", "workload",
+        "max_requests", "target",
     ])]
     pub tournament: Option<u64>,
     /// Random seed from which the setups of the tournament are drawn.
@@ -63,7 +64,7 @@ pub struct ReplayArgs {
     pub seeds: u64,
     /// Time between two scrapes of a backend.
     #[arg(long, value_name = "DURATION", default_value = "100ms", env = "TOKENWEIR_REPLAY_SCRAPE")]
-    #[arg(value_parser = units::duration::parse)]
+    #[arg(value_parser = parse_interval)]
     pub scrape: Duration,
     /// Random delay of up to this time, added to each arrival. [default: none, or 3s if the time
     /// stamps of the trace are rounded]
@@ -76,19 +77,29 @@ pub struct ReplayArgs {
     #[arg(value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
     pub gateways: Vec<u16>,
     /// Knowledge of the policies about the prefix caches: approximate (the prompts of their own
-    /// gateway), exact (the KV events of the engines) or exchange (also the prompts of the other
-    /// gateways). Several views: a table for each.
+    /// gateway), events (KV events, for the texts that their own gateway has sent), exact (the true
+    /// contents), exchange (the prompts and pending prompt tokens of all gateways), events+exchange
+    /// or exact+exchange. Several views: a table for each.
     #[arg(long, value_name = "VIEW", default_value = "approximate")]
     #[arg(value_delimiter = ',', env = "TOKENWEIR_REPLAY_CACHE_VIEW")]
     pub cache_view: Vec<CacheView>,
-    /// With --cache-view exchange: time that a message between gateways takes.
+    /// With an exchange: time that a message between gateways takes.
     #[arg(long, value_name = "DURATION", default_value = "5ms")]
     #[arg(env = "TOKENWEIR_REPLAY_EXCHANGE_DELAY", value_parser = units::duration::parse)]
     pub exchange_delay: Duration,
-    /// With --cache-view exchange: share of the messages that are lost.
+    /// With an exchange: share of the messages that are lost.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     #[arg(env = "TOKENWEIR_REPLAY_EXCHANGE_LOSS", value_parser = parse_loss)]
     pub exchange_loss: f64,
+    /// Restart a backend at this interval, one after the other. Its cache is lost, requests without
+    /// output fail over, and streams with output are cut. [default: no restarts]
+    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_REPLAY_RESTART_EVERY")]
+    #[arg(value_parser = parse_interval)]
+    pub restart_every: Option<Duration>,
+    /// With --restart-every: time until a backend that restarts can serve.
+    #[arg(long, value_name = "DURATION", default_value = "1m", requires = "restart_every")]
+    #[arg(env = "TOKENWEIR_REPLAY_RESTART_DOWNTIME", value_parser = units::duration::parse)]
+    pub restart_downtime: Duration,
     /// Traffic that is generated instead of reading a trace.
     #[arg(long, value_name = "SHAPE", env = "TOKENWEIR_REPLAY_WORKLOAD", help = WORKLOAD_HELP)]
     #[arg(conflicts_with_all = ["trace", "target"])]
@@ -116,7 +127,7 @@ pub struct RealTimeArgs {
     #[arg(value_parser = BackendAddress::parse)]
     #[arg(conflicts_with_all = [
         "policy", "backends", "target_goodput", "seeds", "scrape", "gateways", "cache_view",
-        "exchange_delay", "exchange_loss", "config",
+        "exchange_delay", "exchange_loss", "restart_every", "config",
     ])]
     pub target: Option<BackendAddress>,
     /// Model of the requests. [default: the first that the server lists]
@@ -166,6 +177,16 @@ const WORKLOAD_HELP: &str = "Generate this traffic instead of reading a trace: c
 fn parse_positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|number: &f64| (0.001..=1000.0).contains(number));
     number.ok_or("expected a number from 0.001 to 1000")
+}
+
+/// Shortest interval of a repeated event of the simulation. A shorter one would cost more time than
+/// the requests.
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = units::duration::parse(text).map_err(|error| error.to_string())?;
+    let is_long_enough = interval >= MIN_INTERVAL;
+    is_long_enough.then_some(interval).ok_or_else(|| "expected at least 1ms".into())
 }
 
 fn parse_share(text: &str) -> Result<f64, &'static str> {

@@ -14,7 +14,7 @@ use tokenweir_lab::experiment::{Experiment, PolicyOutcome};
 use tokenweir_lab::results::LatencyObjectives;
 use tokenweir_lab::routers::RouterKind;
 use tokenweir_lab::sessions::LATE_TURN;
-use tokenweir_lab::simulation::SimulationSetup;
+use tokenweir_lab::simulation::{RestartSettings, SimulationSetup};
 use tokenweir_lab::trace::TraceRequest;
 
 /// The results of all policies.
@@ -104,6 +104,9 @@ fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> Si
         // The load is calibrated with the first of several numbers of gateways.
         gateways: replay.gateways.first().copied().unwrap_or(1).into(),
         exchange: ExchangeSettings { delay: replay.exchange_delay, loss: replay.exchange_loss },
+        restarts: replay
+            .restart_every
+            .map(|interval| RestartSettings { interval, downtime: replay.restart_downtime }),
         policy,
         ..SimulationSetup::new(replay.specs(), clock::now())
     }

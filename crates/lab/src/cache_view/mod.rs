@@ -1,10 +1,12 @@
 //! The knowledge of a gateway about the prefix caches of the backends: the prompts that it sent, the
-//! KV events of the engines, or the messages of the other gateways.
+//! KV events of the engines, the messages of the other gateways, or events and messages together.
 
+mod known_texts;
 mod peer_messages;
 mod pending_prompts;
 mod published_caches;
 
+pub(super) use known_texts::KnownTexts;
 pub(super) use peer_messages::{PeerMessage, PeerMessages};
 pub(super) use pending_prompts::PendingPrompts;
 pub(super) use published_caches::PublishedCaches;
@@ -21,11 +23,23 @@ pub enum CacheView {
     /// The prompts that the gateway sent, as in the gateway without KV events.
     #[default]
     Approximate,
-    /// The contents of the caches as KV events publish them, and the own prompts without output.
+    /// KV events as the gateway uses them: they decide for the texts that the gateway itself has
+    /// sent, because it learns from its own responses which blocks are which text. For another text
+    /// the prompts decide that the gateway sent.
+    Events,
+    /// The contents of the caches for each text, and the own prompts without output. This is the
+    /// most that KV events could tell.
     Exact,
     /// The prompts of all gateways, which tell each other what they send. They also tell the
     /// pending prompt tokens.
     Exchange,
+    /// [`CacheView::Events`]; for other texts the prompts of all gateways. The gateways also tell
+    /// the pending prompt tokens.
+    #[serde(rename = "events+exchange")]
+    EventsAndExchange,
+    /// [`CacheView::Exact`], and the pending prompt tokens of the other gateways.
+    #[serde(rename = "exact+exchange")]
+    ExactAndExchange,
 }
 
 /// The exchange between gateways.
@@ -48,18 +62,50 @@ pub const DEFAULT_EXCHANGE_DELAY: Duration = Duration::from_millis(5);
 /// Time from the end of an engine step to the arrival of its KV events. On vLLM 0.32 the median was
 /// 0.5 to 6 ms after the timestamp of the event.
 pub(super) const EVENT_DELAY: Duration = Duration::from_millis(1);
+/// Time from the end of a request until its gateway knows the blocks of its text, as in the gateway.
+pub(super) const TEXT_DELAY: Duration = Duration::from_millis(250);
 
 impl CacheView {
     /// All views.
-    pub const ALL: [Self; 3] = [Self::Approximate, Self::Exact, Self::Exchange];
+    pub const ALL: [Self; 6] = [
+        Self::Approximate,
+        Self::Events,
+        Self::Exact,
+        Self::Exchange,
+        Self::EventsAndExchange,
+        Self::ExactAndExchange,
+    ];
 
     /// Name on the command line and in results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Approximate => "approximate",
+            Self::Events => "events",
             Self::Exact => "exact",
             Self::Exchange => "exchange",
+            Self::EventsAndExchange => "events+exchange",
+            Self::ExactAndExchange => "exact+exchange",
         }
+    }
+
+    /// Whether the gateways receive KV events.
+    pub(super) const fn has_events(self) -> bool {
+        !matches!(self, Self::Approximate | Self::Exchange)
+    }
+
+    /// Whether the events decide for the texts only that the gateway has sent.
+    pub(super) const fn learns_texts(self) -> bool {
+        matches!(self, Self::Events | Self::EventsAndExchange)
+    }
+
+    /// Whether the events decide for each text.
+    pub(super) const fn is_exact(self) -> bool {
+        matches!(self, Self::Exact | Self::ExactAndExchange)
+    }
+
+    /// Whether the gateways send each other messages.
+    pub(super) const fn has_exchange(self) -> bool {
+        matches!(self, Self::Exchange | Self::EventsAndExchange | Self::ExactAndExchange)
     }
 }
 
@@ -68,6 +114,22 @@ impl FromStr for CacheView {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let view = Self::ALL.into_iter().find(|view| view.name() == text);
-        view.ok_or("expected approximate, exact or exchange")
+        view.ok_or(
+            "expected approximate, events, exact, exchange, events+exchange or exact+exchange",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_view_has_one_name_on_the_command_line_and_in_results() {
+        for view in CacheView::ALL {
+            assert_eq!(view.name().parse(), Ok(view));
+            assert_eq!(serde_json::to_value(view).unwrap(), view.name());
+        }
+        assert!("oracle".parse::<CacheView>().is_err());
     }
 }

@@ -52,25 +52,50 @@ impl PublishedCaches {
         }
     }
 
+    /// The engine of a backend has ended, and with it the content of its cache.
+    pub(crate) fn clear(&mut self, backend: usize) {
+        self.caches[backend] = PublishedCache::default();
+    }
+
     /// Looks up a prompt.
     pub(crate) fn lookup<'a>(&'a self, job: &'a TraceRequest) -> PublishedLookup<'a> {
         PublishedLookup { caches: self, job, hashes: None }
     }
 }
 
+/// The part of the leading tokens of a prompt that is in a cache.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ResidentTokens {
+    /// Number of cached tokens.
+    pub(crate) tokens: f64,
+    /// Whether these are all tokens that were looked up.
+    pub(crate) is_all: bool,
+}
+
 impl PublishedLookup<'_> {
-    /// Leading prompt tokens that are in the cache of a backend, in blocks of `block_size` tokens.
-    pub(crate) fn cached_tokens(&mut self, backend: usize, block_size: u32) -> f64 {
+    /// The part of the first `max_tokens` prompt tokens that is in the cache of a backend, in blocks
+    /// of `block_size` tokens.
+    pub(crate) fn resident(
+        &mut self,
+        backend: usize,
+        block_size: u32,
+        max_tokens: f64,
+    ) -> ResidentTokens {
         if self.hashes.as_ref().is_none_or(|(size, _)| *size != block_size) {
             let mut hashes = self.job.request(block_size).block_hashes;
             // The engine always computes the last token of a prompt.
             hashes.truncate((self.job.prompt_tokens.saturating_sub(1) / block_size) as usize);
             self.hashes = Some((block_size, hashes));
         }
-        let Some((_, hashes)) = &self.hashes else { return 0.0 };
+        let hashes = self.hashes.as_ref().map_or(&[][..], |(_, hashes)| hashes);
+        let max_blocks = ((max_tokens / f64::from(block_size)) as usize).min(hashes.len());
         let resident = &self.caches.caches[backend].resident;
-        let blocks = hashes.iter().take_while(|hash| resident.contains(hash)).count();
-        blocks as f64 * f64::from(block_size)
+        let hashes = hashes[..max_blocks].iter();
+        let blocks = hashes.take_while(|hash| resident.contains(hash)).count();
+        ResidentTokens {
+            tokens: blocks as f64 * f64::from(block_size),
+            is_all: blocks == max_blocks,
+        }
     }
 }
 
@@ -93,12 +118,17 @@ mod tests {
         assert!(!caches.publish(1, Vec::new()));
         assert!(caches.publish(1, vec![CacheChange::Removed(hashes[1])]));
         let cached = |caches: &PublishedCaches, backend| {
-            caches.lookup(&job).cached_tokens(backend, 16) as u32
+            caches.lookup(&job).resident(backend, 16, f64::INFINITY).tokens as u32
         };
         assert_eq!(cached(&caches, 1), 0);
         caches.receive(1);
         assert_eq!((cached(&caches, 1), cached(&caches, 0)), (32, 0));
+        let first = |caches: &PublishedCaches| caches.lookup(&job).resident(1, 16, 31.0);
+        assert_eq!(first(&caches), ResidentTokens { tokens: 16.0, is_all: true });
         caches.receive(1);
         assert_eq!(cached(&caches, 1), 16);
+        assert!(!caches.lookup(&job).resident(1, 16, 33.0).is_all);
+        caches.clear(1);
+        assert_eq!(first(&caches), ResidentTokens { tokens: 0.0, is_all: false });
     }
 }

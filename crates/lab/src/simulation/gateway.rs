@@ -1,11 +1,12 @@
 //! A gateway of a simulation: its load estimators, its router, and what it knows about the caches.
 
 use super::setup::SimulationSetup;
-use crate::cache_view::{CacheView, PendingPrompts, PublishedCaches};
+use crate::cache_view::{KnownTexts, PendingPrompts, PublishedCaches};
 use crate::routers::{Router, RouterKind};
 use crate::trace::TraceRequest;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use tokenweir_core::resilience::{CircuitBreaker, CircuitBreakerSettings};
 use tokenweir_core::routing::{
     self, Candidate, CandidateSampler, LoadEstimator, LoadReport, PromptFingerprint, RoutingRequest,
 };
@@ -16,12 +17,23 @@ pub(super) struct SimulatedGateway {
     /// Last load report of each backend.
     pub(super) reported_loads: Vec<LoadReport>,
     pub(super) router: Router,
-    /// With [`CacheView::Exact`].
+    /// By position of the backend.
+    pub(super) health: Vec<BackendHealth>,
+    /// With a view that is exact.
     pub(super) pending_prompts: PendingPrompts,
+    /// With a view that learns texts.
+    pub(super) known_texts: KnownTexts,
     /// Number of requests that were sent to a backend.
     pub(super) decision_count: u64,
     /// Requests that wait for a backend below the saturation thresholds.
     pub(super) queue: VecDeque<QueuedArrival>,
+}
+
+/// The state of a backend as one gateway knows it.
+pub(super) struct BackendHealth {
+    pub(super) is_down: bool,
+    /// Its slow start after a restart.
+    pub(super) breaker: CircuitBreaker,
 }
 
 /// A request that waits in its gateway.
@@ -37,12 +49,18 @@ impl SimulatedGateway {
         let backends = setup.specs.len();
         let horizon = Duration::from_secs_f64(setup.policy.kv_aware.horizon_seconds.max(0.001));
         let estimator = |_| LoadEstimator::new(setup.epoch, horizon);
+        let health = |_| BackendHealth {
+            is_down: false,
+            breaker: CircuitBreaker::new(CircuitBreakerSettings::default(), setup.epoch),
+        };
         Self {
             load_estimators: (0..backends).map(estimator).collect(),
             candidate_sampler: CandidateSampler::new(setup.epoch, backends),
             reported_loads: vec![LoadReport::default(); backends],
             router: kind.router(&setup.policy, setup.known_objectives, backends),
+            health: (0..backends).map(health).collect(),
             pending_prompts: PendingPrompts::new(backends),
+            known_texts: KnownTexts::default(),
             decision_count: 0,
             queue: VecDeque::new(),
         }
@@ -51,6 +69,18 @@ impl SimulatedGateway {
     /// The next decision of this gateway.
     pub(super) fn decision(&self, job: &TraceRequest, seed: u64) -> RoutingRequest {
         RoutingRequest { sequence: self.decision_count, seed, session: job.session }
+    }
+
+    /// The backends among `all` that are up, without those that slow start keeps this request from,
+    /// unless no other backend is left. `seed`: of the decision.
+    pub(super) fn available(&self, mut all: Vec<usize>, seed: u64, now: Instant) -> Vec<usize> {
+        all.retain(|position| !self.health[*position].is_down);
+        let is_spared = |position: &&usize| {
+            let random = routing::unit(routing::mix(seed ^ backend_key(**position)));
+            self.health[**position].breaker.spares(now, random)
+        };
+        let warm: Vec<usize> = all.iter().filter(|at| !is_spared(at)).copied().collect();
+        if warm.is_empty() { all } else { warm }
     }
 
     /// The candidates of a decision among the backends `all`.
@@ -67,18 +97,19 @@ impl SimulatedGateway {
         let instant = setup.epoch + now;
         let candidate = |position: &usize| Candidate {
             position: *position,
-            key: routing::mix(*position as u64 + 1),
+            key: backend_key(*position),
             ..self.load_estimators[*position].candidate(&job.prompt, instant)
         };
         let mut candidates: Vec<Candidate> = sample.unwrap_or(all).iter().map(candidate).collect();
         routing::impute_missing_estimates(&mut candidates);
-        if setup.cache_view == CacheView::Exact {
+        if setup.cache_view.has_events() {
             self.set_cached_tokens(job, setup, published, &mut candidates);
         }
         candidates
     }
 
-    /// Replaces the cached tokens by those in the published caches or in own pending prompts.
+    /// Replaces the cached tokens by those in the published caches or in own pending prompts. If the
+    /// texts of the blocks must be learned, the estimate holds for the text that is not known.
     fn set_cached_tokens(
         &self,
         job: &TraceRequest,
@@ -87,11 +118,23 @@ impl SimulatedGateway {
         candidates: &mut [Candidate],
     ) {
         let (mut lookup, block_tokens) = (published.lookup(job), job.block_tokens());
+        let blocks = &job.prompt.blocks;
+        let learns_texts = setup.cache_view.learns_texts();
+        let known_tokens = if learns_texts {
+            self.known_texts.known(blocks) as f64 * block_tokens
+        } else {
+            f64::INFINITY
+        };
         for candidate in candidates {
             let position = candidate.position;
-            let pending = self.pending_prompts.matched(position, &job.prompt.blocks) as f64;
-            let resident = lookup.cached_tokens(position, setup.specs[position].block_size);
-            let cached = resident.max(pending * block_tokens).min(candidate.prompt);
+            let block_size = setup.specs[position].block_size;
+            let resident = lookup.resident(position, block_size, known_tokens);
+            let other = match (learns_texts, resident.is_all) {
+                (true, true) => candidate.cached,
+                (true, false) => 0.0,
+                (false, _) => self.pending_prompts.matched(position, blocks) as f64 * block_tokens,
+            };
+            let cached = resident.tokens.max(other).min(candidate.prompt);
             candidate.cached = cached;
             candidate.cached_blocks = (cached / block_tokens.max(1.0)) as u32;
         }
@@ -103,4 +146,9 @@ impl SimulatedGateway {
         let candidate = || estimator.candidate(&PromptFingerprint::default(), now);
         self.candidate_sampler.show(backend, now, || Some(candidate()));
     }
+}
+
+/// The key of a backend in decisions.
+fn backend_key(position: usize) -> u64 {
+    routing::mix(position as u64 + 1)
 }

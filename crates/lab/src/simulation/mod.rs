@@ -5,24 +5,28 @@
 //! `tokenweir_sim`. All random numbers come from one seed, so a run can be repeated exactly.
 
 mod admission;
+mod engine_state;
 mod event;
 mod gateway;
 mod peers;
+mod restarts;
+mod scrapes;
 mod setup;
 
-pub use setup::{SimulatedAdmission, SimulationSetup};
+pub use setup::{RestartSettings, SimulatedAdmission, SimulationSetup};
 
-use super::cache_view::{CacheView, EVENT_DELAY, PeerMessages, PublishedCaches};
+use super::cache_view::{EVENT_DELAY, PeerMessages, PublishedCaches, TEXT_DELAY};
 use super::results::{RunResults, ServedRequest};
 use super::routers::{RouterKind, RoutingInput};
 use super::trace::{self, TraceRequest};
+use engine_state::EngineState;
 use event::SimulationEvent;
 use gateway::SimulatedGateway;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
-use tokenweir_core::routing::{self, LoadReport, Reservation, TokenCounts};
-use tokenweir_sim::engine::{Engine, EngineSpec, EngineStep, SequenceId, SimulatedEngineLoad};
+use tokenweir_core::routing::{Reservation, TokenCounts};
+use tokenweir_sim::engine::{EngineSpec, SequenceId};
 
 /// One simulation run.
 pub struct Simulation<'a> {
@@ -34,9 +38,9 @@ pub struct Simulation<'a> {
     now: Duration,
     engines: Vec<EngineState>,
     gateways: Vec<SimulatedGateway>,
-    /// With [`CacheView::Exact`].
+    /// With a view that has events.
     published_caches: PublishedCaches,
-    /// With [`CacheView::Exchange`].
+    /// With a view that has the exchange.
     peer_messages: PeerMessages,
     scrape_interval: Duration,
     /// By the number of the request in the trace: the request that the client sends after this one.
@@ -48,21 +52,11 @@ pub struct Simulation<'a> {
     results: RunResults,
 }
 
-/// An engine and its present batch.
-struct EngineState {
-    engine: Engine,
-    spec: EngineSpec,
-    batch: Option<EngineStep>,
-    /// Load in the metrics of the engine, which do not change during a batch.
-    reported_load: SimulatedEngineLoad,
-    busy_time: Duration,
-    /// Time until which the API server is busy with earlier requests.
-    front_end_busy_until: Duration,
-}
-
 /// State of a request that was sent to a backend.
 #[derive(Debug, Clone, Copy, Default)]
 struct InFlightRequest {
+    /// Number of times that the request was sent to a backend.
+    attempt: u32,
     gateway: usize,
     backend: usize,
     reservation: Option<Reservation>,
@@ -83,13 +77,9 @@ impl<'a> Simulation<'a> {
         kind: RouterKind,
         seed: u64,
     ) -> Self {
-        let engine = |(position, spec): (usize, &EngineSpec)| EngineState {
-            engine: Engine::with_seed(*spec, routing::mix(seed ^ position as u64)),
-            spec: *spec,
-            batch: None,
-            reported_load: SimulatedEngineLoad::default(),
-            busy_time: Duration::ZERO,
-            front_end_busy_until: Duration::ZERO,
+        let publishes = setup.cache_view.has_events();
+        let engine = |(position, spec): (usize, &EngineSpec)| {
+            EngineState::new(*spec, seed ^ position as u64, publishes)
         };
         let mut simulation = Self {
             setup,
@@ -110,9 +100,6 @@ impl<'a> Simulation<'a> {
             arrived_requests: 0,
             results: RunResults::default(),
         };
-        if setup.cache_view == CacheView::Exact {
-            simulation.engines.iter_mut().for_each(|state| state.engine.record_cache_changes());
-        }
         simulation.schedule_initial_events();
         simulation
     }
@@ -127,18 +114,22 @@ impl<'a> Simulation<'a> {
                     self.handle_arrival(number);
                     on_progress(self.arrived_requests);
                 }
-                SimulationEvent::BatchDone(backend) => self.handle_batch_done(backend),
+                SimulationEvent::BatchDone(backend, process) => {
+                    self.handle_batch_done(backend, process);
+                }
                 SimulationEvent::Scrape(gateway, backend) => self.scrape(gateway, backend),
-                SimulationEvent::Submit(number) => self.submit(number),
+                SimulationEvent::Submit(number, attempt) => self.submit(number, attempt),
                 SimulationEvent::KvEvents(backend) => self.published_caches.receive(backend),
                 SimulationEvent::PeerMessage => self.receive_peer_message(),
+                SimulationEvent::TextLearned(number) => self.learn_text(number),
+                SimulationEvent::Restart(backend) => self.restart(backend),
+                SimulationEvent::Started(backend, process) => self.on_started(backend, process),
             }
         }
         self.results.requests = self.requests.len();
-        self.results.seconds = self.now.as_secs_f64();
         for state in &self.engines {
             self.results.busy.push(state.busy_time.as_secs_f64());
-            self.results.preemptions += state.engine.load().preemptions;
+            self.results.preemptions += state.preemptions();
         }
         self.results
     }
@@ -158,6 +149,9 @@ impl<'a> Simulation<'a> {
                 self.schedule(first, SimulationEvent::Scrape(gateway, backend));
             }
         }
+        if let Some(restarts) = self.setup.restarts {
+            self.schedule(restarts.interval, SimulationEvent::Restart(0));
+        }
     }
 
     fn schedule(&mut self, time: Duration, event: SimulationEvent) {
@@ -175,6 +169,12 @@ impl<'a> Simulation<'a> {
             self.setup.joins.is_none_or(|(late, at)| late != *position || self.now >= at)
         };
         let all: Vec<usize> = (0..self.engines.len()).filter(joined).collect();
+        let all = self.gateways[gateway].available(all, seed, now);
+        if all.is_empty() {
+            // All backends are down: the gateway answers with an error.
+            self.end(number, None);
+            return true;
+        }
         let routing_request = self.gateways[gateway].decision(job, seed);
         let knowledge = (self.setup, &self.published_caches, self.now);
         let mut candidates =
@@ -210,12 +210,14 @@ impl<'a> Simulation<'a> {
         let reservation = estimator.reserve(&candidates[choice], &job.prompt, is_stream, now);
         sender.candidate_sampler.sent(&job.prompt, backend);
         sender.update_load_hint(backend, now);
-        if self.setup.cache_view == CacheView::Exact {
+        if self.setup.cache_view.is_exact() {
             sender.pending_prompts.add(backend, &job.prompt.blocks);
         }
         self.tell_peers(gateway, backend, Some(number));
         self.results.placements.push((self.now.as_secs_f64(), backend));
+        let attempt = self.in_flight[number].attempt + 1;
         self.in_flight[number] = InFlightRequest {
+            attempt,
             gateway,
             backend,
             reservation: Some(reservation),
@@ -229,17 +231,22 @@ impl<'a> Simulation<'a> {
         let front_end_seconds =
             model.front_end_seconds + model.tokenize_seconds * f64::from(job.prompt_tokens);
         if front_end_seconds <= 0.0 {
-            self.submit(number);
+            self.submit(number, attempt);
             return true;
         }
         let submit_at =
             state.front_end_busy_until.max(self.now) + Duration::from_secs_f64(front_end_seconds);
         state.front_end_busy_until = submit_at;
-        self.schedule(submit_at, SimulationEvent::Submit(number));
+        self.schedule(submit_at, SimulationEvent::Submit(number, attempt));
         true
     }
 
-    fn submit(&mut self, number: usize) {
+    fn submit(&mut self, number: usize, attempt: u32) {
+        let request = &self.in_flight[number];
+        if request.attempt != attempt || request.reservation.is_none() {
+            // The backend restarted before it passed the request to its engine.
+            return;
+        }
         let (job, backend) = (&self.requests[number], self.in_flight[number].backend);
         let state = &mut self.engines[backend];
         let request = job.request(state.spec.block_size);
@@ -259,12 +266,16 @@ impl<'a> Simulation<'a> {
         if let Some(batch) = &state.batch {
             state.busy_time += batch.duration;
             let done = self.setup.compute_start(backend, self.now) + batch.duration;
-            self.schedule(done, SimulationEvent::BatchDone(backend));
+            let process = state.process;
+            self.schedule(done, SimulationEvent::BatchDone(backend, process));
         }
     }
 
-    fn handle_batch_done(&mut self, backend: usize) {
+    fn handle_batch_done(&mut self, backend: usize, process: u32) {
         let state = &mut self.engines[backend];
+        if state.process != process {
+            return;
+        }
         state.reported_load = state.engine.load();
         if self.published_caches.publish(backend, state.engine.take_cache_changes()) {
             self.schedule(self.now + EVENT_DELAY, SimulationEvent::KvEvents(backend));
@@ -295,6 +306,11 @@ impl<'a> Simulation<'a> {
         (0..self.gateways.len()).for_each(|gateway| self.drain_queue(gateway));
     }
 
+    fn learn_text(&mut self, number: usize) {
+        let gateway = self.in_flight[number].gateway;
+        self.gateways[gateway].known_texts.learn(&self.requests[number].prompt.blocks);
+    }
+
     fn handle_first_output(&mut self, number: usize, cached_tokens: u32) {
         let request = &mut self.in_flight[number];
         request.first_output_at = self.now;
@@ -311,13 +327,17 @@ impl<'a> Simulation<'a> {
         self.end_pending(number);
     }
 
-    /// Ends a request with a number of output tokens. `None`: the engine rejected it.
+    /// Ends a request with a number of output tokens. `None`: the engine rejected it, or it failed.
     fn end(&mut self, number: usize, output: Option<u32>) {
         let reports_cached_tokens = self.rng.f64() >= self.setup.without_cached_tokens;
         if let Some(next) = self.next_in_session[number] {
             let think_time = self.requests[next].at;
             self.schedule(self.now + think_time, SimulationEvent::Arrival(next));
         }
+        if output.is_some() && self.setup.cache_view.learns_texts() {
+            self.schedule(self.now + TEXT_DELAY, SimulationEvent::TextLearned(number));
+        }
+        self.results.seconds = self.now.as_secs_f64();
         let (job, request) = (&self.requests[number], &mut self.in_flight[number]);
         let Some(mut reservation) = request.reservation.take() else { return };
         let (gateway, now) = (&self.gateways[request.gateway], self.setup.epoch + self.now);
@@ -350,29 +370,5 @@ impl<'a> Simulation<'a> {
         let router = &mut self.gateways[request.gateway].router;
         router.on_end(number, tpot);
         self.end_pending(number);
-    }
-
-    fn scrape(&mut self, gateway: usize, backend: usize) {
-        let state = &self.engines[backend];
-        let load = &state.reported_load;
-        let report = LoadReport {
-            kv_usage: Some(load.kv_usage),
-            waiting: load.waiting as f64,
-            running: load.running as f64,
-            capacity: Some(state.spec.capacity().into()),
-            tokens: Some((load.prompt_tokens + load.generation_tokens) as f64),
-        };
-        let (scraper, now) = (&mut self.gateways[gateway], self.setup.epoch + self.now);
-        let estimator = &scraper.load_estimators[backend];
-        estimator.on_report(&report, &estimator.local_load(), now);
-        scraper.update_load_hint(backend, now);
-        scraper.reported_loads[backend] = report;
-        self.drain_queue(gateway);
-        // Scrapes end with the last arrival, so that the simulation ends.
-        let is_over = self.arrived_requests == self.requests.len() && self.queues_are_empty();
-        if !is_over {
-            let next = self.now + self.scrape_interval;
-            self.schedule(next, SimulationEvent::Scrape(gateway, backend));
-        }
     }
 }

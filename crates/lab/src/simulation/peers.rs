@@ -3,7 +3,7 @@
 
 use super::Simulation;
 use super::event::SimulationEvent;
-use crate::cache_view::{CacheView, PeerMessage};
+use crate::cache_view::PeerMessage;
 
 impl Simulation<'_> {
     /// A request has output, or it has ended.
@@ -13,7 +13,7 @@ impl Simulation<'_> {
             return;
         }
         let (gateway, backend) = (request.gateway, request.backend);
-        if self.setup.cache_view == CacheView::Exact {
+        if self.setup.cache_view.is_exact() {
             let blocks = &self.requests[number].prompt.blocks;
             self.gateways[gateway].pending_prompts.remove(backend, blocks);
         }
@@ -22,7 +22,7 @@ impl Simulation<'_> {
 
     /// Tells the other gateways what this one sent, and its pending tokens.
     pub(super) fn tell_peers(&mut self, from: usize, backend: usize, sent: Option<usize>) {
-        if self.setup.cache_view != CacheView::Exchange {
+        if !self.setup.cache_view.has_exchange() {
             return;
         }
         let local_load = self.gateways[from].load_estimators[backend].local_load();

@@ -37,6 +37,8 @@ pub struct SimulationSetup {
     /// Position of a backend whose engine computes nothing during a period. It still accepts
     /// requests, and its metrics can be scraped.
     pub frozen: Option<(usize, Range<Duration>)>,
+    /// Restarts of backends. `None`: no backend restarts.
+    pub restarts: Option<RestartSettings>,
     /// Objectives of the time to first token and of the time per output token in seconds that other
     /// routers know. Infinity: none.
     pub known_objectives: [f64; 2],
@@ -53,6 +55,15 @@ pub struct SimulatedAdmission {
     pub thresholds: SaturationThresholds,
     /// Greatest wait of a request in a gateway. After that, the gateway rejects it.
     pub max_wait: Duration,
+}
+
+/// Restarts of the backends, one backend after the other in the order of their positions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RestartSettings {
+    /// Time between the restarts of two backends, and before the first restart. Above 0.
+    pub interval: Duration,
+    /// Time from the end of a process until the next one can serve.
+    pub downtime: Duration,
 }
 
 impl Default for SimulatedAdmission {
@@ -80,6 +91,7 @@ impl SimulationSetup {
             admission: None,
             joins: None,
             frozen: None,
+            restarts: None,
             known_objectives: [f64::INFINITY; 2],
             policy: Policy::default(),
             epoch,

@@ -1,0 +1,68 @@
+//! The engine of a backend and its present batch.
+
+use std::time::Duration;
+use tokenweir_core::routing;
+use tokenweir_sim::engine::{Engine, EngineSpec, EngineStep, SimulatedEngineLoad};
+
+/// An engine and its present batch.
+pub(super) struct EngineState {
+    pub(super) engine: Engine,
+    pub(super) spec: EngineSpec,
+    pub(super) batch: Option<EngineStep>,
+    /// Load in the metrics of the engine, which do not change during a batch.
+    pub(super) reported_load: SimulatedEngineLoad,
+    pub(super) busy_time: Duration,
+    /// Time until which the API server is busy with earlier requests.
+    pub(super) front_end_busy_until: Duration,
+    /// Number of restarts. Events of an earlier process have no effect.
+    pub(super) process: u32,
+    /// Whether the process has ended and the next one cannot serve yet.
+    pub(super) is_down: bool,
+    /// Preemptions of the processes that have ended.
+    earlier_preemptions: u64,
+    seed: u64,
+    publishes: bool,
+}
+
+impl EngineState {
+    /// An idle engine. `seed`: of its random numbers. `publishes`: it records the changes of its
+    /// cache.
+    pub(super) fn new(spec: EngineSpec, seed: u64, publishes: bool) -> Self {
+        let mut engine = Engine::with_seed(spec, routing::mix(seed));
+        if publishes {
+            engine.record_cache_changes();
+        }
+        Self {
+            engine,
+            spec,
+            batch: None,
+            reported_load: SimulatedEngineLoad::default(),
+            busy_time: Duration::ZERO,
+            front_end_busy_until: Duration::ZERO,
+            process: 0,
+            is_down: false,
+            earlier_preemptions: 0,
+            seed,
+            publishes,
+        }
+    }
+
+    /// Ends the process. The next one has an empty cache and no requests, and cannot serve yet.
+    pub(super) fn restart(&mut self) {
+        let process = self.process + 1;
+        let seed = self.seed ^ u64::from(process) << u32::BITS;
+        *self = Self {
+            busy_time: self.busy_time,
+            process,
+            is_down: true,
+            earlier_preemptions: self.preemptions(),
+            seed: self.seed,
+            ..Self::new(self.spec, seed, self.publishes)
+        };
+    }
+
+    /// Preemptions of all processes.
+    pub(super) fn preemptions(&self) -> u64 {
+        self.earlier_preemptions + self.engine.load().preemptions
+    }
+}

@@ -1,0 +1,48 @@
+//! Scrapes of the metrics of the simulated engines.
+
+use super::Simulation;
+use super::event::SimulationEvent;
+use tokenweir_core::routing::LoadReport;
+
+impl Simulation<'_> {
+    pub(super) fn scrape(&mut self, gateway: usize, backend: usize) {
+        self.read_metrics(gateway, backend);
+        self.drain_queue(gateway);
+        // Scrapes end with the last arrival, so that the simulation ends.
+        if !self.is_over() {
+            let next = self.now + self.scrape_interval;
+            self.schedule(next, SimulationEvent::Scrape(gateway, backend));
+        }
+    }
+
+    /// Whether all requests have arrived and none waits in a gateway.
+    pub(super) fn is_over(&self) -> bool {
+        self.arrived_requests == self.requests.len() && self.queues_are_empty()
+    }
+
+    fn read_metrics(&mut self, gateway: usize, backend: usize) {
+        let state = &self.engines[backend];
+        if state.is_down {
+            return;
+        }
+        let load = &state.reported_load;
+        let report = LoadReport {
+            kv_usage: Some(load.kv_usage),
+            waiting: load.waiting as f64,
+            running: load.running as f64,
+            capacity: Some(state.spec.capacity().into()),
+            tokens: Some((load.prompt_tokens + load.generation_tokens) as f64),
+        };
+        let (scraper, now) = (&mut self.gateways[gateway], self.setup.epoch + self.now);
+        let estimator = &scraper.load_estimators[backend];
+        estimator.on_report(&report, &estimator.local_load(), now);
+        scraper.update_load_hint(backend, now);
+        scraper.reported_loads[backend] = report;
+        let health = &mut scraper.health[backend];
+        if std::mem::take(&mut health.is_down) {
+            // The counters of the engine began again, which shows the restart.
+            estimator.on_restart();
+            health.breaker.on_recovery(now);
+        }
+    }
+}
