@@ -157,9 +157,10 @@ impl BackendCache {
 
 impl RequestCache for BackendCache {
     fn set_text(&self, chain: &RequestChain, text: u64) {
-        // The engine does not tell which rank had the request. The others do not have the block.
-        if let Some(block) = chain.blocks.last() {
-            self.ranks.load().iter().for_each(|rank| rank.contents_mut().set_text(*block, text));
+        // The engine does not tell which rank had the request. The others do not know the blocks.
+        let RequestChain { parent, first_depth, blocks } = chain;
+        for rank in self.ranks.load().iter() {
+            rank.contents_mut().set_text(*parent, *first_depth, blocks, text);
         }
     }
 }

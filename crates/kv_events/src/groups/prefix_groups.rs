@@ -89,6 +89,11 @@ impl PrefixGroups {
         (number, known.is_none())
     }
 
+    /// The number of the group with this key. `None`: there is none.
+    pub fn known(&self, key: u64) -> Option<GroupNumber> {
+        self.numbers.get(&key).copied()
+    }
+
     /// The text with which the prompts of a group begin. The first text stays.
     pub fn set_text(&mut self, group: GroupNumber, text: u64) {
         if group != GroupNumber::OTHER {
@@ -98,9 +103,7 @@ impl PrefixGroups {
 
     /// The cache has stored a block that it did not have.
     pub fn on_stored(&mut self, group: GroupNumber, block: BlockHash) {
-        if !self.removed.is_empty() {
-            self.settle(group);
-        }
+        self.settle(group);
         self.groups[group.index()].blocks += 1;
         if let Some(evictor) = self.evicted.take(block) {
             self.pair(group, evictor).recomputed += 1;
@@ -185,7 +188,10 @@ impl PrefixGroups {
     }
 
     /// `evictor` took the space of the blocks that were removed.
-    fn settle(&mut self, evictor: GroupNumber) {
+    pub fn settle(&mut self, evictor: GroupNumber) {
+        if self.removed.is_empty() {
+            return;
+        }
         let mut removed = std::mem::take(&mut self.removed);
         for (block, loser) in removed.drain(..) {
             self.pair(loser, evictor).evicted += 1;

@@ -75,10 +75,27 @@ impl CacheContents {
         &self.groups
     }
 
-    /// A request whose text begins with the block of text `text` has used a block.
-    pub fn set_text(&mut self, block: BlockHash, text: u64) {
-        if let Some(place) = self.on_gpu.place(block) {
-            self.groups.set_text(place.group(), text);
+    /// A request whose text begins with the block of text `text` has stored these blocks, after
+    /// `parent`. `first_depth`: number of blocks of the prompt before the first one. Other requests may
+    /// have evicted some of them.
+    pub fn set_text(
+        &mut self,
+        parent: Option<BlockHash>,
+        first_depth: u32,
+        blocks: &[BlockHash],
+        text: u64,
+    ) {
+        let key = self.group_depth().checked_sub(first_depth);
+        let group = if let Some(key) = key.and_then(|index| blocks.get(index as usize)) {
+            self.groups.known(*key)
+        } else {
+            // An engine evicts the last block of a prompt first.
+            let resident = blocks.partition_point(|block| self.on_gpu.contains(*block));
+            let last = blocks[..resident].last().copied().or(parent);
+            last.and_then(|block| self.on_gpu.place(block)).map(BlockPlace::group)
+        };
+        if let Some(group) = group {
+            self.groups.set_text(group, text);
         }
     }
 
@@ -119,6 +136,11 @@ impl CacheContents {
         self.followed = None;
     }
 
+    /// Number of blocks before the one that names a group.
+    fn group_depth(&self) -> u32 {
+        GROUP_TOKENS.div_ceil(self.block_size.max(1)) - 1
+    }
+
     fn store<'a>(
         &mut self,
         stored: &'a BlockStored<'a>,
@@ -148,12 +170,18 @@ impl CacheContents {
             return Ok(None);
         }
         self.block_size = stored.block_size;
-        let group_depth = GROUP_TOKENS.div_ceil(stored.block_size.max(1)) - 1;
-        let mut group = parent.flatten().map_or(GroupNumber::OTHER, BlockPlace::group);
+        let group_depth = self.group_depth();
+        let key = group_depth.checked_sub(first_depth);
+        let key = key.and_then(|index| stored.block_hashes.iter().nth(index as usize));
+        let group = match key {
+            Some(key) => self.groups.number(key, |freed| self.on_gpu.relabel(freed)).0,
+            None => parent.flatten().map_or(GroupNumber::OTHER, BlockPlace::group),
+        };
+        // The blocks before the key are in no group, but the prompt of the group needed their space too.
+        self.groups.settle(group);
         for (index, hash) in hashes {
-            if depth(index) == group_depth {
-                (group, _) = self.groups.number(hash, |freed| self.on_gpu.relabel(freed));
-            }
+            let is_before = key.is_some() && depth(index) < group_depth;
+            let group = if is_before { GroupNumber::OTHER } else { group };
             let place = BlockPlace::new(depth(index), group);
             if self.on_gpu.store(hash, place, counts_copies)? {
                 self.groups.on_stored(group, hash);
@@ -268,6 +296,37 @@ mod tests {
         assert_eq!(evictions(&contents), [(2, 0)]);
         apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2]), BLOCK_SIZE]));
         assert_eq!(evictions(&contents), [(2, 1)]);
+    }
+
+    #[test]
+    fn the_blocks_before_the_first_one_of_a_group_evict_for_the_group() {
+        let mut contents = contents();
+        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3]), BLOCK_SIZE]));
+        apply(&mut contents, &batch(&[REMOVED, &hashes(&[3, 2, 1])]));
+        apply(&mut contents, &batch(&[STORED, &hashes(&[11, 12, 13]), BLOCK_SIZE]));
+        let group = contents.groups().known(12).unwrap();
+        let evictors: Vec<GroupNumber> =
+            contents.groups().evictions().map(|(_, evictor, _)| evictor).collect();
+        assert_eq!(evictors, [group; 2], "group 2 and the block before it were evicted");
+    }
+
+    #[test]
+    fn a_request_tells_the_text_of_its_group_after_its_blocks_were_evicted() {
+        let mut contents = contents();
+        let texts = |contents: &CacheContents| {
+            contents.groups().counts().filter_map(|group| group.text).collect::<Vec<_>>()
+        };
+        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3]), BLOCK_SIZE]));
+        apply(&mut contents, &batch(&[REMOVED, &hashes(&[3, 2, 1])]));
+        contents.set_text(None, 0, &[1, 2, 3], 70);
+        assert_eq!(texts(&contents), [70]);
+        apply(&mut contents, &batch(&[STORED, &hashes(&[11, 12]), BLOCK_SIZE]));
+        apply(&mut contents, &batch(&[STORED, &hashes(&[13, 14]), &parent(12), BLOCK_SIZE]));
+        apply(&mut contents, &batch(&[REMOVED, &hashes(&[14, 13])]));
+        contents.set_text(Some(99), 2, &[13, 14], 71);
+        assert_eq!(texts(&contents), [70], "no block is known any more");
+        contents.set_text(Some(12), 2, &[13, 14], 71);
+        assert_eq!(texts(&contents).len(), 2);
     }
 
     #[test]
