@@ -11,11 +11,13 @@ pub(crate) async fn run(settings: tokenweir_sim::SimulatorSettings) -> ExitCode 
         Ok(sim) => sim,
         Err(error) => return report_error(&error),
     };
-    for addr in sim.addrs() {
-        eprintln!(
-            "simulated vLLM backend on http://{addr}, serving {}",
-            settings.models.join(", ")
-        );
+    for (index, addr) in sim.addrs().iter().enumerate() {
+        let ports = sim.backend(index).and_then(|backend| backend.kv_event_ports());
+        let kv_events = ports.map_or_else(String::new, |[live, replay]| {
+            format!(", KV events at port {live}, replays at port {replay}")
+        });
+        let models = settings.models.join(", ");
+        eprintln!("simulated vLLM backend on http://{addr}, serving {models}{kv_events}");
     }
     sim.run(signals::wait_for_shutdown()).await;
     ExitCode::SUCCESS

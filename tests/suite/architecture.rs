@@ -39,7 +39,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     (
         "crates/kv_events/src",
         &[
-            &["key_hash", "decoder", "test_batches"],
+            &["key_hash", "decoder", "encoder"],
             &["groups"],
             &["residency"],
             &["correlation"],

@@ -60,6 +60,7 @@ mod http2_client;
 mod identities;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
+mod kv_events;
 mod live_view;
 mod metrics;
 mod metrics_levels;

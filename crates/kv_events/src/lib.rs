@@ -2,8 +2,9 @@
 //!
 //! An engine publishes an event for each block that it stores or removes. [`zmtp`] receives the
 //! events, [`decoder`] reads them, [`residency`] keeps the contents of one cache, [`groups`] counts
-//! which groups of prompts fill it and evict each other, and [`correlation`] learns which blocks of an engine are which text, from the session id that the
-//! gateway sets on its requests. No tokenizer is needed.
+//! which groups of prompts fill it and evict each other, and [`correlation`] learns which blocks of an
+//! engine are which text, from the session id that the gateway sets on its requests. No tokenizer is
+//! needed. With the feature `publisher`, `encoder` writes events and [`zmtp`] publishes them.
 //!
 //! Only [`zmtp`] opens sockets. The modules are declared in layers: a module imports only from
 //! modules above it in this file.
@@ -12,6 +13,9 @@ mod key_hash;
 
 pub mod decoder;
 
+#[cfg(feature = "publisher")]
+pub mod encoder;
+
 pub mod groups;
 
 pub mod residency;
@@ -19,6 +23,3 @@ pub mod residency;
 pub mod correlation;
 
 pub mod zmtp;
-
-#[cfg(test)]
-mod test_batches;

@@ -10,6 +10,7 @@ use tokenweir_kv_events::correlation::{
     AnsweredRequest, PromptLookup, PromptText, RequestChain, TextIndex,
 };
 use tokenweir_kv_events::decoder::EventBatch;
+use tokenweir_kv_events::encoder::{PublishedEvent, StoredBlocks, encode_batch};
 use tokenweir_kv_events::groups::{ModelledCache, UsedPrompt};
 use tokenweir_kv_events::residency::CacheContents;
 
@@ -18,44 +19,17 @@ const BLOCK_SIZE: u64 = 16;
 /// Blocks in one event: a prefill step of 8,192 tokens.
 const BLOCKS: u64 = 512;
 
-fn text(out: &mut Vec<u8>, value: &str) {
-    out.extend([0xd9, value.len() as u8]);
-    out.extend(value.as_bytes());
-}
-
-fn array(out: &mut Vec<u8>, count: usize) {
-    out.push(0xdc);
-    out.extend((count as u16).to_be_bytes());
-}
-
 /// A batch with one event that stores `hashes` after `parent`, with the ids of their tokens.
 fn batch(hashes: &[u64], parent: Option<u64>) -> Vec<u8> {
-    let mut out = vec![0x93, 0, 0x91, 0x85];
-    text(&mut out, "type");
-    text(&mut out, "BlockStored");
-    text(&mut out, "block_hashes");
-    array(&mut out, hashes.len());
-    for hash in hashes {
-        out.push(0xcf);
-        out.extend(hash.to_be_bytes());
-    }
-    text(&mut out, "parent_block_hash");
-    match parent {
-        Some(parent) => {
-            out.push(0xcf);
-            out.extend(parent.to_be_bytes());
-        }
-        None => out.push(0xc0),
-    }
-    text(&mut out, "token_ids");
-    array(&mut out, hashes.len() * BLOCK_SIZE as usize);
-    for token in 0..hashes.len() as u32 * BLOCK_SIZE as u32 {
-        out.push(0xce);
-        out.extend((token * 19 % 150_000).to_be_bytes());
-    }
-    text(&mut out, "block_size");
-    out.extend([BLOCK_SIZE as u8, 0]);
-    out
+    let tokens = hashes.len() as u32 * BLOCK_SIZE as u32;
+    let stored = StoredBlocks {
+        hashes: hashes.to_vec(),
+        parent,
+        token_ids: (0..tokens).map(|token| token * 19 % 150_000).collect(),
+        block_size: BLOCK_SIZE as u32,
+        session_id: None,
+    };
+    encode_batch(0.0, &[PublishedEvent::Stored(stored)])
 }
 
 fn apply(payload: &[u8], contents: &mut CacheContents, index: &mut TextIndex) {

@@ -31,10 +31,25 @@ pub struct BlockPool {
 /// A change of the prefix cache, which vLLM publishes as a KV event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheChange {
-    /// A full block with this hash can be reused.
-    Stored(u64),
+    /// A full block can be reused.
+    Stored(StoredBlock),
     /// The block with this hash was evicted.
     Removed(u64),
+    /// All blocks were forgotten.
+    Cleared,
+}
+
+/// A full block that can be reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredBlock {
+    /// Hash of the content.
+    pub hash: u64,
+    /// Hash of the block before it. `None`: it begins a prompt.
+    pub parent: Option<u64>,
+    /// Number of blocks of the sequence before it.
+    pub index: usize,
+    /// Number of the sequence whose tokens filled it.
+    pub sequence: u64,
 }
 
 /// Index of a block in the pool that created it. It is invalid in another pool.
@@ -49,6 +64,14 @@ struct KvBlock {
     hash: Option<u64>,
     /// Number of the last release of the block.
     release_order: u64,
+}
+
+impl StoredBlock {
+    /// The block of a sequence with an index. `hashes` are the chained hashes of the sequence.
+    pub fn new(hashes: &[u64], index: usize, sequence: u64) -> Self {
+        let parent = index.checked_sub(1).map(|parent| hashes[parent]);
+        Self { hash: hashes[index], parent, index, sequence }
+    }
 }
 
 impl BlockPool {
@@ -114,17 +137,23 @@ impl BlockPool {
         self.offloaded.matched(hashes)
     }
 
-    /// Copies blocks from the second tier: pins a block for each hash and appends it to `held`.
-    /// Copies no block and returns false if fewer blocks are free.
+    /// Copies blocks from the second tier for a sequence: pins a block for each of the hashes of the
+    /// sequence from the `first` one on, and appends it to `held`. Copies no block and returns false
+    /// if fewer blocks are free.
     #[must_use]
-    pub fn load_offloaded(&mut self, hashes: &[u64], held: &mut Vec<BlockId>) -> bool {
+    pub fn load_offloaded(
+        &mut self,
+        hashes: &[u64],
+        sequence: u64,
+        held: &mut Vec<BlockId>,
+    ) -> bool {
         let first = held.len();
-        if !self.allocate(hashes.len(), held) {
+        if !self.allocate(hashes.len() - first, held) {
             return false;
         }
-        for (&id, &hash) in held[first..].iter().zip(hashes) {
-            self.seal(id, hash);
-            self.offload(hash);
+        for index in first..hashes.len() {
+            self.seal(held[index], StoredBlock::new(hashes, index, sequence));
+            self.offload(hashes[index]);
         }
         true
     }
@@ -178,13 +207,25 @@ impl BlockPool {
 
     /// Registers a full block under its hash. If another block already has this hash, the call does
     /// nothing.
-    pub fn seal(&mut self, id: BlockId, hash: u64) {
+    pub fn seal(&mut self, id: BlockId, stored: StoredBlock) {
         let block = &mut self.blocks[id.0 as usize];
-        if block.hash.is_none() && !self.blocks_by_hash.contains_key(&hash) {
-            block.hash = Some(hash);
-            self.blocks_by_hash.insert(hash, id);
-            self.changes.iter_mut().for_each(|log| log.push(CacheChange::Stored(hash)));
+        if block.hash.is_none() && !self.blocks_by_hash.contains_key(&stored.hash) {
+            block.hash = Some(stored.hash);
+            self.blocks_by_hash.insert(stored.hash, id);
+            self.changes.iter_mut().for_each(|log| log.push(CacheChange::Stored(stored)));
         }
+    }
+
+    /// Forgets the content of all blocks. As in vLLM, the call does nothing and returns false while a
+    /// block is pinned. The second tier keeps its blocks.
+    pub fn reset(&mut self) -> bool {
+        let is_idle = self.free() == self.total();
+        if is_idle {
+            self.blocks_by_hash.clear();
+            self.blocks.iter_mut().for_each(|block| block.hash = None);
+            self.changes.iter_mut().for_each(|log| log.push(CacheChange::Cleared));
+        }
+        is_idle
     }
 
     /// Unpins the blocks of one request. The last block of the request will be evicted before its
@@ -225,8 +266,8 @@ mod tests {
     fn allocate_with_hashes(pool: &mut BlockPool, hashes: &[u64]) -> Vec<BlockId> {
         let mut held = Vec::new();
         assert!(pool.allocate(hashes.len(), &mut held));
-        for (&id, &hash) in held.iter().zip(hashes) {
-            pool.seal(id, hash);
+        for (index, &id) in held.iter().enumerate() {
+            pool.seal(id, StoredBlock::new(hashes, index, 0));
         }
         held
     }
@@ -269,11 +310,21 @@ mod tests {
         let mut pool = BlockPool::new(2);
         pool.record_changes();
         let mut held = allocate_with_hashes(&mut pool, &[1, 2]);
-        assert_eq!(pool.take_changes(), [CacheChange::Stored(1), CacheChange::Stored(2)]);
+        let stored = |hash, parent, index| {
+            CacheChange::Stored(StoredBlock { hash, parent, index, sequence: 0 })
+        };
+        assert_eq!(pool.take_changes(), [stored(1, None, 0), stored(2, Some(1), 1)]);
+        assert!(!pool.reset(), "a request uses the blocks");
         pool.release(&mut held);
         assert!(pool.take_changes().is_empty(), "a released block stays in the cache");
-        allocate_with_hashes(&mut pool, &[3]);
-        assert_eq!(pool.take_changes(), [CacheChange::Removed(2), CacheChange::Stored(3)]);
+        let mut held = allocate_with_hashes(&mut pool, &[3]);
+        pool.release(&mut held);
+        assert_eq!(pool.take_changes(), [CacheChange::Removed(2), stored(3, None, 0)]);
+        assert!(pool.reset());
+        assert_eq!(pool.take_changes(), [CacheChange::Cleared]);
+        assert!(pool.cached_prefix(&[1]).is_empty() && pool.cached_prefix(&[3]).is_empty());
+        allocate_with_hashes(&mut pool, &[1, 2]);
+        assert_eq!(pool.take_changes(), [stored(1, None, 0), stored(2, Some(1), 1)]);
     }
 
     #[test]

@@ -6,11 +6,10 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::engine::{SequenceId, SequenceRequest, SequenceTooLong};
+use super::engine::{SequenceId, SequenceTooLong};
 use super::generation_progress::GenerationProgress;
-use super::simulated_backend::SimulatedBackend;
+use super::simulated_backend::{SimulatedBackend, SubmittedSequence};
 use super::telemetry::RequestSpan;
-use super::text::SimulatedFinishReason;
 use super::wire::TokenProgress;
 
 /// The sequences of one request.
@@ -25,7 +24,7 @@ impl Generation {
     /// Submits the sequences of one request to the engine of a backend.
     pub(super) fn submit(
         backend: &Arc<SimulatedBackend>,
-        requests: impl IntoIterator<Item = (SequenceRequest, SimulatedFinishReason)>,
+        requests: impl IntoIterator<Item = SubmittedSequence>,
         span: Option<RequestSpan>,
     ) -> Result<Self, SequenceTooLong> {
         let (sequence_ids, progress) = backend.submit(requests, span)?;

@@ -37,14 +37,22 @@ pub use self::faults::SimulatedFaults;
 pub use self::positive_number::PositiveNumber;
 pub use self::settings::SimulatorSettings;
 pub use self::simulated_backend::{SimulatedBackend, SimulatedBackendStats};
-use self::telemetry::RequestSpanExporter;
+use self::telemetry::{KvEventPublisher, RequestSpanExporter};
 
 /// Simulated backends with bound listeners. They respond to no request before [`run`](Self::run).
 #[derive(Debug)]
 pub struct Simulator {
-    listeners: Vec<TcpListener>,
+    listeners: Vec<BackendListeners>,
     addrs: Vec<SocketAddr>,
     backends: Vec<Arc<SimulatedBackend>>,
+}
+
+/// The listeners of one backend.
+#[derive(Debug)]
+struct BackendListeners {
+    http: TcpListener,
+    /// New KV events, and replays of KV events. `None`: no KV events are published.
+    kv_events: Option<[TcpListener; 2]>,
 }
 
 /// The simulator could not start.
@@ -75,7 +83,7 @@ pub enum SimulatorBindError {
 }
 
 impl Simulator {
-    /// Binds one listener per backend, to the configured port and the ports that follow it. With
+    /// Binds the listeners of each backend, to the configured ports and the ports that follow them. With
     /// port 0, the operating system chooses every port. The error names the address that could not
     /// be bound. Must be called in a Tokio runtime, because the span exporter needs one.
     pub async fn bind(settings: &SimulatorSettings) -> Result<Self, SimulatorBindError> {
@@ -83,15 +91,19 @@ impl Simulator {
         let spans = endpoint.map(RequestSpanExporter::start).transpose()?.map(Arc::new);
         let mut sim = Self { listeners: Vec::new(), addrs: Vec::new(), backends: Vec::new() };
         for number in 0..settings.backends {
-            let addr = settings.addr(number).ok_or(SimulatorBindError::NoPortsLeft {
-                first: settings.listen.port(),
-                backends: settings.backends,
-            })?;
-            let failed = |source| SimulatorBindError::Listen { number, addr, source };
-            let listener = TcpListener::bind(addr).await.map_err(failed)?;
-            sim.addrs.push(listener.local_addr().map_err(failed)?);
-            sim.listeners.push(listener);
-            sim.backends.push(SimulatedBackend::new(settings, number, spans.clone()));
+            let (http, addr) = listen(settings, settings.listen.port(), number).await?;
+            let (mut kv_events, mut publisher) = (None, None);
+            if let Some(first) = settings.kv_events_port {
+                let (live, live_addr) = listen(settings, first, number).await?;
+                let first = settings.kv_events_replay_port;
+                let (replay, replay_addr) = listen(settings, first, number).await?;
+                let ports = [live_addr.port(), replay_addr.port()];
+                publisher = Some(KvEventPublisher::new(settings.block_size, ports));
+                kv_events = Some([live, replay]);
+            }
+            sim.addrs.push(addr);
+            sim.listeners.push(BackendListeners { http, kv_events });
+            sim.backends.push(SimulatedBackend::new(settings, number, spans.clone(), publisher));
         }
         Ok(sim)
     }
@@ -116,20 +128,56 @@ impl Simulator {
     /// open requests get no further response bytes, as if the backends had been killed.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let mut tasks = JoinSet::new();
-        for (listener, backend) in self.listeners.into_iter().zip(self.backends) {
+        for (listeners, backend) in self.listeners.into_iter().zip(self.backends) {
             let engine = Arc::clone(&backend);
             tasks.spawn(async move { engine.run().await });
             let fail_after = backend.faults().fail_after;
-            let serve = http::serve(listener, backend);
+            let serve = async move {
+                tokio::join!(
+                    http::serve(listeners.http, Arc::clone(&backend)),
+                    serve_kv_events(listeners.kv_events, &backend)
+                );
+            };
             tasks.spawn(async move {
                 match fail_after {
-                    // The end of the server closes its listener and its connections.
+                    // The end of the server closes its listeners and its connections.
                     Some(time) => drop(tokio::time::timeout(*time, serve).await),
                     None => serve.await,
                 }
             });
         }
         shutdown.await;
+    }
+}
+
+/// Binds a listener of a backend. `first`: the port of the first backend.
+async fn listen(
+    settings: &SimulatorSettings,
+    first: u16,
+    number: u16,
+) -> Result<(TcpListener, SocketAddr), SimulatorBindError> {
+    let backends = settings.backends;
+    let no_ports_left = SimulatorBindError::NoPortsLeft { first, backends };
+    let addr = settings.addr(first, number).ok_or(no_ports_left)?;
+    let failed = |source| SimulatorBindError::Listen { number, addr, source };
+    let listener = TcpListener::bind(addr).await.map_err(failed)?;
+    let addr = listener.local_addr().map_err(failed)?;
+    Ok((listener, addr))
+}
+
+/// Serves subscribers of KV events until the future is dropped, and none while the backend hangs.
+async fn serve_kv_events(listeners: Option<[TcpListener; 2]>, backend: &SimulatedBackend) {
+    let Some(([live, replay], kv_events)) = listeners.zip(backend.kv_events()) else { return };
+    let mut serve = std::pin::pin!(kv_events.serve(live, replay));
+    let hangs = async {
+        match backend.faults().hang_after {
+            Some(time) => tokio::time::sleep(*time).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = &mut serve => {}
+        () = hangs => std::future::pending().await,
     }
 }
 

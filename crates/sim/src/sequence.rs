@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::blocks::{BlockId, BlockPool};
+use super::blocks::{BlockId, BlockPool, StoredBlock};
 
 /// The identifier of a sequence, chosen by the code that submits it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -154,8 +154,9 @@ impl Sequence {
         self.computed += tokens;
         self.scheduled = tokens;
         for index in self.hashed_blocks..(self.computed / block_size) as usize {
-            let hash = self.hash(index);
-            pool.seal(self.blocks[index], hash);
+            let sequence = self.id.0;
+            let stored = StoredBlock::new(self.hashes(index + 1), index, sequence);
+            pool.seal(self.blocks[index], stored);
             self.hashed_blocks = index + 1;
         }
     }
@@ -219,13 +220,14 @@ impl Sequence {
         })
     }
 
-    /// The hash of a block. Blocks beyond the given hashes get hashes that no other sequence has.
-    fn hash(&mut self, index: usize) -> u64 {
+    /// The hashes of the first `count` blocks. Blocks beyond the given hashes get hashes that no other
+    /// sequence has.
+    fn hashes(&mut self, count: usize) -> &[u64] {
         let hashes = &mut self.request.block_hashes;
-        while hashes.len() <= index {
+        while hashes.len() < count {
             let parent = hashes.last().copied().unwrap_or(0);
             hashes.push(super::text::mix(parent, self.id.0));
         }
-        hashes[index]
+        &hashes[..count]
     }
 }

@@ -75,6 +75,16 @@ pub struct SimulatorSettings {
     /// URL of an OTLP/gRPC collector that receives one span per request, as from vLLM.
     #[arg(long, value_name = "URL", env = "TOKENWEIR_SIM_OTLP_TRACES_ENDPOINT")]
     pub otlp_traces_endpoint: Option<String>,
+    /// Publish KV events as vLLM does: the first backend at this port, the others at the following
+    /// ports. Port 0 selects free ports. `GET /kv_event_sources` of a backend lists its ports, and
+    /// `POST /reset_prefix_cache` clears its cache.
+    #[arg(long, value_name = "PORT", env = "TOKENWEIR_SIM_KV_EVENTS_PORT")]
+    pub kv_events_port: Option<u16>,
+    /// Port at which the first backend replays its KV events. The others replay at the following
+    /// ports. Port 0 selects free ports.
+    #[arg(long, value_name = "PORT", env = "TOKENWEIR_SIM_KV_EVENTS_REPLAY_PORT")]
+    #[arg(default_value_t = 0, requires = "kv_events_port")]
+    pub kv_events_replay_port: u16,
     /// Faults of the last backend.
     #[command(flatten)]
     pub faults: SimulatedFaults,
@@ -109,6 +119,8 @@ impl Default for SimulatorSettings {
             request_id_headers: false,
             metrics_dialect: MetricNaming::Current,
             otlp_traces_endpoint: None,
+            kv_events_port: None,
+            kv_events_replay_port: 0,
             faults: SimulatedFaults::default(),
         }
     }
@@ -147,10 +159,10 @@ impl SimulatorSettings {
         self.max_len.min(self.spec().capacity())
     }
 
-    /// The address of the backend with an index, from 0. `None` if its port number would exceed
-    /// 65535.
-    pub(super) fn addr(&self, number: u16) -> Option<SocketAddr> {
-        let port = match self.listen.port() {
+    /// The address of the backend with an index, from 0, if the first one is at the port `first`.
+    /// `None` if its port number would exceed 65535.
+    pub(super) fn addr(&self, first: u16, number: u16) -> Option<SocketAddr> {
+        let port = match first {
             0 => 0,
             first => first.checked_add(number)?,
         };
@@ -186,12 +198,8 @@ mod tests {
         assert_eq!(settings.models, ["a", "b"]);
         assert_eq!(settings.spec().step_base, Duration::from_micros(2500));
         assert_eq!(settings.max_model_len(), 128);
-        assert_eq!(settings.addr(2), Some(SocketAddr::from(([127, 0, 0, 1], 9002))));
-        let last = SimulatorSettings {
-            listen: ([127, 0, 0, 1], 65535).into(),
-            ..SimulatorSettings::default()
-        };
-        assert_eq!(last.addr(1), None);
+        assert_eq!(settings.addr(9000, 2), Some(SocketAddr::from(([127, 0, 0, 1], 9002))));
+        assert_eq!(settings.addr(65535, 1), None);
         assert!(TestCommand::try_parse_from(["sim", "--time-scale", "0"]).is_err());
     }
 

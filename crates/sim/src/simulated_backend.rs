@@ -17,7 +17,8 @@ use super::faults::SimulatedFaults;
 use super::generation_progress::GenerationProgress;
 use super::settings::SimulatorSettings;
 use super::telemetry::{
-    EngineTelemetry, MetricsSource, RequestSpan, RequestSpanExporter, render_metrics_page,
+    EngineTelemetry, KvEventPublisher, MetricsSource, RequestSpan, RequestSpanExporter,
+    SequenceOrigin, render_metrics_page,
 };
 use super::text::SimulatedFinishReason;
 use tokenweir_core::clock;
@@ -41,6 +42,8 @@ pub struct SimulatedBackend {
     bytes: AtomicU64,
     /// `None`: no spans are exported.
     spans: Option<Arc<RequestSpanExporter>>,
+    /// `None`: no KV events are published.
+    kv_events: Option<KvEventPublisher>,
     started_at: Instant,
     /// Start time in Unix seconds.
     created: u64,
@@ -62,12 +65,21 @@ struct SimulatedBackendState {
     finished: u64,
 }
 
+/// One sequence of a request.
+#[derive(Debug)]
+pub(super) struct SubmittedSequence {
+    pub(super) request: SequenceRequest,
+    pub(super) finish: SimulatedFinishReason,
+    pub(super) origin: SequenceOrigin,
+}
+
 /// The receiver of the tokens of a sequence: one choice of a request.
 #[derive(Debug)]
 struct SequenceSubscriber {
     progress: Arc<GenerationProgress>,
     choice: usize,
     finish: SimulatedFinishReason,
+    origin: SequenceOrigin,
     /// The span data. Only the first sequence of a request has it, so a request has one span.
     span: Option<RequestSpan>,
 }
@@ -104,13 +116,18 @@ impl SimulatedBackend {
         settings: &SimulatorSettings,
         number: u16,
         spans: Option<Arc<RequestSpanExporter>>,
+        kv_events: Option<KvEventPublisher>,
     ) -> Arc<Self> {
         let settings = settings.of_backend(number);
         let spec = settings.spec();
+        let mut engine = Engine::new(spec);
+        if kv_events.is_some() {
+            engine.record_cache_changes();
+        }
         let created = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         Arc::new(Self {
             state: Mutex::new(SimulatedBackendState {
-                engine: Engine::new(spec),
+                engine,
                 telemetry: EngineTelemetry::default(),
                 load: SimulatedEngineLoad::default(),
                 subscribers: HashMap::new(),
@@ -126,6 +143,7 @@ impl SimulatedBackend {
             changed: Notify::new(),
             bytes: AtomicU64::new(0),
             spans,
+            kv_events,
             started_at: clock::now(),
             created,
         })
@@ -192,6 +210,22 @@ impl SimulatedBackend {
         }
     }
 
+    /// The ports at which KV events are published and replayed. `None`: no KV events are published.
+    pub fn kv_event_ports(&self) -> Option<[u16; 2]> {
+        self.kv_events.as_ref().map(KvEventPublisher::ports)
+    }
+
+    /// The publisher of KV events. `None`: no KV events are published.
+    pub(super) fn kv_events(&self) -> Option<&KvEventPublisher> {
+        self.kv_events.as_ref()
+    }
+
+    /// Clears the prefix cache. Does nothing and returns false while a sequence has blocks. The event
+    /// is published with the next step, as from vLLM.
+    pub(super) fn reset_prefix_cache(&self) -> bool {
+        self.lock_state().engine.reset_prefix_cache()
+    }
+
     pub(super) fn settings(&self) -> &SimulatorSettings {
         &self.settings
     }
@@ -213,7 +247,7 @@ impl SimulatedBackend {
     /// the KV cache, all sequences of the request are aborted and an error is returned.
     pub(super) fn submit(
         &self,
-        requests: impl IntoIterator<Item = (SequenceRequest, SimulatedFinishReason)>,
+        requests: impl IntoIterator<Item = SubmittedSequence>,
         mut span: Option<RequestSpan>,
     ) -> Result<(Vec<SequenceId>, Arc<GenerationProgress>), SequenceTooLong> {
         let now = self.now();
@@ -222,7 +256,9 @@ impl SimulatedBackend {
         let mut ids = Vec::with_capacity(requests.len());
         let mut guard = self.lock_state();
         let state = &mut *guard;
-        for (choice, (request, finish)) in requests.into_iter().enumerate() {
+        for (choice, SubmittedSequence { request, finish, origin }) in
+            requests.into_iter().enumerate()
+        {
             let id = SequenceId(state.next_sequence_id);
             state.next_sequence_id += 1;
             if let Err(error) = state.engine.submit(id, request, now) {
@@ -235,9 +271,10 @@ impl SimulatedBackend {
             }
             ids.push(id);
             let progress = Arc::clone(&progress);
+            let span = span.take();
             state
                 .subscribers
-                .insert(id, SequenceSubscriber { progress, choice, finish, span: span.take() });
+                .insert(id, SequenceSubscriber { progress, choice, finish, origin, span });
         }
         state.requests += 1;
         drop(guard);
@@ -306,6 +343,12 @@ impl SimulatedBackend {
     fn publish_step(&self, step: &EngineStep) {
         let mut guard = self.lock_state();
         let state = &mut *guard;
+        if let Some(kv_events) = &self.kv_events {
+            let subscribers = &state.subscribers;
+            kv_events.publish(&state.engine.take_cache_changes(), |sequence| {
+                subscribers.get(&SequenceId(sequence)).map(|subscriber| &subscriber.origin)
+            });
+        }
         for token in &step.tokens {
             if let Some(subscriber) = state.subscribers.get(&token.id) {
                 subscriber.progress.advance(subscriber.choice, token.nth, token.cached_tokens);

@@ -1,5 +1,7 @@
 //! Tests of the whole simulator over real sockets. No test sleeps: every wait is for an event.
 
+use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
+use tokenweir_kv_events::zmtp::{Connection, Endpoint, SocketType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -177,4 +179,78 @@ async fn a_request_that_is_too_long_is_not_counted_as_accepted() {
     assert!(reply.starts_with("HTTP/1.1 400 "), "{reply}");
     let stats = sim.backend.stats();
     assert_eq!((stats.requests, stats.aborts, stats.finished), (0, 0, 0));
+}
+
+/// The events of the next message of a publisher: the type of each, and its fields.
+fn described(payload: &[u8]) -> Vec<String> {
+    let batch = EventBatch::parse(payload).expect("a batch");
+    let describe = |event: Result<KvEvent<'_>, _>| match event.expect("an event") {
+        KvEvent::Stored(stored) => format!(
+            "{} blocks of {} tokens, {:?}, after {:?}",
+            stored.block_hashes.iter().count(),
+            stored.block_size,
+            stored.session_id,
+            stored.parent.map(|_| "a block"),
+        ),
+        KvEvent::Removed(removed) => format!("{} removed", removed.block_hashes.iter().count()),
+        other => format!("{other:?}"),
+    };
+    batch.events().map(describe).collect()
+}
+
+#[tokio::test]
+async fn changes_of_the_prefix_cache_are_published_with_the_session_of_the_request() {
+    let settings = SimulatorSettings { kv_events_port: Some(0), blocks: 8, ..fast() };
+    let sim = start(settings).await;
+    let sources = exchange(sim.addr, &get("/kv_event_sources")).await;
+    let port = sources.split(r#""endpoint":"tcp://*:"#).nth(1).expect("an endpoint");
+    let port = port.split('"').next().and_then(|port| port.parse().ok()).expect("a port");
+    let endpoint = Endpoint { host: "127.0.0.1".into(), port };
+    let mut events = Connection::open(&endpoint, SocketType::Sub).await.expect("connected");
+    events.subscribe("").await.expect("subscribed");
+    events.ping().await.expect("sent");
+    assert_eq!(events.receive().await.expect("an answer"), None);
+
+    let ask = |prompt: char, session: &str| {
+        let prompt = prompt.to_string().repeat(4 * 40);
+        let body = format!(r#"{{"prompt":"{prompt}","max_tokens":9}}"#);
+        let header = format!("\r\nx-session-id: {session}\r\n");
+        post("/v1/completions", &body).replacen("\r\n", &header, 1)
+    };
+    let mut next = async || {
+        let parts = events.receive().await.expect("received").expect("a message");
+        described(&parts[2])
+    };
+    // The prompt has 40 tokens and fills two blocks, the output fills the third one.
+    exchange(sim.addr, &ask('a', "one")).await;
+    assert_eq!(next().await, [r#"2 blocks of 16 tokens, Some("one"), after None"#]);
+    assert_eq!(next().await, [r#"1 blocks of 16 tokens, Some("one"), after Some("a block")"#]);
+    exchange(sim.addr, &ask('b', "two")).await;
+    assert_eq!(next().await.len(), 1);
+    assert_eq!(next().await.len(), 1);
+    // Of eight blocks, two were never used.
+    exchange(sim.addr, &ask('c', "three")).await;
+    assert_eq!(
+        next().await,
+        ["1 removed", r#"2 blocks of 16 tokens, Some("three"), after None"#],
+        "vLLM announces the evicted blocks first"
+    );
+    next().await;
+
+    let reset = post("/reset_prefix_cache", "");
+    assert!(exchange(sim.addr, &reset).await.ends_with(r#"{"success":true}"#));
+    exchange(sim.addr, &ask('a', "four")).await;
+    assert_eq!(
+        next().await,
+        ["AllCleared", r#"2 blocks of 16 tokens, Some("four"), after None"#],
+        "as from vLLM, the reset is published with the next step"
+    );
+}
+
+#[tokio::test]
+async fn without_the_option_no_kv_events_are_published() {
+    let sim = start(fast()).await;
+    assert!(exchange(sim.addr, &get("/kv_event_sources")).await.ends_with("\r\n\r\n{}"));
+    let reset = exchange(sim.addr, &post("/reset_prefix_cache", "")).await;
+    assert!(reset.starts_with("HTTP/1.1 404"), "{reset}");
 }

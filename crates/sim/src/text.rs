@@ -74,16 +74,22 @@ impl SimulatedPrompt {
     /// The chained hashes of the full blocks of this prompt followed by `output`. The hash of a
     /// block depends on all blocks before it.
     pub fn block_hashes(&self, output: &SimulatedOutput, block_size: u32) -> Vec<u64> {
-        let mut bytes = self.bytes.clone();
-        bytes.extend((0..output.word_count()).flat_map(|nth| output.nth_word(nth).bytes()));
         let mut hash = 0;
-        let blocks = bytes.chunks_exact(TOKEN_BYTES * block_size.max(1) as usize);
+        let text = self.followed_by(output);
+        let blocks = text.bytes.chunks_exact(TOKEN_BYTES * block_size.max(1) as usize);
         blocks
             .map(|block| {
                 hash = chain_hash(hash, block);
                 hash
             })
             .collect()
+    }
+
+    /// This prompt and an output after it.
+    pub fn followed_by(&self, output: &SimulatedOutput) -> Self {
+        let mut bytes = self.bytes.clone();
+        bytes.extend((0..output.word_count()).flat_map(|nth| output.nth_word(nth).bytes()));
+        Self { bytes }
     }
 
     fn token_bytes(&self) -> impl Iterator<Item = [u8; TOKEN_BYTES]> + '_ {

@@ -15,7 +15,8 @@ pub(crate) struct Fleet {
     pub backends: Vec<Arc<SimulatedBackend>>,
     /// Addresses of the backends.
     pub backend_addrs: Vec<SocketAddr>,
-    serving: JoinHandle<()>,
+    /// The simulator. Its end closes all connections of the backends.
+    pub serving: JoinHandle<()>,
 }
 
 impl Fleet {
@@ -25,14 +26,16 @@ impl Fleet {
 
     /// Starts a fleet with gateway options.
     pub(crate) async fn start_with(count: u16, setup: Setup) -> Self {
-        let settings = SimulatorSettings {
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            backends: count,
-            ..SimulatorSettings::default()
-        };
-        let sim = Simulator::bind(&settings).await.unwrap();
+        let settings = SimulatorSettings { backends: count, ..SimulatorSettings::default() };
+        Self::simulate(settings, setup).await
+    }
+
+    /// Starts a fleet with simulator and gateway options, at free ports.
+    pub(crate) async fn simulate(settings: SimulatorSettings, setup: Setup) -> Self {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let sim = Simulator::bind(&SimulatorSettings { listen, ..settings }).await.unwrap();
         let backend_addrs = sim.addrs().to_vec();
-        let backends = (0..usize::from(count)).map(|index| sim.backend(index).unwrap()).collect();
+        let backends = (0..backend_addrs.len()).map(|index| sim.backend(index).unwrap()).collect();
         let serving = tokio::spawn(sim.run(std::future::pending()));
         let gateway = start_with(&backend_addrs, setup).await;
         Self { gateway, backends, backend_addrs, serving }

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
 use tokenweir::backend::cache_map::CacheMap;
-use tokenweir::backend::kv_events::{CacheKnowledge, KvEventsSettings};
+use tokenweir::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
 use tokenweir::backend::pool::BackendPool;
 use tokenweir::backend::routes::ModelConfig;
 use tokenweir::backend::{Backend, HealthCheckSupervisor, health_checker};
@@ -56,6 +56,8 @@ pub(crate) struct Running {
     pub admin: SocketAddr,
     /// The backend pool.
     pub pool: Arc<BackendPool>,
+    /// Which groups of prompts fill the caches.
+    pub cache_map: Arc<CacheMap>,
     records: Mutex<mpsc::UnboundedReceiver<RequestRecord>>,
     stop: Option<oneshot::Sender<()>>,
     serving: Option<JoinHandle<DrainOutcome>>,
@@ -158,6 +160,8 @@ pub(crate) struct Setup {
     pub diagnosis: Arc<LatestDiagnosis>,
     /// Settings of the quality monitor.
     pub quality: quality::QualitySettings,
+    /// Settings of KV events, for all backends.
+    pub kv_events: KvEventsSettings,
 }
 
 struct RecordingSink(mpsc::UnboundedSender<RequestRecord>);
@@ -229,6 +233,7 @@ impl Default for Setup {
             routes: ConfiguredRoutes::default(),
             diagnosis: Arc::default(),
             quality: quality::QualitySettings::default(),
+            kv_events: KvEventsSettings::default(),
         }
     }
 }
@@ -263,6 +268,9 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
             .with_usage_injection(setup.injects_usage)
             .with_continuous_usage(setup.continuous_usage)
             .with_circuit_breaker(setup.health)
+            .with_kv_events(
+                KvEventSource::default().resolve(&setup.kv_events, &addr.ip().to_string()),
+            )
     };
     let backends = backends.iter().map(backend).collect();
     let pool = BackendPool::new(backends, &setup.models, setup.policy)
@@ -327,7 +335,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         client.clone(),
         settings,
         telemetry.clone(),
-        CacheKnowledge::new(KvEventsSettings::default()),
+        CacheKnowledge::new(setup.kv_events),
     );
     health_checks.wait_first_checks(Duration::from_secs(10)).await;
     let overload_guard = Arc::new(OverloadGuard::new(setup.gate));
@@ -364,7 +372,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         proxy: proxy.clone(),
         decisions,
         recent_requests: recent,
-        cache_map,
+        cache_map: cache_map.clone(),
         status_sources: vec![
             Arc::new(move |status, _| status.connections = counted.snapshot()),
             Arc::new(move |status, _| status.certificates = credentials.counts()),
@@ -416,6 +424,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         addr,
         admin,
         pool,
+        cache_map,
         records: Mutex::new(records),
         stop: Some(stop),
         serving: Some(serving),

@@ -100,8 +100,8 @@ impl RequestChains {
 mod tests {
     use super::*;
     use crate::decoder::{EventBatch, KvEvent};
+    use crate::encoder::{PublishedEvent, StoredBlocks, encode_batch};
     use crate::residency::CacheContents;
-    use crate::test_batches::{Stored, batch};
 
     /// A cache, and the requests whose events it receives.
     struct Fixture {
@@ -115,7 +115,14 @@ mod tests {
         }
 
         fn store(&mut self, session: u64, parent: Option<u64>, blocks: &[u64]) {
-            let payload = batch(&[Stored { blocks, parent, block_size: 16, session_id: "" }], &[]);
+            let stored = StoredBlocks {
+                hashes: blocks.to_vec(),
+                parent,
+                token_ids: Vec::new(),
+                block_size: 16,
+                session_id: None,
+            };
+            let payload = encode_batch(0.0, &[PublishedEvent::Stored(stored)]);
             for event in EventBatch::parse(&payload).unwrap().events() {
                 let event: KvEvent<'_> = event.unwrap();
                 if let Some(stored) = self.contents.apply(&event).unwrap() {

@@ -4,8 +4,8 @@ use super::super::prompt_lookup::{CachedPrompt, PromptLookup, PromptText};
 use super::super::request_chains::{RequestChains, RequestKey};
 use super::*;
 use crate::decoder::EventBatch;
+use crate::encoder::{PublishedEvent, StoredBlocks, encode_batch};
 use crate::residency::CacheContents;
-use crate::test_batches::{Stored, batch};
 use std::collections::HashMap;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -140,15 +140,17 @@ impl Fixture {
         oldest.truncate(self.cache.len().saturating_sub(self.max_blocks));
         let removed: Vec<u64> = oldest.iter().map(|(_, block)| *block).collect();
         self.cache.retain(|block, _| !removed.contains(block));
-        let parent = reused.checked_sub(1).map(|last| blocks[last]);
-        let stored = Stored {
-            blocks: &blocks[reused..],
-            parent,
-            block_size: BLOCK_SIZE as u8,
-            session_id: "",
-        };
-        let stored = if reused < blocks.len() { vec![stored] } else { Vec::new() };
-        let payload = batch(&stored, &removed);
+        let mut events: Vec<_> = removed.into_iter().map(PublishedEvent::Removed).collect();
+        if reused < blocks.len() {
+            events.push(PublishedEvent::Stored(StoredBlocks {
+                hashes: blocks[reused..].to_vec(),
+                parent: reused.checked_sub(1).map(|last| blocks[last]),
+                token_ids: Vec::new(),
+                block_size: BLOCK_SIZE,
+                session_id: None,
+            }));
+        }
+        let payload = encode_batch(0.0, &events);
         for event in EventBatch::parse(&payload).unwrap().events() {
             let event = event.unwrap();
             if let Some(chain) = self.contents.apply(&event).unwrap() {

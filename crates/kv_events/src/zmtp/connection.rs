@@ -73,7 +73,14 @@ impl Connection {
     /// Connects, and completes the handshake as a socket of this type.
     pub async fn open(endpoint: &Endpoint, socket: SocketType) -> Result<Self, ConnectionError> {
         let address = (endpoint.host.as_str(), endpoint.port);
-        let stream = within(TcpStream::connect(address)).await??;
+        Self::accept(within(TcpStream::connect(address)).await??, socket).await
+    }
+
+    /// Completes the handshake on an open connection as a socket of this type.
+    pub(super) async fn accept(
+        stream: TcpStream,
+        socket: SocketType,
+    ) -> Result<Self, ConnectionError> {
         stream.set_nodelay(true)?;
         let mut connection = Self { stream, decoder: FrameDecoder::default(), out: Vec::new() };
         within(connection.shake(socket)).await??;
@@ -87,7 +94,7 @@ impl Connection {
         self.stream.read_exact(&mut theirs).await?;
         check_greeting(&theirs)?;
         write_ready(socket, &mut self.out);
-        self.flush().await?;
+        self.write_out().await?;
         match self.traffic().await? {
             Traffic::Command(command) => Ok(check_ready(socket, &command)?),
             Traffic::Message(_) => Err(ProtocolError::Frame.into()),
@@ -102,14 +109,24 @@ impl Connection {
 
     /// Sends a message.
     pub async fn send(&mut self, parts: &[&[u8]]) -> Result<(), ConnectionError> {
+        self.write(parts);
+        self.flush().await
+    }
+
+    /// Adds a message to those that the next flush sends.
+    pub(super) fn write(&mut self, parts: &[&[u8]]) {
         write_message(parts, &mut self.out);
-        within(self.flush()).await?
+    }
+
+    /// Sends what was written.
+    pub(super) async fn flush(&mut self) -> Result<(), ConnectionError> {
+        within(self.write_out()).await?
     }
 
     /// Asks the peer for a sign of life.
     pub async fn ping(&mut self) -> Result<(), ConnectionError> {
         write_command("PING", &[0, 0], &mut self.out);
-        within(self.flush()).await?
+        self.flush().await
     }
 
     /// The next message. `None`: the answer to a ping. The future can be dropped at any time.
@@ -124,7 +141,7 @@ impl Connection {
                         command.strip_prefix(b"\x04PING").and_then(|ping| ping.get(2..))
                     {
                         write_command("PONG", &context[..context.len().min(16)], &mut self.out);
-                        self.flush().await?;
+                        self.write_out().await?;
                     }
                 }
             }
@@ -145,7 +162,7 @@ impl Connection {
     }
 
     /// Writes what is in `out`. A dropped future leaves the rest there.
-    async fn flush(&mut self) -> Result<(), ConnectionError> {
+    async fn write_out(&mut self) -> Result<(), ConnectionError> {
         while !self.out.is_empty() {
             let written = self.stream.write(&self.out).await?;
             self.out.drain(..written);

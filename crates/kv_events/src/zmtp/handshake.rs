@@ -9,6 +9,12 @@ pub enum SocketType {
     Sub,
     /// Asks for replays. The peer is a ROUTER socket.
     Dealer,
+    /// Publishes messages. The peer is a SUB socket.
+    #[cfg(feature = "publisher")]
+    Pub,
+    /// Replays messages. The peer is a DEALER socket.
+    #[cfg(feature = "publisher")]
+    Router,
 }
 
 /// Length of a greeting.
@@ -21,6 +27,10 @@ impl SocketType {
         match self {
             Self::Sub => "SUB",
             Self::Dealer => "DEALER",
+            #[cfg(feature = "publisher")]
+            Self::Pub => "PUB",
+            #[cfg(feature = "publisher")]
+            Self::Router => "ROUTER",
         }
     }
 
@@ -28,6 +38,10 @@ impl SocketType {
         match self {
             Self::Sub => ("PUB", "XPUB"),
             Self::Dealer => ("ROUTER", "ROUTER"),
+            #[cfg(feature = "publisher")]
+            Self::Pub => ("SUB", "XSUB"),
+            #[cfg(feature = "publisher")]
+            Self::Router => ("DEALER", "REQ"),
         }
     }
 }

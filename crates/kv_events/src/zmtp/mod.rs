@@ -1,5 +1,6 @@
 //! A subscriber of KV events over ZeroMQ: ZMTP 3.0 with the NULL mechanism over TCP, as much of it
-//! as a SUB and a DEALER socket need.
+//! as a SUB and a DEALER socket need. The feature `publisher` adds the PUB and the ROUTER socket of a
+//! simulated engine.
 //!
 //! <https://rfc.zeromq.org/spec/23/>. Decision 0015 states why this is not the crate `zeromq`.
 
@@ -8,7 +9,12 @@ mod frame;
 mod handshake;
 mod subscriber;
 
+#[cfg(feature = "publisher")]
+mod publisher;
+
 pub use connection::{Connection, ConnectionError, Endpoint, InvalidEndpoint};
 pub use frame::ProtocolError;
 pub use handshake::SocketType;
+#[cfg(feature = "publisher")]
+pub use publisher::{BUFFER_MESSAGES, Publisher};
 pub use subscriber::{ApplyError, EventSink, Subscriber};

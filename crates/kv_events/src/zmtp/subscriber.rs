@@ -83,7 +83,7 @@ const FIRST_PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit of a sign of life, and of the next part of a replay.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of the end mark of a replay.
-const REPLAY_END: u64 = u64::MAX;
+pub(super) const REPLAY_END: u64 = u64::MAX;
 
 impl<S: EventSink> Subscriber<S> {
     /// A subscriber to the messages whose topic begins with `topic`.
@@ -270,7 +270,7 @@ impl Connections {
     }
 }
 
-fn number_of(part: &[u8]) -> Result<u64, ProtocolError> {
+pub(super) fn number_of(part: &[u8]) -> Result<u64, ProtocolError> {
     part.try_into().map(u64::from_be_bytes).map_err(|_| ProtocolError::Frame)
 }
 

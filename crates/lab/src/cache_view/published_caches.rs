@@ -46,9 +46,10 @@ impl PublishedCaches {
         let PublishedCache { resident, in_transit } = &mut self.caches[backend];
         for change in in_transit.pop_front().unwrap_or_default() {
             match change {
-                CacheChange::Stored(hash) => resident.insert(hash),
-                CacheChange::Removed(hash) => resident.remove(&hash),
-            };
+                CacheChange::Stored(block) => drop(resident.insert(block.hash)),
+                CacheChange::Removed(hash) => drop(resident.remove(&hash)),
+                CacheChange::Cleared => resident.clear(),
+            }
         }
     }
 
@@ -103,6 +104,7 @@ impl PublishedLookup<'_> {
 mod tests {
     use super::*;
     use tokenweir_core::routing::PromptFingerprint;
+    use tokenweir_sim::engine::StoredBlock;
 
     #[test]
     fn a_block_is_cached_from_the_arrival_of_its_event_until_that_of_its_removal() {
@@ -113,7 +115,8 @@ mod tests {
         };
         let hashes = job.request(16).block_hashes;
         let mut caches = PublishedCaches::new(2);
-        let stored = hashes.iter().map(|hash| CacheChange::Stored(*hash)).collect();
+        let stored = |index| CacheChange::Stored(StoredBlock::new(&hashes, index, 0));
+        let stored = (0..hashes.len()).map(stored).collect();
         assert!(caches.publish(1, stored));
         assert!(!caches.publish(1, Vec::new()));
         assert!(caches.publish(1, vec![CacheChange::Removed(hashes[1])]));

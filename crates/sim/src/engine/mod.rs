@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::blocks::BlockPool;
-pub use super::blocks::CacheChange;
+pub use super::blocks::{CacheChange, StoredBlock};
 use super::sequence::Sequence;
 pub use super::sequence::{FinishedSequence, GeneratedToken, SequenceId, SequenceRequest};
 use cost_model::BatchWork;
@@ -143,6 +143,12 @@ impl Engine {
         self.pool.take_changes()
     }
 
+    /// Forgets the contents of the prefix cache. Does nothing and returns false while a sequence has
+    /// blocks.
+    pub fn reset_prefix_cache(&mut self) -> bool {
+        self.pool.reset()
+    }
+
     /// Changes the times of steps and of prompt tokens to those of `spec`, from the next step on.
     pub fn change_speed(&mut self, spec: &EngineSpec) {
         self.spec.step_base = spec.step_base;
@@ -227,10 +233,10 @@ impl Engine {
                 return;
             }
             self.pool.pin(&hits);
-            let missing = &hashes[hits.len()..];
-            let offloaded = &missing[..self.pool.offloaded_prefix(missing)];
-            if self.pool.load_offloaded(offloaded, &mut hits) {
-                self.loading_tokens += offloaded.len() as u32 * block_size;
+            let offloaded = self.pool.offloaded_prefix(&hashes[hits.len()..]);
+            let found = &hashes[..hits.len() + offloaded];
+            if self.pool.load_offloaded(found, sequence.id.0, &mut hits) {
+                self.loading_tokens += offloaded as u32 * block_size;
             }
             let cached = sequence.admit(hits, block_size, now);
             if let Some(cached) = cached {

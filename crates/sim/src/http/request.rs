@@ -34,6 +34,7 @@ pub(super) struct InferenceRequestBody {
     pub(super) encoding_format: Option<String>,
     pub(super) return_token_strs: Option<bool>,
     tokens: Option<Vec<u32>>,
+    session_id: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -91,6 +92,8 @@ pub(super) struct GenerationWork {
     pub(super) include_usage: bool,
     /// Whether usage is written in every chunk of a stream.
     pub(super) continuous_usage: bool,
+    /// The session in the body, which vLLM prefers to the header.
+    pub(super) session_id: Option<String>,
 }
 
 impl GenerationWork {
@@ -125,7 +128,7 @@ impl InferenceRequestBody {
 
     /// Validates a generating request and plans its prompts and outputs.
     pub(super) fn work(
-        self,
+        mut self,
         api: GenerationApi,
         limits: ModelLimits<'_>,
     ) -> Result<GenerationWork, VllmError> {
@@ -149,6 +152,7 @@ impl InferenceRequestBody {
         let include_usage = options.and_then(|options| options.include_usage) == Some(true);
         let continuous = options.and_then(|options| options.continuous_usage_stats) == Some(true);
         let max_tokens = self.requested_output_tokens(limits)?;
+        let session_id = self.session_id.take();
         let salt = self.seed.unwrap_or(0) as u64;
         let prompts = self.prompts();
         let longest = prompts.iter().map(SimulatedPrompt::token_count).max().unwrap_or(1);
@@ -167,6 +171,7 @@ impl InferenceRequestBody {
             max_output_tokens: max_tokens.unwrap_or(min_remaining).min(min_remaining),
             include_usage,
             continuous_usage: include_usage && continuous,
+            session_id,
             prompts,
         })
     }

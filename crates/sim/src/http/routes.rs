@@ -13,8 +13,8 @@ use super::event_stream::EventStream;
 use super::request::{GenerationWork, InferenceRequestBody};
 use crate::engine;
 use crate::generation::Generation;
-use crate::simulated_backend::SimulatedBackend;
-use crate::telemetry::RequestSpan;
+use crate::simulated_backend::{SimulatedBackend, SubmittedSequence};
+use crate::telemetry::{KvEventPublisher, RequestSpan, SequenceOrigin};
 use crate::text::{SimulatedFinishReason, SimulatedOutput, SimulatedPrompt};
 use crate::wire::{EventWriter, GenerationApi, SimulatedResponse, VllmError, documents};
 use tokenweir_core::clock;
@@ -23,6 +23,7 @@ use tokenweir_core::trace_context::TraceParent;
 type ResponseBody = Either<Full<Bytes>, EventStream>;
 
 const TRACE_PARENT_HEADER: HeaderName = HeaderName::from_static("traceparent");
+const SESSION_ID_HEADER: HeaderName = HeaderName::from_static("x-session-id");
 const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 const JSON_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/json");
 const EVENT_STREAM_CONTENT_TYPE: HeaderValue =
@@ -32,6 +33,8 @@ const METRICS_CONTENT_TYPE: HeaderValue =
 
 /// The handler of a path.
 enum Endpoint {
+    /// An action of `POST`, without a request body.
+    Action(fn(&SimulatedBackend) -> Response<ResponseBody>),
     /// A page for `GET`, without a request body.
     Page(fn(&SimulatedBackend) -> Response<ResponseBody>),
     /// Generation of output, as a stream or as one body.
@@ -43,8 +46,15 @@ enum Endpoint {
 }
 
 /// The handler of a path. `None`: the path does not exist.
-fn endpoint(path: &str) -> Option<Endpoint> {
+fn endpoint(path: &str, backend: &SimulatedBackend) -> Option<Endpoint> {
     Some(match path {
+        "/kv_event_sources" => Endpoint::Page(|backend| {
+            json(backend.kv_events().map_or("{}".to_owned(), KvEventPublisher::sources))
+        }),
+        // vLLM has this path in its developer mode only.
+        "/reset_prefix_cache" if backend.kv_events().is_some() => Endpoint::Action(|backend| {
+            json(format!(r#"{{"success":{}}}"#, backend.reset_prefix_cache()))
+        }),
         "/v1/chat/completions" => Endpoint::Generate(GenerationApi::Chat),
         "/v1/completions" => Endpoint::Generate(GenerationApi::Completions),
         "/v1/responses" => Endpoint::Generate(GenerationApi::Responses),
@@ -101,7 +111,7 @@ async fn route(
     request: Request<Incoming>,
     backend: &Arc<SimulatedBackend>,
 ) -> Response<ResponseBody> {
-    let Some(endpoint) = endpoint(request.uri().path()) else {
+    let Some(endpoint) = endpoint(request.uri().path(), backend) else {
         return with_status(StatusCode::NOT_FOUND, json(documents::NOT_FOUND));
     };
     let (allowed, name) = match endpoint {
@@ -114,7 +124,7 @@ async fn route(
         return with_status(StatusCode::METHOD_NOT_ALLOWED, response);
     }
     let (api, result) = match endpoint {
-        Endpoint::Page(page) => return page(backend),
+        Endpoint::Page(respond) | Endpoint::Action(respond) => return respond(backend),
         Endpoint::Generate(api) => (Some(api), generate(request, api, backend).await),
         Endpoint::PromptDocument(render) => {
             let (_, body) = read_request(request).await;
@@ -140,7 +150,8 @@ async fn generate(
     let settings = backend.settings();
     let work = body.work(api, settings.limits())?;
     let id = response_id(api, &headers, backend);
-    let generation = submit(&work, backend, Some(request_span(&work, &headers, &id)))?;
+    let span = request_span(&work, &headers, &id);
+    let generation = submit(&work, &headers, backend, Some(span))?;
     let reply = SimulatedResponse {
         api,
         id,
@@ -173,7 +184,7 @@ async fn embed(
     request: Request<Incoming>,
     backend: &Arc<SimulatedBackend>,
 ) -> Result<Response<ResponseBody>, VllmError> {
-    let (_, body) = read_request(request).await;
+    let (headers, body) = read_request(request).await;
     let body = body?;
     let settings = backend.settings();
     body.check_model(settings.limits())?;
@@ -185,7 +196,7 @@ async fn embed(
         finish: SimulatedFinishReason::Stop,
     });
     let work = GenerationWork { outputs: outputs.collect(), prompts, ..GenerationWork::default() };
-    submit(&work, backend, None)?.wait_until_finished(&vec![1; work.prompts.len()]).await;
+    submit(&work, &headers, backend, None)?.wait_until_finished(&vec![1; work.prompts.len()]).await;
     let id = format!("embd-{}", backend.random_id());
     let (created, model) = (unix_seconds(), settings.model());
     Ok(json(documents::embeddings(&id, created, model, &work.prompts, base64)))
@@ -206,19 +217,27 @@ fn request_span(work: &GenerationWork, headers: &HeaderMap, id: &str) -> Request
 /// Submits one sequence per output to the engine.
 fn submit(
     work: &GenerationWork,
+    headers: &HeaderMap,
     backend: &Arc<SimulatedBackend>,
     request_span: Option<RequestSpan>,
 ) -> Result<Generation, VllmError> {
     let block_size = backend.settings().block_size;
     let choices = work.outputs.len() / work.prompts.len().max(1);
+    let header = headers.get(SESSION_ID_HEADER).and_then(|value| value.to_str().ok());
+    let session_id = work.session_id.as_deref().or(header);
     let requests = work.outputs.iter().enumerate().map(|(index, output)| {
         let prompt = &work.prompts[index / choices.max(1)];
+        let origin = backend.kv_events().map(|_| SequenceOrigin {
+            session_id: session_id.map(str::to_owned),
+            token_ids: prompt.followed_by(output).tokens().collect(),
+        });
         let request = engine::SequenceRequest {
             prompt_tokens: prompt.token_count(),
             block_hashes: prompt.block_hashes(output, block_size),
             output_tokens: output.tokens,
         };
-        (request, output.finish)
+        let (finish, origin) = (output.finish, origin.unwrap_or_default());
+        SubmittedSequence { request, finish, origin }
     });
     Generation::submit(backend, requests, request_span)
         .map_err(|error| VllmError::bad_value(&error.to_string(), None))

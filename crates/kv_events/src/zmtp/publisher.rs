@@ -1,0 +1,177 @@
+//! Publishes the events of one engine as vLLM does: a PUB socket for new messages, and a ROUTER socket
+//! that replays the last ones.
+//!
+//! Publishing waits for no subscriber. All connections read the same buffer of the last messages; a
+//! subscriber that falls behind its beginning misses messages, and sees the gap in their numbers.
+
+use super::connection::{Connection, ConnectionError};
+use super::frame::ProtocolError;
+use super::handshake::SocketType;
+use super::subscriber::{REPLAY_END, number_of};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// Publishes messages to any number of subscribers.
+#[derive(Debug)]
+pub struct Publisher {
+    topic: String,
+    buffer: Mutex<Buffer>,
+    /// Number of the next message.
+    next: watch::Sender<u64>,
+}
+
+/// The last messages.
+#[derive(Debug, Default)]
+struct Buffer {
+    /// Number of the first payload.
+    first: u64,
+    payloads: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+/// Messages that can be replayed: `buffer_steps` of vLLM.
+pub const BUFFER_MESSAGES: usize = 10_000;
+/// Bytes of messages that can be replayed.
+const BUFFER_BYTES: usize = 16 << 20;
+/// Messages of one write.
+const MESSAGES_PER_WRITE: usize = 64;
+/// Subscriptions of one connection. Further ones are ignored.
+const MAX_SUBSCRIPTIONS: usize = 64;
+
+impl Buffer {
+    fn end(&self) -> u64 {
+        self.first + self.payloads.len() as u64
+    }
+
+    fn push(&mut self, payload: Bytes) {
+        self.bytes += payload.len();
+        self.payloads.push_back(payload);
+        while self.payloads.len() > BUFFER_MESSAGES || self.bytes > BUFFER_BYTES {
+            self.bytes -= self.payloads.pop_front().map_or(0, |payload| payload.len());
+            self.first += 1;
+        }
+    }
+}
+
+impl Publisher {
+    /// A publisher that has published nothing.
+    pub fn new(topic: String) -> Self {
+        Self { topic, buffer: Mutex::default(), next: watch::Sender::new(0) }
+    }
+
+    /// Publishes a message.
+    pub fn publish(&self, payload: Vec<u8>) {
+        let mut buffer = self.lock();
+        buffer.push(payload.into());
+        self.next.send_replace(buffer.end());
+    }
+
+    /// Serves subscribers and replays until the future is dropped, which closes all connections. While
+    /// the future is not polled, the publisher is silent like a stopped process.
+    pub async fn serve(&self, live: TcpListener, replay: TcpListener) -> Infallible {
+        let mut connections = FuturesUnordered::new();
+        loop {
+            let (accepted, socket) = tokio::select! {
+                accepted = live.accept() => (accepted, SocketType::Pub),
+                accepted = replay.accept() => (accepted, SocketType::Router),
+                Some(()) = connections.next(), if !connections.is_empty() => continue,
+            };
+            if let Ok((stream, _)) = accepted {
+                connections.push(async move {
+                    // An error ends the connection. The subscriber connects again.
+                    let _ = match socket {
+                        SocketType::Pub => self.publish_to(stream).await,
+                        _ => self.replay_to(stream).await,
+                    };
+                });
+            }
+        }
+    }
+
+    async fn publish_to(&self, stream: TcpStream) -> Result<Infallible, ConnectionError> {
+        let mut end = self.next.subscribe();
+        let mut connection = Connection::accept(stream, SocketType::Pub).await?;
+        let mut topics: Vec<Bytes> = Vec::new();
+        let mut next = 0;
+        loop {
+            tokio::select! {
+                received = connection.receive() => {
+                    let parts = received?.unwrap_or_default();
+                    let Some(part) = parts.first().filter(|part| !part.is_empty()) else { continue };
+                    let topic = part.slice(1..);
+                    if topics.is_empty() {
+                        next = *end.borrow_and_update();
+                    }
+                    if part[0] == 0 {
+                        topics.retain(|other| *other != topic);
+                    } else if topics.len() < MAX_SUBSCRIPTIONS {
+                        topics.push(topic);
+                    }
+                }
+                _ = end.changed() => {
+                    if topics.iter().any(|topic| self.topic.as_bytes().starts_with(topic)) {
+                        next = self.send_from(next, &[self.topic.as_bytes()], &mut connection).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn replay_to(&self, stream: TcpStream) -> Result<Infallible, ConnectionError> {
+        let mut connection = Connection::accept(stream, SocketType::Router).await?;
+        loop {
+            let Some(request) = connection.receive().await? else { continue };
+            let [delimiter, start] = &request[..] else { return Err(ProtocolError::Frame.into()) };
+            let start = number_of(start)?;
+            if !delimiter.is_empty() {
+                return Err(ProtocolError::Frame.into());
+            }
+            self.send_from(start, &[b"", self.topic.as_bytes()], &mut connection).await?;
+            connection.send(&[b"", b"", &REPLAY_END.to_be_bytes(), b""]).await?;
+        }
+    }
+
+    /// Sends all messages from a number on, with these parts before the number. Returns the number of
+    /// the next message.
+    async fn send_from(
+        &self,
+        mut number: u64,
+        parts: &[&[u8]],
+        connection: &mut Connection,
+    ) -> Result<u64, ConnectionError> {
+        loop {
+            let (first, payloads) = self.messages_from(number);
+            if payloads.is_empty() {
+                return Ok(first);
+            }
+            number = first;
+            for payload in payloads {
+                connection.write(&[parts, &[&number.to_be_bytes(), &payload]].concat());
+                number += 1;
+            }
+            connection.flush().await?;
+        }
+    }
+
+    /// Some messages from a number on, and the number of the first one that is still there.
+    fn messages_from(&self, number: u64) -> (u64, Vec<Bytes>) {
+        let buffer = self.lock();
+        let first = number.clamp(buffer.first, buffer.end());
+        let skipped = (first - buffer.first) as usize;
+        (first, buffer.payloads.iter().skip(skipped).take(MESSAGES_PER_WRITE).cloned().collect())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Buffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+#[path = "publisher_tests.rs"]
+mod tests;

@@ -1,0 +1,116 @@
+//! Tests of the publisher with connections of subscribers.
+
+use super::super::connection::Endpoint;
+use super::*;
+use std::sync::Arc;
+use tokio::task::JoinHandle;
+
+/// A publisher that serves until it is dropped.
+struct Served {
+    publisher: Arc<Publisher>,
+    live: Endpoint,
+    replay: Endpoint,
+    task: JoinHandle<()>,
+}
+
+impl Served {
+    async fn start() -> Self {
+        let publisher = Arc::new(Publisher::new("kv@x".into()));
+        let [live, replay] = [listener().await, listener().await];
+        let [live_endpoint, replay_endpoint] = [&live, &replay].map(|listener| Endpoint {
+            host: "127.0.0.1".into(),
+            port: listener.local_addr().unwrap().port(),
+        });
+        let serving = Arc::clone(&publisher);
+        let task = tokio::spawn(async move {
+            serving.serve(live, replay).await;
+        });
+        Self { publisher, live: live_endpoint, replay: replay_endpoint, task }
+    }
+
+    /// A connection whose subscription the publisher has handled.
+    async fn subscribe(&self, topic: &str) -> Connection {
+        let mut connection = Connection::open(&self.live, SocketType::Sub).await.unwrap();
+        connection.subscribe(topic).await.unwrap();
+        connection.ping().await.unwrap();
+        assert_eq!(connection.receive().await.unwrap(), None);
+        connection
+    }
+
+    /// The numbers of the messages that a replay has, without the end mark.
+    async fn replayed(&self, from: u64) -> Vec<u64> {
+        let mut connection = Connection::open(&self.replay, SocketType::Dealer).await.unwrap();
+        connection.send(&[b"", &from.to_be_bytes()]).await.unwrap();
+        let mut numbers = Vec::new();
+        loop {
+            let parts = connection.receive().await.unwrap().unwrap();
+            let number = number_of(&parts[2]).unwrap();
+            if number == REPLAY_END {
+                assert_eq!(parts, [&b""[..], b"", &[0xff; 8], b""]);
+                return numbers;
+            }
+            assert_eq!(parts[..2], [&b""[..], b"kv@x"]);
+            numbers.push(number);
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+fn parts(number: u64, payload: &str) -> Vec<Bytes> {
+    vec!["kv@x".into(), number.to_be_bytes().to_vec().into(), payload.to_owned().into()]
+}
+
+#[tokio::test]
+async fn a_subscriber_gets_the_messages_after_its_subscription_whose_topic_matches() {
+    let served = Served::start().await;
+    served.publisher.publish(b"before".into());
+    let (mut matching, mut other) = (served.subscribe("kv@").await, served.subscribe("else").await);
+    served.publisher.publish(b"a".into());
+    served.publisher.publish(b"b".into());
+    assert_eq!(matching.receive().await.unwrap(), Some(parts(1, "a")));
+    assert_eq!(matching.receive().await.unwrap(), Some(parts(2, "b")));
+    other.ping().await.unwrap();
+    assert_eq!(other.receive().await.unwrap(), None, "nothing arrives before the answer");
+}
+
+#[tokio::test]
+async fn the_last_messages_are_replayed_from_a_number_on() {
+    let served = Served::start().await;
+    assert_eq!(served.replayed(0).await, [0; 0]);
+    for _ in 0..BUFFER_MESSAGES + 5 {
+        served.publisher.publish(b"x".into());
+    }
+    let end = BUFFER_MESSAGES as u64 + 5;
+    assert_eq!(served.replayed(0).await, (5..end).collect::<Vec<_>>());
+    assert_eq!(served.replayed(end - 2).await, [end - 2, end - 1]);
+    assert_eq!(served.replayed(end + 7).await, [0; 0]);
+}
+
+#[tokio::test]
+async fn a_subscriber_that_reads_nothing_delays_no_message_and_misses_those_beyond_the_buffer() {
+    let served = Served::start().await;
+    let mut slow = served.subscribe("").await;
+    // More than the socket buffers and the buffer of the publisher hold.
+    let payload = vec![7; 1 << 20];
+    for _ in 0..64 {
+        served.publisher.publish(payload.clone());
+        tokio::task::yield_now().await;
+    }
+    let bytes = served.publisher.lock().bytes;
+    assert!(bytes <= BUFFER_BYTES, "{bytes}");
+    let mut numbers = Vec::new();
+    while numbers.last() != Some(&63) {
+        let parts = slow.receive().await.unwrap().unwrap();
+        numbers.push(number_of(&parts[1]).unwrap());
+    }
+    assert!(numbers.is_sorted() && numbers.len() < 64, "{numbers:?}");
+}

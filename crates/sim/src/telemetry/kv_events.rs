@@ -1,0 +1,118 @@
+//! KV events: publishes the changes of the prefix cache of one engine as vLLM does, after each step.
+
+use std::convert::Infallible;
+use std::time::UNIX_EPOCH;
+
+use serde_json::json;
+use tokenweir_core::clock;
+use tokenweir_kv_events::encoder::{PublishedEvent, StoredBlocks, encode_batch};
+use tokenweir_kv_events::zmtp::Publisher;
+use tokio::net::TcpListener;
+
+use crate::engine::{CacheChange, StoredBlock};
+
+/// Publishes the KV events of one engine.
+#[derive(Debug)]
+pub(crate) struct KvEventPublisher {
+    publisher: Publisher,
+    block_size: u32,
+    /// Ports of new messages and of replays.
+    ports: [u16; 2],
+}
+
+/// The request of a sequence, as KV events name it.
+#[derive(Debug, Default)]
+pub(crate) struct SequenceOrigin {
+    /// The session that the request names.
+    pub(crate) session_id: Option<String>,
+    /// The tokens of prompt and output. Empty if they are not published.
+    pub(crate) token_ids: Vec<u32>,
+}
+
+impl KvEventPublisher {
+    /// A publisher of an engine with blocks of `block_size` tokens. `ports`: those of new messages and
+    /// of replays.
+    pub(crate) fn new(block_size: u32, ports: [u16; 2]) -> Self {
+        Self { publisher: Publisher::new(String::new()), block_size, ports }
+    }
+
+    /// The ports of new messages and of replays.
+    pub(crate) fn ports(&self) -> [u16; 2] {
+        self.ports
+    }
+
+    /// The document of `/kv_event_sources`.
+    pub(crate) fn sources(&self) -> String {
+        let [endpoint, replay_endpoint] = self.ports.map(|port| format!("tcp://*:{port}"));
+        let source = json!({
+            "enable_kv_cache_events": true,
+            "publisher": "zmq",
+            "endpoint": endpoint,
+            "replay_endpoint": replay_endpoint,
+            "buffer_steps": tokenweir_kv_events::zmtp::BUFFER_MESSAGES,
+            "topic": "",
+        });
+        json!({ "0": source }).to_string()
+    }
+
+    /// Serves subscribers until the future is dropped.
+    pub(crate) async fn serve(&self, live: TcpListener, replay: TcpListener) -> Infallible {
+        self.publisher.serve(live, replay).await
+    }
+
+    /// Publishes the changes of a step. `origin`: the request of a sequence.
+    pub(crate) fn publish<'a>(
+        &self,
+        changes: &[CacheChange],
+        origin: impl Fn(u64) -> Option<&'a SequenceOrigin>,
+    ) {
+        if changes.is_empty() {
+            return;
+        }
+        let events: Vec<PublishedEvent<'_>> =
+            changes.chunk_by(is_one_event).map(|changes| self.event(changes, &origin)).collect();
+        let now = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.publisher.publish(encode_batch(now.as_secs_f64(), &events));
+    }
+
+    /// One event of several stored blocks, or of another change.
+    fn event<'a>(
+        &self,
+        changes: &[CacheChange],
+        origin: impl Fn(u64) -> Option<&'a SequenceOrigin>,
+    ) -> PublishedEvent<'a> {
+        let first = match changes[0] {
+            CacheChange::Stored(block) => block,
+            CacheChange::Removed(hash) => return PublishedEvent::Removed(hash),
+            CacheChange::Cleared => return PublishedEvent::AllCleared,
+        };
+        let origin = origin(first.sequence);
+        let tokens = origin.map(|origin| &origin.token_ids[..]).unwrap_or_default();
+        let (start, count) =
+            (first.index * self.block_size as usize, changes.len() * self.block_size as usize);
+        let mut token_ids: Vec<u32> = tokens.iter().skip(start).take(count).copied().collect();
+        // The tokens of an aborted sequence are not known any more. The stop token has no text.
+        token_ids.resize(count, 0);
+        PublishedEvent::Stored(StoredBlocks {
+            hashes: changes.iter().filter_map(stored).map(|block| block.hash).collect(),
+            parent: first.parent,
+            token_ids,
+            block_size: self.block_size,
+            session_id: origin.and_then(|origin| origin.session_id.as_deref()),
+        })
+    }
+}
+
+fn stored(change: &CacheChange) -> Option<&StoredBlock> {
+    match change {
+        CacheChange::Stored(block) => Some(block),
+        _ => None,
+    }
+}
+
+/// Whether `next` stores the block after the one that `change` stores.
+fn is_one_event(change: &CacheChange, next: &CacheChange) -> bool {
+    stored(change).zip(stored(next)).is_some_and(|(block, next)| {
+        block.sequence == next.sequence && next.parent == Some(block.hash)
+    })
+}

@@ -1,0 +1,230 @@
+//! KV events from simulated engines through the gateway: what it knows about the caches, which groups of
+//! prompts evict each other, and what it says after a restart or a reset of an engine.
+
+use crate::support::simulated_fleet::Fleet;
+use crate::support::test_gateway::{Setup, post};
+use serde_json::json;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use tokenweir::backend::kv_events::KvEventsSettings;
+use tokenweir_api::{CacheMapDocument, PrefixGroup};
+use tokenweir_core::clock;
+use tokenweir_core::record::{Outcome, RequestRecord};
+use tokenweir_core::routing::CachedSource;
+use tokenweir_diagnose::{Diagnoser, FleetObservation, Verdict};
+use tokenweir_sim::{PositiveNumber, Simulator, SimulatorSettings};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Tokens in a block of the engine.
+const BLOCK_TOKENS: u32 = 16;
+/// Simulated time between two evaluations of the diagnosis.
+const EVALUATION: Duration = Duration::from_secs(5);
+
+/// A fast engine whose cache holds this many tokens, and that publishes its KV events.
+fn engine(cache_tokens: u32) -> SimulatorSettings {
+    SimulatorSettings {
+        backends: 1,
+        block_size: BLOCK_TOKENS,
+        blocks: cache_tokens / BLOCK_TOKENS,
+        time_scale: PositiveNumber::new(100.0).unwrap(),
+        kv_events_port: Some(0),
+        ..SimulatorSettings::default()
+    }
+}
+
+async fn start(cache_tokens: u32) -> Fleet {
+    let kv_events = KvEventsSettings { enabled: true, ..KvEventsSettings::default() };
+    let fleet =
+        Fleet::simulate(engine(cache_tokens), Setup { kv_events, ..Setup::default() }).await;
+    wait_until!(cache(&fleet).backends.iter().all(|it| it.source == "exact"));
+    fleet
+}
+
+fn cache(fleet: &Fleet) -> CacheMapDocument {
+    fleet.gateway.cache_map.document(clock::now())
+}
+
+/// Asks a question after a system prompt of this many tokens. The letter identifies the system prompt.
+async fn ask(fleet: &Fleet, system: char, tokens: usize, question: &str) -> RequestRecord {
+    let system = system.to_string().repeat(tokens * 4);
+    let body = json!({
+        "model": "sim-model",
+        "max_tokens": 2,
+        "messages": [
+            { "role": "system", "content": system },
+            { "role": "user", "content": question },
+        ],
+    });
+    fleet.gateway.raw(post("/v1/chat/completions", &body.to_string())).await;
+    let record = fleet.gateway.record().await;
+    assert_eq!(record.outcome, Outcome::Ok);
+    record
+}
+
+/// The groups of the cache map whose prompts this gateway sent.
+fn groups(fleet: &Fleet) -> Vec<PrefixGroup> {
+    cache(fleet).groups.into_iter().filter(|group| group.requests > 0).collect()
+}
+
+/// The diagnosis of the groups in a cache, at times of its own.
+struct Watch {
+    diagnoser: Diagnoser,
+    began: Instant,
+    now: Instant,
+}
+
+impl Watch {
+    fn begin() -> Self {
+        let began = clock::now();
+        Self { diagnoser: Diagnoser::default(), began, now: began }
+    }
+
+    /// Evaluates the rules after another step of time. Returns the verdict.
+    fn contention(&mut self, fleet: &Fleet) -> Option<Verdict> {
+        let evicting_pairs = fleet.gateway.cache_map.evicting_pairs();
+        let observed = FleetObservation { evicting_pairs, ..FleetObservation::default() };
+        let diagnosis = self.diagnoser.diagnose_gateway(Vec::new(), &observed, self.now);
+        self.now += EVALUATION;
+        diagnosis.verdicts.into_iter().find(|found| found.verdict == "prefix_cache_contention")
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.now - self.began
+    }
+}
+
+#[tokio::test]
+async fn two_workloads_that_evict_each_other_are_named_until_one_of_them_ends() {
+    // Either system prompt fits into the cache, both together do not.
+    let (cache_tokens, system_tokens) = (4_096, 3_000);
+    let fleet = start(cache_tokens).await;
+    for system in ['a', 'b'] {
+        ask(&fleet, system, system_tokens, "the first question").await;
+    }
+    wait_until!(groups(&fleet).len() == 2);
+
+    let mut watch = Watch::begin();
+    let mut round = 0;
+    let verdict = loop {
+        for system in ['a', 'b'] {
+            ask(&fleet, system, system_tokens, &format!("question {round}")).await;
+        }
+        round += 1;
+        if let Some(verdict) = watch.contention(&fleet) {
+            break verdict;
+        }
+        assert!(watch.elapsed() < Duration::from_mins(2), "{:#?}", cache(&fleet));
+    };
+    assert!(watch.elapsed() > Duration::from_mins(1), "a minute must be observed");
+
+    let shown = groups(&fleet);
+    let [first, second] = &shown[..] else { panic!("{shown:#?}") };
+    for (loser, evictor) in [(first, second), (second, first)] {
+        let here = &loser.by_backend[0];
+        assert!(here.recomputed_tokens > 4_096, "{here:#?}");
+        assert_eq!(here.evicted_by.as_ref().unwrap().id, Some(evictor.id.clone()));
+        assert!(verdict.cause.as_ref().unwrap().contains(&loser.id), "{verdict:#?}");
+    }
+
+    // One workload alone evicts no other one.
+    loop {
+        ask(&fleet, 'a', system_tokens, &format!("question {round}")).await;
+        round += 1;
+        if watch.contention(&fleet).is_none() {
+            break;
+        }
+        assert!(watch.elapsed() < Duration::from_mins(12), "{:#?}", cache(&fleet));
+    }
+}
+
+#[tokio::test]
+async fn workloads_that_fit_into_the_cache_are_not_named() {
+    // Two system prompts that are used again fit. Their questions and answers are evicted, and are not
+    // asked again.
+    let (cache_tokens, system_tokens) = (4_096, 1_200);
+    let fleet = start(cache_tokens).await;
+    let mut watch = Watch::begin();
+    for round in 0..100 {
+        for system in ['a', 'b'] {
+            let question = format!("question {round} {}", "x".repeat(800));
+            ask(&fleet, system, system_tokens, &question).await;
+        }
+        assert!(watch.contention(&fleet).is_none(), "round {round}: {:#?}", cache(&fleet));
+    }
+    let summary = &cache(&fleet).backends[0];
+    assert_eq!(summary.source, "exact");
+    assert!(summary.evicted_tokens > 4_096, "the questions are evicted: {summary:#?}");
+    let lost: Vec<u64> =
+        groups(&fleet).iter().map(|group| group.by_backend[0].recomputed_tokens).collect();
+    assert!(lost.len() == 2 && lost.iter().all(|tokens| *tokens < 4_096), "{lost:?}");
+}
+
+/// The tokens that the gateway expected in the cache, if KV events decided, and those that the engine
+/// found there.
+fn expected_and_found(record: &RequestRecord) -> (Option<u64>, u64) {
+    let candidate = record.selected_candidate().unwrap().candidate;
+    let is_exact = candidate.cached_source == CachedSource::Exact;
+    (is_exact.then_some(candidate.cached as u64), record.observed.usage.cached.unwrap())
+}
+
+/// Asks until the gateway knows the text exactly. Each exact expectation must be right.
+async fn ask_until_exact(fleet: &Fleet, system: char, tokens: usize, question: &str) -> u64 {
+    wait_for!({
+        let record = ask(fleet, system, tokens, question).await;
+        let (expected, found) = expected_and_found(&record);
+        assert!(expected.is_none_or(|expected| expected.abs_diff(found) <= BLOCK_TOKENS.into()));
+        expected.filter(|expected| *expected > 0)
+    })
+}
+
+#[tokio::test]
+async fn after_a_reset_of_the_cache_no_later_step_is_expected_to_find_the_old_blocks() {
+    let fleet = start(8_192).await;
+    ask_until_exact(&fleet, 'a', 1_000, "question").await;
+    ask_until_exact(&fleet, 'b', 1_000, "question").await;
+    let mut engine = TcpStream::connect(fleet.backend_addrs[0]).await.unwrap();
+    let reset = "POST /reset_prefix_cache HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    engine.write_all(reset.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    engine.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.ends_with(r#"{"success":true}"#), "{answer}");
+    // The engine publishes the reset with its next step.
+    let record = ask(&fleet, 'a', 1_000, "question").await;
+    assert_eq!(record.observed.usage.cached, Some(0));
+    let record = ask(&fleet, 'b', 1_000, "question").await;
+    assert_eq!(expected_and_found(&record), (Some(0), 0));
+    assert!(ask_until_exact(&fleet, 'a', 1_000, "question").await > 900);
+}
+
+#[tokio::test]
+async fn after_a_restart_of_the_engine_no_expectation_rests_on_the_blocks_of_the_old_process() {
+    let fleet = start(8_192).await;
+    ask_until_exact(&fleet, 'a', 1_000, "question").await;
+    let [kv_events_port, kv_events_replay_port] = fleet.backends[0].kv_event_ports().unwrap();
+    fleet.serving.abort();
+    let settings = SimulatorSettings {
+        listen: fleet.backend_addrs[0],
+        kv_events_port: Some(kv_events_port),
+        kv_events_replay_port,
+        ..engine(8_192)
+    };
+    let sim = wait_for!(Simulator::bind(&settings).await.ok());
+    assert_eq!(sim.addrs(), [fleet.backend_addrs[0]] as [SocketAddr; 1]);
+    let serving = tokio::spawn(sim.run(std::future::pending()));
+    // The first blocks of the new process are those of another prompt.
+    wait_until!({
+        let answer = fleet.gateway.raw(post("/v1/completions", r#"{"prompt":"x","max_tokens":1}"#));
+        let answer = answer.await;
+        fleet.gateway.record().await;
+        answer.starts_with(b"HTTP/1.1 200")
+    });
+    let record = ask(&fleet, 'b', 1_000, "question").await;
+    assert!(expected_and_found(&record).0.is_none_or(|expected| expected == 0));
+    let record = ask(&fleet, 'a', 1_000, "question").await;
+    let (expected, found) = expected_and_found(&record);
+    assert_eq!(found, 0);
+    assert!(expected.is_none_or(|expected| expected == 0), "{expected:?}");
+    assert!(ask_until_exact(&fleet, 'a', 1_000, "question").await > 900);
+    serving.abort();
+}
