@@ -1,4 +1,5 @@
-"""Compares several gateways with and without the exchange before the same simulated backends, in real time.
+"""Compares what several gateways before the same simulated backends know of the caches, in real time: the prompts that each
+sent itself, the exchange, or KV events.
 
     compare.py PROGRAM [--gateways 2,4] [--rounds 2] [--requests 1500] [--system-prompts 64] [--port 24100]
 
@@ -37,6 +38,8 @@ SYSTEM_BLOCKS, TRACE_BLOCK_TOKENS = 6, 512
 RATE = 40.0
 TTFT = "1s"
 WINDOW_SECONDS, LEAST_WINDOW_REQUESTS = 0.25, 8
+# What gateways know of the requests of each other.
+SHARED_VIEWS = ("exchange", "KV events")
 KEY = "0123456789abcdef0123456789abcdef"
 
 
@@ -65,7 +68,7 @@ def write_trace(options: argparse.Namespace, folder: Path, gateways: int, seed: 
 
 
 class Case:
-    """Backends, gateways and, for `exchange`, a Redis server."""
+    """Backends, gateways and, for `exchange`, a Redis server. `KV events`: the backends publish them."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, gateways: int, view: str) -> None:
         self.options, self.folder, self.gateways, self.view = options, folder, gateways, view
@@ -85,27 +88,30 @@ class Case:
     def run(self, traces: list[Path]) -> dict[str, float]:
         program, port = self.options.program, self.port
         try:
+            events = ("--kv-events-port", "0") if self.view == "KV events" else ()
             self.start(
                 program, "sim", "--backends", str(BACKENDS), "--listen", f"127.0.0.1:{port}", "--blocks", str(CACHE_BLOCKS),
-                "--block-size", str(BLOCK_TOKENS), "--keep-alive", "60s", log="sim.log",
+                "--block-size", str(BLOCK_TOKENS), "--keep-alive", "60s", *events, log="sim.log",
             )
-            exchange = ""
+            view = "kv_events: { enabled: true }\n" if events else ""
             if self.view == "exchange":
                 self.start("redis-server", "--bind", "127.0.0.1", "--port", str(port + 60), "--save", "", log="redis.log")
-                exchange = f"peer_exchange: {{ url: 'redis://127.0.0.1:{port + 60}', key: {{ env: KEY }} }}\n"
+                view = f"peer_exchange: {{ url: 'redis://127.0.0.1:{port + 60}', key: {{ env: KEY }} }}\n"
             backends = "".join(f"  - url: http://127.0.0.1:{port + number}\n" for number in range(BACKENDS))
             gateways = []
             for number in range(self.gateways):
                 config = self.folder / f"gateway-{number}.yaml"
                 config.write_text(
                     f"listen: 127.0.0.1:{port + 20 + number}\nadmin: 127.0.0.1:{port + 40 + number}\n"
-                    f"backends:\n{backends}{exchange}log: {{ format: json, access_per_second: null }}\n"
+                    f"backends:\n{backends}{view}log: {{ format: json, access_per_second: null }}\n"
                 )
                 gateways.append(self.start(program, "serve", "--config", str(config), log=f"gateway-{number}.log"))
             for number in range(self.gateways):
                 wait_until_ready(f"{self.admin(number)}/readyz")
-            if exchange:
+            if self.view == "exchange":
                 self.wait_for_peers()
+            elif events:
+                self.wait_for_events()
             before = [cpu_seconds(process.pid) for process in gateways]
             benches = [
                 subprocess.Popen(
@@ -118,7 +124,8 @@ class Case:
             self.processes += benches
             for number, bench in enumerate(benches):
                 if bench.wait() != 0:
-                    raise SystemExit((self.folder / f"bench-{number}.log").read_text())
+                    log = (self.folder / f"bench-{number}.log").read_text()
+                    raise SystemExit(f"the load generator failed with {bench.returncode}; is the machine busy? {log}")
             cpu = sum(cpu_seconds(process.pid) - start for process, start in zip(gateways, before, strict=True))
             return self.result(cpu)
         finally:
@@ -134,6 +141,15 @@ class Case:
                 return
             time.sleep(0.1)
         raise SystemExit("the gateways do not find each other")
+
+    def wait_for_events(self) -> None:
+        for _ in range(200):
+            pages = [fetch(self.admin(number)) for number in range(self.gateways)]
+            states = [page.by("tokenweir_backend_kv_events_state", "state") for page in pages]
+            if all(state["exact"] == BACKENDS for state in states):
+                return
+            time.sleep(0.1)
+        raise SystemExit("the KV events of the backends are not exact")
 
     def result(self, cpu: float) -> dict[str, float]:
         reports = [json.loads((self.folder / f"report-{number}.json").read_text()) for number in range(self.gateways)]
@@ -184,8 +200,8 @@ def main() -> int:
     parser.add_argument("--system-prompts", type=int, default=64)
     parser.add_argument("--port", type=int, default=24_100)
     options = parser.parse_args()
-    cases = [(1, "own prompts")]
-    cases += [(int(count), view) for count in options.gateways.split(",") for view in ("own prompts", "exchange")]
+    cases = [(1, "own prompts"), (1, "KV events")]
+    cases += [(int(count), view) for count in options.gateways.split(",") for view in ("own prompts", *SHARED_VIEWS)]
     results: dict[tuple[int, str], list[dict[str, float]]] = {case: [] for case in cases}
     for seed in range(options.rounds):
         for case in cases:
@@ -202,13 +218,14 @@ def main() -> int:
         print(f"| {case[0]} | {case[1]} | " + " | ".join(f"{value:.3g}" for value in medians[case].values()) + " |")
     failures = []
     for count in {count for count, _ in cases if count > 1}:
-        own, exchange = medians[count, "own prompts"], medians[count, "exchange"]
-        for name in ("goodput", "cached"):
-            if exchange[name] <= own[name]:
-                failures.append(f"{count} gateways: the exchange does not improve {name}")
-        # Even choices of 8 of 8 backends have a busiest backend with 0.25 to 0.5 of a window.
-        if exchange["burst p50"] > 0.5:
-            failures.append(f"{count} gateways: requests of one moment go to the same backend")
+        for view in SHARED_VIEWS:
+            own, shared = medians[count, "own prompts"], medians[count, view]
+            for name in ("goodput", "cached"):
+                if shared[name] <= own[name]:
+                    failures.append(f"{count} gateways: {view} does not improve {name}")
+            # Even choices of 8 of 8 backends have a busiest backend with 0.25 to 0.5 of a window.
+            if shared["burst p50"] > 0.5:
+                failures.append(f"{count} gateways, {view}: requests of one moment go to the same backend")
     print("\n".join(failures), file=sys.stderr)
     return bool(failures)
 
