@@ -16,7 +16,6 @@ use crate::telemetry::metric::KnownLabelValues;
 use crate::telemetry::metrics_push::{
     MetricsPushSettings, MetricsPushSource, MetricsPushStats, MetricsPusher,
 };
-use crate::telemetry::metrics_registry::BucketOverrides;
 use crate::telemetry::metrics_registry::Prometheus;
 use crate::telemetry::otel::{SpanSink, TracingSettings};
 use crate::telemetry::payload_log::{PayloadLog, PayloadLogSettings};
@@ -157,7 +156,7 @@ fn build_metrics(
     pool: &BackendPool,
     has_exponential: bool,
 ) -> Result<Prometheus, ApplicationError> {
-    let buckets = BucketOverrides::new(&config.metrics.buckets, &config.slos)?;
+    let buckets = config.histogram_buckets()?;
     let label_values = KnownLabelValues {
         models: Vec::new(),
         backends: pool.backends().iter().map(|backend| backend.identity.id.to_string()).collect(),

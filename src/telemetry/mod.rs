@@ -100,7 +100,7 @@ impl Telemetry {
     /// Asks the sinks why the trace of a finished request is sampled. `None`: the trace is not
     /// sampled, or a sink panicked.
     fn determine_sample_reason(&self, record: &RequestRecord) -> Option<SampleReason> {
-        let find_reason = || self.all_sinks().find_map(|sink| sink.judge(record));
+        let find_reason = || self.all_sinks().find_map(|sink| sink.sample_reason(record));
         supervise::catch_panic(BackgroundTask::RecordSink, find_reason).flatten()
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokenweir::admin;
 use tokenweir::backend::kv_events::{CacheKnowledge, KvEventsSettings};
 use tokenweir::backend::pool::BackendPool;
-use tokenweir::backend::{Backend, HealthCheckSupervisor, health_checker};
+use tokenweir::backend::{Backend, HealthCheckSupervisor, PoolSettings, health_checker};
 use tokenweir::telemetry::Telemetry;
 use tokenweir::telemetry::metric::KnownLabelValues;
 use tokenweir::telemetry::metrics_registry::BucketOverrides;
@@ -19,7 +19,6 @@ use tokenweir::telemetry::status::StatusSnapshot;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::BackendId;
-use tokenweir_core::routing::Policy;
 use tokenweir_net::client::{self, HttpClient};
 
 /// Starts a backend on a separate thread, whose allocations are not counted. It lists these models.
@@ -78,9 +77,8 @@ impl ModelFixture {
         let address =
             BackendAddress::parse(&format!("http://{}", start_backend(models.clone()))).unwrap();
         let backend = Backend::new(BackendId::new("r"), address, None);
-        let pool = BackendPool::new(vec![backend], &[], Policy::default())
-            .with_max_model_labels(max_labels);
-        let pool = Arc::new(pool);
+        let settings = PoolSettings { max_model_labels: max_labels, ..PoolSettings::default() };
+        let pool = Arc::new(BackendPool::with_settings(vec![backend], &settings));
         let prometheus = || {
             Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new())
         };

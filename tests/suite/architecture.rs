@@ -247,3 +247,46 @@ fn external_crates_are_used_only_in_their_modules() {
         }
     }
 }
+
+#[test]
+fn the_architecture_document_names_existing_files_and_functions() {
+    let document = fs::read_to_string(repository_root().join("ARCHITECTURE.md")).unwrap();
+    let sources: Vec<(String, String)> = ["src", "crates", "tests", "benches"]
+        .into_iter()
+        .flat_map(|folder| {
+            let with_folder = move |(file, source)| (format!("{folder}/{file}"), source);
+            sources(&repository_root().join(folder)).into_iter().map(with_folder)
+        })
+        .collect();
+    let names_file = |token: &str| {
+        // `core/` and `net/` are short forms, see the document.
+        let path = token.replacen("core/", "core/src/", 1).replacen("net/", "net/src/", 1);
+        sources.iter().any(|(file, _)| file == token || file.ends_with(&format!("/{path}")))
+    };
+    let names_item = |owner: &str, item: &str| {
+        let mut sources = sources.iter().filter(|(_, source)| source.contains(owner));
+        sources.any(|(_, source)| {
+            // The last prefix is that of a variant.
+            ["fn ", "const ", "struct ", "enum ", "\n    "]
+                .iter()
+                .any(|keyword| source.contains(&format!("{keyword}{item}")))
+        })
+    };
+    let mut checked = 0;
+    for token in document.split('`').skip(1).step_by(2) {
+        let is_name = token.chars().all(|char| char.is_alphanumeric() || "_:/.".contains(char));
+        // Paths with a part in capitals stand for several files.
+        let has_extension = Path::new(token).extension().is_some_and(|found| found == "rs");
+        let is_file = is_name && has_extension && !token.contains("NAME");
+        let item = token.split_once("::").filter(|(owner, _)| {
+            is_name && owner.starts_with(char::is_uppercase) && !owner.contains('/')
+        });
+        let exists = match item {
+            Some((owner, item)) => names_item(owner, item),
+            None => !is_file || names_file(token),
+        };
+        assert!(exists, "ARCHITECTURE.md names `{token}`, which does not exist");
+        checked += usize::from(is_file || item.is_some());
+    }
+    assert!(checked > 100, "{checked} names were found");
+}

@@ -32,7 +32,7 @@ pub(super) fn parts() -> Vec<Part> {
     let known = KnownLabelValues { backends: vec!["vllm-0".into()], ..KnownLabelValues::default() };
     let metrics = Rc::new(Prometheus::new(known, &BucketOverrides::default(), Vec::new()));
     let spans = Rc::new(SpanSink::with_exporter(Nowhere, &otel::TracingSettings::default()));
-    let judge = spans.clone();
+    let sampler = spans.clone();
     let judged = unsampled.clone();
     let sinks: [(&str, Rc<dyn Sink>, &Rc<RequestRecord>); 5] = [
         ("count a stream", metrics.clone(), &unsampled),
@@ -46,7 +46,7 @@ pub(super) fn parts() -> Vec<Part> {
         Part::new(name, 1, bytes, move || sink.finished(black_box(&[&*record])))
     });
     let judging = Part::new("judge a stream's trace", 1, bytes, move || {
-        black_box(judge.judge(black_box(&judged)));
+        black_box(sampler.sample_reason(black_box(&judged)));
     });
     sink_parts.into_iter().chain([judging]).collect()
 }

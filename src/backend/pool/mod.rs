@@ -29,7 +29,7 @@ use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{Outcome, RequestRecord, RoutingDecision, Termination};
 use tokenweir_core::resilience::{Availability, FailureKind};
 use tokenweir_core::routing::saturation::SaturationThresholds;
-use tokenweir_core::routing::{Policy, PolicyKind, RoutingRequest};
+use tokenweir_core::routing::{Policy, RoutingRequest};
 
 /// All backends, and the policy that picks a backend for each attempt.
 #[derive(Debug)]
@@ -67,26 +67,6 @@ impl BackendPool {
         let pool = Self { registry, request_sequence: AtomicU64::new(0), capacity_notifier };
         pool.apply_update(pool.plan_update(backends), settings);
         pool
-    }
-
-    /// Sets the shadow policies: their picks are recorded and not followed.
-    pub fn with_shadow_policies(self, kinds: &[PolicyKind]) -> Self {
-        self.registry.set_shadow_policies(kinds);
-        self
-    }
-
-    /// Sets the panic threshold: panic mode ignores ejections if the share of backends that are not
-    /// ejected, from 0 to 1, is below this value.
-    pub fn with_panic_threshold(self, panic_threshold: f64) -> Self {
-        self.registry.set_panic_threshold(panic_threshold);
-        self
-    }
-
-    /// Sets the maximum number of models that get their own label value in metrics although the
-    /// configuration does not name them.
-    pub fn with_max_model_labels(self, max_labels: usize) -> Self {
-        self.registry.set_max_model_labels(max_labels);
-        self
     }
 
     /// The exchange with other gateways. `None`: there is none.

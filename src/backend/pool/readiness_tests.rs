@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::backend::pool::{BackendPool, BackendRequirements};
-use crate::backend::{Drain, DrainInitiator, Health, LoadSample};
+use crate::backend::{Drain, DrainInitiator, Health, LoadSample, PoolSettings};
 use serde_json::json;
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
@@ -23,8 +23,8 @@ fn pool_with_models(models: &[&[&str]], panic_threshold: f64, kind: PolicyKind) 
         Backend::new(address.default_id(), address, None).with_circuit_breaker(settings)
     };
     let policy = Policy { kind, ..Policy::default() };
-    let pool = BackendPool::new((0..models.len()).map(backend).collect(), &[], policy);
-    let pool = pool.with_panic_threshold(panic_threshold);
+    let settings = PoolSettings { policy, panic_threshold, ..PoolSettings::default() };
+    let pool = BackendPool::with_settings((0..models.len()).map(backend).collect(), &settings);
     for (backend, ids) in pool.backends().iter().zip(models) {
         backend.update_state(|state| state.health = Health::Up);
         let model = |id: &&str| ServedModel::from_entry(&json!({ "id": id })).unwrap();

@@ -184,21 +184,6 @@ impl BackendRegistry {
         state.prune_retiring();
     }
 
-    /// Replaces the shadow policies.
-    pub(super) fn set_shadow_policies(&self, kinds: &[PolicyKind]) {
-        let mut state = self.lock_state();
-        let snapshot = self.snapshot().rebuild_routes(&mut state.model_labels);
-        let shadow_policies = shadow_policies(&snapshot.policy, kinds);
-        self.snapshot.store(Arc::new(PoolSnapshot { shadow_policies, ..snapshot }));
-    }
-
-    /// Changes the panic threshold.
-    pub(super) fn set_panic_threshold(&self, panic_threshold: f64) {
-        let mut state = self.lock_state();
-        let snapshot = self.snapshot().rebuild_routes(&mut state.model_labels);
-        self.snapshot.store(Arc::new(PoolSnapshot { panic_threshold, ..snapshot }));
-    }
-
     /// Sets the models that a backend lists, and rebuilds the routes if the list changed.
     pub(super) fn set_models(&self, backend: &Backend, models: &Arc<[ServedModel]>) {
         if !backend.health.has_new_models(models) {
@@ -207,13 +192,6 @@ impl BackendRegistry {
         let mut state = self.lock_state();
         let models = state.model_lists.intern(models);
         backend.update_state(|next| next.models = Some(models.clone()));
-        self.snapshot.store(Arc::new(self.snapshot().rebuild_routes(&mut state.model_labels)));
-    }
-
-    /// Changes the maximum number of model labels, see [`PoolSettings::max_model_labels`].
-    pub(super) fn set_max_model_labels(&self, max_labels: usize) {
-        let mut state = self.lock_state();
-        state.model_labels.set_max_labels(max_labels);
         self.snapshot.store(Arc::new(self.snapshot().rebuild_routes(&mut state.model_labels)));
     }
 

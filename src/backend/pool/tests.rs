@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
 use tokenweir_core::record::BackendId;
-use tokenweir_core::routing::{LocalLoad, PromptFingerprint};
+use tokenweir_core::routing::{LocalLoad, PolicyKind, PromptFingerprint};
 
 /// A pool of backends that are up, one for each model list. `None`: the backend has not listed its
 /// models.

@@ -6,7 +6,7 @@ use crate::config::sections::secret::UnreadableSecret;
 use crate::config::sections::settings::{AdmissionConfig, TierKey, TiersConfig};
 use crate::proxy::admission::AdmissionSettings;
 use crate::proxy::{ConfiguredRoutes, ProxySettings, RequestSettings};
-use crate::telemetry::metrics_registry::buckets::{BucketOverrides, BucketOverridesError};
+use crate::telemetry::metrics_registry::buckets::BucketOverridesError;
 use std::sync::Arc;
 use tokenweir_core::observe::ObservationSettings;
 use tokenweir_core::openai::PhraseMatcher;
@@ -69,8 +69,7 @@ impl Config {
             streams: self.streams,
             slow: self.slow,
             phrases: phrases.map(Arc::new),
-            scales: BucketOverrides::new(&self.metrics.buckets, &self.slos)?
-                .scales(self.has_exponential_histograms(env)),
+            scales: self.histogram_buckets()?.scales(self.has_exponential_histograms(env)),
         })
     }
 }

@@ -6,6 +6,7 @@ use crate::config::load::LoadedConfig;
 use crate::config::sections::settings::TiersConfig;
 use crate::config::text::source::ConfigSource;
 use crate::telemetry::metrics_push::{MetricsPushConfig, MetricsPushSettings};
+use crate::telemetry::metrics_registry::buckets::{BucketOverrides, BucketOverridesError};
 use crate::telemetry::otel::{OtelSettingsError, TracingConfig, TracingSettings};
 
 impl LoadedConfig {
@@ -55,6 +56,11 @@ impl LoadedConfig {
 }
 
 impl Config {
+    /// The buckets of the histograms: the configured ones, and the limits of the objectives.
+    pub fn histogram_buckets(&self) -> Result<BucketOverrides, BucketOverridesError> {
+        BucketOverrides::new(&self.metrics.buckets, &self.slos)
+    }
+
     /// Whether histograms count in exponential buckets too: for native histograms of the metrics page,
     /// or for the metrics push.
     pub fn has_exponential_histograms(&self, env: impl Fn(&str) -> Option<String>) -> bool {

@@ -2,9 +2,7 @@
 
 use crate::config::root::Config;
 use crate::config::violation::{RuleViolation, violation_at};
-use crate::telemetry::metrics_registry::buckets::{
-    BucketOverrides, BucketOverridesError, histograms,
-};
+use crate::telemetry::metrics_registry::buckets::{BucketOverridesError, histograms};
 use tokenweir_core::error::listed;
 use tokenweir_core::slo::Objective;
 
@@ -41,8 +39,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
             return Err(RuleViolation { paths: vec![path("tier"), "tiers".to_owned()], problem });
         }
     }
-    let buckets = BucketOverrides::new(&config.metrics.buckets, &config.slos);
-    buckets.map(|_| ()).map_err(|error| bucket_violation(&error))
+    config.histogram_buckets().map(|_| ()).map_err(|error| bucket_violation(&error))
 }
 
 /// The violation for invalid `metrics.buckets`.

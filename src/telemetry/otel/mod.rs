@@ -116,7 +116,7 @@ impl SpanSink {
 }
 
 impl Sink for SpanSink {
-    fn judge(&self, record: &RequestRecord) -> Option<SampleReason> {
+    fn sample_reason(&self, record: &RequestRecord) -> Option<SampleReason> {
         record.trace.as_ref()?;
         let reason = self.tail_sampler.as_ref().and_then(|tail| tail.sample(record));
         reason.or_else(|| sampling::sample_head(record, self.export_all.as_deref()))

@@ -11,7 +11,7 @@ use tokenweir::backend::cache_map::CacheMap;
 use tokenweir::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
 use tokenweir::backend::pool::BackendPool;
 use tokenweir::backend::routes::ModelConfig;
-use tokenweir::backend::{Backend, HealthCheckSupervisor, health_checker};
+use tokenweir::backend::{Backend, HealthCheckSupervisor, PoolSettings, health_checker};
 use tokenweir::config;
 use tokenweir::gpu::{GpuExporter, GpuMonitor, GpuScrapeSettings};
 use tokenweir::proxy::access::AccessControl;
@@ -167,7 +167,7 @@ pub(crate) struct Setup {
 struct RecordingSink(mpsc::UnboundedSender<RequestRecord>);
 
 impl Sink for RecordingSink {
-    fn judge(&self, record: &RequestRecord) -> Option<SampleReason> {
+    fn sample_reason(&self, record: &RequestRecord) -> Option<SampleReason> {
         record.trace.as_ref().filter(|trace| trace.is_sampled).map(|_| SampleReason::Sampled)
     }
 
@@ -273,10 +273,14 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
             )
     };
     let backends = backends.iter().map(backend).collect();
-    let pool = BackendPool::new(backends, &setup.models, setup.policy)
-        .with_panic_threshold(setup.health.panic_threshold)
-        .with_max_model_labels(setup.max_models);
-    Arc::new(pool.with_shadow_policies(&setup.shadow))
+    let settings = PoolSettings {
+        models: setup.models.clone(),
+        policy: setup.policy,
+        shadow_policies: setup.shadow.clone(),
+        panic_threshold: setup.health.panic_threshold,
+        max_model_labels: setup.max_models,
+    };
+    Arc::new(BackendPool::with_settings(backends, &settings))
 }
 
 /// Creates the client for the backends.

@@ -172,7 +172,7 @@ impl AttemptResponse {
 
     /// Whether forwarded frames can be shorter than received ones, because usage is removed.
     pub(super) fn is_filtering_usage(&self) -> bool {
-        self.observer.as_ref().is_some_and(ResponseObserver::is_stripping)
+        self.observer.as_ref().is_some_and(ResponseObserver::is_filtering_usage)
     }
 
     /// Completes the record with the observed response and determines the outcome.

@@ -137,7 +137,7 @@ impl ResponseObserver {
 
     /// Whether [`ResponseObserver::forward`] can return other bytes than it receives, because usage
     /// is removed.
-    pub fn is_stripping(&self) -> bool {
+    pub fn is_filtering_usage(&self) -> bool {
         self.usage_filter.is_some()
     }
 

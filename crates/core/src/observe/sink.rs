@@ -10,7 +10,7 @@ pub trait Sink: Send + Sync + 'static {
     /// Returns why this sink exports the trace of a finished request. `None`: this sink does not
     /// export it. The sinks are asked in order until one of them has a reason. Called before
     /// [`Sink::finished`].
-    fn judge(&self, _record: &RequestRecord) -> Option<SampleReason> {
+    fn sample_reason(&self, _record: &RequestRecord) -> Option<SampleReason> {
         None
     }
 
