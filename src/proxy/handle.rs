@@ -1,7 +1,7 @@
 //! Handles one accepted request: reads its body, sends the request to a backend, and makes the head
 //! of the response.
 
-use super::accept::{AcceptedRequest, RecordedRequest};
+use super::accept::RecordedRequest;
 use super::access::Principal;
 use super::context::{ProxyContext, ProxyState};
 use super::lookup;
@@ -16,9 +16,10 @@ use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, UPGRADE};
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, request};
 use http_body_util::{Either, Full};
 use hyper::body::Body;
+use std::future::Future;
 use std::mem::take;
 use std::time::Duration;
 use tokenweir_core::access::ConcurrencyPermit;
@@ -38,66 +39,74 @@ pub type ProxyResponseBody =
 
 /// Handles one [accepted](super::accept_request) request and returns its response. `abort_handle`
 /// aborts the response if the client does not read the response.
-pub async fn handle_request<B: IncomingBody + Send + 'static>(
+///
+/// The parts of the arguments are taken before the future begins: an `async fn` would have memory for
+/// its arguments and again for their parts.
+pub fn handle_request<B: IncomingBody + Send + 'static>(
     context: &ProxyContext,
-    accepted: AcceptedRequest,
+    recorded: RecordedRequest,
     abort_handle: ResponseAbortHandle,
     request: Request<B>,
-) -> Response<ProxyResponseBody> {
-    let RecordedRequest { exchange, principal, permit, route, configured, origin } = match accepted
-    {
-        AcceptedRequest::AnsweredLocally(response) => return response.map(Either::Left),
-        AcceptedRequest::Recorded(recorded) => recorded,
-    };
+) -> impl Future<Output = Response<ProxyResponseBody>> {
+    let RecordedRequest { exchange, principal, permit, route, configured, origin } = recorded;
     let mut exchange = exchange.with_abort_handle(abort_handle);
-    let envelope = ErrorEnvelope::for_path(request.uri().path());
-    let request_id = exchange.record().request_id.clone();
-    let result = match permit {
-        Err(error) => Err(error),
-        Ok(permit) => {
-            let configured = configured.as_deref();
-            let total = configured.and_then(|configured| configured.total);
-            let result = match (route, configured.and_then(ConfiguredRoute::unread_body)) {
-                (Some(ApiRoute::StoredResponse), _) => {
-                    lookup::forward(context, &principal, &mut exchange, request).await
-                }
-                (Some(ApiRoute::Realtime), _) => {
-                    unread::forward_websocket(context, &principal, &mut exchange, request).await
-                }
-                (_, Some(unread)) => {
-                    unread::forward_body(context, &principal, &mut exchange, unread, total, request)
-                        .await
-                }
-                _ => forward(context, &principal, &mut exchange, total, request).await,
-            };
-            result.map(|(response, lease)| (response, lease, permit))
-        }
-    };
-    let mut response = match result {
-        Ok((mut response, lease, permit)) => {
-            if exchange.may_change_length() {
-                response.headers_mut().remove(CONTENT_LENGTH);
+    let (mut head, body) = request.into_parts();
+    async move {
+        let envelope = ErrorEnvelope::for_path(head.uri.path());
+        let request_id = exchange.record().request_id.clone();
+        let result = match permit {
+            Err(error) => Err(error),
+            Ok(permit) => {
+                let configured = configured.as_deref();
+                let total = configured.and_then(|configured| configured.total);
+                let unread = configured.and_then(ConfiguredRoute::unread_body);
+                let result = match (route, unread) {
+                    (Some(ApiRoute::StoredResponse), _) => {
+                        lookup::forward(context, &principal, &mut exchange, (&head, body)).await
+                    }
+                    (Some(ApiRoute::Realtime), _) => {
+                        let request = (&mut head, body);
+                        unread::forward_websocket(context, &principal, &mut exchange, request).await
+                    }
+                    (_, Some(unread)) => {
+                        let (limits, request) = ((unread, total), (&mut head, body));
+                        unread::forward_body(context, &principal, &mut exchange, limits, request)
+                            .await
+                    }
+                    _ => {
+                        let request = (&mut head, body);
+                        forward(context, &principal, &mut exchange, total, request).await
+                    }
+                };
+                result.map(|(response, lease)| (response, lease, permit))
             }
-            let guard = (lease, permit);
-            response.map(|body| Either::Right(ObservedBody::new(body, exchange, guard)))
+        };
+        let mut response = match result {
+            Ok((mut response, lease, permit)) => {
+                if exchange.may_change_length() {
+                    response.headers_mut().remove(CONTENT_LENGTH);
+                }
+                let guard = (lease, permit);
+                response.map(|body| Either::Right(ObservedBody::new(body, exchange, guard)))
+            }
+            Err(error) => {
+                let error = principal.redact_error(error, &context.state.pool);
+                let response = error.to_response_in(envelope, Some(request_id.as_str()));
+                let bytes = response.body().size_hint().lower();
+                exchange.refuse(error.status().as_u16(), bytes, error.reason(), error.outcome());
+                response.map(Either::Left)
+            }
+        };
+        headers::rewrite_response_headers(response.headers_mut(), &request_id);
+        // The rewrite has removed the header, because it applies to one hop.
+        let status = response.status();
+        if matches!(status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::UPGRADE_REQUIRED) {
+            response.headers_mut().insert(UPGRADE, websocket::PROTOCOL);
         }
-        Err(error) => {
-            let error = principal.redact_error(error, &context.state.pool);
-            let response = error.to_response_in(envelope, Some(request_id.as_str()));
-            let bytes = response.body().size_hint().lower();
-            exchange.refuse(error.status().as_u16(), bytes, error.reason(), error.outcome());
-            response.map(Either::Left)
-        }
-    };
-    headers::rewrite_response_headers(response.headers_mut(), &request_id);
-    // The rewrite has removed the header, because it applies to one hop.
-    let status = response.status();
-    if matches!(status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::UPGRADE_REQUIRED) {
-        response.headers_mut().insert(UPGRADE, websocket::PROTOCOL);
+        principal.rate_limit_status.write(response.headers_mut());
+        context.state.access.cors().apply(origin.as_ref(), response.headers_mut());
+        response
     }
-    principal.rate_limit_status.write(response.headers_mut());
-    context.state.access.cors().apply(origin.as_ref(), response.headers_mut());
-    response
 }
 
 /// Reads and checks the request, waits for admission, and sends the request to backends until a
@@ -108,15 +117,14 @@ async fn forward<B: IncomingBody>(
     principal: &Principal,
     exchange: &mut Exchange,
     route_total: Option<Duration>,
-    request: Request<B>,
+    (head, body): (&mut request::Parts, B),
 ) -> Result<(Response<PrefetchedBody<BackendBody>>, Lease), GatewayError> {
-    let (mut head, body) = request.into_parts();
     // The permit and the body are dropped when this function returns.
     let mut memory_permit = context.state.body_memory.empty_permit();
     let original_body =
-        body::receive_body(&context.settings, exchange, &head, body, &mut memory_permit).await?;
+        body::receive_body(&context.settings, exchange, head, body, &mut memory_permit).await?;
     let record = exchange.record();
-    let fields = body::peek_request(&head, &original_body, record.api)?;
+    let fields = body::peek_request(head, &original_body, record.api)?;
     record.options = steps::request_options(&context.settings, &head.headers, &fields);
     let route = steps::allowed_model_route(context, principal, record, &fields)?;
     steps::log_start(context, record);
@@ -155,12 +163,12 @@ async fn forward<B: IncomingBody>(
     let deadlines =
         steps::request_deadlines(context, record, &head.headers, &route.policy, route_total);
     let lease = steps::wait_for_lease(context, record, &head.headers, requirements).await?;
-    let is_explained = routing_headers::is_requested(&head.headers)
-        && control_check.allow(Permission::RoutingHeaders);
+    let is_explained = control_check.allow(Permission::RoutingHeaders)
+        && routing_headers::is_requested(&head.headers);
     control_check.strip_headers(&mut head.headers);
     steps::apply_route_policy(exchange.policy(), &route.policy, deadlines);
     let prepared = PreparedRequest {
-        head: &head,
+        head,
         fields: &fields,
         body,
         requirements,
@@ -169,7 +177,30 @@ async fn forward<B: IncomingBody>(
         is_lookup: false,
         response_headers_timeout: route.policy.response_headers,
     };
-    let (mut response, lease) = relay::send(context, exchange, prepared, lease).await?;
+    let (mut response, lease) = relay::send(context, exchange, &prepared, lease).await?;
     routing_headers::write(response.headers_mut(), exchange.record(), is_explained);
     Ok((response, lease))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size of the future that a function returns, in bytes.
+    fn future_bytes<F: Future>(
+        _: impl Fn(
+            &'static ProxyContext,
+            RecordedRequest,
+            ResponseAbortHandle,
+            Request<Full<Bytes>>,
+        ) -> F,
+    ) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn a_request_in_flight_takes_little_memory_for_its_future() {
+        let bytes = future_bytes(handle_request);
+        assert!(bytes <= 4608, "{bytes} bytes");
+    }
 }

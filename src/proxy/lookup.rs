@@ -11,7 +11,7 @@ use super::request::deadline;
 use super::request::upstream_body::UpstreamBody;
 use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
-use http::{Request, Response};
+use http::{Response, request};
 use std::sync::Arc;
 use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
@@ -27,12 +27,11 @@ pub(super) async fn forward<B: IncomingBody>(
     context: &ProxyContext,
     principal: &Principal,
     exchange: &mut Exchange,
-    request: Request<B>,
+    (head, body): (&request::Parts, B),
 ) -> Result<(Response<PrefetchedBody<BackendBody>>, Lease), GatewayError> {
-    let (head, body) = request.into_parts();
     let (state, settings) = (&context.state, &context.settings);
     let mut memory_permit = state.body_memory.empty_permit();
-    let body = body::receive_body(settings, exchange, &head, body, &mut memory_permit).await?;
+    let body = body::receive_body(settings, exchange, head, body, &mut memory_permit).await?;
     let id = route::stored_response_id(head.uri.path()).unwrap_or_default();
     let backend = state.stored_responses.locate(id, principal, &state.pool)?;
     let (fields, prompt) = (RequestFields::default(), Arc::new(PromptFingerprint::default()));
@@ -47,7 +46,7 @@ pub(super) async fn forward<B: IncomingBody>(
     let lease = state.pool.lease(requirements, &[], clock::now())?;
     let model_route = state.pool.routes().lookup(None).clone();
     let prepared = PreparedRequest {
-        head: &head,
+        head,
         fields: &fields,
         body: UpstreamBody::new(body, None, &head.headers, &fields, &model_route, Vec::new())?,
         requirements,
@@ -61,5 +60,5 @@ pub(super) async fn forward<B: IncomingBody>(
         is_lookup: true,
         response_headers_timeout: None,
     };
-    relay::send(context, exchange, prepared, lease).await
+    relay::send(context, exchange, &prepared, lease).await
 }

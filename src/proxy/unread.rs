@@ -14,7 +14,7 @@ use super::steps;
 use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, request};
+use http::{Response, StatusCode, request};
 use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
@@ -27,19 +27,17 @@ use tokenweir_net::request_stream::RequestStream;
 type UnreadResponse = Result<(Response<PrefetchedBody<BackendBody>>, Lease), GatewayError>;
 
 /// Forwards an upload to a backend of the fixed model of its route. `route_total`: the timeout of the
-/// whole request that the route has. The parts of the body are
-/// forwarded as they arrive, and only as fast as the backend reads them.
+/// whole request that the route has. The parts of the body are forwarded as they arrive, and only as
+/// fast as the backend reads them.
 pub(super) async fn forward_body<B: IncomingBody + Send + 'static>(
     context: &ProxyContext,
     principal: &Principal,
     exchange: &mut Exchange,
-    unread: &UnreadBody,
-    route_total: Option<Duration>,
-    request: Request<B>,
+    (unread, route_total): (&UnreadBody, Option<Duration>),
+    (head, body): (&mut request::Parts, B),
 ) -> UnreadResponse {
-    let (head, body) = request.into_parts();
     let max_bytes = unread.max_bytes.unwrap_or(context.settings.max_body_bytes);
-    let length = body::declared_length(&head, max_bytes)?;
+    let length = body::declared_length(head, max_bytes)?;
     let is_empty = body.is_end_stream();
     let received = exchange.count_forwarded_bytes();
     let idle_timeout = context.settings.body_idle_timeout;
@@ -58,10 +56,9 @@ pub(super) async fn forward_websocket<B: IncomingBody + Send + 'static>(
     context: &ProxyContext,
     principal: &Principal,
     exchange: &mut Exchange,
-    request: Request<B>,
+    (head, body): (&mut request::Parts, B),
 ) -> UnreadResponse {
-    let (head, body) = request.into_parts();
-    let accept = websocket::expected_accept(&head).ok_or(GatewayError::WebSocketRequired)?;
+    let accept = websocket::expected_accept(head).ok_or(GatewayError::WebSocketRequired)?;
     // A client can name a model in an event, which the gateway does not read.
     if !principal.allowed_models().allow(None) {
         let model = "a model of a WebSocket, whose events the gateway does not read,".to_owned();
@@ -94,7 +91,7 @@ async fn forward(
     context: &ProxyContext,
     principal: &Principal,
     exchange: &mut Exchange,
-    (mut head, stream): (request::Parts, RequestStream),
+    (head, stream): (&mut request::Parts, RequestStream),
     model: Option<&str>,
     limits: TimeLimits,
 ) -> UnreadResponse {
@@ -132,7 +129,7 @@ async fn forward(
     steps::apply_route_policy(policy, &route.policy, deadlines);
     policy.idle = limits.idle.or(policy.idle);
     let prepared = PreparedRequest {
-        head: &head,
+        head,
         fields: &fields,
         body,
         requirements,

@@ -14,11 +14,13 @@ use crate::resource_exhaustion;
 pub use crate::send_error::SendError;
 use crate::tls::{Alpn, Connector, MaybeTlsStream, OutboundTls};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::error::Error as StdError;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::clock;
@@ -194,15 +196,16 @@ impl HttpClient {
     /// Sends a request as [`send`](Self::send) does, over a connection from the source `via`.
     /// `timeout` bounds the time until the response head, including a new connection. `None`: the
     /// timeout of this client. A request with a [`RequestStream`] has its body there.
-    pub async fn send_via(
+    pub fn send_via(
         &self,
         via: ConnectionSource,
         timeout: Option<Duration>,
         idle: &IdlePool,
         (request, stream): (Request<Bytes>, Option<RequestStream>),
-    ) -> Result<Response<BackendBody>, SendError> {
+    ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
         let timeout = timeout.unwrap_or(self.response_header_timeout);
-        let response = async {
+        // The request is a part of this future only. An `async fn` would have memory for it too.
+        let response = async move {
             let pooled = match via {
                 ConnectionSource::Pool => idle.take(self.idle_timeout, clock::now()),
                 ConnectionSource::NewConnection { .. } => None,
@@ -218,7 +221,8 @@ impl HttpClient {
             };
             connection.send(request, stream, idle).await
         };
-        tokio::time::timeout(timeout, response).await.map_err(|_| SendError::Timeout(timeout))?
+        let response = tokio::time::timeout(timeout, response);
+        response.map(move |result| result.unwrap_or(Err(SendError::Timeout(timeout))))
     }
 }
 

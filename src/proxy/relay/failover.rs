@@ -10,6 +10,7 @@ use crate::proxy::request::deadline::{FirstOutputDeadline, within_deadline};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode};
 use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::clock;
@@ -43,7 +44,7 @@ pub(super) struct AttemptFailure {
 pub(crate) async fn send(
     context: &ProxyContext,
     exchange: &mut Exchange,
-    request: PreparedRequest<'_>,
+    request: &PreparedRequest<'_>,
     mut leased: (Lease, Arc<RoutingDecision>),
 ) -> Result<(PrefetchedResponse, Lease), GatewayError> {
     let share = RetryBudgetShare::for_record(exchange.record());
@@ -57,9 +58,9 @@ pub(crate) async fn send(
         record.timings.routed = Some(clock::now());
         let result = tokio::select! {
             biased;
-            result = send_to_backend(context, exchange, &request, &lease) => result,
+            result = send_to_backend(context, exchange, request, &lease) => result,
             next = failover_when_down(
-                context, share, &request, &lease, &tried, failed_attempts,
+                context, share, request, &lease, &tried, failed_attempts,
             ) => {
                 exchange.discard_attempt(FailureKind::Down.as_str());
                 tried.push(lease.backend().clone());
@@ -76,7 +77,7 @@ pub(crate) async fn send(
         lease.backend().on_failure(kind, &failure.message, clock::now());
         tried.push(lease.backend().clone());
         failed_attempts += u32::from(kind.elsewhere() != FailoverPolicy::Always);
-        let failed = failed_request(kind, failed_attempts, tried.len(), &request);
+        let failed = failed_request(kind, failed_attempts, tried.len(), request);
         let next = context.retry.allow(share, failed, clock::now()).and_then(|()| {
             let next = context.state.pool.lease(request.requirements, &tried, clock::now());
             next.map_err(|_| FailoverDenialReason::NoOtherBackend)
@@ -153,6 +154,7 @@ async fn send_to_backend(
     options.continuous_usage_injected = usage.requests_continuous_usage();
     let result = loop {
         let sending = attempt::send(&context.backend_client, record, lease, request, &body);
+        let sending = pin!(sending);
         match within_deadline(request.deadline, sending).await.map_err(deadline_failure)? {
             // Closing an idle connection frees a file descriptor for this request.
             Err(SendError::Exhausted(_)) if context.state.pool.close_idle_connection() => {}

@@ -8,6 +8,7 @@ use crate::proxy::context::ProxyContext;
 use crate::proxy::request::deadline::within_deadline;
 use crate::proxy::request::forwarded_body::ForwardedBody;
 use http::{Response, StatusCode};
+use std::pin::pin;
 use std::sync::Arc;
 use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
@@ -30,7 +31,8 @@ pub(crate) async fn send(
     record.decision = Some(decision);
     record.timings.routed = Some(clock::now());
     let sending = attempt::send_unread(&context.backend_client, record, &lease, request, stream);
-    let failure = match within_deadline(request.deadline, sending).await {
+    let sent = within_deadline(request.deadline, pin!(sending)).await;
+    let failure = match sent {
         Ok(Ok(response)) => match classify(exchange, request, response) {
             Ok(response) => {
                 if response.status().is_success() {

@@ -3,6 +3,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::future::Future;
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 use tokenweir_core::error::GatewayError;
 use tokenweir_core::record::RequestRecord;
@@ -119,10 +120,11 @@ impl FirstOutputDeadline {
 }
 
 /// Awaits `future` until `deadline`. Returns the deadline as the error if it passes first. `None`:
-/// waits without a limit.
+/// waits without a limit. `future` is pinned, because a future that is an argument would have memory
+/// for each arm, and for the argument too.
 pub(crate) async fn within_deadline<T>(
     deadline: Option<FirstOutputDeadline>,
-    future: impl Future<Output = T>,
+    future: Pin<&mut impl Future<Output = T>>,
 ) -> Result<T, FirstOutputDeadline> {
     match deadline {
         None => Ok(future.await),

@@ -102,10 +102,11 @@ async fn respond(
 ) -> Response<ProxyResponseBody> {
     let envelope = ErrorEnvelope::for_path(request.uri().path());
     let response = match accepted {
-        Ok(accepted) => {
+        Ok(AcceptedRequest::AnsweredLocally(response)) => Ok(response.map(Either::Left)),
+        Ok(AcceptedRequest::Recorded(recorded)) => {
             // The future is large. Its own box avoids a copy of the future into the outer box.
-            let handling = Box::pin(handle_request(&proxy, accepted, abort_handle, request));
-            AssertUnwindSafe(handling).catch_unwind().await
+            let handling = || handle_request(&proxy, recorded, abort_handle, request);
+            AssertUnwindSafe(pin_in_place(handling)).catch_unwind().await
         }
         Err(panic) => Err(panic),
     };
@@ -113,6 +114,13 @@ async fn respond(
         tracing::error!(ip = %client.ip, "a request caused a panic: responding with an error");
         GatewayError::Internal.to_response_in(envelope, None).map(Either::Left)
     })
+}
+
+/// Makes a future in its box. `Box::pin` makes the future first and copies all of its bytes, because
+/// the allocation can fail with a panic that has to drop the future.
+fn pin_in_place<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+    let place = Box::new_uninit();
+    Box::into_pin(Box::write(place, make()))
 }
 
 // === impl RequestBody ===

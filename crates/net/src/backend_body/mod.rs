@@ -7,7 +7,7 @@ use crate::send_error::SendError;
 use bytes::{Buf, Bytes, BytesMut};
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -39,73 +39,79 @@ const CLOSE_RACE_WINDOW: Duration = Duration::from_millis(5);
 impl Connection {
     /// Sends a request and waits for the response head. The response head may arrive before the
     /// whole request is written. `stream`: the body, if it is not in `request`.
-    pub async fn send(
+    pub fn send(
         mut self,
         request: Request<Bytes>,
         stream: Option<RequestStream>,
         idle: &IdlePool,
-    ) -> Result<Response<BackendBody>, SendError> {
+    ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
         let (parts, body) = request.into_parts();
         let framing = RequestFraming::Length(body.len() as u64);
         let framing = stream.as_ref().map_or(framing, RequestStream::framing);
         let is_upgrade = framing == RequestFraming::Upgrade;
         // The bytes of another protocol follow only when the backend has accepted the protocol.
-        let (stream, mut upgraded) = if is_upgrade { (None, stream) } else { (stream, None) };
+        let (stream, upgraded) = if is_upgrade { (None, stream) } else { (stream, None) };
         let head = http1::encode_request_head(&parts, framing);
         let mut unsent = UnsentRequest::new(head, body, stream);
-        let (mut is_writing, mut written_at, mut received) = (true, None, BytesMut::new());
-        let head = poll_fn(|cx| {
-            if is_writing {
-                match self.poll_write_request(cx, &mut unsent) {
-                    Poll::Pending => {}
-                    Poll::Ready(Ok(())) => {
-                        is_writing = false;
-                        written_at = self.has_served_request.then(clock::now);
-                    }
-                    // A backend that responds before it has read the whole request may close the
-                    // connection for writing. The response head can still be read.
-                    Poll::Ready(Err(WriteError::Backend(_))) => is_writing = false,
-                    Poll::Ready(Err(WriteError::Client(error))) => {
-                        return Poll::Ready(Err(ConnectionError::RequestBody(error)));
+        // The future has only the parts of the request that are needed after the head is encoded.
+        let method = parts.method;
+        async move {
+            let (mut is_writing, mut written_at, mut received) = (true, None, BytesMut::new());
+            let head = poll_fn(|cx| {
+                if is_writing {
+                    match self.poll_write_request(cx, &mut unsent) {
+                        Poll::Pending => {}
+                        Poll::Ready(Ok(())) => {
+                            is_writing = false;
+                            written_at = self.has_served_request.then(clock::now);
+                        }
+                        // A backend that responds before it has read the whole request may close the
+                        // connection for writing. The response head can still be read.
+                        Poll::Ready(Err(WriteError::Backend(_))) => is_writing = false,
+                        Poll::Ready(Err(WriteError::Client(error))) => {
+                            return Poll::Ready(Err(ConnectionError::RequestBody(error)));
+                        }
                     }
                 }
-            }
-            self.poll_response_head(cx, (&parts.method, is_upgrade), &mut received)
-        });
-        let ResponseHead { response, body, is_keep_alive, length } = match head.await {
-            Ok(head) => head,
-            Err(ConnectionError::Malformed(error)) => {
-                return Err(SendError::InvalidResponse(error.to_string()));
-            }
-            Err(ConnectionError::RequestBody(error)) => return Err(SendError::RequestBody(error)),
-            Err(error) => {
-                let elapsed = written_at.map(|at| clock::now().saturating_duration_since(at));
-                let is_race = elapsed.is_none_or(|elapsed| elapsed < CLOSE_RACE_WINDOW);
-                if self.has_served_request && received.is_empty() && is_race {
-                    return Err(SendError::StaleConnection {
-                        was_request_written: written_at.is_some(),
-                    });
+                self.poll_response_head(cx, (&method, is_upgrade), &mut received)
+            });
+            let ResponseHead { response, body, is_keep_alive, length } = match head.await {
+                Ok(head) => head,
+                Err(ConnectionError::Malformed(error)) => {
+                    return Err(SendError::InvalidResponse(error.to_string()));
                 }
-                return Err(SendError::Closed(error.to_string()));
+                Err(ConnectionError::RequestBody(error)) => {
+                    return Err(SendError::RequestBody(error));
+                }
+                Err(error) => {
+                    let elapsed = written_at.map(|at| clock::now().saturating_duration_since(at));
+                    let is_race = elapsed.is_none_or(|elapsed| elapsed < CLOSE_RACE_WINDOW);
+                    if self.has_served_request && received.is_empty() && is_race {
+                        return Err(SendError::StaleConnection {
+                            was_request_written: written_at.is_some(),
+                        });
+                    }
+                    return Err(SendError::Closed(error.to_string()));
+                }
+            };
+            received.advance(length);
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                unsent = UnsentRequest::new(Bytes::new(), Bytes::new(), upgraded);
             }
-        };
-        received.advance(length);
-        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            unsent = UnsentRequest::new(Bytes::new(), Bytes::new(), upgraded.take());
+            let unsent = (!unsent.is_written()).then(|| Box::new(unsent));
+            let mut body = BackendBody {
+                decoder: body,
+                prefetched: received.freeze(),
+                unsent_request: unsent,
+                connection: Some(self),
+                is_reusable: is_keep_alive,
+                idle_pool: idle.clone(),
+            };
+            if body.decoder.is_complete() {
+                body.finish();
+            }
+            Ok(response.map(|()| body))
         }
-        let unsent = (!unsent.is_written()).then(|| Box::new(unsent));
-        let mut body = BackendBody {
-            decoder: body,
-            prefetched: received.freeze(),
-            unsent_request: unsent,
-            connection: Some(self),
-            is_reusable: is_keep_alive,
-            idle_pool: idle.clone(),
-        };
-        if body.decoder.is_complete() {
-            body.finish();
-        }
-        Ok(response.map(|()| body))
     }
 }
 
