@@ -139,18 +139,16 @@ fn new_record<B>(
     let trace = context.state.recording.propagation.as_ref().map(start_trace);
     let request_id = RequestId::from_headers(request.headers(), fastrand::u128(..));
     let method = method_name(request.method());
-    RequestRecord {
-        head: trace
-            .as_ref()
-            .map(|_| RequestHeadAttributes::from_request(request))
-            .unwrap_or_default(),
-        trace,
-        spans: [fastrand::u64(1..), fastrand::u64(1..)],
-        route,
-        api,
-        tier: context.settings.tiers.resolve(request.headers()),
-        ..RequestRecord::begin(request_id, client, method, clock::wall_time(), now)
+    // The fields are assigned, because a struct expression would copy the whole record.
+    let mut record = RequestRecord::begin(request_id, client, method, clock::wall_time(), now);
+    if trace.is_some() {
+        record.head = RequestHeadAttributes::from_request(request);
     }
+    record.trace = trace;
+    record.spans = [fastrand::u64(1..), fastrand::u64(1..)];
+    (record.route, record.api) = (route, api);
+    record.tier = context.settings.tiers.resolve(request.headers());
+    record
 }
 
 /// The name of the method for the record. `_OTHER`: a method that HTTP does not define.

@@ -7,6 +7,8 @@ use tokenweir_core::record::RequestRecord;
 
 /// The request header with which a client asks for the response headers. Its value is `1`.
 const REQUEST_HEADER: HeaderName = HeaderName::from_static("x-tokenweir-explain");
+/// The beginning of the names of all these headers.
+const PREFIX: &str = "x-tokenweir-";
 /// The name of the backend.
 const BACKEND: HeaderName = HeaderName::from_static("x-tokenweir-backend");
 /// The reason of the routing decision.
@@ -23,8 +25,11 @@ pub(super) fn is_requested(headers: &HeaderMap) -> bool {
 /// and has the permission. Otherwise headers of these names are removed, because a gateway behind
 /// this one may have set them.
 pub(super) fn write(headers: &mut HeaderMap, record: &RequestRecord, is_allowed: bool) {
-    for name in [BACKEND, REASON, QUEUE_MILLIS] {
-        headers.remove(name);
+    // One pass over the few headers of a response costs less than three lookups.
+    if headers.keys().any(|name| name.as_str().starts_with(PREFIX)) {
+        for name in [BACKEND, REASON, QUEUE_MILLIS] {
+            headers.remove(name);
+        }
     }
     if !is_allowed {
         return;

@@ -1,7 +1,7 @@
 //! The user, the session and the conversation of a request, as its client names them. They are
 //! reported on spans and log lines, and never in metrics.
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokenweir_core::access::PseudonymKey;
@@ -56,6 +56,7 @@ impl IdentityReader {
             return RequestIdentity::default();
         }
         let sent = &fields.identity;
+        let headers = &HeadersByLength::new(headers);
         let agent = sent.metadata_user.as_deref().map(AgentUser::parse).unwrap_or_default();
         let from_body = |value: &Option<Box<str>>| value.as_deref().map(str::to_owned);
         let user = first_header(headers, &self.user_headers)
@@ -109,9 +110,32 @@ impl AgentUser {
     }
 }
 
+/// The headers of a request, and the lengths of their names. Most configured names differ in length
+/// from all names of a request, and then no hash of the name is needed.
+struct HeadersByLength<'a> {
+    headers: &'a HeaderMap,
+    /// Bit n: the request has a header name of n bytes, modulo 64.
+    lengths: u64,
+}
+
+impl<'a> HeadersByLength<'a> {
+    fn new(headers: &'a HeaderMap) -> Self {
+        let lengths = headers.keys().fold(0, |lengths, name| lengths | length_bit(name));
+        Self { headers, lengths }
+    }
+
+    fn get(&self, name: &HeaderName) -> Option<&'a HeaderValue> {
+        if self.lengths & length_bit(name) == 0 { None } else { self.headers.get(name) }
+    }
+}
+
+fn length_bit(name: &HeaderName) -> u64 {
+    1 << (name.as_str().len() % 64)
+}
+
 /// The value of the first of these headers that the request has.
-fn first_header(headers: &HeaderMap, names: &[HeaderName]) -> Option<String> {
-    let value = |name| headers.get(name).and_then(|value: &http::HeaderValue| value.to_str().ok());
+fn first_header(headers: &HeadersByLength<'_>, names: &[HeaderName]) -> Option<String> {
+    let value = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let is_plausible = |value: &&str| (1..=MAX_VALUE_BYTES).contains(&value.len());
     names.iter().filter_map(value).find(is_plausible).map(str::to_owned)
 }

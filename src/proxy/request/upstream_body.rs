@@ -112,8 +112,12 @@ impl UpstreamBody {
     }
 
     /// Sets the number that decides whether the gateway requests continuous usage. It depends on
-    /// nothing but the request id, so every attempt and every gateway decides alike.
+    /// nothing but the request id, so every attempt and every gateway decides alike. A body to which
+    /// no usage can be added needs no number.
     pub(crate) fn with_usage_sampling(self, request_id: &str) -> Self {
+        if self.usage_edit.is_none() && self.continuous_usage_edit.is_none() {
+            return self;
+        }
         let hash = request_id.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
         Self { usage_sampling_value: unit(hash), ..self }
     }

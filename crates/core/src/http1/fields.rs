@@ -1,7 +1,7 @@
 //! Functions for both request and response heads: header fields, numbers, and the parse error.
 
 use crate::headers::connection_options;
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 use http::header::InvalidHeaderValue;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -56,7 +56,7 @@ pub(super) fn to_header_map(
 }
 
 /// Appends a header to `wire`.
-pub(super) fn encode_header(name: &str, value: &[u8], wire: &mut BytesMut) {
+pub(super) fn encode_header(name: &str, value: &[u8], wire: &mut impl BufMut) {
     wire.put_slice(name.as_bytes());
     wire.put_slice(b": ");
     wire.put_slice(value);

@@ -1,7 +1,7 @@
 //! Encoding of request heads for backends.
 
 use super::fields::encode_header;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{Method, request};
 
@@ -24,7 +24,8 @@ pub fn encode_request_head(head: &request::Parts, framing: RequestFraming) -> By
     let line_lengths =
         head.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4);
     let capacity = head.method.as_str().len() + target.len() + line_lengths.sum::<usize>() + 64;
-    let mut bytes = BytesMut::with_capacity(capacity);
+    // The functions of `BytesMut` that append bytes are not inlined.
+    let mut bytes = Vec::with_capacity(capacity);
     bytes.put_slice(head.method.as_str().as_bytes());
     bytes.put_u8(b' ');
     bytes.put_slice(target.as_bytes());
@@ -46,5 +47,5 @@ pub fn encode_request_head(head: &request::Parts, framing: RequestFraming) -> By
         RequestFraming::Upgrade => {}
     }
     bytes.put_slice(b"\r\n");
-    bytes.freeze()
+    bytes.into()
 }

@@ -12,7 +12,7 @@ use crate::openai::{Api, TextExcerpt};
 use crate::record::{RequestRecord, Stall, Termination};
 use bytes::Bytes;
 use http::header::CONTENT_ENCODING;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -37,6 +37,8 @@ pub(super) struct AttemptResponse {
     body_ended: bool,
 }
 
+/// The header with the metadata of embeddings.
+const METADATA: HeaderName = HeaderName::from_static("metadata");
 /// Most stalls that are recorded per stream.
 const MAX_RECORDED_STALLS: usize = 16;
 
@@ -52,8 +54,8 @@ impl AttemptResponse {
         tunnel: Option<Arc<AtomicU64>>,
         now: Instant,
     ) {
-        let mut observer = ResponseObserver::new(record.api.unwrap_or(Api::Other));
-        observer.measure_by(&in_flight.settings().scales);
+        let observer = ResponseObserver::new(record.api.unwrap_or(Api::Other));
+        let observer = self.observer.insert(observer);
         observer.set_refusal_phrases(in_flight.settings().phrases.clone());
         if let Some(prompt) = &record.prompt {
             observer.capture_text(TextExcerpt::new(prompt.capacity()));
@@ -63,8 +65,12 @@ impl AttemptResponse {
         // The body of a stored response has the usage of an earlier request.
         let is_read = record.api != Some(Api::Http);
         observer.on_head(if is_read { media_type(headers) } else { "" }, is_encoded && is_read);
+        // Only streams have values for the histograms.
+        if observer.observed().is_stream {
+            observer.measure_by(&in_flight.settings().scales);
+        }
         // vLLM reports the usage of embeddings that are encoded as bytes in a header.
-        if let Some(metadata) = headers.get("metadata") {
+        if let Some(metadata) = headers.get(METADATA) {
             observer.on_metadata(metadata.as_bytes(), now, &mut record.timings);
         }
         let fingerprint = self.backend.as_ref().and_then(|backend| backend.fingerprint());
@@ -76,7 +82,6 @@ impl AttemptResponse {
             in_flight.stream(backend, StreamInfo::from_record(record), policy, tunnel, now)
         };
         self.entry = self.backend.clone().filter(|_| has_entry).map(open_stream);
-        self.observer = Some(observer);
     }
 
     /// Observes a chunk of the body. Returns the bytes to forward, which can be empty.
@@ -186,14 +191,16 @@ impl AttemptResponse {
         if let Some(backend) = &backend {
             record.condition = backend.condition(now);
         }
-        let Some(mut observer) = self.observer.take() else { return };
+        let Some(observer) = &mut self.observer else { return };
         if let Some(written_at) = self.written_at.take() {
-            record_write_stall(&mut observer, written_at, now);
+            record_write_stall(observer, written_at, now);
         }
         if let Some(entry) = self.entry.take() {
-            record_stall(&mut observer, entry.activity().on_end(now));
+            record_stall(observer, entry.activity().on_end(now));
         }
-        record.observed = observer.into_observed();
+        // The observations are exchanged in their places: a move of the observer would copy 2 KiB.
+        std::mem::swap(&mut record.observed, observer.complete());
+        self.observer = None;
         record.end = termination;
         record.outcome = outcome(record);
         if let Some(backend) = backend {

@@ -63,8 +63,10 @@ impl Exchange {
     ) -> Self {
         let in_flight = registry.enter(record.timings.accepted);
         let rules = in_flight.settings().streams;
-        Self {
-            inner: Box::new(ExchangeState {
+        // The state is made in its place. `Box::new` would copy it, and it is larger than 2 KiB.
+        let inner = Box::write(
+            Box::new_uninit(),
+            ExchangeState {
                 record: RecordSlot::new(record),
                 response: AttemptResponse::default(),
                 policy: StreamPolicy { rules, ..StreamPolicy::default() },
@@ -72,8 +74,9 @@ impl Exchange {
                 in_flight,
                 abort: None,
                 forwarded_bytes: None,
-            }),
-        }
+            },
+        );
+        Self { inner }
     }
 
     /// Sets the handle that aborts the response if its client does not read it.

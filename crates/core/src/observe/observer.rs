@@ -216,22 +216,27 @@ impl ResponseObserver {
 
     /// Completes the observations and returns them.
     pub fn into_observed(mut self) -> ObservedResponse {
+        self.complete();
+        self.observed
+    }
+
+    /// Completes the observations. Must be called once, at the end of the response.
+    pub(super) fn complete(&mut self) -> &mut ObservedResponse {
         for timer in &mut self.choice_timers {
             timer.finish_arrival(&mut self.observed);
         }
-        let text = self.reader.take_captured_text();
+        let observed = &mut self.observed;
+        observed.text_excerpt = self.reader.take_captured_text();
         let answer = self.reader.answer();
-        ObservedResponse {
-            text_excerpt: text,
-            finish_reasons: answer.finish_reasons().collect(),
-            response_id: answer.id.clone(),
-            response_model: answer.model.clone(),
-            has_refusal_phrase: answer.has_phrase,
-            is_refusal: answer.is_refusal,
-            usage_source: self.observed.token_count_source(),
-            fingerprint: self.usage_filter.and_then(|filter| filter.fingerprint().cloned()),
-            ..self.observed
-        }
+        observed.finish_reasons = answer.finish_reasons().collect();
+        observed.response_id.clone_from(&answer.id);
+        observed.response_model.clone_from(&answer.model);
+        observed.has_refusal_phrase = answer.has_phrase;
+        observed.is_refusal = answer.is_refusal;
+        observed.usage_source = observed.token_count_source();
+        let filter = self.usage_filter.as_ref();
+        observed.fingerprint = filter.and_then(|filter| filter.fingerprint().cloned());
+        observed
     }
 
     fn read_events(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> ChunkSummary {
