@@ -148,6 +148,9 @@ struct AccessLogLine<'a> {
     bytes_out: u64,
 }
 
+/// Capacity of the buffer for a line. A longer line grows the buffer.
+const LINE_CAPACITY_BYTES: usize = 1536;
+
 impl AccessLog {
     /// Creates an access log without a rate limit. `is_json` selects JSON lines and not text lines.
     pub fn new(is_json: bool, line_writer: AccessLogLineWriter) -> Self {
@@ -182,8 +185,11 @@ impl AccessLog {
 
     fn write_line(&self, lines: &mut String, line: &(impl Serialize + Display)) {
         if self.is_json {
+            let mut json = Vec::with_capacity(LINE_CAPACITY_BYTES);
             // Serializing a struct of texts and numbers cannot fail.
-            *lines += &sanitize::json(serde_json::to_string(line).unwrap_or_default());
+            let _ = serde_json::to_writer(&mut json, line);
+            lines.reserve(LINE_CAPACITY_BYTES);
+            *lines += &sanitize::json(String::from_utf8(json).unwrap_or_default());
         } else {
             // Writing to a string cannot fail.
             let _ = write!(lines, "{line}");

@@ -58,6 +58,19 @@ pub enum MetricSource {
     Status(fn(&StatusSnapshot, MetricEmitter<'_>)),
 }
 
+impl MetricSource {
+    /// Whether values are read from the records of requests.
+    pub(super) fn reads_record(&self) -> bool {
+        matches!(
+            self,
+            Self::FirstOutput(_)
+                | Self::Record(_)
+                | Self::RecordPerObjective(_)
+                | Self::RecordHistogram(_)
+        )
+    }
+}
+
 /// The result of one scrape of a backend's metrics page.
 #[derive(Debug, Clone, Copy)]
 pub struct ScrapeResult<'a> {

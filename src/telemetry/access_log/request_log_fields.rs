@@ -3,6 +3,7 @@
 use super::fields::write_field;
 use serde::Serialize;
 use std::fmt;
+use std::net::IpAddr;
 use tokenweir_core::record::RequestRecord;
 
 /// The fields that are known when the body was read, in the order of the JSON form.
@@ -12,7 +13,7 @@ pub(super) struct RequestLogFields<'a> {
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
-    client: String,
+    client: IpAddr,
     method: &'a str,
     route: &'a str,
     model: &'a str,
@@ -46,7 +47,7 @@ impl<'a> RequestLogFields<'a> {
             ts: humantime::format_rfc3339_millis(record.started).to_string(),
             request_id: record.request_id.as_str(),
             trace_id: record.trace.as_ref().map(|trace| format!("{:032x}", trace.trace_id)),
-            client: record.client.to_string(),
+            client: record.client,
             method: record.method,
             route: record.route.unwrap_or("-"),
             model: record.model.name(),

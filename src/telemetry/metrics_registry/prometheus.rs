@@ -9,7 +9,7 @@ use super::exposition::protobuf::FamilyMessage;
 use super::exposition::{BucketLabels, ExpositionFormat, ExpositionWriter, format_bucket_labels};
 use super::level::{MetricDetail, MetricsLevel};
 use super::retired_backends::RetiredBackends;
-use super::series::{LockedSeries, MetricFamily, SeriesLabels, SeriesPoint};
+use super::series::{MetricFamily, SeriesLabels, SeriesPoint, SeriesWriter};
 use crate::backend::LabelledModel;
 use crate::telemetry::catalog;
 use crate::telemetry::metric::{KnownLabelValues, MetricLabel, MetricSource, ScrapeResult};
@@ -26,6 +26,8 @@ use tokenweir_core::slo::Objective;
 pub struct Prometheus {
     /// All metrics, each with the `le` labels of its buckets, sorted by the name of the metric.
     families: Vec<(MetricFamily, BucketLabels)>,
+    /// Positions in `families` of the metrics that read the record of a request.
+    record_families: Vec<usize>,
     objectives: Vec<Objective>,
     /// Whether the metrics page is available with native histograms.
     offers_protobuf: bool,
@@ -100,8 +102,13 @@ impl Prometheus {
         for (family, _) in &families {
             family.seed(&known);
         }
+        let reads_record = |(position, (family, _)): (usize, &(MetricFamily, _))| {
+            family.row.read.reads_record().then_some(position)
+        };
+        let record_families = families.iter().enumerate().filter_map(reads_record).collect();
         Self {
             families,
+            record_families,
             objectives,
             offers_protobuf: false,
             label_state: Mutex::new(KnownLabelState {
@@ -165,7 +172,7 @@ impl Prometheus {
     pub fn record_scrape(&self, scrape: &ScrapeResult<'_>) {
         for (family, _) in &self.families {
             if let MetricSource::Scrape(read) = family.row.read {
-                let mut series = family.lock_series();
+                let mut series = family.writer();
                 read(scrape, &mut |labels, value| series.record(labels, value, None));
             }
         }
@@ -175,7 +182,7 @@ impl Prometheus {
     pub fn record_scheduling_delay(&self, delay: Duration) {
         for (family, _) in &self.families {
             if matches!(family.row.read, MetricSource::SchedulingDelay) {
-                family.lock_series().record(&[], delay.as_secs_f64(), None);
+                family.writer().record(&[], delay.as_secs_f64(), None);
             }
         }
     }
@@ -341,9 +348,10 @@ impl Prometheus {
 
 impl Sink for Prometheus {
     fn first_output(&self, record: &RequestRecord) {
-        for (family, _) in &self.families {
+        for position in &self.record_families {
+            let (family, _) = &self.families[*position];
             if let MetricSource::FirstOutput(read) = family.row.read {
-                let mut series = family.lock_series();
+                let mut series = family.writer();
                 read(record, &mut |labels, value| series.record(labels, value, None));
             }
         }
@@ -359,19 +367,11 @@ impl Prometheus {
     /// Adds the values of all records, metric by metric. Each metric is thus locked only once for
     /// all records, and its series are loaded into the CPU cache only once.
     fn record_finished(&self, records: &[(&RequestRecord, Option<Exemplar>)]) {
-        for (family, _) in &self.families {
-            if !matches!(
-                family.row.read,
-                MetricSource::Status(_)
-                    | MetricSource::Engine(_)
-                    | MetricSource::Scrape(_)
-                    | MetricSource::SchedulingDelay
-                    | MetricSource::Objective(_)
-            ) {
-                let mut series = family.lock_series();
-                for (record, exemplar) in records {
-                    self.record_finished_in(family.row.read, &mut series, record, *exemplar);
-                }
+        for position in &self.record_families {
+            let (family, _) = &self.families[*position];
+            let mut series = family.writer();
+            for (record, exemplar) in records {
+                self.record_finished_in(family.row.read, &mut series, record, *exemplar);
             }
         }
     }
@@ -380,7 +380,7 @@ impl Prometheus {
     fn record_finished_in(
         &self,
         read: MetricSource,
-        series: &mut LockedSeries<'_>,
+        series: &mut SeriesWriter<'_>,
         record: &RequestRecord,
         exemplar: Option<Exemplar>,
     ) {

@@ -8,7 +8,7 @@ use crate::telemetry::metric::{KnownLabelValues, MetricDescriptor};
 use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokenweir_core::histogram::{BucketBounds, ExponentialHistogram, HistogramSnapshot};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// All series of one metric of the catalogue.
 pub(in crate::telemetry) struct MetricFamily {
@@ -26,10 +26,11 @@ pub(in crate::telemetry) struct MetricFamily {
     table: Mutex<SeriesTable>,
 }
 
-/// The series of a metric while they are locked to add values.
-pub(super) struct LockedSeries<'f> {
+/// Adds values to the series of a metric. The first value locks the series: most requests have no
+/// value for most metrics.
+pub(super) struct SeriesWriter<'f> {
     family: &'f MetricFamily,
-    table: MutexGuard<'f, SeriesTable>,
+    table: Option<MutexGuard<'f, SeriesTable>>,
 }
 
 #[derive(Default)]
@@ -37,16 +38,7 @@ struct SeriesTable {
     series: HashTable<Series>,
     /// Number of series that were ever created, including removed series.
     created_count: usize,
-    /// Buffer that is reused for the hash of the label values.
-    key_buffer: LabelKeyBuffer,
 }
-
-/// A buffer of label values, each followed by [`LABEL_TERMINATOR`].
-#[derive(Default)]
-struct LabelKeyBuffer(Vec<u8>);
-
-/// Byte that ends a label value in [`LabelKeyBuffer`]. It does not occur in UTF-8.
-const LABEL_TERMINATOR: u8 = 0xff;
 
 /// One series. It is stored in the hash table itself and aligned to a cache line, so that the
 /// lookup of a series costs one cache miss. A pointer to the series would cost a second cache miss.
@@ -117,7 +109,7 @@ impl MetricFamily {
     /// Creates the series that exist before the first request: one for each combination of `known`
     /// label values. Existing series are kept.
     pub(super) fn seed(&self, known: &KnownLabelValues) {
-        let mut series = self.lock_series();
+        let mut series = self.writer();
         for combination in self.row.seeds(known) {
             let labels: Vec<&str> = combination.iter().map(String::as_str).collect();
             series.get_or_create(&labels);
@@ -133,9 +125,9 @@ impl MetricFamily {
         self.lock_table().series.retain(|series| should_retain(&series.labels.values[index]));
     }
 
-    /// Locks the series of the metric, to add values to them.
-    pub(super) fn lock_series(&self) -> LockedSeries<'_> {
-        LockedSeries { family: self, table: self.lock_table() }
+    /// Adds values to the series of the metric, under one lock for all values.
+    pub(super) fn writer(&self) -> SeriesWriter<'_> {
+        SeriesWriter { family: self, table: None }
     }
 
     /// A copy of the labels and the accumulated value of each series, in the order of creation.
@@ -177,9 +169,9 @@ impl MetricFamily {
     }
 }
 
-// === impl LockedSeries ===
+// === impl SeriesWriter ===
 
-impl LockedSeries<'_> {
+impl SeriesWriter<'_> {
     /// Number of labels of the metric.
     pub(super) fn label_count(&self) -> usize {
         self.family.row.labels.len()
@@ -230,13 +222,15 @@ impl LockedSeries<'_> {
     /// The accumulated value of the series with these label values. The series is created if it
     /// does not exist.
     fn get_or_create(&mut self, labels: &[&str]) -> &mut SeriesPoint {
-        let SeriesTable { series, created_count, key_buffer } = &mut *self.table;
-        let folded = self.family.folded_label;
+        let family = self.family;
+        let table = self.table.get_or_insert_with(|| family.lock_table());
+        let SeriesTable { series, created_count } = &mut **table;
+        let folded = family.folded_label;
         let exported = labels
             .iter()
             .enumerate()
             .map(move |(index, value)| if Some(index) == folded { "" } else { *value });
-        let labels_hash = key_buffer.hash_labels(exported.clone());
+        let labels_hash = hash_labels(exported.clone());
         let entry = series.entry(
             labels_hash,
             |series| series.labels_hash == labels_hash,
@@ -244,27 +238,19 @@ impl LockedSeries<'_> {
         );
         let entry = entry.or_insert_with(|| {
             let values = exported.map(Into::into).collect();
-            let rendered = self.family.render_labels(labels);
+            let rendered = family.render_labels(labels);
             let labels = SeriesLabels { creation_index: *created_count, values, rendered }.into();
             *created_count += 1;
-            Series { labels_hash, labels, point: SeriesPoint::with_bounds(&self.family.bounds) }
+            Series { labels_hash, labels, point: SeriesPoint::with_bounds(&family.bounds) }
         });
         &mut entry.into_mut().point
     }
 }
 
-// === impl LabelKeyBuffer ===
-
-impl LabelKeyBuffer {
-    /// Returns the hash of the label values. Overwrites the buffer.
-    fn hash_labels<'l>(&mut self, labels: impl Iterator<Item = &'l str>) -> u64 {
-        self.0.clear();
-        for label in labels {
-            self.0.extend_from_slice(label.as_bytes());
-            self.0.push(LABEL_TERMINATOR);
-        }
-        xxh3_64(&self.0)
-    }
+/// The hash of label values. The hash of each value is the seed of the next, so that values are not
+/// copied into one text, and the boundaries between them count.
+fn hash_labels<'l>(labels: impl Iterator<Item = &'l str>) -> u64 {
+    labels.fold(0, |hash, label| xxh3_64_with_seed(label.as_bytes(), hash))
 }
 
 /// Appends a label value to `output`, with the escapes that both exposition formats require:

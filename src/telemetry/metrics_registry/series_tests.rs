@@ -55,8 +55,8 @@ fn labels_are_rendered_in_alphabetical_order() {
 fn label_values_with_equal_concatenation_are_different_series() {
     let family = family("tokenweir_request_terminations_total");
     for labels in [["ab", "c"], ["a", "bc"], ["", "abc"]] {
-        family.lock_series().record(&labels, 1.0, None);
-        family.lock_series().record(&labels, 1.0, None);
+        family.writer().record(&labels, 1.0, None);
+        family.writer().record(&labels, 1.0, None);
     }
     let sums: Vec<f64> = family.points().iter().map(|(_, point)| point.sum).collect();
     assert!(family.points().len() == 3 && sums.iter().all(|sum| (sum - 2.0).abs() < 1e-9));
@@ -68,10 +68,10 @@ fn each_bucket_retains_only_its_latest_exemplar() {
     for round in 0..1_000 {
         for value in [0.05, 0.5, 5.0] {
             let value = value + f64::from(round) * 1e-6;
-            family.lock_series().record(&["gold"], value, Some(exemplar(0.0)));
+            family.writer().record(&["gold"], value, Some(exemplar(0.0)));
         }
     }
-    family.lock_series().record(&["gold"], 0.06, None);
+    family.writer().record(&["gold"], 0.06, None);
     let (_, point) = family.points().remove(0);
     assert_eq!(point.counts[..], [1_001, 1_000, 1_000]);
     let exemplars = point.exemplars().iter();
@@ -85,11 +85,7 @@ fn recorded_histogram_attaches_the_exemplar_to_the_largest_value() {
     let mut gaps = OutputGapHistogram::with_bounds(family.bounds.clone());
     gaps.record_duration_n(Duration::from_millis(20), 15);
     gaps.record_duration_n(Duration::from_millis(700), 1);
-    family.lock_series().record_histogram(
-        &["tiny", "vllm-0"],
-        &gaps.snapshot(),
-        Some(exemplar(0.0)),
-    );
+    family.writer().record_histogram(&["tiny", "vllm-0"], &gaps.snapshot(), Some(exemplar(0.0)));
     let (_, point) = family.points().remove(0);
     assert_eq!((&point.counts[..], point.exemplars()[0].0), (&[15, 1, 0][..], 1));
     assert!((point.exemplars()[0].1.value - 0.7).abs() < 1e-9);
@@ -115,10 +111,10 @@ fn snapshot_lists_series_in_creation_order() {
     let family = family("tokenweir_queue_wait_seconds");
     let tiers: Vec<String> = (0..200).map(|number| number.to_string()).collect();
     for tier in tiers.iter().chain(&tiers) {
-        family.lock_series().record(&[tier], 1.0, None);
+        family.writer().record(&[tier], 1.0, None);
     }
     family.retain("tier", |tier| tier != "7");
-    family.lock_series().record(&["7"], 1.0, None);
+    family.writer().record(&["7"], 1.0, None);
     let tiers_in_snapshot: Vec<String> =
         family.points().iter().flat_map(|(labels, _)| labels.values().map(str::to_owned)).collect();
     let others = tiers.iter().filter(|tier| *tier != "7");

@@ -75,18 +75,15 @@ impl RequestStatsWindow {
         let ObservedResponse { inter_token_latency: itl, inter_chunk_latency: gaps, .. } =
             &record.observed;
         add_gaps(&mut self.itl, if itl.count() > 0 { itl } else { gaps });
-        for attempt in &record.attempts {
+        for (index, attempt) in record.attempts.iter().enumerate() {
+            let is_last = index + 1 == record.attempts.len();
             let counts = self.by_backend.entry(attempt.backend.clone()).or_default();
             counts.attempts += 1;
-            counts.failed_attempts += u64::from(attempt.failure.is_some());
-        }
-        if let Some(last) = record.attempts.last() {
-            let counts = self.by_backend.entry(last.backend.clone()).or_default();
-            counts.requests += 1;
+            counts.requests += u64::from(is_last);
             // A response that breaks fails its attempt, too.
-            let is_broken = last.failure.is_none() && record.outcome.is_backend_failure();
-            counts.failed_attempts += u64::from(is_broken);
-            if let Some(ttft) = record.upstream_ttft() {
+            let is_broken = is_last && record.outcome.is_backend_failure();
+            counts.failed_attempts += u64::from(attempt.failure.is_some() || is_broken);
+            if let Some(ttft) = record.upstream_ttft().filter(|_| is_last) {
                 counts.streams += 1;
                 counts.ttft += ttft;
             }
