@@ -7,7 +7,7 @@
 #   cargo build --release
 #   tests/several_gateways.sh [--gateways 2,4] [--rounds 2] [--requests 1500] [--system-prompts 64]
 #
-# Needs redis-server and Python 3. PROGRAM names another gateway. It takes about 12 minutes.
+# Needs redis-server and Python 3. PROGRAM names another gateway. It stops after 30 minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v redis-server >/dev/null || { echo "redis-server is missing" >&2; exit 1; }
