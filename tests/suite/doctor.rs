@@ -4,7 +4,7 @@
 use crate::support::certificates::{Authority, Files, start_tls_terminator};
 use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{
-    FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
+    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
 };
 use crate::support::test_gateway::start;
 use serde_json::Value;
@@ -66,6 +66,14 @@ fn file(name: &str, text: &str) -> PathBuf {
 
 fn nothing() -> Vec<Step> {
     vec![Step::Send(json("404 Not Found", "{}"))]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_behind_ray_serve_has_no_finding_about_its_health() {
+    let fake = ScriptedBackend::start_kind(RAY_SERVE, |_| nothing()).await;
+    fake.set_metrics(Some(Page::of(include_str!("../pages/vllm_on_ray.txt"))));
+    let (report, _) = report(&format!("--backend {}", fake.addr), &[]).await;
+    assert!(found(&report, "health").is_empty(), "{report:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

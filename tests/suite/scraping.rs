@@ -1,7 +1,7 @@
 //! Scrapes over real sockets: unusable pages, sleeping backends, and intervals.
 
 use crate::support::scripted_backend::{
-    FINISH, Page, ROLE, ScriptedBackend, TENSORRT_LLM, WORD, stream_of,
+    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, TENSORRT_LLM, WORD, stream_of,
 };
 use crate::support::test_gateway::{Running, start, status};
 use serde_json::Value;
@@ -134,6 +134,16 @@ async fn a_backend_with_failing_health_checks_is_down_although_scrapes_succeed()
     wait_until!(state(&gateway).health != Health::Up);
     assert_eq!(backend_status(&gateway).await["reason"], "/health answered 503");
     assert_eq!(state(&gateway).metrics_error, None);
+}
+
+#[tokio::test]
+async fn a_backend_without_a_health_path_of_vllm_has_the_health_of_its_ray_serve_proxy() {
+    let fake = ScriptedBackend::start_kind(RAY_SERVE, |_| Vec::new()).await;
+    let gateway = start(&[fake.addr]).await;
+    assert_eq!(state(&gateway).health, Health::Up);
+    fake.set_healthy(false);
+    wait_until!(state(&gateway).health == Health::Down);
+    assert_eq!(backend_status(&gateway).await["reason"], "/-/healthz answered 503");
 }
 
 #[tokio::test]

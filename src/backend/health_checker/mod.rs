@@ -222,15 +222,28 @@ impl HealthChecker {
             self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
             return self.check_engine_progress();
         }
-        let health = self.fetcher.get("/health").await.map(|(status, _)| status);
+        let (path, health) = self.fetch_health().await;
         match health {
             Ok(StatusCode::OK) => self.on_healthy().await,
-            Ok(status) => self.on_unhealthy(&format!("/health answered {}", status.as_u16()), true),
+            Ok(status) => self.on_unhealthy(&format!("{path} answered {}", status.as_u16()), true),
             Err(FetchError::Connect(reason)) => self.on_unhealthy(&reason, true),
             // The gateway lacks sockets or ports: the state of the backend does not change.
             Err(FetchError::Exhausted(problem)) => self.backend.on_check_skipped(&problem),
-            Err(error) => self.on_unhealthy(&format!("/health: {}", error.describe()), false),
+            Err(error) => self.on_unhealthy(&format!("{path}: {}", error.describe()), false),
         }
+    }
+
+    /// Requests `/health`. A Ray Serve proxy has another path instead. Returns the path and the status.
+    async fn fetch_health(&mut self) -> (&'static str, Result<StatusCode, FetchError>) {
+        let mut status_of =
+            async |path| (path, self.fetcher.get(path).await.map(|(status, _)| status));
+        let is_missing = |(_, health): &(_, _)| matches!(health, Ok(StatusCode::NOT_FOUND));
+        let health = status_of("/health").await;
+        if !is_missing(&health) {
+            return health;
+        }
+        let of_proxy = status_of(dialect::RAY_SERVE_HEALTH_PATH).await;
+        if is_missing(&of_proxy) { health } else { of_proxy }
     }
 
     /// Scrapes a backend whose `/health` passed, and marks it up unless its engine is stuck.

@@ -49,6 +49,9 @@ pub(crate) const LLAMA_CPP: Kind =
 pub(crate) const TENSORRT_LLM: Kind =
     Kind { owner: "tensorrt_llm", metrics: "[{\"iter\":7,\"numActiveRequests\":1}]" };
 
+/// vLLM behind Ray Serve, whose proxy has a health check of its own. The page is at another port.
+pub(crate) const RAY_SERVE: Kind = Kind { owner: "organization-owner", metrics: "" };
+
 /// The response to `/metrics`, instead of the page of the server software.
 pub(crate) enum Page {
     /// These bytes, a complete response.
@@ -325,9 +328,11 @@ async fn read_request(
 
 fn built_in_response(path: &str, state: &State) -> Option<String> {
     let Kind { owner, metrics } = state.kind;
+    let health = if owner == RAY_SERVE.owner { "/-/healthz" } else { "/health" };
     let (status, body) = match path {
-        "/health" if state.is_healthy.load(Ordering::SeqCst) => ("200 OK", String::new()),
-        "/health" => ("503 Service Unavailable", String::new()),
+        _ if path == health && state.is_healthy.load(Ordering::SeqCst) => ("200 OK", String::new()),
+        _ if path == health => ("503 Service Unavailable", String::new()),
+        "/health" => ("404 Not Found", String::new()),
         "/version" => ("200 OK", r#"{"version":"0.32.0"}"#.into()),
         "/v1/models" => {
             state.models_requests.fetch_add(1, Ordering::SeqCst);

@@ -27,3 +27,5 @@ pub use metric_sample::MetricSample;
 /// The paths at which backends serve metrics pages, in the order in which they are tried.
 /// TensorRT-LLM serves JSON at `/metrics` and its metrics page at the second path.
 pub const PATHS: [&str; 2] = ["/metrics", "/prometheus/metrics"];
+/// The health check of a Ray Serve proxy. Its applications for language models have no `/health`.
+pub const RAY_SERVE_HEALTH_PATH: &str = "/-/healthz";

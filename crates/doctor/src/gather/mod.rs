@@ -20,9 +20,9 @@ use super::facts::{
 };
 use http::header::HeaderName;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Method};
+use http::{HeaderValue, Method, StatusCode};
 use std::time::Duration;
-use tokenweir_core::dialect::{EngineLoad, PATHS};
+use tokenweir_core::dialect::{EngineLoad, PATHS, RAY_SERVE_HEALTH_PATH};
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 
 /// A path that exists on no server.
@@ -47,7 +47,13 @@ pub async fn gather_backend(target: GatherTarget, options: &GatherOptions) -> Ba
         let page = GatherTarget { url: url.address.clone(), key, ..target.clone() };
         (build_client(&page, options), url.path)
     });
-    let health = client.get("/health").await;
+    let mut health = client.get("/health").await;
+    if health.as_ref().is_ok_and(|answer| answer.status == StatusCode::NOT_FOUND) {
+        let of_proxy = client.get(RAY_SERVE_HEALTH_PATH).await;
+        if of_proxy.as_ref().is_ok_and(GatheredResponse::is_ok) {
+            health = of_proxy;
+        }
+    }
     let mut backend = unreached_backend(target);
     let is_reached = health.is_ok();
     backend.health = health;
