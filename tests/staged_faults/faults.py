@@ -231,9 +231,9 @@ async def real_token_budget(testbed: Testbed) -> AsyncIterator[None]:
         yield
 
 
-@fault(r"kv_thrashing gpu0", "shedding", options=real("--num-gpu-blocks-override", "64"), clients=1)
+@fault(r"kv_thrashing gpu0", "shedding", options=real("--num-gpu-blocks-override", "72"), clients=1)
 async def real_kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
-    """Sequences that do not fit into 2,048 tokens of KV cache."""
+    """Sequences that do not fit into 2,304 tokens of KV cache. vLLM refuses a cache below one sequence and one block."""
     async with more_clients(testbed, 16, model="tiny", words=30, tokens=500, pause=0.1):
         yield
 
