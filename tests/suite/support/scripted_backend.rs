@@ -332,7 +332,6 @@ fn built_in_response(path: &str, state: &State) -> Option<String> {
     let (status, body) = match path {
         _ if path == health && state.is_healthy.load(Ordering::SeqCst) => ("200 OK", String::new()),
         _ if path == health => ("503 Service Unavailable", String::new()),
-        "/health" => ("404 Not Found", String::new()),
         "/version" => ("200 OK", r#"{"version":"0.32.0"}"#.into()),
         "/v1/models" => {
             state.models_requests.fetch_add(1, Ordering::SeqCst);
@@ -345,7 +344,7 @@ fn built_in_response(path: &str, state: &State) -> Option<String> {
         "/prometheus/metrics" if owner == "tensorrt_llm" => {
             ("200 OK", include_str!("../../pages/tensorrt_llm.txt").into())
         }
-        "/prometheus/metrics" => ("404 Not Found", String::new()),
+        "/health" | "/prometheus/metrics" => ("404 Not Found", String::new()),
         _ => return None,
     };
     Some(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
