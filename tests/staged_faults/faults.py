@@ -241,13 +241,13 @@ async def real_kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
 
 
 @fault(r"decode_starvation gpu0", "shedding", clients=1,
-       options=real("--no-enable-prefix-caching", "--max-num-batched-tokens", "2048",
+       options=real("--no-enable-prefix-caching", "--max-num-batched-tokens", "8192",
                     "--num-gpu-blocks-override", "512"))
 async def real_long_prompts(testbed: Testbed) -> AsyncIterator[None]:
     """Long prompts beside streams, with free blocks in the KV cache."""
     async with (
         more_clients(testbed, 6, model="tiny", words=20, tokens=300, pause=0.1),
-        more_clients(testbed, 1, model="tiny", words=600, tokens=2, pause=0.3),
+        more_clients(testbed, 4, model="tiny", words=600, tokens=2, pause=0.3),
     ):
         yield
 
