@@ -242,12 +242,12 @@ async def real_kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
 
 @fault(r"decode_starvation gpu0", "shedding", clients=1,
        options=real("--no-enable-prefix-caching", "--max-num-batched-tokens", "8192",
-                    "--num-gpu-blocks-override", "512"))
+                    "--num-gpu-blocks-override", "512", "--max-num-seqs", "32"))
 async def real_long_prompts(testbed: Testbed) -> AsyncIterator[None]:
-    """Long prompts beside streams, with free blocks in the KV cache."""
+    """Groups of long prompts in one step beside many short streams, with free blocks in the KV cache."""
     async with (
-        more_clients(testbed, 6, model="tiny", words=20, tokens=300, pause=0.1),
-        more_clients(testbed, 4, model="tiny", words=600, tokens=2, pause=0.3),
+        more_clients(testbed, 12, model="tiny", words=5, tokens=40, pause=0.0),
+        more_clients(testbed, 4, model="tiny", words=600, tokens=2, pause=1.0),
     ):
         yield
 
