@@ -139,8 +139,8 @@ async def outage(fleet, report, step: str, pids: list[int], start: Awaitable) ->
     back = time.monotonic()
     load.pause = 0.0
     # The other backend has the prompts in its cache, so the first request may come late on a busy machine.
-    attempts = attempts_at(fleet, backend)
-    await until(lambda: attempts_at(fleet, backend) > attempts, RETURN_SECONDS)
+    attempts = fleet.attempts_at(fleet.backends[-1])
+    await until(lambda: fleet.attempts_at(fleet.backends[-1]) > attempts, RETURN_SECONDS)
     await load.stop()
     lines = await fleet.log.lines_of([sent.request_id for sent in load.sent])
     check_sent(report, step, load.sent, lines, down)
@@ -170,8 +170,3 @@ def check_sent(report: Report, step: str, requests: list[Sent], lines: dict, dow
 def is_up(fleet: Fleet, backend: str) -> bool:
     """Whether the gateway can send requests to a backend."""
     return fleet.page().by("tokenweir_backend_up", "backend")[backend] == 1
-
-
-def attempts_at(fleet: Fleet, backend: str) -> float:
-    """Attempts at a backend that have ended since the start of the gateway."""
-    return fleet.page().by("tokenweir_attempts_total", "backend")[backend]

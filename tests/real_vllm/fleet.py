@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from metrics_page import Page, fetch
 from servers import until
@@ -95,6 +96,10 @@ class Fleet:
         page = self.page()
         gauges = ("tokenweir_requests_in_flight", "tokenweir_backend_requests_in_flight")
         return sum(page.total(name) for name in gauges)
+
+    def attempts_at(self, url: str) -> float:
+        """Attempts at the backend with this URL. The gateway counts them when the request has ended."""
+        return self.page().by("tokenweir_attempts_total", "backend")[urlsplit(url).netloc]
 
     def engine_load(self) -> float:
         """Sequences that run or wait in the engines."""

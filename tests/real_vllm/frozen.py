@@ -38,9 +38,9 @@ async def preferred(fleet: Fleet, backends: list[Backend], name: str) -> Backend
     that got most of the last ones."""
     for number in range(WARM_REQUESTS):
         if number == WARM_REQUESTS // 2:
-            before = {backend.url: sent(fleet, backend) for backend in backends}
+            before = {backend.url: fleet.attempts_at(backend.url) for backend in backends}
         await Stream(fleet.gateway, f"{name}-{number}", "completions", f"warm {number}", SHORT).read()
-    return max(backends, key=lambda backend: sent(fleet, backend) - before[backend.url])
+    return max(backends, key=lambda backend: fleet.attempts_at(backend.url) - before[backend.url])
 
 
 async def check_freeze(
@@ -48,7 +48,7 @@ async def check_freeze(
 ) -> None:
     """Sends requests while processes of a backend are frozen. `continues`: requests at the backend end only when its
     processes continue, since its HTTP server is up. Otherwise the gateway sends them to the other backend."""
-    before = sent(fleet, backend)
+    before = fleet.attempts_at(backend.url)
     with stopped(pids):
         readings = []
         for number in range(REQUESTS):
@@ -60,17 +60,12 @@ async def check_freeze(
     streams = await asyncio.gather(*readings)
     # The gateway counts the attempts of a request when the request has ended.
     await fleet.settled()
-    count = sent(fleet, backend) - before
+    count = fleet.attempts_at(backend.url) - before
     report.check(step, "requests sent to it", 1 <= count <= MOST_SENT, show(count))
     complete = sum((stream.usage() or {}).get("completion_tokens") == SHORT["max_tokens"] for stream in streams)
     report.equal(step, "complete responses", complete, REQUESTS)
     slowest = max(stream.ttft_ms() for stream in streams) / 1e3
     report.check(step, "longest TTFT", slowest <= MOST_TTFT_SECONDS, f"{slowest:.1f} s")
-
-
-def sent(fleet: Fleet, backend: Backend) -> float:
-    """Requests that the gateway has sent to a backend."""
-    return fleet.page().by("tokenweir_attempts_total", "backend")[backend.url.removeprefix("http://")]
 
 
 @contextmanager
