@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Parses /metrics of a running gateway with the reference parser, Python's prometheus_client, and counts
 # families, samples and exemplars. Installs the parser from the Python package index if it is missing.
+#
+#   TOKENWEIR  the gateway's binary   (default: built in debug mode)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -14,9 +16,12 @@ if ! python3 -c 'import prometheus_client' 2>/dev/null; then
   python="$work/venv/bin/python"
 fi
 
-# shellcheck disable=SC2086
-cargo build --locked --quiet ${CARGO_FLAGS:-} --bin tokenweir
-binary="${CARGO_TARGET_DIR:-target}/debug/tokenweir"
+binary=${TOKENWEIR:-}
+if [[ -z $binary ]]; then
+  # shellcheck disable=SC2086
+  cargo build --locked --quiet ${CARGO_FLAGS:-} --bin tokenweir
+  binary=${CARGO_TARGET_DIR:-target}/debug/tokenweir
+fi
 # No collector runs at this endpoint. Exemplars only need sampled traces.
 OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:9 OTEL_TRACES_SAMPLER=always_on \
   "$binary" demo --duration 60s --listen 127.0.0.1:0 --admin 127.0.0.1:0 2>"$work/log" &

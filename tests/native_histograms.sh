@@ -2,6 +2,8 @@
 # Scrapes a running gateway with two real Prometheus servers: one stores native histograms, the other one
 # classic histograms. Fails unless both know each histogram and agree about its quantiles, within the width
 # of the buckets. `PROMETHEUS` is the program, version 2.40 or later; default: the one in PATH.
+#
+#   TOKENWEIR  the gateway's binary   (default: built in debug mode)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 prometheus=${PROMETHEUS:-prometheus}
@@ -15,9 +17,12 @@ stop() {
 }
 trap stop EXIT
 
-# shellcheck disable=SC2086
-cargo build --locked --quiet ${CARGO_FLAGS:-} --bin tokenweir
-binary="${CARGO_TARGET_DIR:-target}/debug/tokenweir"
+binary=${TOKENWEIR:-}
+if [[ -z $binary ]]; then
+  # shellcheck disable=SC2086
+  cargo build --locked --quiet ${CARGO_FLAGS:-} --bin tokenweir
+  binary=${CARGO_TARGET_DIR:-target}/debug/tokenweir
+fi
 printf 'metrics: { native_histograms: true }\n' >"$work/tokenweir.yaml"
 "$binary" sim --listen 127.0.0.1:0 >"$work/sim" 2>&1 &
 pids+=($!)

@@ -2,6 +2,8 @@
 # Opens WebSockets through a running gateway with a real client and a real server, Python's `websockets`:
 # subprotocol, text and binary messages, large messages, ping, and closes by either side. Installs the library
 # from the Python package index if it is missing. `PYTHON` is an interpreter that has it.
+#
+#   TOKENWEIR  the gateway's binary   (default: built in debug mode)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
@@ -13,9 +15,13 @@ if ! "$python" -c 'import websockets.asyncio' 2>/dev/null; then
   "$work/venv/bin/pip" install --quiet websockets==15.0.1
   python="$work/venv/bin/python"
 fi
-# shellcheck disable=SC2086
-cargo build --locked --quiet ${CARGO_FLAGS:-} --bin tokenweir
-PYTHONPATH=tests/common "$python" - "${CARGO_TARGET_DIR:-target}/debug/tokenweir" "$work" <<'PY'
+binary=${TOKENWEIR:-}
+if [[ -z $binary ]]; then
+  # shellcheck disable=SC2086
+  cargo build --locked --quiet ${CARGO_FLAGS:-} --bin tokenweir
+  binary=${CARGO_TARGET_DIR:-target}/debug/tokenweir
+fi
+PYTHONPATH=tests/common "$python" - "$binary" "$work" <<'PY'
 import asyncio, http, json, subprocess, sys
 from servers import free_ports, wait_until_ready
 from websockets.asyncio.client import connect
