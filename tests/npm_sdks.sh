@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Compares responses that the official npm packages of OpenAI and Anthropic read through a gateway with responses that
 # they read directly. It compares the bytes of the body, the values that the SDK returns, and the fields of its errors.
-# The backends are `tokenweir sim` and a server that replays the recordings in tests/wire/python.
+# The backends are `tokenweir sim` and a server that replays the recordings in tests/wire/python. With BACKEND, the
+# backend is a real vLLM without other clients, and the recordings are not replayed.
 #
 #   tests/npm_sdks.sh
+#   BACKEND=http://127.0.0.1:8000 tests/npm_sdks.sh
 #
+#   BACKEND    URL of a vLLM server                    (default: starts `tokenweir sim`)
 #   TOKENWEIR  the gateway's binary                    (default: built in debug mode)
 #   NPM_SDKS   a folder with node_modules              (default: a temporary folder; npm installs the packages)
 #   LIMIT      time limit                              (default: 300 seconds)
