@@ -77,7 +77,7 @@ class Rig:
     @asynccontextmanager
     async def backend(self, *arguments: str) -> AsyncIterator[Backend]:
         """A backend for the duration of the context."""
-        [port] = free_ports(1)
+        port = str(*free_ports(1))
         try:
             yield await self.start(port, *arguments)
         finally:
