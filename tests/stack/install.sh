@@ -50,6 +50,11 @@ libraries=$root/usr/lib/x86_64-linux-gnu
 export LD_LIBRARY_PATH="$libraries:$libraries/pulseaudio"
 exec "$root/usr/lib/chromium/chromium" "$@"
 E
+  # tests/page.sh needs it. It starts the program chromium of PATH.
+  program chromedriver <<'E'
+export LD_LIBRARY_PATH="$root/usr/lib/x86_64-linux-gnu"
+exec "$root/usr/bin/chromedriver" "$@"
+E
 }
 
 # program NAME <SCRIPT: writes a start script. $root is the folder of the unpacked packages.
