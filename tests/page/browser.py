@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 import subprocess
 import tempfile
 import time
@@ -45,7 +46,11 @@ class Browser:
 
     def __init__(self, driver: Driver, *, scripts: bool = True) -> None:
         self.profile = tempfile.TemporaryDirectory(prefix="page-")
-        options: dict[str, Any] = {"args": [*ARGUMENTS, f"--user-data-dir={self.profile.name}"]}
+        # chromedriver looks for a browser in its own folder and in those of the system, not in PATH.
+        options: dict[str, Any] = {
+            "args": [*ARGUMENTS, f"--user-data-dir={self.profile.name}"],
+            "binary": shutil.which("chromium"),
+        }
         if not scripts:
             options["prefs"] = {"profile.managed_default_content_settings.javascript": 2}
         capabilities = {

@@ -50,7 +50,7 @@ libraries=$root/usr/lib/x86_64-linux-gnu
 export LD_LIBRARY_PATH="$libraries:$libraries/pulseaudio"
 exec "$root/usr/lib/chromium/chromium" "$@"
 E
-  # tests/page.sh needs it. It starts the program chromium of PATH.
+  # For tests/page.sh.
   program chromedriver <<'E'
 export LD_LIBRARY_PATH="$root/usr/lib/x86_64-linux-gnu"
 exec "$root/usr/bin/chromedriver" "$@"
