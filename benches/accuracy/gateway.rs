@@ -60,15 +60,17 @@ impl Gateway {
                 let _ = line_sender.send(line);
             }
         });
-        let port = |name: &str| loop {
+        let start = loop {
             let line = lines.recv_timeout(WAIT_TIMEOUT).unwrap();
-            if let Some((_, rest)) = line.split_once(&format!("\"{name} ")) {
-                let address = rest.trim_start().trim_start_matches("http://");
-                let end = address.find(['/', ' ']).unwrap();
-                return address[..end].parse().unwrap();
+            if line.contains("\"gateway started\"") {
+                break line;
             }
         };
-        let (clients, admin) = (port("clients"), port("admin"));
+        let address = |name: &str| {
+            let (_, rest) = start.split_once(&format!("\"{name}\":\"http://")).unwrap();
+            rest[..rest.find(['/', '"']).unwrap()].parse().unwrap()
+        };
+        let (clients, admin) = (address("clients"), address("admin"));
         Self { child, clients, admin, access_log }
     }
 

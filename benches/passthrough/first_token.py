@@ -111,7 +111,7 @@ def main(gateway: str, bench: str) -> None:
     url = f"http://127.0.0.1:{backend.port}"
     file.write_text(f'listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nusage: passive\nbackends: [{{ url: "{url}" }}]\n')
     hyper, hyper_port = start([bench, "--bench"], r":(\d+)$", PASSTHROUGH_FLOOR=f"127.0.0.1:{backend.port}")
-    gateway_process, gateway_port = start([gateway, "serve", "--config", str(file)], r"clients +http://127\.0\.0\.1:(\d+)")
+    gateway_process, gateway_port = start([gateway, "serve", "--config", str(file)], r'"clients":"http://127\.0\.0\.1:(\d+)')
     try:
         time.sleep(1)
         for backend.prefill in PREFILLS:

@@ -88,8 +88,8 @@ impl Subject {
         let mut command = on_its_cores(cores, &program());
         command.args(["serve", "--config"]).arg(file).stdout(log).stderr(Stdio::piped());
         Self::of(&mut command, |line| {
-            let (_, rest) = line.split_once("\"clients ")?;
-            rest[..rest.find("/v1")?].trim().strip_prefix("http://")?.parse().ok()
+            let (_, rest) = line.split_once("\"clients\":\"http://")?;
+            rest[..rest.find("/v1")?].parse().ok()
         })
     }
 
