@@ -14,7 +14,7 @@ use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, StatusSource};
 use crate::alertmanager::AlertmanagerNotifier;
 use crate::backend::HealthCheckSupervisor;
 use crate::backend::kv_events::CacheKnowledge;
-use crate::backend::peers::{self, PeerExchange};
+use crate::backend::peers::{self, PeerExchange, Peers};
 use crate::backend::pool::BackendPool;
 use crate::config::{Config, LoadedConfig, Overrides};
 use crate::gpu::GpuMonitor;
@@ -65,12 +65,13 @@ impl Application {
         }
         let listeners = BoundListeners::bind(config)?;
         let guard = listeners.overload_guard.clone();
-        let exchange = config.peer_exchange_settings(&env)?.map(PeerExchange::new);
-        let (sources, pool, client) = build_pool(config, exchange.clone(), &guard, &env).await?;
+        let peers = config.peers(&env)?;
+        let (exchange, outline_key) = (peers.exchange.clone(), peers.outline_key());
+        let (sources, pool, client) = build_pool(config, peers, &guard, &env).await?;
         let (access, keys_file) = access::build(config, &env)?;
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
         let TelemetryPipeline { telemetry, mut workers, .. } = pipeline;
-        let cache_knowledge = CacheKnowledge::new(config.kv_events);
+        let cache_knowledge = CacheKnowledge::new(config.kv_events, outline_key);
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
             client.clone(),
@@ -204,7 +205,7 @@ fn exchange_status(exchange: Arc<PeerExchange>) -> StatusSource {
 /// Starts discovery, and builds the pool of the backends and the client for requests to them.
 async fn build_pool(
     config: &Config,
-    exchange: Option<Arc<PeerExchange>>,
+    peers: Peers,
     overload_guard: &OverloadGuard,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<(DiscoverySources, Arc<BackendPool>, HttpClient), ApplicationError> {
@@ -215,6 +216,6 @@ async fn build_pool(
     let client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?)
         .with_descriptors(overload_guard.descriptors().clone());
     let backends = config.build_backends(&entries, env)?;
-    let pool = BackendPool::with_peers(backends, &config.pool_settings(), exchange);
+    let pool = BackendPool::with_peers(backends, &config.pool_settings(), peers);
     Ok((sources, Arc::new(pool), client))
 }

@@ -131,7 +131,7 @@ pub(crate) fn file_obstacles(
     found.extend(loaded.tracing_settings(&env).err().map(|error| at("tracing", &error)));
     found.extend(loaded.metrics_push_settings(&env).err().map(|error| at("metrics.otlp", &error)));
     // `obstacles` lists secrets.
-    if let Err(error @ config::PeerExchangeError::Key(_)) = config.peer_exchange_settings(&env) {
+    if let Err(error @ config::PeerExchangeError::Key(_)) = config.peers(&env) {
         found.push(at("peer_exchange.key", &error));
     }
     match config.proxy_settings(None, &env).err() {

@@ -56,8 +56,9 @@ impl Lease {
     pub fn follow_blocks(&self, prompt: &Arc<PromptFingerprint>) -> Option<&HeaderValue> {
         let cache = self.backend().identity.kv_cache()?;
         if self.0.followed.get().is_none() {
+            let prompt_tokens = self.0.lock_reservation().prompt_tokens();
             // A second call in between loses its request, which teaches nothing.
-            let _ = self.0.followed.set(FollowedRequest::begin(cache, prompt)?);
+            let _ = self.0.followed.set(FollowedRequest::begin(cache, prompt, prompt_tokens)?);
         }
         self.0.followed.get().map(FollowedRequest::header)
     }

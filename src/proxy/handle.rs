@@ -144,7 +144,7 @@ async fn forward<B: IncomingBody>(
         _ => None,
     };
     let salt = control_check.salt.as_deref();
-    let prompt = features::hash_prompt(&fields, &route, salt, &original_body, pool.peers());
+    let prompt = features::hash_prompt(&fields, &route, salt, &original_body, pool.peer_key());
     let (api, edits) = (record.api, take(&mut control_check.edits));
     let body =
         UpstreamBody::new(original_body.clone(), api, &head.headers, &fields, &route, edits)?

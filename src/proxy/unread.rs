@@ -111,7 +111,8 @@ async fn forward(
         &fields,
         &no_body,
     )?;
-    let prompt = features::hash_prompt(&fields, &route, None, &no_body, context.state.pool.peers());
+    let key = state.pool.peer_key();
+    let prompt = features::hash_prompt(&fields, &route, None, &no_body, key);
     let body = UpstreamBody::new(no_body, None, &head.headers, &fields, &route, Vec::new())?;
     let requirements = BackendRequirements {
         model,

@@ -103,7 +103,7 @@ impl ModelFixture {
             client,
             settings,
             telemetry,
-            CacheKnowledge::new(KvEventsSettings::default()),
+            CacheKnowledge::new(KvEventsSettings::default(), None),
         );
         health_checks.wait_first_checks(seconds(10)).await;
         Self { models, pool, prometheus: prometheus(), _health_checks: health_checks }

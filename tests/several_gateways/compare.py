@@ -1,5 +1,5 @@
 """Compares what several gateways before the same simulated backends know of the caches, in real time: the prompts that each
-sent itself, the exchange, or KV events.
+sent itself, the exchange, or KV events without and with a key that the gateways share.
 
     compare.py PROGRAM [--gateways 2,4] [--rounds 2] [--requests 1500] [--system-prompts 64] [--port 24100]
 
@@ -39,7 +39,7 @@ RATE = 40.0
 TTFT = "1s"
 WINDOW_SECONDS, LEAST_WINDOW_REQUESTS = 0.25, 8
 # What gateways know of the requests of each other.
-SHARED_VIEWS = ("exchange", "KV events")
+SHARED_VIEWS = ("exchange", "KV events and key")
 KEY = "0123456789abcdef0123456789abcdef"
 
 
@@ -68,7 +68,8 @@ def write_trace(options: argparse.Namespace, folder: Path, gateways: int, seed: 
 
 
 class Case:
-    """Backends, gateways and, for `exchange`, a Redis server. `KV events`: the backends publish them."""
+    """Backends, gateways and, for `exchange`, a Redis server. `KV events`: the backends publish them. `KV events and key`: the
+    gateways also share a key."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, gateways: int, view: str) -> None:
         self.options, self.folder, self.gateways, self.view = options, folder, gateways, view
@@ -88,12 +89,14 @@ class Case:
     def run(self, traces: list[Path]) -> dict[str, float]:
         program, port = self.options.program, self.port
         try:
-            events = ("--kv-events-port", "0") if self.view == "KV events" else ()
+            events = ("--kv-events-port", "0") if self.view.startswith("KV events") else ()
             self.start(
                 program, "sim", "--backends", str(BACKENDS), "--listen", f"127.0.0.1:{port}", "--blocks", str(CACHE_BLOCKS),
                 "--block-size", str(BLOCK_TOKENS), "--keep-alive", "60s", *events, log="sim.log",
             )
             view = "kv_events: { enabled: true }\n" if events else ""
+            if self.view.endswith("and key"):
+                view += "peer_exchange: { key: { env: KEY } }\n"
             if self.view == "exchange":
                 self.start("redis-server", "--bind", "127.0.0.1", "--port", str(port + 60), "--save", "", log="redis.log")
                 view = f"peer_exchange: {{ url: 'redis://127.0.0.1:{port + 60}', key: {{ env: KEY }} }}\n"
@@ -201,7 +204,7 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=24_100)
     options = parser.parse_args()
     cases = [(1, "own prompts"), (1, "KV events")]
-    cases += [(int(count), view) for count in options.gateways.split(",") for view in ("own prompts", *SHARED_VIEWS)]
+    cases += [(int(count), view) for count in options.gateways.split(",") for view in ("own prompts", "KV events", *SHARED_VIEWS)]
     results: dict[tuple[int, str], list[dict[str, float]]] = {case: [] for case in cases}
     for seed in range(options.rounds):
         for case in cases:

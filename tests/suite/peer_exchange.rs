@@ -1,13 +1,14 @@
-//! The exchange between gateways over a real Redis server. Without `redis-server` the tests are
-//! skipped with a message.
+//! What gateways with the same key learn from each other: over a real Redis server, and from the KV
+//! events of the backends. Without `redis-server` the tests of the exchange are skipped with a message.
 
-use crate::restart::{Port, folder, model, start_backends};
+use crate::restart::{Port, folder, model, start_backends, start_simulator};
 use crate::support::process::GatewayProcess;
 use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
+use tokenweir_sim::SimulatorSettings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
@@ -22,12 +23,17 @@ struct Bus {
     process: Child,
 }
 
-/// Two gateways before the same backends, connected by a bus.
+/// Two gateways before the same backends.
+struct Gateways {
+    /// The client addresses and the processes.
+    processes: [(Port, GatewayProcess); 2],
+    backends: Vec<SocketAddr>,
+}
+
+/// Two gateways that a bus connects.
 struct Pair {
     bus: Bus,
-    /// The client addresses and the processes.
-    gateways: [(Port, GatewayProcess); 2],
-    backends: Vec<SocketAddr>,
+    gateways: Gateways,
 }
 
 impl Bus {
@@ -87,40 +93,46 @@ impl Pair {
     /// `redis-server` is not installed.
     async fn start(name: &str) -> Option<Self> {
         let bus = Bus::start().await?;
-        let backends = start_backends(4).await;
+        let exchange = format!(
+            "peer_exchange:\n  url: redis://127.0.0.1:{}\n  password: {{ env: BUS_PASSWORD }}\n  \
+             key: {{ env: BUS_KEY }}\n",
+            bus.port
+        );
+        let gateways = Gateways::start(name, start_backends(4).await, &exchange).await;
+        let pair = Self { bus, gateways };
+        pair.until_connected().await;
+        Some(pair)
+    }
+
+    async fn until_connected(&self) {
+        for (_, gateway) in &self.gateways.processes {
+            wait_until!(gateway.value("tokenweir_peer_gateways").await > 0.5);
+        }
+    }
+}
+
+impl Gateways {
+    /// Starts both before these backends, with these settings besides.
+    async fn start(name: &str, backends: Vec<SocketAddr>, settings: &str) -> Self {
         let start = async |number: usize| {
             let port = Port::reserve();
             let mut config = format!("listen: {}\nlisten_reuse_port: true\nbackends:\n", port.addr);
             for addr in &backends {
                 writeln!(config, "  - url: http://{addr}").unwrap();
             }
-            write!(
-                config,
-                "peer_exchange:\n  url: redis://127.0.0.1:{}\n  \
-                 password: {{ env: BUS_PASSWORD }}\n  key: {{ env: BUS_KEY }}\n",
-                bus.port
-            )
-            .unwrap();
+            config += settings;
             let file = folder(&format!("exchange-{name}")).join(format!("gateway-{number}.yaml"));
             fs::write(&file, config).unwrap();
             let variables = [("BUS_PASSWORD", PASSWORD), ("BUS_KEY", KEY)];
             (port, GatewayProcess::start_with(&file, &variables).await)
         };
-        let gateways = [start(0).await, start(1).await];
-        let pair = Self { bus, gateways, backends };
-        pair.until_connected().await;
-        Some(pair)
-    }
-
-    async fn until_connected(&self) {
-        for (_, gateway) in &self.gateways {
-            wait_until!(gateway.value("tokenweir_peer_gateways").await > 0.5);
-        }
+        let processes = [start(0).await, start(1).await];
+        Self { processes, backends }
     }
 
     /// Sends a prompt to a gateway. Returns the backend to which the gateway sent it.
     async fn backend_of(&self, number: usize, prompt: &str) -> SocketAddr {
-        let (port, gateway) = &self.gateways[number];
+        let (port, gateway) = &self.processes[number];
         let counts = async || {
             let page = gateway.get("/metrics").await;
             self.backends.iter().map(|addr| sent_requests(&page, *addr)).collect::<Vec<f64>>()
@@ -163,15 +175,42 @@ async fn post(addr: SocketAddr, prompt: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gateway_sends_a_prompt_to_the_backend_to_which_another_gateway_sent_it() {
-    let Some(pair) = Pair::start("same").await else { return };
-    let (_, second) = &pair.gateways[1];
+    let Some(Pair { gateways, bus: _bus }) = Pair::start("same").await else { return };
+    let (_, second) = &gateways.processes[1];
     let received = "tokenweir_peer_decisions_total{result=\"received\"}";
     for number in 0..6 {
         let prompt = format!("{number} is the number of this long prompt. ").repeat(600);
         let before = second.value(received).await;
-        let chosen = pair.backend_of(0, &prompt).await;
+        let chosen = gateways.backend_of(0, &prompt).await;
         wait_until!(second.value(received).await > before);
-        assert_eq!(pair.backend_of(1, &prompt).await, chosen, "prompt {number}");
+        assert_eq!(gateways.backend_of(1, &prompt).await, chosen, "prompt {number}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_a_shared_key_the_kv_events_of_a_prompt_of_another_gateway_tell_where_it_is_cached() {
+    let settings =
+        SimulatorSettings { backends: 4, kv_events_port: Some(0), ..SimulatorSettings::default() };
+    let settings_of_gateways =
+        "kv_events: { enabled: true }\npeer_exchange: { key: { env: BUS_KEY } }\n";
+    let backends = start_simulator(settings).await;
+    let gateways = Gateways::start("events", backends, settings_of_gateways).await;
+    for (_, gateway) in &gateways.processes {
+        let exact = "tokenweir_backend_kv_events_state{backend=\"";
+        wait_until!({
+            let page = gateway.get("/metrics").await;
+            let states = page.lines().filter(|line| line.starts_with(exact));
+            states.filter(|line| line.ends_with("state=\"exact\"} 1")).count() == 4
+        });
+    }
+    let (_, second) = &gateways.processes[1];
+    let outlines = "tokenweir_kv_events_outlines_total";
+    for number in 0..6 {
+        let prompt = format!("{number} is the number of this long prompt. ").repeat(600);
+        let before = second.value(outlines).await;
+        let chosen = gateways.backend_of(0, &prompt).await;
+        wait_until!(second.value(outlines).await > before);
+        assert_eq!(gateways.backend_of(1, &prompt).await, chosen, "prompt {number}");
     }
 }
 
@@ -179,7 +218,7 @@ async fn a_gateway_sends_a_prompt_to_the_backend_to_which_another_gateway_sent_i
 async fn requests_are_served_without_the_bus_and_the_gateways_connect_again() {
     let Some(mut pair) = Pair::start("away").await else { return };
     pair.bus.stop().await;
-    for (port, gateway) in &pair.gateways {
+    for (port, gateway) in &pair.gateways.processes {
         wait_until!(gateway.value("tokenweir_peer_exchange_connected").await < 0.5);
         assert!(post(port.addr, "a prompt").await.starts_with("HTTP/1.1 200"));
         let dropped = "tokenweir_peer_decisions_total{result=\"dropped\"}";
@@ -189,7 +228,7 @@ async fn requests_are_served_without_the_bus_and_the_gateways_connect_again() {
         assert!(status["peer_exchange"]["error"].is_string(), "{status}");
     }
     pair.bus = Bus::start_at(pair.bus.port).await.unwrap();
-    for (_, gateway) in &pair.gateways {
+    for (_, gateway) in &pair.gateways.processes {
         wait_until!(gateway.value("tokenweir_peer_exchange_connected").await > 0.5);
     }
     pair.until_connected().await;
@@ -198,7 +237,7 @@ async fn requests_are_served_without_the_bus_and_the_gateways_connect_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_messages_on_the_bus_are_counted_and_change_nothing() {
     let Some(pair) = Pair::start("hostile").await else { return };
-    let (_, gateway) = &pair.gateways[0];
+    let (_, gateway) = &pair.gateways.processes[0];
     let head = [&b"twpx\x01"[..], &[7; 24]].concat();
     let messages: [(&str, Vec<u8>); 5] = [
         ("malformed", b"hello".to_vec()),

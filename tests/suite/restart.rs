@@ -35,11 +35,13 @@ impl Port {
 
 /// Starts simulated backends for the duration of the test.
 pub(crate) async fn start_backends(count: u16) -> Vec<SocketAddr> {
-    let settings = SimulatorSettings {
-        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-        backends: count,
-        ..SimulatorSettings::default()
-    };
+    start_simulator(SimulatorSettings { backends: count, ..SimulatorSettings::default() }).await
+}
+
+/// Starts simulated backends with these settings at free ports for the duration of the test.
+pub(crate) async fn start_simulator(settings: SimulatorSettings) -> Vec<SocketAddr> {
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let settings = SimulatorSettings { listen, ..settings };
     let sim = Simulator::bind(&settings).await.unwrap();
     let addrs = sim.addrs().to_vec();
     tokio::spawn(sim.run(std::future::pending()));

@@ -12,6 +12,7 @@ pub type SessionId = [u8; 16];
 pub struct ExchangeKey {
     shared: Prk,
     prompt_seeds: hmac::Key,
+    outlines: hmac::Key,
 }
 
 /// The shared key has fewer than [`MIN_KEY_BYTES`] bytes.
@@ -35,9 +36,12 @@ impl ExchangeKey {
         }
         let shared = Salt::new(HKDF_SHA256, SALT).extract(secret);
         // The label and the length are constants that HKDF accepts, so this does not fail.
-        let derived = shared.expand(&[b"prompt seeds"], hmac::HMAC_SHA256);
-        let prompt_seeds = hmac::Key::from(derived.map_err(|_| KeyTooShort(secret.len()))?);
-        Ok(Self { shared, prompt_seeds })
+        let derived = |label: &[u8]| {
+            let key = shared.expand(&[label], hmac::HMAC_SHA256).map(hmac::Key::from);
+            key.map_err(|_| KeyTooShort(secret.len()))
+        };
+        let (prompt_seeds, outlines) = (derived(b"prompt seeds")?, derived(b"prompt outlines")?);
+        Ok(Self { shared, prompt_seeds, outlines })
     }
 
     /// The seed of the hashes of a prompt for `model` with the `cache_salt` `salt`. Gateways hash
@@ -52,6 +56,11 @@ impl ExchangeKey {
         }
         let tag = context.sign();
         tag.as_ref().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// The key that authenticates the outlines of prompts in session ids.
+    pub fn outline_key(&self) -> hmac::Key {
+        self.outlines.clone()
     }
 
     /// The key of the messages of one session. With a key of its own, a session can number its

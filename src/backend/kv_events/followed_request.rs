@@ -5,7 +5,7 @@ use super::ended_request::EndedRequest;
 use http::HeaderValue;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokenweir_core::routing::{PromptFingerprint, TokenCounts};
-use tokenweir_kv_events::correlation::RequestKey;
+use tokenweir_kv_events::correlation::{PromptOutline, RequestKey};
 
 /// One attempt whose blocks are followed. Dropping it tells the learner.
 #[derive(Debug)]
@@ -18,15 +18,18 @@ pub(in crate::backend) struct FollowedRequest {
 }
 
 impl FollowedRequest {
-    /// Begins to follow a request. `None`: it has no text.
+    /// Begins to follow a request of about `prompt_tokens` prompt tokens. `None`: it has no text.
     pub(in crate::backend) fn begin(
         cache: &Arc<BackendCache>,
         prompt: &Arc<PromptFingerprint>,
+        prompt_tokens: u64,
     ) -> Option<Self> {
         if prompt.bytes == 0 {
             return None;
         }
-        let (session, text) = cache.knowledge.session_ids.issue();
+        let outline =
+            || PromptOutline::new(&prompt.blocks, prompt.block_bytes, prompt.bytes, prompt_tokens);
+        let (session, text) = cache.knowledge.session_ids.issue(outline);
         let header = HeaderValue::from_str(&text).ok()?;
         let (cache, prompt) = (cache.clone(), prompt.clone());
         Some(Self { cache, session, header, prompt, counts: Mutex::default() })

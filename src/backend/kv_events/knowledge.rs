@@ -6,7 +6,7 @@ use super::key_space::KeySpaces;
 use super::settings::KvEventsSettings;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokenweir_kv_events::correlation::{RequestChains, SessionIds};
+use tokenweir_kv_events::correlation::{OutlineKey, RequestChains, SessionIds};
 use tokio::sync::mpsc;
 
 /// The relation of prompts and blocks that the gateway has learned from KV events, for all backends.
@@ -25,6 +25,7 @@ pub struct CacheKnowledge {
     learned: AtomicU64,
     unlearned: AtomicU64,
     dropped: AtomicU64,
+    outlines: AtomicU64,
 }
 
 /// Number of followed requests by what they taught.
@@ -36,18 +37,21 @@ pub struct LearningCounts {
     pub unlearned: u64,
     /// Requests that were dropped because the queue of the learner was full.
     pub dropped: u64,
+    /// Events of requests of other gateways whose session ids told the text.
+    pub outlines: u64,
 }
 
 /// Requests that have ended and wait for the learner.
 const INBOX_SIZE: usize = 4_096;
 
 impl CacheKnowledge {
-    /// Creates the state before the first KV event and the first request.
-    pub fn new(settings: KvEventsSettings) -> Arc<Self> {
+    /// Creates the state before the first KV event and the first request. `outline_key`: the key with
+    /// which gateways tell each other the texts of blocks; `None`: they do not.
+    pub fn new(settings: KvEventsSettings, outline_key: Option<OutlineKey>) -> Arc<Self> {
         let (ended, inbox) = mpsc::channel(INBOX_SIZE);
         Arc::new(Self {
             settings,
-            session_ids: SessionIds::new(fastrand::u64(..)),
+            session_ids: SessionIds::new(fastrand::u64(..), outline_key),
             spaces: KeySpaces::default(),
             chains: Mutex::default(),
             ended,
@@ -56,6 +60,7 @@ impl CacheKnowledge {
             learned: AtomicU64::new(0),
             unlearned: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            outlines: AtomicU64::new(0),
         })
     }
 
@@ -74,6 +79,10 @@ impl CacheKnowledge {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(super) fn count_outline(&self) {
+        self.outlines.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(super) fn tell(&self, ended: EndedRequest) {
         if self.ended.try_send(ended).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -86,6 +95,7 @@ impl CacheKnowledge {
             learned: self.learned.load(Ordering::Relaxed),
             unlearned: self.unlearned.load(Ordering::Relaxed),
             dropped: self.dropped.load(Ordering::Relaxed),
+            outlines: self.outlines.load(Ordering::Relaxed),
         }
     }
 

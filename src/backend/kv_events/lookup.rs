@@ -29,18 +29,21 @@ impl<'a> CacheLookup<'a> {
             return None;
         }
         let ranks = cache.loaded_ranks();
-        let (mut tokens, mut blocks, mut is_decided) = (0, usize::MAX, true);
+        let (mut tokens, mut blocks) = (0, usize::MAX);
+        let (mut is_decided, mut is_expected) = (state == StreamState::Exact, false);
         for rank in ranks.iter() {
             let cached = self.cached(cache, rank)?;
             tokens += cached.tokens;
             blocks = blocks.min(cached.text_blocks);
             is_decided &= cached.is_decided;
+            is_expected |= cached.is_expected;
         }
         Some(ResidentPrompt {
             // The engine decides which rank gets the request.
             tokens: tokens as f64 / ranks.len().max(1) as f64,
             blocks: u32::try_from(blocks).unwrap_or(0),
-            is_exact: state == StreamState::Exact && is_decided && ranks.len() == 1,
+            is_decided: is_decided && ranks.len() == 1,
+            is_expected,
         })
     }
 
@@ -54,7 +57,7 @@ impl<'a> CacheLookup<'a> {
             self.lookups.push((Arc::clone(&space), PromptLookup::new(self.text, &index)));
         }
         let (_, lookup) = &mut self.lookups[position];
-        if lookup.known() == 0 {
+        if !lookup.is_known() {
             return None;
         }
         Some(lookup.cached(self.text, &index, &*rank.try_contents()?))

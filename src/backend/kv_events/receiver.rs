@@ -114,11 +114,18 @@ impl RankSink {
         let Some(chain) = self.rank.contents_mut().apply(event)? else { return Ok(()) };
         self.cache.join_space(&chain);
         self.cache.space().index_mut().on_stored(&chain);
-        let knowledge = &self.cache.knowledge;
-        let session = chain.event.session_id.and_then(|id| knowledge.session_ids.number_of(id));
-        if let Some(session) = session {
+        let (knowledge, Some(id)) = (&self.cache.knowledge, chain.event.session_id) else {
+            return Ok(());
+        };
+        if let Some(session) = knowledge.session_ids.number_of(id) {
             let key = RequestKey { backend: self.cache.number, session };
             knowledge.chains().on_stored(key, &chain);
+            return Ok(());
+        }
+        let first_token = u64::from(chain.first_depth) * u64::from(chain.event.block_size);
+        if let Some(outline) = knowledge.session_ids.outline(id, first_token) {
+            self.cache.space().index_mut().learn_outline(&outline, &chain);
+            knowledge.count_outline();
         }
         Ok(())
     }

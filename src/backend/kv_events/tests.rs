@@ -10,6 +10,7 @@ use tokenweir_core::record::BackendId;
 use tokenweir_core::routing::{CachedSource, Candidate, PromptFingerprint, TokenCounts};
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_kv_events::zmtp::EventSink;
+use tokenweir_peers::ExchangeKey;
 
 /// Tokens in a block of the engine.
 const BLOCK_SIZE: u8 = 16;
@@ -24,7 +25,13 @@ pub(in crate::backend) struct Fixture {
 }
 
 pub(in crate::backend) fn knowledge() -> Arc<CacheKnowledge> {
-    CacheKnowledge::new(KvEventsSettings { enabled: true, ..KvEventsSettings::default() })
+    CacheKnowledge::new(KvEventsSettings { enabled: true, ..KvEventsSettings::default() }, None)
+}
+
+/// The knowledge of a gateway that shares a key with others.
+fn shared_knowledge(key: u8) -> Arc<CacheKnowledge> {
+    let key = ExchangeKey::new(&[key; 32]).unwrap().outline_key();
+    CacheKnowledge::new(KvEventsSettings::default(), Some(key))
 }
 
 fn backend(name: &str) -> Backend {
@@ -97,7 +104,8 @@ impl Fixture {
         prompt: &Arc<PromptFingerprint>,
     ) {
         let cache = self.backend.identity.kv_cache().unwrap();
-        let followed = FollowedRequest::begin(cache, prompt).unwrap();
+        let followed =
+            FollowedRequest::begin(cache, prompt, BLOCKS * u64::from(BLOCK_SIZE)).unwrap();
         let session_id = followed.header().to_str().unwrap().to_owned();
         let blocks: Vec<u64> = (0..BLOCKS).map(|block| hash(number, block)).collect();
         self.sink.apply(&batch("BlockStored", &blocks, &session_id)).unwrap();
@@ -173,7 +181,7 @@ async fn events_with_the_session_id_of_another_program_teach_nothing() {
     let knowledge = knowledge();
     let _learner = start_learner(&knowledge);
     let mut fixture = Fixture::new(&knowledge);
-    let foreign = SessionIdOf(&CacheKnowledge::new(KvEventsSettings::default())).issue();
+    let foreign = SessionIdOf(&CacheKnowledge::new(KvEventsSettings::default(), None)).issue();
     let blocks: Vec<u64> = (0..BLOCKS).map(|block| hash(1, block)).collect();
     for id in ["session", &foreign, "tw."] {
         fixture.sink.apply(&batch("BlockStored", &blocks, id)).unwrap();
@@ -181,11 +189,34 @@ async fn events_with_the_session_id_of_another_program_teach_nothing() {
     assert!(knowledge.chains().is_empty());
 }
 
+#[tokio::test]
+async fn a_request_of_a_gateway_with_the_same_key_teaches_its_prompt() {
+    let sender = Fixture::new(&shared_knowledge(1));
+    let cache = sender.backend.identity.kv_cache().unwrap();
+    let tokens = BLOCKS * u64::from(BLOCK_SIZE);
+    let sent = FollowedRequest::begin(cache, &prompt('x'), tokens).unwrap();
+    let session_id = sent.header().to_str().unwrap();
+    let blocks: Vec<u64> = (0..BLOCKS).map(|block| hash(1, block)).collect();
+    let receive = |key| {
+        let mut receiver = Fixture::new(&shared_knowledge(key));
+        receiver.sink.apply(&batch("BlockStored", &blocks, session_id)).unwrap();
+        receiver
+    };
+    let receiver = receive(1);
+    assert_eq!(receiver.knowledge.learning_counts().outlines, 1);
+    // Three blocks of text of 122 tokens each: the outline does not tell where the prompt ends.
+    assert_eq!(receiver.candidate(&prompt('x')), (352.0, CachedSource::Approximate));
+    assert_eq!(receiver.candidate(&prompt('y')), (0.0, CachedSource::Approximate));
+    let other = receive(2);
+    assert_eq!(other.knowledge.learning_counts().outlines, 0);
+    assert_eq!(other.candidate(&prompt('x')), (0.0, CachedSource::Approximate));
+}
+
 struct SessionIdOf<'a>(&'a CacheKnowledge);
 
 impl SessionIdOf<'_> {
     fn issue(&self) -> String {
-        self.0.session_ids.issue().1
+        self.0.session_ids.issue(|| unreachable!()).1
     }
 }
 

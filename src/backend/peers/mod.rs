@@ -8,6 +8,6 @@ mod peer_exchange;
 mod status;
 mod task;
 
-pub use peer_exchange::{PeerExchange, PeerExchangeSettings};
+pub use peer_exchange::{PeerExchange, PeerExchangeSettings, Peers};
 pub use status::PeerExchangeStatus;
 pub use task::run;

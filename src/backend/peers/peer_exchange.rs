@@ -4,6 +4,7 @@ use super::status::{PeerCounters, PeerExchangeStatus, add};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_kv_events::correlation::OutlineKey;
 use tokenweir_peers::bus::BusSettings;
 use tokenweir_peers::{BackendBacklog, ExchangeKey, Receiver, SentPrompt, SessionId};
 use tokio::sync::mpsc;
@@ -15,6 +16,15 @@ pub struct PeerExchangeSettings {
     pub bus: BusSettings,
     /// The shared key.
     pub key: ExchangeKey,
+}
+
+/// What this gateway shares with others before the same backends.
+#[derive(Debug, Default)]
+pub struct Peers {
+    /// The key that all of them have. With it they hash prompts equally.
+    pub key: Option<ExchangeKey>,
+    /// The exchange over a message bus.
+    pub exchange: Option<Arc<PeerExchange>>,
 }
 
 /// The exchange with other gateways.
@@ -37,6 +47,13 @@ pub(super) struct Decision {
     pub(super) prompt: Option<SentPrompt>,
 }
 
+impl Peers {
+    /// The key with which gateways tell each other the texts of blocks in session ids.
+    pub fn outline_key(&self) -> Option<OutlineKey> {
+        self.key.as_ref().map(ExchangeKey::outline_key)
+    }
+}
+
 /// Decisions that wait for the task.
 const QUEUE_SIZE: usize = 1_024;
 
@@ -52,11 +69,6 @@ impl PeerExchange {
             decisions,
             queue: Arc::new(tokio::sync::Mutex::new(queue)),
         })
-    }
-
-    /// The seed of the hashes of a prompt, equal in all gateways with the same key.
-    pub fn prompt_seed(&self, model: Option<&str>, salt: Option<&str>) -> u64 {
-        self.settings.key.prompt_seed(model, salt)
     }
 
     /// Enqueues a report to the other gateways: the prompt tokens that this gateway waits for at a

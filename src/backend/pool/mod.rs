@@ -11,7 +11,7 @@ mod snapshot;
 pub use snapshot::BackendRequirements;
 
 use super::capacity_notifier::CapacityNotifier;
-use super::peers::PeerExchange;
+use super::peers::Peers;
 use super::routes::{ModelConfig, RouteTable};
 use super::{Backend, Drain, DrainInitiator, LabelledModel, Lease};
 use arc_swap::Guard;
@@ -30,6 +30,7 @@ use tokenweir_core::record::{Outcome, RequestRecord, RoutingDecision, Terminatio
 use tokenweir_core::resilience::{Availability, FailureKind};
 use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokenweir_core::routing::{Policy, RoutingRequest};
+use tokenweir_peers::ExchangeKey;
 
 /// All backends, and the policy that picks a backend for each attempt.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub struct BackendPool {
     /// Number of leases that were requested so far, which numbers the routing decisions.
     request_sequence: AtomicU64,
     capacity_notifier: Arc<CapacityNotifier>,
+    /// The key that all gateways share.
+    peer_key: Option<ExchangeKey>,
 }
 
 /// The routes of the snapshot that was current when the guard was made.
@@ -52,26 +55,23 @@ impl BackendPool {
 
     /// A pool of backends whose health is unknown, with these settings.
     pub fn with_settings(backends: Vec<Backend>, settings: &PoolSettings) -> Self {
-        Self::with_peers(backends, settings, None)
+        Self::with_peers(backends, settings, Peers::default())
     }
 
-    /// A pool of backends whose health is unknown, with these settings, and with an exchange with
-    /// other gateways.
-    pub fn with_peers(
-        backends: Vec<Backend>,
-        settings: &PoolSettings,
-        peers: Option<Arc<PeerExchange>>,
-    ) -> Self {
+    /// A pool of backends whose health is unknown, with these settings and these links to other
+    /// gateways.
+    pub fn with_peers(backends: Vec<Backend>, settings: &PoolSettings, peers: Peers) -> Self {
         let capacity_notifier = Arc::<CapacityNotifier>::default();
-        let registry = BackendRegistry::new(capacity_notifier.clone(), peers);
-        let pool = Self { registry, request_sequence: AtomicU64::new(0), capacity_notifier };
+        let registry = BackendRegistry::new(capacity_notifier.clone(), peers.exchange);
+        let request_sequence = AtomicU64::new(0);
+        let pool = Self { registry, request_sequence, capacity_notifier, peer_key: peers.key };
         pool.apply_update(pool.plan_update(backends), settings);
         pool
     }
 
-    /// The exchange with other gateways. `None`: there is none.
-    pub fn peers(&self) -> Option<&PeerExchange> {
-        self.registry.peers()
+    /// The key that this gateway shares with others. `None`: it shares none.
+    pub fn peer_key(&self) -> Option<&ExchangeKey> {
+        self.peer_key.as_ref()
     }
 
     /// The backends, by position.

@@ -120,11 +120,6 @@ impl BackendRegistry {
         self.snapshot.load()
     }
 
-    /// The exchange with other gateways. `None`: there is none.
-    pub(super) fn peers(&self) -> Option<&PeerExchange> {
-        self.peers.as_deref()
-    }
-
     /// Plans an update of the pool to exactly these backends.
     pub(super) fn plan_update(&self, backends: Vec<Backend>) -> PoolUpdate {
         let snapshot = self.snapshot();

@@ -1,6 +1,6 @@
-//! Converts the configuration into the settings of the exchange with other gateways.
+//! Converts the configuration into the key that gateways share and the exchange with other gateways.
 
-use crate::backend::peers::PeerExchangeSettings;
+use crate::backend::peers::{PeerExchange, PeerExchangeSettings, Peers};
 use crate::config::root::Config;
 use crate::config::sections::secret::UnreadableSecret;
 use tokenweir_peers::bus::BusSettings;
@@ -13,29 +13,36 @@ pub enum PeerExchangeError {
     #[error(transparent)]
     Secret(#[from] UnreadableSecret),
     /// The key is too short.
-    #[error("cannot use the key of the exchange (peer_exchange.key)")]
+    #[error("cannot use the key that the gateways share (peer_exchange.key)")]
     Key(#[from] KeyTooShort),
 }
 
 impl Config {
-    /// The settings of the exchange. `None`: there is no exchange. `env` returns the value of an
-    /// environment variable.
-    pub fn peer_exchange_settings(
-        &self,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<Option<PeerExchangeSettings>, PeerExchangeError> {
+    /// The key that all gateways share, and the exchange over a message bus if it is configured. `env`
+    /// returns the value of an environment variable.
+    pub fn peers(&self, env: impl Fn(&str) -> Option<String>) -> Result<Peers, PeerExchangeError> {
         let config = &self.peer_exchange;
-        let (Some(url), Some(key)) = (&config.url, config.key_secret()) else { return Ok(None) };
-        let password = config.password_secret().map(|secret| secret.resolve(&env)).transpose()?;
+        let Some(key) = config.key_secret() else { return Ok(Peers::default()) };
+        let key = ExchangeKey::new(key.resolve(&env)?.as_bytes())?;
+        let bus = config.url.as_ref().map(|url| self.peer_bus(url, env)).transpose()?;
+        let settings = bus.map(|bus| PeerExchangeSettings { bus, key: key.clone() });
+        Ok(Peers { key: Some(key), exchange: settings.map(PeerExchange::new) })
+    }
+
+    fn peer_bus(
+        &self,
+        url: &str,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<BusSettings, PeerExchangeError> {
+        let config = &self.peer_exchange;
+        let password = config.password_secret().map(|secret| secret.resolve(env)).transpose()?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let bus = BusSettings {
-            url: url.clone(),
+        Ok(BusSettings {
+            url: url.to_owned(),
             username: config.username.clone(),
             password: password.map(|password| text(password.as_bytes())),
             channel: config.channel.clone(),
             timeout: config.timeout,
-        };
-        let key = ExchangeKey::new(key.resolve(env)?.as_bytes())?;
-        Ok(Some(PeerExchangeSettings { bus, key }))
+        })
     }
 }

@@ -1,7 +1,6 @@
 //! Derives the properties of a request for routing, trace capture and payload sampling: the hashes
 //! of its prompt, and its session.
 
-use crate::backend::peers::PeerExchange;
 use crate::backend::routes::ModelRoute;
 use http::{HeaderMap, HeaderName};
 use std::collections::hash_map::RandomState;
@@ -12,6 +11,7 @@ use tokenweir_core::openai::TextExcerpt;
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::record::{CapturedPrompt, PayloadConsumers, RequestRecord};
 use tokenweir_core::routing::{PromptFingerprint, mix, unit};
+use tokenweir_peers::ExchangeKey;
 
 /// The sampling of requests whose prompt text and response text are captured.
 #[derive(Debug, Clone, Copy)]
@@ -27,25 +27,25 @@ pub struct PayloadSampling {
 }
 
 /// The random keys of the prompt hashes. Each process has its own keys, so that a client cannot
-/// construct a prompt whose hashes equal those of another prompt. With an exchange between gateways,
-/// the shared key takes their place.
+/// construct a prompt whose hashes equal those of another prompt. With a key that gateways share, that
+/// key takes their place.
 static PROMPT_HASH_KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The fingerprint of the prompt: its length and the hashes of its blocks. Prompts for different
 /// models or with different `cache_salt`s share no cached prefix, so their hashes differ. `salt` is
-/// the `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client is used. `peers`:
-/// the gateways that hash prompts equally.
+/// the `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client is used. `key`:
+/// the key of the gateways that hash prompts equally.
 pub(crate) fn hash_prompt(
     fields: &RequestFields,
     route: &ModelRoute,
     salt: Option<&str>,
     body: &[u8],
-    peers: Option<&PeerExchange>,
+    key: Option<&ExchangeKey>,
 ) -> Arc<PromptFingerprint> {
     let model = route.served_as.as_deref().or(fields.model.as_deref());
     let salt = salt.or(fields.prompt.salt.as_deref());
     let own_seed = || PROMPT_HASH_KEYS.hash_one((model, salt));
-    let seed = peers.map_or_else(own_seed, |peers| peers.prompt_seed(model, salt));
+    let seed = key.map_or_else(own_seed, |key| key.prompt_seed(model, salt));
     Arc::new(PromptFingerprint::new(seed, fields.prompt.parts(body)))
 }
 

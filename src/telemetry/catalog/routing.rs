@@ -200,11 +200,18 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || vec!["learned", "unlearned", "dropped"])],
         read: MetricSource::Status(|status, emit| {
-            let LearningCounts { learned, unlearned, dropped } = status.kv_learning;
+            let LearningCounts { learned, unlearned, dropped, .. } = status.kv_learning;
             emit(&["learned"], learned as f64);
             emit(&["unlearned"], unlearned as f64);
             emit(&["dropped"], dropped as f64);
         }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_kv_events_outlines_total",
+        help: "KV events of requests of other gateways whose session ids had the outline of the prompt. Only with the same peer_exchange.key.",
+        kind: MetricKind::Counter,
+        labels: &[],
+        read: MetricSource::Status(|status, emit| emit(&[], status.kv_learning.outlines as f64)),
     },
     MetricDescriptor {
         name: "tokenweir_peer_exchange_connected",

@@ -1,6 +1,7 @@
 //! How much of one prompt each of several engines has in its cache. The places of the prompt in the
 //! chain of blocks are looked up once for all engines that name their blocks equally.
 
+use super::prompt_outline::{anchor, anchor_count};
 use super::text_index::{ChainBlock, TextIndex};
 use crate::residency::CacheContents;
 
@@ -17,8 +18,10 @@ pub struct PromptText<'a> {
 #[derive(Debug)]
 pub struct PromptLookup {
     /// Number of leading blocks of text that the index knows. The whole text counts as the last
-    /// block.
+    /// block. With `is_outline`, the number of known anchors.
     known: usize,
+    /// Whether the index knows the text only from an outline, so that it has the places of anchors.
+    is_outline: bool,
     /// Whether the index has a block hash for each block of the prompt.
     is_whole: bool,
     /// The places of the first and of the last known block of text in the chain of the engines. Most
@@ -39,6 +42,8 @@ pub struct CachedPrompt {
     /// Whether the known blocks decide: the engine lacks one of them, or the whole text is known.
     /// Otherwise the engine may have more of the prompt.
     pub is_decided: bool,
+    /// Whether an outline told the places, so that the number of tokens is expected and not certain.
+    pub is_expected: bool,
 }
 
 /// Expected blocks of an engine in one block of text: 512 bytes are about 128 tokens.
@@ -60,14 +65,35 @@ impl PromptLookup {
         } else {
             leading(text.blocks.len(), |block| index.block(text.up_to(block)).is_some())
         };
-        let last = known.checked_sub(1);
-        let ends = [last.map(|_| 0), last].map(|block| index.block(text.up_to(block?)));
-        Self { known, is_whole, ends, span: Vec::with_capacity(SPAN_BLOCKS), span_block: None }
+        let span = Vec::with_capacity(SPAN_BLOCKS);
+        let mut lookup =
+            Self { known, is_outline: false, is_whole, ends: [None; 2], span, span_block: None };
+        if index.has_outlines() && known < text.blocks.len() {
+            lookup.extend_by_outline(text, index);
+        }
+        let last = lookup.known.checked_sub(1);
+        lookup.ends =
+            [last.map(|_| 0), last].map(|block| index.block(text.up_to(lookup.text_block(block?))));
+        lookup
     }
 
-    /// Number of leading blocks of text that the index knows.
-    pub fn known(&self) -> usize {
-        self.known
+    /// Uses the places of anchors if they reach further into the text than the known blocks.
+    fn extend_by_outline(&mut self, text: PromptText<'_>, index: &TextIndex) {
+        let is_known = |number| index.block(text.up_to(anchor(number) - 1)).is_some();
+        let known = leading(anchor_count(text.blocks.len()), is_known);
+        if known.checked_sub(1).is_some_and(|last| anchor(last) > self.known) {
+            (self.known, self.is_outline) = (known, true);
+        }
+    }
+
+    /// Whether the index knows something of the text.
+    pub fn is_known(&self) -> bool {
+        self.known > 0
+    }
+
+    /// The block of text of the `number`-th known place.
+    fn text_block(&self, number: usize) -> usize {
+        if self.is_outline { anchor(number) - 1 } else { number }
     }
 
     /// The part of the prompt that an engine has in its prefix cache.
@@ -82,8 +108,11 @@ impl PromptLookup {
             let place = self.place(block, text, index);
             place.is_none_or(|place| place.blocks() == 0 || contents.contains(place.hash()))
         });
-        let whole_blocks = resident.checked_sub(1).and_then(|last| self.place(last, text, index));
-        let whole_blocks = whole_blocks.map_or(0, ChainBlock::blocks);
+        let end = resident.checked_sub(1).and_then(|last| self.place(last, text, index));
+        let whole_blocks = end.map_or(0, ChainBlock::blocks);
+        let next = (resident < known).then(|| self.place(resident, text, index)).flatten();
+        let is_expected = [end, next].into_iter().flatten().any(ChainBlock::is_expected);
+        let text_blocks = resident.checked_sub(1).map_or(0, |last| self.text_block(last) + 1);
         let blocks = if resident < known {
             let span = self.span(resident, whole_blocks, text, index);
             let cached = leading(span.len(), |block| contents.contains(span[block].hash()));
@@ -93,17 +122,18 @@ impl PromptLookup {
         };
         CachedPrompt {
             tokens: u64::from(blocks) * u64::from(contents.block_size()),
-            text_blocks: resident.min(text.blocks.len()),
+            text_blocks: text_blocks.min(text.blocks.len()),
             is_decided: resident < known || self.is_whole,
+            is_expected: is_expected || self.is_outline,
         }
     }
 
-    /// The place of a known block of text in the chain of the engines.
-    fn place(&self, block: usize, text: PromptText<'_>, index: &TextIndex) -> Option<ChainBlock> {
-        match block {
+    /// The `number`-th known place in the chain of the engines.
+    fn place(&self, number: usize, text: PromptText<'_>, index: &TextIndex) -> Option<ChainBlock> {
+        match number {
             0 => self.ends[0],
             last if last + 1 == self.known => self.ends[1],
-            _ => index.block(text.up_to(block)),
+            _ => index.block(text.up_to(self.text_block(number))),
         }
     }
 

@@ -8,6 +8,7 @@
 //! corrected to that.
 
 use super::bounded_map::BoundedMap;
+use super::prompt_outline::PromptOutline;
 use super::request_chains::RequestChain;
 use crate::decoder::BlockHash;
 use crate::residency::StoredChain;
@@ -20,6 +21,8 @@ pub struct TextIndex {
     texts: BoundedMap<ChainBlock>,
     /// By the hash of a block: the block before it.
     parents: BoundedMap<ChainBlock>,
+    /// Whether an outline has taught a place.
+    has_outlines: bool,
 }
 
 /// A block of an engine, by its place in a prompt.
@@ -27,9 +30,13 @@ pub struct TextIndex {
 pub struct ChainBlock {
     /// In two halves, so that the alignment is 4.
     hash: [u32; 2],
-    /// Number of blocks of the prompt up to this one. 0: the text is shorter than one block.
+    /// Number of blocks of the prompt up to this one. 0: the text is shorter than one block. With
+    /// [`EXPECTED`], an outline taught the place.
     blocks: u32,
 }
+
+/// The bit of the number of blocks that marks an expected place.
+const EXPECTED: u32 = 1 << 31;
 
 /// A request that was answered.
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +65,11 @@ impl TextIndex {
     /// An empty index for at most `texts` blocks of text and `blocks` blocks of engines. `seed`: a
     /// random number.
     pub fn new(texts: usize, blocks: usize, seed: u64) -> Self {
-        Self { texts: BoundedMap::new(texts, seed), parents: BoundedMap::new(blocks, seed) }
+        Self {
+            texts: BoundedMap::new(texts, seed),
+            parents: BoundedMap::new(blocks, seed),
+            has_outlines: false,
+        }
     }
 
     /// Allocated bytes.
@@ -123,7 +134,8 @@ impl TextIndex {
                 }
                 None => continue,
             };
-            let entry = self.texts.get(text).filter(|entry| entry.blocks > 0);
+            let learned = |entry: &ChainBlock| entry.blocks() > 0 && !entry.is_expected();
+            let entry = self.texts.get(text).filter(learned);
             alignment.push((text, entry.map_or(last, |entry| self.agree(entry, &known, last))));
         }
         Some(alignment)
@@ -136,6 +148,36 @@ impl TextIndex {
         }
     }
 
+    /// An engine stored blocks for a request of another gateway. `outline`: of its prompt. An own
+    /// request has taught a place more exactly, so its entry stays.
+    pub fn learn_outline(&mut self, outline: &PromptOutline, stored: &StoredChain<'_>) {
+        let first = stored.first_depth;
+        let blocks = stored.event.block_hashes.iter();
+        let mut blocks =
+            (1..).zip(blocks).map(|(n, hash)| (first.saturating_add(n), hash)).peekable();
+        for (text, depth) in outline.places(stored.event.block_size) {
+            if depth == 0 && first == 0 {
+                self.learn_expected(text, ChainBlock::new(0, 0));
+            }
+            while blocks.next_if(|(at, _)| *at < depth).is_some() {}
+            if let Some((_, hash)) = blocks.peek().filter(|(at, _)| *at == depth) {
+                self.learn_expected(text, ChainBlock::new(*hash, depth));
+            }
+        }
+    }
+
+    fn learn_expected(&mut self, text: u64, place: ChainBlock) {
+        let known = self.texts.get(text).filter(|known| !known.is_expected());
+        let expected = ChainBlock { blocks: place.blocks | EXPECTED, ..place };
+        self.texts.insert(text, known.unwrap_or(expected));
+        self.has_outlines = true;
+    }
+
+    /// Whether outlines have taught places, so that the blocks between two places can be unknown.
+    pub(super) fn has_outlines(&self) -> bool {
+        self.has_outlines
+    }
+
     /// The last block of the engine in a text. `None`: nothing is known about the text.
     pub fn block(&self, text: u64) -> Option<ChainBlock> {
         self.texts.get(text)
@@ -143,7 +185,7 @@ impl TextIndex {
 
     /// The block before a block. `None`: not known, or the block is the first one.
     pub fn parent(&self, block: ChainBlock) -> Option<ChainBlock> {
-        self.parents.get(block.hash()).filter(|parent| parent.blocks < block.blocks)
+        self.parents.get(block.hash()).filter(|parent| parent.blocks < block.blocks())
     }
 
     /// The known blocks of the prompt of a request, in their order.
@@ -191,7 +233,12 @@ impl ChainBlock {
 
     /// Number of blocks of the prompt up to this one. 0: the text is shorter than one block.
     pub fn blocks(self) -> u32 {
-        self.blocks
+        self.blocks & !EXPECTED
+    }
+
+    /// Whether the place is expected from the length of the text, and not learned from the response.
+    pub fn is_expected(self) -> bool {
+        self.blocks & EXPECTED != 0
     }
 }
 

@@ -77,6 +77,17 @@ impl Prompt {
     }
 }
 
+/// The gateway that sends a prompt.
+#[derive(Clone, Copy)]
+enum Sender {
+    /// The gateway whose index is tested.
+    Own,
+    /// Another gateway.
+    Peer,
+    /// Another gateway with the same key, whose session ids have outlines.
+    PeerWithKey,
+}
+
 /// An engine with a cache of bounded size, and a gateway that receives its events.
 struct Fixture {
     contents: CacheContents,
@@ -116,7 +127,7 @@ impl Fixture {
         let blocks = prompt.text_blocks();
         let text = PromptText { blocks: &blocks, whole: prompt.whole() };
         let mut lookup = PromptLookup::new(text, &self.index);
-        (lookup.known() > 0).then(|| lookup.cached(text, &self.index, &self.contents))
+        lookup.is_known().then(|| lookup.cached(text, &self.index, &self.contents))
     }
 
     fn predicted(&self, prompt: &Prompt) -> Option<u64> {
@@ -125,6 +136,10 @@ impl Fixture {
 
     /// Sends a prompt, by this gateway or by another one.
     fn send(&mut self, prompt: &Prompt, is_own: bool) {
+        self.send_as(prompt, if is_own { Sender::Own } else { Sender::Peer });
+    }
+
+    fn send_as(&mut self, prompt: &Prompt, sender: Sender) {
         self.request_count += 1;
         let key = RequestKey { backend: 0, session: self.request_count };
         let cached = self.true_cached(prompt);
@@ -154,10 +169,17 @@ impl Fixture {
         for event in EventBatch::parse(&payload).unwrap().events() {
             let event = event.unwrap();
             if let Some(chain) = self.contents.apply(&event).unwrap() {
-                if is_own {
-                    self.chains.on_stored(key, &chain);
-                }
                 self.index.on_stored(&chain);
+                match sender {
+                    Sender::Own => self.chains.on_stored(key, &chain),
+                    Sender::PeerWithKey => {
+                        let (blocks, tokens) = (prompt.text_blocks(), prompt.tokens());
+                        let outline =
+                            PromptOutline::new(&blocks, BLOCK_BYTES, prompt.bytes(), tokens);
+                        self.index.learn_outline(&outline, &chain);
+                    }
+                    Sender::Peer => {}
+                }
             }
         }
         if let Some(chain) = self.chains.end(key) {
@@ -301,4 +323,64 @@ fn a_request_that_contradicts_the_reported_tokens_teaches_nothing() {
     index.learn(&alignment);
     assert_eq!(index.block(10).map(ChainBlock::blocks), Some(3));
     assert_eq!(index.block(11).map(ChainBlock::blocks), Some(3));
+}
+
+#[test]
+fn a_prompt_of_another_gateway_is_known_by_its_outline_before_an_own_request() {
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut fixture = Fixture::new(20_000);
+    let system = Prompt::random(&mut random, 6_000);
+    let questions: Vec<Prompt> = (0..3).map(|_| system.branch(&mut random, 6_000, 200)).collect();
+    fixture.send_as(&questions[0], Sender::PeerWithKey);
+    let cached = fixture.lookup(&questions[1]).unwrap();
+    let reported = fixture.true_cached(&questions[1]);
+    assert!(cached.is_expected);
+    assert!(cached.tokens <= reported + TEXT_BLOCK_TOKENS, "{} {reported}", cached.tokens);
+    // The last anchor before the end of the text is at most a fifth before it.
+    assert!(
+        cached.tokens * 5 >= reported * 4 - 5 * TEXT_BLOCK_TOKENS,
+        "{} {reported}",
+        cached.tokens
+    );
+    // An own request is exact, and a later outline does not change this.
+    fixture.send(&questions[1], true);
+    fixture.send_as(&questions[0], Sender::PeerWithKey);
+    let cached = fixture.lookup(&questions[1]).unwrap();
+    assert!(cached.is_decided && !cached.is_expected);
+    assert!(fixture.true_cached(&questions[1]).abs_diff(cached.tokens) <= u64::from(BLOCK_SIZE));
+    // Nothing is left after the eviction.
+    fixture.max_blocks = 100;
+    fixture.send(&Prompt::random(&mut random, 1_600), false);
+    assert_eq!(fixture.predicted(&questions[2]), Some(0));
+}
+
+#[test]
+fn predictions_by_outlines_are_right_to_an_anchor_under_eviction() {
+    let mut random = fastrand::Rng::with_seed(6);
+    let mut fixture = Fixture::new(3_000);
+    let mut prompts = vec![Prompt::random(&mut random, 2_000)];
+    let (mut known, mut wrong) = (0, 0);
+    for _ in 0..1_000 {
+        let base = prompts[random.usize(..prompts.len())].clone();
+        let shared = random.usize(..=base.words.len());
+        let others = random.usize(20..1_500);
+        let prompt = base.branch(&mut random, shared, others);
+        if prompts.len() < 20 {
+            prompts.push(prompt.clone());
+        } else {
+            let replaced = random.usize(..20);
+            prompts[replaced] = prompt.clone();
+        }
+        let reported = fixture.true_cached(&prompt);
+        if let Some(cached) = fixture.lookup(&prompt) {
+            known += 1;
+            assert!(cached.is_expected);
+            let tolerance = TEXT_BLOCK_TOKENS + reported / 4;
+            wrong += u32::from(reported.abs_diff(cached.tokens) > tolerance);
+        }
+        fixture.send_as(&prompt, Sender::PeerWithKey);
+    }
+    println!("{wrong} of {known} wrong");
+    assert!(known > 400, "{known}");
+    assert!(wrong * 10 <= known, "{wrong} of {known}");
 }

@@ -1,22 +1,36 @@
 //! The texts whose cache blocks one gateway knows. It learns them from the KV events of its own
-//! requests, which name the request, so it knows no text that only other gateways have sent.
+//! requests, which name the request, and from the outlines in the events of other gateways.
 
 use std::collections::HashSet;
+use tokenweir_kv_events::correlation::PromptOutline;
 
 /// Texts whose blocks are known, by the hash of the text up to the end of a block. Engines name
 /// equal blocks equally, so a text is known for all backends.
 #[derive(Debug, Default)]
-pub(crate) struct KnownTexts(HashSet<u64>);
+pub(crate) struct KnownTexts {
+    own: HashSet<u64>,
+    /// Texts that outlines told.
+    outlined: HashSet<u64>,
+}
 
 impl KnownTexts {
     /// A request with this prompt has ended, and its events have arrived.
     pub(crate) fn learn(&mut self, blocks: &[u64]) {
-        self.0.extend(blocks);
+        self.own.extend(blocks);
+    }
+
+    /// The events of a request with this prompt have arrived, with its outline.
+    pub(crate) fn learn_outline(&mut self, blocks: &[u64]) {
+        let anchors = PromptOutline::anchors(blocks.len());
+        self.outlined.extend(anchors.map(|anchor| blocks[anchor - 1]));
     }
 
     /// Number of leading blocks of a prompt whose text is known.
     pub(crate) fn known(&self, blocks: &[u64]) -> usize {
-        blocks.iter().take_while(|block| self.0.contains(block)).count()
+        let own = blocks.iter().take_while(|block| self.own.contains(block)).count();
+        let is_outlined = |anchor: &usize| self.outlined.contains(&blocks[anchor - 1]);
+        let outlined = PromptOutline::anchors(blocks.len()).take_while(is_outlined).last();
+        own.max(outlined.unwrap_or(0))
     }
 }
 
@@ -29,6 +43,18 @@ mod tests {
         let mut texts = KnownTexts::default();
         assert_eq!(texts.known(&[1, 2]), 0);
         texts.learn(&[1, 2, 3]);
-        assert_eq!((texts.known(&[1, 2, 4, 3]), texts.known(&[4, 1])), (2, 0));
+        assert_eq!(texts.known(&[1, 2, 4, 3]), 2);
+        assert_eq!(texts.known(&[4, 1]), 0);
+    }
+
+    #[test]
+    fn an_outline_tells_a_prompt_up_to_its_last_anchor() {
+        let mut texts = KnownTexts::default();
+        let blocks: Vec<u64> = (0..15).collect();
+        texts.learn_outline(&blocks);
+        assert_eq!(texts.known(&blocks), 14);
+        assert_eq!(texts.known(&blocks[..9]), 8);
+        texts.learn(&blocks);
+        assert_eq!(texts.known(&blocks), 15);
     }
 }

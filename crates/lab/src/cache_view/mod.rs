@@ -24,9 +24,13 @@ pub enum CacheView {
     #[default]
     Approximate,
     /// KV events as the gateway uses them: they decide for the texts that the gateway itself has
-    /// sent, because it learns from its own responses which blocks are which text. For another text
-    /// the prompts decide that the gateway sent.
+    /// sent, because it learns from its own responses which blocks are which text. Own prompts without
+    /// output count as cached. For another text the prompts decide that the gateway sent.
     Events,
+    /// [`CacheView::Events`] of gateways that share a key: the events of the requests of all gateways
+    /// tell the places of some blocks of their texts.
+    #[serde(rename = "events+outlines")]
+    EventsAndOutlines,
     /// The contents of the caches for each text, and the own prompts without output. This is the
     /// most that KV events could tell.
     Exact,
@@ -67,9 +71,10 @@ pub(super) const TEXT_DELAY: Duration = Duration::from_millis(250);
 
 impl CacheView {
     /// All views.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Approximate,
         Self::Events,
+        Self::EventsAndOutlines,
         Self::Exact,
         Self::Exchange,
         Self::EventsAndExchange,
@@ -81,6 +86,7 @@ impl CacheView {
         match self {
             Self::Approximate => "approximate",
             Self::Events => "events",
+            Self::EventsAndOutlines => "events+outlines",
             Self::Exact => "exact",
             Self::Exchange => "exchange",
             Self::EventsAndExchange => "events+exchange",
@@ -95,12 +101,12 @@ impl CacheView {
 
     /// Whether the events decide for the texts only that the gateway has sent.
     pub(super) const fn learns_texts(self) -> bool {
-        matches!(self, Self::Events | Self::EventsAndExchange)
+        matches!(self, Self::Events | Self::EventsAndOutlines | Self::EventsAndExchange)
     }
 
-    /// Whether the events decide for each text.
-    pub(super) const fn is_exact(self) -> bool {
-        matches!(self, Self::Exact | Self::ExactAndExchange)
+    /// Whether events tell the outlines of the prompts of all gateways.
+    pub(super) const fn has_outlines(self) -> bool {
+        matches!(self, Self::EventsAndOutlines)
     }
 
     /// Whether the gateways send each other messages.
@@ -115,7 +121,8 @@ impl FromStr for CacheView {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let view = Self::ALL.into_iter().find(|view| view.name() == text);
         view.ok_or(
-            "expected approximate, events, exact, exchange, events+exchange or exact+exchange",
+            "expected approximate, events, events+outlines, exact, exchange, events+exchange or \
+             exact+exchange",
         )
     }
 }

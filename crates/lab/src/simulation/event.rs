@@ -16,6 +16,8 @@ pub(super) enum SimulationEvent {
     PeerMessage,
     /// The gateway of a request that has ended knows the blocks of its text.
     TextLearned(usize),
+    /// The outline of the prompt of a request arrives at all gateways, by its number.
+    OutlineReceived(usize),
     /// The process of a backend ends, and a new one is started.
     Restart(usize),
     /// The process of a backend can serve: backend, number of the process.

@@ -120,19 +120,17 @@ impl SimulatedGateway {
         let (mut lookup, block_tokens) = (published.lookup(job), job.block_tokens());
         let blocks = &job.prompt.blocks;
         let learns_texts = setup.cache_view.learns_texts();
-        let known_tokens = if learns_texts {
-            self.known_texts.known(blocks) as f64 * block_tokens
-        } else {
-            f64::INFINITY
-        };
+        let known = learns_texts.then(|| self.known_texts.known(blocks));
+        let known_tokens = known.map_or(f64::INFINITY, |known| known as f64 * block_tokens);
         for candidate in candidates {
             let position = candidate.position;
             let block_size = setup.specs[position].block_size;
             let resident = lookup.resident(position, block_size, known_tokens);
-            let other = match (learns_texts, resident.is_all) {
-                (true, true) => candidate.cached,
-                (true, false) => 0.0,
-                (false, _) => self.pending_prompts.matched(position, blocks) as f64 * block_tokens,
+            let is_decided = known.is_none() || !resident.is_all;
+            let other = if is_decided {
+                self.pending_prompts.matched(position, blocks) as f64 * block_tokens
+            } else {
+                candidate.cached
             };
             let cached = resident.tokens.max(other).min(candidate.prompt);
             candidate.cached = cached;

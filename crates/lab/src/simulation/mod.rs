@@ -122,6 +122,7 @@ impl<'a> Simulation<'a> {
                 SimulationEvent::KvEvents(backend) => self.published_caches.receive(backend),
                 SimulationEvent::PeerMessage => self.receive_peer_message(),
                 SimulationEvent::TextLearned(number) => self.learn_text(number),
+                SimulationEvent::OutlineReceived(number) => self.receive_outline(number),
                 SimulationEvent::Restart(backend) => self.restart(backend),
                 SimulationEvent::Started(backend, process) => self.on_started(backend, process),
             }
@@ -210,7 +211,7 @@ impl<'a> Simulation<'a> {
         let reservation = estimator.reserve(&candidates[choice], &job.prompt, is_stream, now);
         sender.candidate_sampler.sent(&job.prompt, backend);
         sender.update_load_hint(backend, now);
-        if self.setup.cache_view.is_exact() {
+        if self.setup.cache_view.has_events() {
             sender.pending_prompts.add(backend, &job.prompt.blocks);
         }
         self.tell_peers(gateway, backend, Some(number));
@@ -311,6 +312,12 @@ impl<'a> Simulation<'a> {
         self.gateways[gateway].known_texts.learn(&self.requests[number].prompt.blocks);
     }
 
+    fn receive_outline(&mut self, number: usize) {
+        for gateway in &mut self.gateways {
+            gateway.known_texts.learn_outline(&self.requests[number].prompt.blocks);
+        }
+    }
+
     fn handle_first_output(&mut self, number: usize, cached_tokens: u32) {
         let request = &mut self.in_flight[number];
         request.first_output_at = self.now;
@@ -325,6 +332,9 @@ impl<'a> Simulation<'a> {
         let ttft = is_stream.then(|| self.now.saturating_sub(request.arrived_at).as_secs_f64());
         self.gateways[request.gateway].router.on_first_output(number, ttft);
         self.end_pending(number);
+        if self.setup.cache_view.has_outlines() {
+            self.schedule(self.now + EVENT_DELAY, SimulationEvent::OutlineReceived(number));
+        }
     }
 
     /// Ends a request with a number of output tokens. `None`: the engine rejected it, or it failed.

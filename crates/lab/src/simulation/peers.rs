@@ -13,7 +13,7 @@ impl Simulation<'_> {
             return;
         }
         let (gateway, backend) = (request.gateway, request.backend);
-        if self.setup.cache_view.is_exact() {
+        if self.setup.cache_view.has_events() {
             let blocks = &self.requests[number].prompt.blocks;
             self.gateways[gateway].pending_prompts.remove(backend, blocks);
         }

@@ -22,7 +22,9 @@ pub struct ResidentPrompt {
     /// Leading blocks of the prompt that are cached completely.
     pub blocks: u32,
     /// Whether no more of the prompt is cached. Otherwise the backend may have more of it.
-    pub is_exact: bool,
+    pub is_decided: bool,
+    /// Whether the number of tokens is expected from the lengths of texts, and not certain.
+    pub is_expected: bool,
 }
 
 /// A prompt and its cached part.
@@ -48,20 +50,26 @@ impl CachedSource {
 }
 
 impl CachedTokens {
-    /// The cached part of a prompt of about `prompt` tokens. `matched`: its leading blocks, of
-    /// `block_tokens` tokens, that were sent to the backend and are probably still cached.
+    /// The cached part of a prompt of about `prompt` tokens, in blocks of `block_tokens` tokens.
+    /// `matched`: its leading blocks that were sent to the backend and are probably still cached.
+    /// `pending`: those that were sent since the oldest request without output. The engine computes
+    /// them before this prompt, and its events do not show them yet.
     pub(super) fn new(
         prompt: f64,
         block_tokens: f64,
         resident: Option<&ResidentPrompt>,
+        pending: impl FnOnce() -> u32,
         matched: impl FnOnce() -> u32,
     ) -> Self {
-        if let Some(resident) = resident.filter(|resident| resident.is_exact) {
+        if let Some(resident) = resident.filter(|resident| resident.is_decided) {
+            let pending = pending();
+            let pending_tokens = (f64::from(pending) * block_tokens).min(prompt);
+            let is_exact = !resident.is_expected && pending_tokens <= resident.tokens;
             return Self {
                 prompt: prompt.max(resident.tokens),
-                cached: resident.tokens,
-                cached_blocks: resident.blocks,
-                source: CachedSource::Exact,
+                cached: resident.tokens.max(pending_tokens),
+                cached_blocks: resident.blocks.max(pending),
+                source: if is_exact { CachedSource::Exact } else { CachedSource::Approximate },
             };
         }
         let matched = matched();
@@ -81,13 +89,15 @@ mod tests {
     use super::*;
 
     fn cached(resident: Option<ResidentPrompt>) -> (f64, u32, CachedSource) {
-        let cached = CachedTokens::new(1_000.0, 128.0, resident.as_ref(), || 3);
+        let cached = CachedTokens::new(1_000.0, 128.0, resident.as_ref(), || 0, || 3);
         (cached.cached, cached.cached_blocks, cached.source)
     }
 
     #[test]
     fn events_that_decide_replace_the_sent_prompts_and_others_only_raise_them() {
-        let resident = |tokens, blocks, is_exact| Some(ResidentPrompt { tokens, blocks, is_exact });
+        let resident = |tokens, blocks, is_decided| {
+            Some(ResidentPrompt { tokens, blocks, is_decided, is_expected: false })
+        };
         assert_eq!(cached(None), (384.0, 3, CachedSource::Approximate));
         assert_eq!(cached(resident(0.0, 0, true)), (0.0, 0, CachedSource::Exact));
         assert_eq!(cached(resident(640.0, 5, false)), (640.0, 5, CachedSource::Approximate));
@@ -95,9 +105,31 @@ mod tests {
     }
 
     #[test]
+    fn prompts_without_output_raise_the_cached_tokens_that_events_show() {
+        let cached = |tokens| {
+            let resident =
+                ResidentPrompt { tokens, blocks: 1, is_decided: true, is_expected: false };
+            CachedTokens::new(1_000.0, 128.0, Some(&resident), || 3, || 7)
+        };
+        let raised = cached(128.0);
+        assert_eq!((raised.cached, raised.cached_blocks), (384.0, 3));
+        assert_eq!(raised.source, CachedSource::Approximate);
+        let shown = cached(512.0);
+        assert_eq!((shown.cached, shown.source), (512.0, CachedSource::Exact));
+    }
+
+    #[test]
+    fn an_expected_number_of_tokens_decides_and_is_not_exact() {
+        let resident =
+            ResidentPrompt { tokens: 128.0, blocks: 1, is_decided: true, is_expected: true };
+        assert_eq!(cached(Some(resident)), (128.0, 1, CachedSource::Approximate));
+    }
+
+    #[test]
     fn a_prompt_has_at_least_its_cached_tokens() {
-        let resident = ResidentPrompt { tokens: 1_200.0, blocks: 9, is_exact: true };
-        let cached = CachedTokens::new(1_000.0, 128.0, Some(&resident), || 0);
+        let resident =
+            ResidentPrompt { tokens: 1_200.0, blocks: 9, is_decided: true, is_expected: false };
+        let cached = CachedTokens::new(1_000.0, 128.0, Some(&resident), || 0, || 0);
         assert_eq!((cached.prompt, cached.cached), (1_200.0, 1_200.0));
     }
 }

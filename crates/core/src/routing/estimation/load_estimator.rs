@@ -58,8 +58,6 @@ pub struct LoadEstimator {
 /// Idle time after which the learned prefill cost is halved.
 const IDLE_HALVING_SECONDS: f64 = 30.0;
 
-// === impl LoadEstimator ===
-
 impl LoadEstimator {
     /// An estimator without observations. `horizon`: age at which a report counts for half.
     pub fn new(epoch: Instant, horizon: Duration) -> Self {
@@ -149,7 +147,9 @@ impl LoadEstimator {
         let tokens = prompt.bytes as f64 * tokens_per_byte;
         let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
         let matched = || self.sent_prompts.matched(prompt, || self.retained_blocks(block_tokens));
-        let cached = CachedTokens::new(tokens, block_tokens, resident, matched);
+        let oldest = self.pending_outputs.oldest_table_age();
+        let pending = || self.sent_prompts.matched_since(prompt, oldest);
+        let cached = CachedTokens::new(tokens, block_tokens, resident, pending, matched);
         let certainty = self.certainty_at(now);
         let external = self.last_report.external_requests(certainty);
         let waiting = self.last_report.waiting(&local_load, certainty);
@@ -158,7 +158,6 @@ impl LoadEstimator {
         let peer_backlog = self.peer_backlogs.tokens(prefill.per_token, now);
         let backlog =
             self.remaining_backlog(&local_load, &prefill, now) + reported_backlog.max(peer_backlog);
-        let capacity = self.last_report.capacity();
         Candidate {
             position: 0,
             in_flight: local_load.in_flight,
@@ -181,7 +180,7 @@ impl LoadEstimator {
             running: (f64::from(local_load.in_flight) + external - waiting).max(0.0),
             reported: self.last_report.last(&local_load),
             kv_usage: self.last_report.kv_usage(&local_load, certainty),
-            capacity,
+            capacity: self.last_report.capacity(),
             certainty,
             slot_wait: self
                 .slot_estimator
@@ -346,7 +345,7 @@ impl LoadEstimator {
     ) -> Option<PendingOutputId> {
         let ttft = kv_aware::ttft(&kv_aware::KvAwareSettings::default(), candidate, false);
         if is_stream {
-            return Some(self.pending_outputs.add_stream(ttft, now));
+            return Some(self.pending_outputs.add_stream(ttft, now, self.sent_prompts.table_age()));
         }
         let response_seconds = self.learned_estimates.answer()?;
         Some(self.pending_outputs.add_non_streaming(ttft, response_seconds, now))

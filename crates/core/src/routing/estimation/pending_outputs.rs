@@ -15,18 +15,21 @@
 
 use super::atomic_f64::AtomicF64;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The requests without output. Times are seconds since the epoch of the [`LoadEstimator`].
 ///
 /// [`LoadEstimator`]: super::LoadEstimator
 #[derive(Debug)]
-#[repr(C)] // routing decisions read only the first two fields
+#[repr(C)] // routing decisions read only the fields before the queues
 pub(super) struct PendingOutputs {
     /// Time at which the oldest request becomes overdue. Infinity: there is no request.
     overdue_from: AtomicF64,
     /// Time at which the output of that request was expected.
     expected_at: AtomicF64,
+    /// Age of the prefix table when the oldest stream was sent. [`NO_STREAM`]: there is no stream.
+    oldest_table_age: AtomicU64,
     queues: Mutex<PendingQueues>,
 }
 
@@ -45,6 +48,8 @@ struct PendingOutput {
     id: u64,
     overdue_from: f64,
     expected_at: f64,
+    /// Age of the prefix table before the prompt was added to it.
+    table_age: u32,
 }
 
 /// Identifies a request in the queues of its backend. Later requests have greater ids.
@@ -60,6 +65,9 @@ const OVERDUE_SLACK_SECONDS: f64 = 0.25;
 /// than [`OVERDUE_FACTOR`], because response lengths vary more than prediction errors.
 const RESPONSE_TIME_FACTOR: f64 = 4.0;
 
+/// Value of `oldest_table_age` without a stream: greater than each age.
+const NO_STREAM: u64 = u64::MAX;
+
 // === impl PendingOutputs ===
 
 impl PendingOutputs {
@@ -67,6 +75,7 @@ impl PendingOutputs {
         Self {
             overdue_from: AtomicF64::new(f64::INFINITY),
             expected_at: AtomicF64::new(f64::INFINITY),
+            oldest_table_age: AtomicU64::new(NO_STREAM),
             queues: Mutex::default(),
         }
     }
@@ -81,10 +90,23 @@ impl PendingOutputs {
         (now - self.expected_at.get()).max(0.0)
     }
 
-    /// Adds a stream. Its first output is expected after `expected_seconds`.
-    pub(super) fn add_stream(&self, expected_seconds: f64, now: f64) -> PendingOutputId {
+    /// Age of the prefix table when the oldest stream without output was sent. `None`: there is no
+    /// such stream.
+    pub(super) fn oldest_table_age(&self) -> Option<u32> {
+        u32::try_from(self.oldest_table_age.load(Ordering::Relaxed)).ok()
+    }
+
+    /// Adds a stream. Its first output is expected after `expected_seconds`. `table_age`: the age of
+    /// the prefix table before the prompt is added to it.
+    pub(super) fn add_stream(
+        &self,
+        expected_seconds: f64,
+        now: f64,
+        table_age: u32,
+    ) -> PendingOutputId {
         let overdue_from = now + OVERDUE_FACTOR * expected_seconds + OVERDUE_SLACK_SECONDS;
-        self.add(|queues| &mut queues.streams, overdue_from, now + expected_seconds)
+        let expected_at = now + expected_seconds;
+        self.add(|queues| &mut queues.streams, [overdue_from, expected_at], table_age)
     }
 
     /// Adds a non-streaming request. Its first token is expected after `expected_seconds`, and the
@@ -100,7 +122,7 @@ impl PendingOutputs {
             + OVERDUE_SLACK_SECONDS
             + RESPONSE_TIME_FACTOR * response_seconds;
         let expected_at = now + expected_seconds + response_seconds;
-        self.add(|queues| &mut queues.non_streaming, overdue_from, expected_at)
+        self.add(|queues| &mut queues.non_streaming, [overdue_from, expected_at], 0)
     }
 
     /// Removes a request that has had output, and all requests that were sent before it.
@@ -139,14 +161,14 @@ impl PendingOutputs {
     fn add(
         &self,
         queue: impl Fn(&mut PendingQueues) -> &mut VecDeque<PendingOutput>,
-        overdue_from: f64,
-        expected_at: f64,
+        [overdue_from, expected_at]: [f64; 2],
+        table_age: u32,
     ) -> PendingOutputId {
         let mut queues = self.lock_queues();
         queues.last_id += 1;
         let id = queues.last_id;
         let queue = queue(&mut queues);
-        queue.push_back(PendingOutput { id, overdue_from, expected_at });
+        queue.push_back(PendingOutput { id, overdue_from, expected_at, table_age });
         if queue.len() == 1 {
             self.publish_oldest(&queues);
         }
@@ -162,6 +184,8 @@ impl PendingOutputs {
             first.map_or([f64::INFINITY; 2], |pending| [pending.overdue_from, pending.expected_at]);
         self.expected_at.set(expected_at);
         self.overdue_from.set(overdue_from);
+        let oldest = queues.streams.front().map_or(NO_STREAM, |stream| stream.table_age.into());
+        self.oldest_table_age.store(oldest, Ordering::Relaxed);
     }
 
     fn lock_queues(&self) -> MutexGuard<'_, PendingQueues> {
@@ -182,7 +206,7 @@ mod tests {
     fn a_request_is_overdue_after_twice_its_prediction_and_a_quarter_of_a_second() {
         let pending = PendingOutputs::new();
         assert!(is_close(pending.overdue(1e9), 0.0), "no request");
-        pending.add_stream(0.1, 10.0);
+        pending.add_stream(0.1, 10.0, 0);
         assert!(is_close(pending.overdue(10.44), 0.0));
         assert!(is_close(pending.overdue(10.46), 0.36), "since its output was expected");
     }
@@ -190,8 +214,8 @@ mod tests {
     #[test]
     fn a_long_prompt_is_not_overdue_during_its_prefill() {
         let pending = PendingOutputs::new();
-        let long = pending.add_stream(20.0, 0.0);
-        pending.add_stream(20.1, 0.1);
+        let long = pending.add_stream(20.0, 0.0, 0);
+        pending.add_stream(20.1, 0.1, 0);
         assert!(is_close(pending.overdue(40.0), 0.0));
         pending.on_output(long);
         assert!(is_close(pending.overdue(40.5), 0.0));
@@ -201,7 +225,7 @@ mod tests {
     #[test]
     fn the_oldest_request_counts_until_it_has_output() {
         let pending = PendingOutputs::new();
-        let ids = [0.0, 1.0, 2.0].map(|sent| pending.add_stream(0.1, sent));
+        let ids = [0.0, 1.0, 2.0].map(|sent| pending.add_stream(0.1, sent, 0));
         assert!(is_close(pending.overdue(3.0), 2.9));
         pending.on_output(ids[0]);
         assert!(is_close(pending.overdue(3.0), 1.9));
@@ -213,8 +237,8 @@ mod tests {
     #[test]
     fn an_overtaken_request_is_ignored() {
         let pending = PendingOutputs::new();
-        let stuck = pending.add_stream(0.1, 0.0);
-        let later = pending.add_stream(0.1, 50.0);
+        let stuck = pending.add_stream(0.1, 0.0, 0);
+        let later = pending.add_stream(0.1, 50.0, 0);
         pending.on_output(later);
         assert!(is_close(pending.overdue(100.0), 0.0));
         pending.remove(stuck);
@@ -224,7 +248,7 @@ mod tests {
     #[test]
     fn a_client_disconnect_removes_only_its_own_request() {
         let pending = PendingOutputs::new();
-        let ids = [0.0, 1.0, 2.0].map(|sent| pending.add_stream(0.1, sent));
+        let ids = [0.0, 1.0, 2.0].map(|sent| pending.add_stream(0.1, sent, 0));
         pending.remove(ids[1]);
         assert!(is_close(pending.overdue(3.0), 2.9));
         pending.remove(ids[0]);
@@ -237,10 +261,23 @@ mod tests {
         pending.add_non_streaming(0.1, 1.0, 0.0);
         assert!(is_close(pending.overdue(4.4), 0.0));
         assert!(is_close(pending.overdue(4.5), 3.4));
-        pending.add_stream(0.1, 4.0);
+        pending.add_stream(0.1, 4.0, 0);
         pending.on_progress();
         assert!(is_close(pending.overdue(4.4), 0.0), "the stream is not overdue yet");
         assert!(is_close(pending.overdue(5.0), 0.9), "engine progress does not remove streams");
+    }
+
+    #[test]
+    fn the_age_of_the_prefix_table_is_that_of_the_oldest_stream() {
+        let pending = PendingOutputs::new();
+        pending.add_non_streaming(0.1, 1.0, 0.0);
+        assert_eq!(pending.oldest_table_age(), None);
+        let ids = [3, 7, 7].map(|age| pending.add_stream(0.1, 0.0, age));
+        assert_eq!(pending.oldest_table_age(), Some(3));
+        pending.remove(ids[0]);
+        assert_eq!(pending.oldest_table_age(), Some(7));
+        pending.on_output(ids[2]);
+        assert_eq!(pending.oldest_table_age(), None);
     }
 
     proptest! {
@@ -258,7 +295,7 @@ mod tests {
                     }
                     2 => open.push(pending.add_non_streaming(seconds, seconds, now)),
                     3 => pending.on_progress(),
-                    _ => open.push(pending.add_stream(seconds, now)),
+                    _ => open.push(pending.add_stream(seconds, now, 0)),
                 }
                 let overdue = pending.overdue(now);
                 prop_assert!((0.0..=now).contains(&overdue), "{overdue} of {now}");

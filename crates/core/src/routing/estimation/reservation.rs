@@ -64,6 +64,11 @@ impl Reservation {
         self.is_pending
     }
 
+    /// Predicted tokens of the prompt.
+    pub fn prompt_tokens(&self) -> u64 {
+        self.uncached + self.cached
+    }
+
     /// Whether the first output of the response is observed.
     pub fn is_stream(&self) -> bool {
         self.is_stream

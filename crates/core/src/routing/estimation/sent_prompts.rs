@@ -38,6 +38,18 @@ impl SentPrompts {
         self.0.get().map_or(0, matched) as u32
     }
 
+    /// The age of the table: it grows with each new block.
+    pub(super) fn table_age(&self) -> u32 {
+        self.0.get().map_or(0, PrefixTable::age)
+    }
+
+    /// Number of leading blocks of a prompt that were sent since the table had the age `table_age`.
+    /// 0 without an age.
+    pub(super) fn matched_since(&self, prompt: &PromptFingerprint, table_age: Option<u32>) -> u32 {
+        let table = self.0.get().zip(table_age);
+        table.map_or(0, |(table, age)| table.matched_since(&prompt.blocks, age)) as u32
+    }
+
     /// Accounts for blocks in the cache that no prompt can match, such as output.
     pub(super) fn advance(&self, count: u32) {
         if let Some(table) = self.0.get() {

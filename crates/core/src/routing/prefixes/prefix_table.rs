@@ -63,6 +63,17 @@ impl PrefixTable {
         start + blocks[start..end.min(blocks.len())].partition_point(has)
     }
 
+    /// The age of the table: the number of new blocks so far. It wraps around on overflow.
+    pub fn age(&self) -> u32 {
+        self.age.load(Ordering::Relaxed)
+    }
+
+    /// Number of leading blocks of a prompt that were used since the table had the age `since_age`.
+    pub fn matched_since(&self, blocks: &[u64], since_age: u32) -> usize {
+        let new_blocks = self.age().wrapping_sub(since_age);
+        self.matched(blocks, (new_blocks as usize).saturating_add(1))
+    }
+
     /// Marks the blocks of a prompt as used now.
     pub fn touch(&self, blocks: &[u64]) {
         let new = blocks.iter().filter(|block| self.insert(**block)).count();
@@ -159,6 +170,19 @@ mod tests {
         assert_eq!(table.matched(&old, 300), 0);
         assert_eq!(table.matched(&new, 401), 400);
         assert!(table.matched(&old, 1_000) > 90);
+    }
+
+    #[test]
+    fn blocks_that_were_used_before_an_age_do_not_match_since_it() {
+        let table = PrefixTable::new(1_000);
+        let (first, second, third) = (blocks(1, 20), blocks(2, 20), blocks(3, 20));
+        table.touch(&first);
+        table.touch(&second);
+        let age = table.age();
+        table.touch(&[&first[..10], &third].concat());
+        assert_eq!(table.matched_since(&first, age), 10);
+        assert_eq!(table.matched_since(&second, age), 0);
+        assert_eq!(table.matched_since(&third, age), 20);
     }
 
     #[test]
