@@ -21,6 +21,6 @@ cargo test --release -p tokenweir-kv-events --test cost -- --ignored --nocapture
 [ -n "${REAL_VLLM:-}" ] || exit 0
 cargo build
 for front_end in ${FRONT_ENDS:-python}; do
-  timeout 1500 python3 tests/kv_events/real_vllm.py target/debug/tokenweir "$REAL_VLLM" "${PORT:-26010}" \
+  PYTHONPATH=tests/common timeout 1500 python3 tests/kv_events/real_vllm.py target/debug/tokenweir "$REAL_VLLM" "${PORT:-26010}" \
     --front-end "$front_end"
 done
