@@ -93,7 +93,7 @@ impl PromptLookup {
 
     /// The block of text of the `number`-th known place.
     fn text_block(&self, number: usize) -> usize {
-        if self.is_outline { anchor(number) - 1 } else { number }
+        if self.is_outline { anchored_block(number) } else { number }
     }
 
     /// The part of the prompt that an engine has in its prefix cache.
@@ -108,11 +108,8 @@ impl PromptLookup {
             let place = self.place(block, text, index);
             place.is_none_or(|place| place.blocks() == 0 || contents.contains(place.hash()))
         });
-        let end = resident.checked_sub(1).and_then(|last| self.place(last, text, index));
-        let whole_blocks = end.map_or(0, ChainBlock::blocks);
-        let next = (resident < known).then(|| self.place(resident, text, index)).flatten();
-        let is_expected = [end, next].into_iter().flatten().any(ChainBlock::is_expected);
-        let text_blocks = resident.checked_sub(1).map_or(0, |last| self.text_block(last) + 1);
+        let whole_blocks = resident.checked_sub(1).and_then(|last| self.place(last, text, index));
+        let whole_blocks = whole_blocks.map_or(0, ChainBlock::blocks);
         let blocks = if resident < known {
             let span = self.span(resident, whole_blocks, text, index);
             let cached = leading(span.len(), |block| contents.contains(span[block].hash()));
@@ -122,10 +119,25 @@ impl PromptLookup {
         };
         CachedPrompt {
             tokens: u64::from(blocks) * u64::from(contents.block_size()),
-            text_blocks: text_blocks.min(text.blocks.len()),
+            text_blocks: self.text_blocks(resident).min(text.blocks.len()),
             is_decided: resident < known || self.is_whole,
-            is_expected: is_expected || self.is_outline,
+            is_expected: index.has_outlines() && self.is_expected(resident, text, index),
         }
+    }
+
+    /// Number of leading blocks of text in the first `count` known places.
+    fn text_blocks(&self, count: usize) -> usize {
+        if self.is_outline && count > 0 { anchor(count - 1) } else { count }
+    }
+
+    /// Whether the last of the first `resident` known places or the next one is only expected.
+    #[cold]
+    fn is_expected(&self, resident: usize, text: PromptText<'_>, index: &TextIndex) -> bool {
+        let numbers = resident.saturating_sub(1)..(resident + 1).min(self.known);
+        self.is_outline
+            || numbers
+                .filter_map(|number| self.place(number, text, index))
+                .any(ChainBlock::is_expected)
     }
 
     /// The `number`-th known place in the chain of the engines.
@@ -158,6 +170,12 @@ impl PromptLookup {
         }
         &self.span
     }
+}
+
+/// The block of text that ends at an anchor. Out of line: this keeps the lookup without outlines short.
+#[cold]
+fn anchored_block(number: usize) -> usize {
+    anchor(number) - 1
 }
 
 /// Number of leading numbers below `count` for which `holds`, if it holds for none after the first
