@@ -197,6 +197,21 @@ impl Fixture {
     }
 }
 
+/// A prompt that shares its beginning with one of `sent`, and joins them. `sent` has at most 20.
+fn next_prompt(random: &mut fastrand::Rng, sent: &mut Vec<Prompt>) -> Prompt {
+    let base = sent[random.usize(..sent.len())].clone();
+    let shared = random.usize(..=base.words.len());
+    let others = random.usize(20..1_500);
+    let prompt = base.branch(random, shared, others);
+    if sent.len() < 20 {
+        sent.push(prompt.clone());
+    } else {
+        let replaced = random.usize(..20);
+        sent[replaced] = prompt.clone();
+    }
+    prompt
+}
+
 /// Tokens in a block of text, and in a block of the engine, rounded up.
 const TEXT_BLOCK_TOKENS: u64 = 128 + BLOCK_SIZE as u64;
 
@@ -246,16 +261,7 @@ fn predictions_are_right_to_a_block_of_text_under_eviction_and_with_a_second_gat
     for _ in 0..1_500 {
         let is_own = random.bool();
         let sent = &mut prompts[usize::from(is_own)];
-        let base = sent[random.usize(..sent.len())].clone();
-        let shared = random.usize(..=base.words.len());
-        let others = random.usize(20..1_500);
-        let prompt = base.branch(&mut random, shared, others);
-        if sent.len() < 20 {
-            sent.push(prompt.clone());
-        } else {
-            let replaced = random.usize(..20);
-            sent[replaced] = prompt.clone();
-        }
+        let prompt = next_prompt(&mut random, sent);
         let reported = fixture.true_cached(&prompt);
         if let Some(predicted) = fixture.predicted(&prompt).filter(|_| is_own) {
             known += 1;
@@ -361,16 +367,7 @@ fn predictions_by_outlines_are_right_to_an_anchor_under_eviction() {
     let mut prompts = vec![Prompt::random(&mut random, 2_000)];
     let (mut known, mut wrong) = (0, 0);
     for _ in 0..1_000 {
-        let base = prompts[random.usize(..prompts.len())].clone();
-        let shared = random.usize(..=base.words.len());
-        let others = random.usize(20..1_500);
-        let prompt = base.branch(&mut random, shared, others);
-        if prompts.len() < 20 {
-            prompts.push(prompt.clone());
-        } else {
-            let replaced = random.usize(..20);
-            prompts[replaced] = prompt.clone();
-        }
+        let prompt = next_prompt(&mut random, &mut prompts);
         let reported = fixture.true_cached(&prompt);
         if let Some(cached) = fixture.lookup(&prompt) {
             known += 1;
