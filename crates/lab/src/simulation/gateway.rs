@@ -119,8 +119,7 @@ impl SimulatedGateway {
     ) {
         let (mut lookup, block_tokens) = (published.lookup(job), job.block_tokens());
         let blocks = &job.prompt.blocks;
-        let learns_texts = setup.cache_view.learns_texts();
-        let known = learns_texts.then(|| self.known_texts.known(blocks));
+        let known = setup.cache_view.learns_texts().then(|| self.known_texts.known(blocks));
         let known_tokens = known.map_or(f64::INFINITY, |known| known as f64 * block_tokens);
         for candidate in candidates {
             let position = candidate.position;
