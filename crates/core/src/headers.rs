@@ -2,6 +2,7 @@
 //! forward, adds headers that a backend or a client needs from a proxy, and leaves all other
 //! headers unchanged.
 
+use data_encoding::HEXLOWER;
 use http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, FORWARDED, HOST,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
@@ -74,7 +75,7 @@ impl RequestId {
             (1..=128).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
         };
         let client_id = headers.get(X_REQUEST_ID).filter(is_valid).cloned();
-        let generated_id = || HeaderValue::try_from(format!("{random:032x}"));
+        let generated_id = || HeaderValue::try_from(HEXLOWER.encode(&random.to_be_bytes()));
         // Hexadecimal digits always form a valid header value.
         Self(client_id.or_else(|| generated_id().ok()).unwrap_or(HeaderValue::from_static("0")))
     }
