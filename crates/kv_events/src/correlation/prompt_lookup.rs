@@ -27,9 +27,10 @@ pub struct PromptLookup {
     /// The places of the first and of the last known block of text in the chain of the engines. Most
     /// engines have nothing or all of a prompt, so these two are needed for each engine.
     ends: [Option<ChainBlock>; 2],
-    /// The blocks of the engine in the block of text `span_block`, in which the last cached prompt ended.
+    /// The blocks of the engine between the known place `span_place` and the one before it. The last
+    /// cached prompt ended there.
     span: Vec<ChainBlock>,
-    span_block: Option<usize>,
+    span_place: Option<usize>,
 }
 
 /// The part of a prompt that an engine has in its prefix cache.
@@ -48,6 +49,9 @@ pub struct CachedPrompt {
 
 /// Expected blocks of an engine in one block of text: 512 bytes are about 128 tokens.
 const SPAN_BLOCKS: usize = 16;
+/// Greatest number of blocks between two known places that are looked up. Two anchors of a long
+/// prompt can be thousands of blocks apart. Of such a span, nothing counts as cached.
+const MAX_SPAN_BLOCKS: u32 = 256;
 
 impl PromptText<'_> {
     /// The hash of the text up to the end of a block. The whole text is the block after the last.
@@ -67,7 +71,7 @@ impl PromptLookup {
         };
         let span = Vec::with_capacity(SPAN_BLOCKS);
         let mut lookup =
-            Self { known, is_outline: false, is_whole, ends: [None; 2], span, span_block: None };
+            Self { known, is_outline: false, is_whole, ends: [None; 2], span, span_place: None };
         if index.has_outlines() && known < text.blocks.len() {
             lookup.extend_by_outline(text, index);
         }
@@ -149,24 +153,26 @@ impl PromptLookup {
         }
     }
 
-    /// The blocks of the engine in a block of text, after the first `before` blocks of the prompt.
+    /// The blocks of the engine up to the `number`-th known place, after the first `before` blocks of
+    /// the prompt. Empty: there are more than [`MAX_SPAN_BLOCKS`].
     fn span(
         &mut self,
-        block: usize,
+        number: usize,
         before: u32,
         text: PromptText<'_>,
         index: &TextIndex,
     ) -> &[ChainBlock] {
-        if self.span_block != Some(block) {
+        if self.span_place != Some(number) {
             // The memory is used again.
             self.span.clear();
-            let mut next = self.place(block, text, index);
+            let end = self.place(number, text, index);
+            let mut next = end.filter(|end| end.blocks().saturating_sub(before) <= MAX_SPAN_BLOCKS);
             while let Some(found) = next.filter(|found| found.blocks() > before) {
                 self.span.push(found);
                 next = index.parent(found);
             }
             self.span.reverse();
-            self.span_block = Some(block);
+            self.span_place = Some(number);
         }
         &self.span
     }
@@ -189,13 +195,7 @@ fn leading(count: usize, mut holds: impl FnMut(usize) -> bool) -> usize {
         return count;
     }
     // `holds` holds for `low - 1` and does not for `high`.
-    let (mut low, mut step) = (1, 1);
-    let mut high = last;
-    while low + step < high && holds(low + step) {
-        low += step + 1;
-        step *= 2;
-    }
-    high = high.min(low + step);
+    let (mut low, mut high) = (1, last);
     while low < high {
         let middle = low.midpoint(high);
         if holds(middle) {

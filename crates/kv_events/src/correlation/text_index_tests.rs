@@ -381,3 +381,17 @@ fn predictions_by_outlines_are_right_to_an_anchor_under_eviction() {
     assert!(known > 400, "{known}");
     assert!(wrong * 10 <= known, "{wrong} of {known}");
 }
+
+#[test]
+fn between_two_distant_anchors_nothing_counts_as_cached() {
+    let mut random = fastrand::Rng::with_seed(8);
+    let prompt = Prompt::random(&mut random, 80_000);
+    let mut fixture = Fixture::new(5_000);
+    fixture.send_as(&prompt, Sender::PeerWithKey);
+    // The last two anchors are 448 and 512 blocks of text, and some 3,600 and 4,100 of the engine.
+    fixture.send(&Prompt::random(&mut random, 1_100 * 16), false);
+    assert_eq!(fixture.true_cached(&prompt), 3_900 * 16);
+    let cached = fixture.lookup(&prompt).unwrap();
+    assert_eq!(cached.text_blocks, 448);
+    assert!((3_500 * 16..3_700 * 16).contains(&cached.tokens), "{}", cached.tokens);
+}
