@@ -18,4 +18,6 @@ pub mod workload;
 pub use engines::{engine_groups, engine_presets};
 
 #[cfg(test)]
+mod overload_tests;
+#[cfg(test)]
 mod tests;

@@ -187,6 +187,8 @@ pub fn believed() -> Candidate {
         cached: 6.0,
         cached_blocks: 0,
         cached_source: CachedSource::Approximate,
+        is_rendezvous: false,
+        rendezvous_hit_share: 0.5,
         output: 100.0,
         backlog: 400.0,
         prefill: PrefillCost::default(),

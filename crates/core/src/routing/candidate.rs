@@ -29,6 +29,11 @@ pub struct Candidate {
     pub cached_blocks: u32,
     /// Source of `cached`.
     pub cached_source: CachedSource,
+    /// Whether this is the [rendezvous backend](super::mark_rendezvous) of the prompt.
+    pub is_rendezvous: bool,
+    /// Share of the tokens after `cached`, from 0 to 1, that a rendezvous backend has probably cached,
+    /// because other gateways have sent them.
+    pub rendezvous_hit_share: f64,
     /// Expected output tokens.
     pub output: f64,
     /// Prompt tokens that the engine has to compute before those of this request.

@@ -107,6 +107,7 @@ pub const PANIC: &str = "panic_mode";
 pub const REASONS: &[&str] = &[
     "only_candidate",
     "lowest_ttft",
+    "rendezvous",
     "cached_prefix",
     "prefix_too_busy",
     "avoids_overdue",

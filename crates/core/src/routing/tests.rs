@@ -18,6 +18,8 @@ pub(super) fn idle_candidate() -> Candidate {
         cached: 0.0,
         cached_blocks: 0,
         cached_source: CachedSource::Approximate,
+        is_rendezvous: false,
+        rendezvous_hit_share: 0.5,
         output: 100.0,
         backlog: 0.0,
         prefill: PrefillCost::default(),

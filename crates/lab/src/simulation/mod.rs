@@ -25,7 +25,7 @@ use gateway::SimulatedGateway;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
-use tokenweir_core::routing::{Reservation, TokenCounts};
+use tokenweir_core::routing::{self, Reservation, TokenCounts};
 use tokenweir_sim::engine::{EngineSpec, SequenceId};
 
 /// One simulation run.
@@ -185,6 +185,9 @@ impl<'a> Simulation<'a> {
             if candidates.is_empty() {
                 return false;
             }
+        }
+        if self.setup.cache_view.has_outlines() {
+            routing::mark_rendezvous(&mut candidates, &job.prompt.blocks);
         }
         self.gateways[gateway].decision_count += 1;
         let cached_tokens = |position: usize| {

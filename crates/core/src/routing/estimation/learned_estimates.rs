@@ -3,7 +3,7 @@
 
 use super::atomic_f64::AtomicF64;
 use super::linear_cost::{LinearFit, PrefillCost};
-use super::reservation::TokenCounts;
+use super::reservation::{Reservation, TokenCounts};
 use std::sync::{Mutex, PoisonError};
 
 /// Estimates learned from the responses of one backend. Reading them takes no lock. NaN in a field:
@@ -19,6 +19,7 @@ pub struct LearnedEstimates {
     uncached_prompt_tokens: AtomicF64,
     output_tokens: AtomicF64,
     cache_retention: AtomicF64,
+    rendezvous_hit_share: AtomicF64,
     response_seconds: AtomicF64,
     prefill_fit: Mutex<LinearFit>,
 }
@@ -29,6 +30,8 @@ const EMA_WEIGHT: f64 = 0.05;
 const DEFAULT_TOKENS_PER_BYTE: f64 = 0.25;
 /// Output tokens of a response before the first reported usage.
 const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
+/// Share of hits of a rendezvous backend before the first reported usage.
+const DEFAULT_RENDEZVOUS_HIT_SHARE: f64 = 0.5;
 /// Bounds of the tokens per byte.
 const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
 /// Difference between reported and predicted cached tokens, as a share of the prompt, below which the
@@ -54,6 +57,7 @@ impl Default for LearnedEstimates {
             uncached_prompt_tokens: AtomicF64::new(f64::NAN),
             output_tokens: AtomicF64::new(f64::NAN),
             cache_retention: AtomicF64::new(1.0),
+            rendezvous_hit_share: AtomicF64::new(DEFAULT_RENDEZVOUS_HIT_SHARE),
             response_seconds: AtomicF64::new(f64::NAN),
             prefill_fit: Mutex::new(LinearFit::prefill()),
         }
@@ -101,6 +105,13 @@ impl LearnedEstimates {
         self.cache_retention.get()
     }
 
+    /// Share of the tokens that were not known to be cached, but were, in prompts for which this was
+    /// the rendezvous backend. Responses that do not report cached tokens count as 0, so that the share
+    /// falls to 0 if it cannot be known.
+    pub fn rendezvous_hit_share(&self) -> f64 {
+        self.rendezvous_hit_share.get()
+    }
+
     /// Moving average of the time from the first output of a response to its end, in seconds. A
     /// non-streaming response counts from the request on. `None`: no response has ended.
     pub fn answer(&self) -> Option<f64> {
@@ -125,9 +136,9 @@ impl LearnedEstimates {
         self.prefill_evidence.set(prefill_fit.weight());
     }
 
-    /// A response has reported its usage. `prompt_bytes`: length of the prompt. `predicted_cached`:
-    /// prompt tokens that were predicted to be cached.
-    pub(super) fn on_usage(&self, prompt_bytes: u64, predicted_cached: u64, counts: &TokenCounts) {
+    /// The response to a request has reported its usage.
+    pub(super) fn on_usage(&self, request: &Reservation, counts: &TokenCounts) {
+        let Reservation { bytes: prompt_bytes, cached: predicted_cached, .. } = *request;
         if let Some(output) = counts.output {
             update_ema(&self.output_tokens, output as f64);
         }
@@ -139,6 +150,11 @@ impl LearnedEstimates {
         }
         let uncached = prompt.saturating_sub(counts.cached.unwrap_or(predicted_cached));
         update_ema(&self.uncached_prompt_tokens, uncached as f64);
+        if request.is_rendezvous && prompt > predicted_cached {
+            let found = counts.cached.unwrap_or(0).saturating_sub(predicted_cached);
+            let share = found as f64 / (prompt - predicted_cached) as f64;
+            update_ema(&self.rendezvous_hit_share, share.min(1.0));
+        }
         if let Some(cached) = counts.cached {
             self.adjust_cache_retention(predicted_cached as f64, cached as f64, prompt as f64);
         }

@@ -55,6 +55,8 @@ pub struct LoadEstimator {
     learned_estimates: LearnedEstimates,
 }
 
+/// With a horizon of 0, new reports would count for nothing.
+const MIN_HORIZON_SECONDS: f64 = 0.001;
 /// Idle time after which the learned prefill cost is halved.
 const IDLE_HALVING_SECONDS: f64 = 30.0;
 
@@ -63,7 +65,7 @@ impl LoadEstimator {
     pub fn new(epoch: Instant, horizon: Duration) -> Self {
         Self {
             epoch,
-            horizon: AtomicF64::new(horizon_in_seconds(horizon)),
+            horizon: AtomicF64::new(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS)),
             in_flight: AtomicU32::new(0),
             pending_output_count: AtomicU32::new(0),
             stalled_streams: AtomicU32::new(0),
@@ -90,7 +92,7 @@ impl LoadEstimator {
 
     /// Changes the age at which a report counts for half.
     pub fn set_horizon(&self, horizon: Duration) {
-        self.horizon.set(horizon_in_seconds(horizon));
+        self.horizon.set(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS));
     }
 
     /// Sum over the requests of this gateway in flight at the backend.
@@ -128,8 +130,7 @@ impl LoadEstimator {
         self.last_report.cache_blocks(block_tokens) * self.learned_estimates.retention()
     }
 
-    /// The estimated state of the backend for a prompt. The caller sets `position`, `weight`,
-    /// `has_adapter` and `key`.
+    /// The estimated state of the backend for a prompt. The caller sets what it knows besides.
     pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
         self.candidate_with(prompt, None, now)
     }
@@ -169,6 +170,8 @@ impl LoadEstimator {
             cached: cached.cached,
             cached_blocks: cached.cached_blocks,
             cached_source: cached.source,
+            is_rendezvous: false,
+            rendezvous_hit_share: self.learned_estimates.rendezvous_hit_share(),
             output: self.learned_estimates.output_tokens(),
             backlog,
             prefill,
@@ -204,6 +207,7 @@ impl LoadEstimator {
             tokens: (candidate.prompt + candidate.output) as u64,
             uncached,
             cached: candidate.cached as u64,
+            is_rendezvous: candidate.is_rendezvous,
             work: candidate.backlog + uncached as f64,
             bytes: prompt.bytes,
             block_tokens: f64::from(prompt.block_bytes) * candidate.prompt
@@ -261,7 +265,7 @@ impl LoadEstimator {
         if let Some(output) = counts.output {
             self.sent_prompts.advance((output as f64 / reservation.block_tokens.max(1.0)) as u32);
         }
-        self.learned_estimates.on_usage(reservation.bytes, reservation.cached, counts);
+        self.learned_estimates.on_usage(reservation, counts);
     }
 
     /// Removes a request that has ended for any reason.
@@ -398,11 +402,6 @@ impl LoadEstimator {
     fn seconds(&self, now: Instant) -> f64 {
         now.saturating_duration_since(self.epoch).as_secs_f64()
     }
-}
-
-/// The horizon in seconds, at least 1 ms. With a horizon of 0, new reports would count for nothing.
-fn horizon_in_seconds(horizon: Duration) -> f64 {
-    horizon.as_secs_f64().max(0.001)
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ pub struct Reservation {
     pub(super) uncached: u64,
     /// Prompt tokens that were predicted to be cached.
     pub cached: u64,
+    /// Whether the backend is the rendezvous backend of the prompt.
+    pub(super) is_rendezvous: bool,
     /// `uncached`, plus the backlog before it.
     pub(super) work: f64,
     /// Length of the prompt in bytes.

@@ -7,6 +7,9 @@ pub(super) mod prefix_affinity;
 pub(super) mod random;
 #[cfg(test)]
 mod reason_tests;
+mod rendezvous;
 pub(super) mod round_robin;
 mod selection;
 pub(super) mod session;
+
+pub use rendezvous::mark_rendezvous;

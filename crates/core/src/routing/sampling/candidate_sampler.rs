@@ -47,9 +47,14 @@ impl CandidateSampler {
         sampler
     }
 
+    /// Whether the candidates among this number of backends can be a sample.
+    pub fn is_large(backend_count: usize) -> bool {
+        backend_count > MAX_UNSAMPLED_BACKENDS
+    }
+
     /// Adapts the sampler to a new number of backends.
     pub fn fit(&self, backend_count: usize) {
-        if backend_count > MAX_UNSAMPLED_BACKENDS {
+        if Self::is_large(backend_count) {
             self.tables.get_or_init(SamplerTables::new);
         }
     }
@@ -95,7 +100,7 @@ impl CandidateSampler {
         prompt: &PromptFingerprint,
         request: &RoutingRequest,
     ) -> Option<Vec<usize>> {
-        let tables = self.tables.get().filter(|_| positions.len() > MAX_UNSAMPLED_BACKENDS)?;
+        let tables = self.tables.get().filter(|_| Self::is_large(positions.len()))?;
         let mut sample = Vec::with_capacity(RANDOM_SAMPLE_SIZE + PrefixHints::MOST);
         match (policy, request.session) {
             (PolicyKind::KvAware, None) => sample.extend(tables.best(positions, request.seed)),

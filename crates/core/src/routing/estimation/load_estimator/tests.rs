@@ -145,6 +145,27 @@ fn a_backend_without_a_prefix_cache_is_detected_by_its_usage() {
 }
 
 #[test]
+fn a_backend_learns_how_much_of_a_prompt_it_has_cached_as_its_rendezvous_backend() {
+    let now = start();
+    let estimator = estimator(now);
+    let answer = |seed: u64, is_rendezvous: bool, cached: Option<u64>| {
+        let prompt = prompt(10_000, seed);
+        let candidate = Candidate { is_rendezvous, ..estimator.candidate(&prompt, now) };
+        let mut reservation = estimator.reserve(&candidate, &prompt, true, now);
+        let counts = TokenCounts { prompt: Some(10_000), cached, output: Some(1) };
+        estimator.answered(&mut reservation, &counts);
+        estimator.release(reservation, now);
+    };
+    let share = || estimator.candidate(&prompt(1, 0), now).rendezvous_hit_share;
+    (1..100).for_each(|seed| answer(seed, true, Some(8_000)));
+    assert!((0.78..0.82).contains(&share()), "{}", share());
+    (100..200).for_each(|seed| answer(seed, false, Some(0)));
+    assert!((0.78..0.82).contains(&share()), "other requests teach nothing: {}", share());
+    (200..300).for_each(|seed| answer(seed, true, None));
+    assert!(share() < 0.01, "the backend does not report cached tokens: {}", share());
+}
+
+#[test]
 fn a_backend_with_wrong_metrics_is_detected_by_its_first_outputs() {
     let now = start();
     let (correct, wrong) = (estimator(now), estimator(now));

@@ -1,0 +1,64 @@
+//! Tests of fleets whose caches are empty and small. The first requests overload the engines; once each
+//! prefix is in a cache, the load is low. A policy must not preserve the overload.
+
+use super::cache_view::CacheView;
+use super::engines::engine_groups::EngineGroup;
+use super::results::LatencyObjectives;
+use super::routers::RouterKind;
+use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
+use super::trace::{self, TraceRequest};
+use std::fmt::Write;
+use tokenweir_core::clock;
+use tokenweir_core::routing::PolicyKind;
+
+/// System prompts. The eight caches together hold 80 of them.
+const SYSTEM_PROMPTS: u64 = 64;
+
+/// 40 requests per second. Each has one of the system prompts of 3,072 tokens and a short question.
+fn requests() -> Vec<TraceRequest> {
+    let mut random = fastrand::Rng::with_seed(1);
+    let (mut lines, mut now) = (String::new(), 0.0);
+    for number in 0..1_500_u64 {
+        now -= 25.0 * (1.0 - random.f64()).ln();
+        let first = 6 * random.u64(..SYSTEM_PROMPTS);
+        let system: Vec<String> = (first..first + 6).map(|block| block.to_string()).collect();
+        let (system, question) = (system.join(","), 6 * SYSTEM_PROMPTS + number);
+        let (input, output) = (3_072 + random.u32(64..256), random.u32(16..64));
+        writeln!(
+            lines,
+            "{{\"timestamp\":{now},\"input_length\":{input},\"output_length\":{output},\
+             \"hash_ids\":[{system},{question}]}}"
+        )
+        .unwrap();
+    }
+    trace::read(lines.as_bytes()).unwrap()
+}
+
+/// The share of the requests with a first token within a second. `objective_seconds`: the TTFT objective
+/// that the policy knows. 0: none.
+fn goodput(group: &str, gateways: usize, view: CacheView, objective_seconds: f64) -> f64 {
+    let group: EngineGroup = group.parse().unwrap();
+    let mut setup = SimulationSetup::new(vec![group.spec; group.count], clock::now());
+    (setup.gateways, setup.cache_view) = (gateways, view);
+    setup.admission = Some(SimulatedAdmission::default());
+    setup.policy.kv_aware.ttft_objective_seconds = objective_seconds;
+    let kind = RouterKind::Shipped(PolicyKind::KvAware);
+    let results = Simulation::new(&setup, &requests(), kind, 1).run(|_| ());
+    results.figures(&LatencyObjectives::new(1.0, 0.1)).goodput
+}
+
+#[test]
+fn an_objective_that_is_missed_for_a_moment_does_not_break_up_the_cached_prefixes() {
+    let fleet = "8:kv=32768,prefill=7000,seqs=64";
+    let without = goodput(fleet, 1, CacheView::Approximate, 0.0);
+    let with = goodput(fleet, 1, CacheView::Approximate, 1.0);
+    assert!(without > 0.85 && with > without - 0.05, "{without} {with}");
+}
+
+#[test]
+fn gateways_with_a_key_do_not_compute_the_same_new_prefix_on_several_backends() {
+    let fleet = "8:kv=32768,prefill=10000,seqs=64";
+    let events = goodput(fleet, 4, CacheView::Events, 0.0);
+    let with_key = goodput(fleet, 4, CacheView::EventsAndOutlines, 0.0);
+    assert!(events < 0.5 && with_key > 0.9, "{events} {with_key}");
+}
