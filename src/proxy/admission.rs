@@ -3,7 +3,9 @@
 //!
 //! If a backend below the saturation thresholds can serve a request, the request gets a lease at
 //! once. Otherwise the request waits in the admission queue. When a backend gets capacity, the
-//! first queued request that this backend can serve gets the lease.
+//! first queued request that this backend can serve gets the lease, unless another backend has the
+//! prompt of that request in its cache and a later request of the same tenant fits better, see
+//! [`AdmissionQueue::select`].
 //!
 //! The lease is taken under the lock of the queue and sent to the waiting request. So no later
 //! request can take the capacity first, a waiting request wakes only when it has a lease or an
@@ -11,7 +13,7 @@
 //! request from the queue, and releases a lease that was already sent to the request.
 
 use crate::backend::Lease;
-use crate::backend::pool::{BackendPool, BackendRequirements};
+use crate::backend::pool::{BackendOffer, BackendPool, BackendRequirements};
 use arc_swap::ArcSwapOption;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
@@ -184,10 +186,9 @@ impl AdmissionController {
             return self.pool.lease(requirements, &[], now);
         };
         if self.pool.capacity_notifier().waiting_requests() == 0
-            && let Some(lease) =
-                self.pool.lease_below_thresholds(&settings.thresholds, requirements, now)?
+            && let Some(offer) = self.pool.offer(&settings.thresholds, requirements, now)?
         {
-            return Ok(lease);
+            return Ok(offer.accept(requirements, now));
         }
         let (result_sender, result_receiver) = oneshot::channel();
         let queued_request = QueuedRequest {
@@ -208,10 +209,9 @@ impl AdmissionController {
             // Waiting requests are served first. The new request gets a lease only if no request
             // for the same model still waits.
             if !self.dispatch_queued(queue, &settings.thresholds, now).has(requirements.model)
-                && let Some(lease) =
-                    self.pool.lease_below_thresholds(&settings.thresholds, requirements, now)?
+                && let Some(offer) = self.pool.offer(&settings.thresholds, requirements, now)?
             {
-                return Ok(AdmitOutcome::Leased(lease));
+                return Ok(AdmitOutcome::Leased(offer.accept(requirements, now)));
             }
             enqueue(queue, queued_request, now).map(AdmitOutcome::Queued)
         })?;
@@ -248,13 +248,16 @@ impl AdmissionController {
         now: Instant,
     ) -> ExhaustedModels {
         let mut exhausted = ExhaustedModels::default();
-        let mut try_lease = |request: &QueuedRequest<LeaseWaiter>| {
-            let requirements = queued_requirements(request);
-            self.pool.lease_below_thresholds(thresholds, requirements, now).transpose()
+        let mut offer = |request: &QueuedRequest<LeaseWaiter>| {
+            self.pool.offer(thresholds, queued_requirements(request), now).transpose()
         };
-        while let Some((key, result)) = queue.first(now, &mut exhausted, &mut try_lease) {
-            let request = if result.is_ok() { queue.grant(key, now) } else { queue.leave(key) };
+        let lost_tokens = |offer: &Result<BackendOffer, GatewayError>| {
+            offer.as_ref().map_or(0.0, BackendOffer::lost_tokens)
+        };
+        while let Some((key, offer)) = queue.select(now, &mut exhausted, &mut offer, lost_tokens) {
+            let request = if offer.is_ok() { queue.grant(key, now) } else { queue.leave(key) };
             if let Some(request) = request {
+                let result = offer.map(|offer| offer.accept(queued_requirements(&request), now));
                 request.payload.send_result(result);
             }
         }

@@ -17,7 +17,7 @@ use super::{Backend, Drain, DrainInitiator, LabelledModel, Lease};
 use arc_swap::Guard;
 use readiness::Readiness;
 use registry::{BackendRegistry, PoolSettings, PoolUpdate};
-use snapshot::{LeaseConstraints, PoolSnapshot};
+use snapshot::{LeaseConstraints, PickedBackend, PoolSnapshot};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,6 +43,12 @@ pub struct BackendPool {
     peer_key: Option<ExchangeKey>,
 }
 
+/// A backend that the policy picked for one request. Dropping the offer has no effect.
+pub struct BackendOffer {
+    snapshot: Guard<Arc<PoolSnapshot>>,
+    picked: PickedBackend,
+}
+
 /// The routes of the snapshot that was current when the guard was made.
 struct RoutesGuard(Guard<Arc<PoolSnapshot>>);
 
@@ -62,7 +68,9 @@ impl BackendPool {
     /// gateways.
     pub fn with_peers(backends: Vec<Backend>, settings: &PoolSettings, peers: Peers) -> Self {
         let capacity_notifier = Arc::<CapacityNotifier>::default();
-        let registry = BackendRegistry::new(capacity_notifier.clone(), peers.exchange);
+        let has_rendezvous = peers.key.is_some() && peers.exchange.is_none();
+        let registry =
+            BackendRegistry::new(capacity_notifier.clone(), peers.exchange, has_rendezvous);
         let request_sequence = AtomicU64::new(0);
         let pool = Self { registry, request_sequence, capacity_notifier, peer_key: peers.key };
         pool.apply_update(pool.plan_update(backends), settings);
@@ -192,23 +200,32 @@ impl BackendPool {
         now: Instant,
     ) -> Result<(Lease, Arc<RoutingDecision>), GatewayError> {
         let constraints = LeaseConstraints::new(tried, None);
-        let request = self.routing_request(&requirements);
-        let leased = self.registry.snapshot().lease(&requirements, &request, &constraints, now)?;
-        leased.ok_or(GatewayError::NoBackend)
+        let offer = self.offer_within(&constraints, requirements, now)?;
+        Ok(offer.ok_or(GatewayError::NoBackend)?.accept(requirements, now))
     }
 
-    /// Leases the backend that the policy picks among the backends below the saturation thresholds.
+    /// Offers the backend that the policy picks among the backends below the saturation thresholds.
     /// `None`: at least one backend could serve the request, and all such backends are saturated.
     /// Fails if no backend could serve the request.
-    pub fn lease_below_thresholds(
+    pub fn offer(
         &self,
         thresholds: &SaturationThresholds,
         requirements: BackendRequirements<'_>,
         now: Instant,
-    ) -> Result<Option<(Lease, Arc<RoutingDecision>)>, GatewayError> {
-        let constraints = LeaseConstraints::new(&[], Some(thresholds));
+    ) -> Result<Option<BackendOffer>, GatewayError> {
+        self.offer_within(&LeaseConstraints::new(&[], Some(thresholds)), requirements, now)
+    }
+
+    fn offer_within(
+        &self,
+        constraints: &LeaseConstraints<'_>,
+        requirements: BackendRequirements<'_>,
+        now: Instant,
+    ) -> Result<Option<BackendOffer>, GatewayError> {
         let request = self.routing_request(&requirements);
-        self.registry.snapshot().lease(&requirements, &request, &constraints, now)
+        let snapshot = self.registry.snapshot();
+        let picked = snapshot.pick(&requirements, &request, constraints, now)?;
+        Ok(picked.map(|picked| BackendOffer { snapshot, picked }))
     }
 
     fn routing_request(&self, requirements: &BackendRequirements<'_>) -> RoutingRequest {
@@ -219,6 +236,23 @@ impl BackendPool {
     /// The current routes. The returned guard is for a short use and must not be stored.
     pub fn routes(&self) -> impl Deref<Target = RouteTable> + use<> {
         RoutesGuard(self.registry.snapshot())
+    }
+}
+
+impl BackendOffer {
+    /// Leases the offered backend. `requirements`: of the request for which the offer was made.
+    pub fn accept(
+        self,
+        requirements: BackendRequirements<'_>,
+        now: Instant,
+    ) -> (Lease, Arc<RoutingDecision>) {
+        self.snapshot.lease(self.picked, &requirements, now)
+    }
+
+    /// Number of prompt tokens that the offered backend must compute although another backend that
+    /// may serve the request has them in its cache.
+    pub fn lost_tokens(&self) -> f64 {
+        self.picked.lost_tokens()
     }
 }
 

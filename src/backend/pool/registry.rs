@@ -88,10 +88,11 @@ impl Default for PoolSettings {
 
 impl BackendRegistry {
     /// An empty registry. Its backends report freed capacity to `capacity_notifier`, and requests to
-    /// `peers`.
+    /// `peers`. `has_rendezvous`: see [`PoolSnapshot`].
     pub(super) fn new(
         capacity_notifier: Arc<CapacityNotifier>,
         peers: Option<Arc<PeerExchange>>,
+        has_rendezvous: bool,
     ) -> Self {
         let mut model_labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
         let snapshot = PoolSnapshot {
@@ -102,6 +103,7 @@ impl BackendRegistry {
             readiness_log: Arc::default(),
             route_rules: Arc::default(),
             candidate_sampler: Arc::new(CandidateSampler::new(clock::now(), 0)),
+            has_rendezvous,
             policy: Policy::default(),
             shadow_policies: Arc::default(),
             panic_threshold: 0.0,
@@ -172,6 +174,7 @@ impl BackendRegistry {
             backends,
             backend_ids: ids,
             route_rules: rules,
+            has_rendezvous: previous.has_rendezvous,
             policy: settings.policy,
             shadow_policies: shadow_policies(&settings.policy, &settings.shadow_policies),
             panic_threshold: settings.panic_threshold,

@@ -16,7 +16,8 @@ use tokenweir_core::model::ServedModel;
 use tokenweir_core::record::{BackendId, RoutingDecision};
 use tokenweir_core::routing::saturation::{self, SaturationThresholds};
 use tokenweir_core::routing::{
-    self, Candidate, CandidateSampler, Policy, PromptFingerprint, RoutingContext, RoutingRequest,
+    self, Candidate, CandidateSampler, Policy, PolicyChoice, PromptFingerprint, RoutingContext,
+    RoutingRequest,
 };
 
 /// The backend pool at one moment.
@@ -35,6 +36,9 @@ pub(super) struct PoolSnapshot {
     pub(super) panic_log: Arc<PanicModeLog>,
     /// Shared by all snapshots of a registry.
     pub(super) readiness_log: Arc<ReadinessLog>,
+    /// Whether other gateways hash prompts alike and do not report their prompts, so that a prompt
+    /// has a [rendezvous backend](routing::mark_rendezvous).
+    pub(super) has_rendezvous: bool,
     pub(super) policy: Policy,
     /// The shadow policies: their picks are recorded and not followed.
     pub(super) shadow_policies: Arc<[Policy]>,
@@ -83,10 +87,20 @@ enum BreakerMode {
     Ignored,
 }
 
+/// The backend that the policy picked for a request. It is not leased yet.
+pub(super) struct PickedBackend {
+    context: RoutingContext,
+    choice: PolicyChoice,
+    /// Greatest number of prompt tokens that an eligible backend has cached, saturated or not.
+    most_cached: f64,
+}
+
 /// The backends that may serve a request now.
 struct EligibleBackends {
     /// The candidates for the policy.
     candidates: Vec<Candidate>,
+    /// Greatest number of prompt tokens that one of the backends has cached, saturated or not.
+    most_cached: f64,
     /// Whether any backend was excluded only because it is saturated.
     has_saturated: bool,
     /// Number of backends that are up and were not tried, with or without a restriction by their
@@ -114,36 +128,72 @@ impl PoolSnapshot {
             candidate_sampler: self.candidate_sampler.clone(),
             panic_log: self.panic_log.clone(),
             readiness_log: self.readiness_log.clone(),
+            has_rendezvous: self.has_rendezvous,
             policy: self.policy,
             shadow_policies: self.shadow_policies.clone(),
             panic_threshold: self.panic_threshold,
         }
     }
 
-    /// Leases the backend that the policy picks for a request. `None`: at least one backend could
-    /// serve the request, and all such backends are saturated. Fails if no backend could serve the
-    /// request.
-    pub(super) fn lease(
+    /// Picks a backend for a request with the policy. `None`: at least one backend could serve the
+    /// request, and all such backends are saturated. Fails if no backend could serve the request.
+    pub(super) fn pick(
         &self,
         requirements: &BackendRequirements<'_>,
         request: &RoutingRequest,
         constraints: &LeaseConstraints<'_>,
         now: Instant,
-    ) -> Result<Option<(Lease, Arc<RoutingDecision>)>, GatewayError> {
+    ) -> Result<Option<PickedBackend>, GatewayError> {
         let route = self.routes.lookup(requirements.model);
         let eligible = self.eligible_backends(route, requirements, request, constraints, now);
-        let has_saturated = eligible.has_saturated;
+        let EligibleBackends { mut candidates, most_cached, .. } = eligible;
         let is_panic = eligible.ignores_ejections && self.check_panic_mode(&route.backends, now);
-        match self.pick_backend(requirements, request, eligible.candidates, is_panic, now) {
-            None if !has_saturated => {
+        // Samples of two gateways differ, and so would their rendezvous backends.
+        if self.has_rendezvous && !CandidateSampler::is_large(route.backends.len()) {
+            routing::mark_rendezvous(&mut candidates, &requirements.prompt.blocks);
+        }
+        let context = RoutingContext::new(self.policy, candidates, *request);
+        match context.pick() {
+            Some(mut choice) => {
+                if is_panic {
+                    choice.reason = routing::PANIC;
+                }
+                Ok(Some(PickedBackend { context, choice, most_cached }))
+            }
+            None if eligible.has_saturated => Ok(None),
+            None => {
                 // The loss of the last backend is logged with its first request.
                 if !self.readiness_log.is_unready() && !self.is_ready(now) {
                     self.readiness(now);
                 }
                 Err(self.no_candidate_error(requirements.model, route))
             }
-            leased => Ok(leased),
         }
+    }
+
+    /// Leases a picked backend, and records the decision.
+    pub(super) fn lease(
+        &self,
+        picked: PickedBackend,
+        requirements: &BackendRequirements<'_>,
+        now: Instant,
+    ) -> (Lease, Arc<RoutingDecision>) {
+        let PickedBackend { context, choice, .. } = picked;
+        let candidate = &context.candidates()[choice.index];
+        let backend = &self.backends[candidate.position];
+        backend.health.breaker.on_pick(now);
+        let BackendRequirements { prompt, is_stream, .. } = *requirements;
+        let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
+        self.candidate_sampler.sent(prompt, candidate.position);
+        let condition = backend.condition(now);
+        let decision = RoutingDecision::new(
+            context,
+            choice,
+            condition,
+            &self.backend_ids,
+            &self.shadow_policies,
+        );
+        (lease, Arc::new(decision))
     }
 
     /// Whether the backends at these positions are in panic mode. Logs the start of panic mode.
@@ -159,38 +209,6 @@ impl PoolSnapshot {
             self.panic_log.begin(eligible, ejected, now);
         }
         is_panic
-    }
-
-    /// Leases the candidate that the policy picks, and records the decision. `None`: there is no
-    /// candidate.
-    fn pick_backend(
-        &self,
-        requirements: &BackendRequirements<'_>,
-        request: &RoutingRequest,
-        candidates: Vec<Candidate>,
-        is_panic: bool,
-        now: Instant,
-    ) -> Option<(Lease, Arc<RoutingDecision>)> {
-        let context = RoutingContext::new(self.policy, candidates, *request);
-        let mut choice = context.pick()?;
-        if is_panic {
-            choice.reason = routing::PANIC;
-        }
-        let candidate = &context.candidates()[choice.index];
-        let backend = &self.backends[candidate.position];
-        backend.health.breaker.on_pick(now);
-        let BackendRequirements { prompt, is_stream, .. } = *requirements;
-        let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
-        self.candidate_sampler.sent(prompt, candidate.position);
-        let condition = backend.condition(now);
-        let decision = RoutingDecision::new(
-            context,
-            choice,
-            condition,
-            &self.backend_ids,
-            &self.shadow_policies,
-        );
-        Some((lease, Arc::new(decision)))
     }
 
     /// The backends that may serve a request on `route` within the constraints. In a large pool,
@@ -261,6 +279,7 @@ impl PoolSnapshot {
         let up = self.filter_up(positions, requirements.backend, constraints.tried);
         let mut eligible = EligibleBackends {
             candidates: Vec::with_capacity(up.len()),
+            most_cached: 0.0,
             has_saturated: false,
             up_count: up.len(),
             open_breaker_count: 0,
@@ -288,6 +307,7 @@ impl PoolSnapshot {
             let has_adapter = adapter.is_none_or(may_have);
             let candidate = backend.candidate(requirements.prompt, Some(&mut lookup), now);
             let candidate = Candidate { position, has_adapter, ..candidate };
+            eligible.most_cached = eligible.most_cached.max(candidate.cached);
             let is_saturated = |limits: &SaturationThresholds| limits.is_saturated(&candidate);
             if constraints.thresholds.is_some_and(is_saturated) {
                 eligible.has_saturated = true;
@@ -318,7 +338,15 @@ impl PoolSnapshot {
     }
 }
 
-// === impl LeaseConstraints, EligibleBackends ===
+// === impl PickedBackend, LeaseConstraints, EligibleBackends ===
+
+impl PickedBackend {
+    /// Number of prompt tokens that the picked backend must compute although another eligible
+    /// backend, saturated or not, has them in its cache.
+    pub(super) fn lost_tokens(&self) -> f64 {
+        self.most_cached - self.context.candidates()[self.choice.index].cached
+    }
+}
 
 impl<'a> LeaseConstraints<'a> {
     pub(super) const fn new(

@@ -99,11 +99,22 @@ fn a_dropped_lease_leaves_nothing_in_flight() {
     assert_eq!(local_load(), LocalLoad::default());
 }
 
+/// Leases the backend that the pool offers.
+fn lease_offered(
+    pool: &BackendPool,
+    thresholds: &SaturationThresholds,
+    requirements: BackendRequirements<'_>,
+    now: Instant,
+) -> Result<Option<(Lease, Arc<RoutingDecision>)>, GatewayError> {
+    let offer = pool.offer(thresholds, requirements, now)?;
+    Ok(offer.map(|offer| offer.accept(requirements, now)))
+}
+
 #[test]
 fn saturated_backends_are_not_leased_and_a_saturated_pool_is_no_error() {
     let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(1) };
     let pool = pool(&[None, None]);
-    let lease = |model| pool.lease_below_thresholds(&thresholds, requirements(model), clock::now());
+    let lease = |model| lease_offered(&pool, &thresholds, requirements(model), clock::now());
     let (first, _) = lease(None).unwrap().unwrap();
     let (second, _) = lease(None).unwrap().unwrap();
     assert_ne!(first.backend().identity.id, second.backend().identity.id);
@@ -121,7 +132,7 @@ fn a_request_waits_for_a_saturated_backend_rather_than_go_to_a_stuck_one() {
     let start = clock::now();
     let later = start + Duration::from_secs(5);
     let lease_at = |at| {
-        let leased = pool.lease_below_thresholds(&thresholds, requirements(None), at);
+        let leased = lease_offered(&pool, &thresholds, requirements(None), at);
         leased.unwrap().map(|(lease, _)| lease)
     };
     let stuck = lease_at(start).unwrap();

@@ -44,6 +44,13 @@ impl FairQueue {
         tenants.flat_map(|tenant| tenant.request_ids.iter().copied())
     }
 
+    /// Ids of the requests of a tenant that were added after the request `id`, the oldest first.
+    pub(super) fn request_ids_after(&self, tenant: u64, id: u64) -> impl Iterator<Item = u64> + '_ {
+        let request_ids =
+            self.tenants.get(&tenant).map(|tenant| tenant.request_ids.range(id + 1..));
+        request_ids.into_iter().flatten().copied()
+    }
+
     /// Number of queued requests of a tenant.
     pub(super) fn queued_count(&self, tenant: u64) -> usize {
         self.tenants.get(&tenant).map_or(0, |tenant| tenant.request_ids.len())

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! order         highest class first; within a class tenants in turn, by granted tokens (fair
-//!               queueing); within a tenant the oldest request first
+//!               queueing); within a tenant the oldest request first, unless its prompt is in the
+//!               cache of a saturated backend and a later request fits the backend with room better
 //! full queue    a new request may displace the newest request of the tenant with the most requests
 //!               in the lowest class. It does so if it has a higher class, or if it has the same
 //!               class and its tenant has fewer requests, including the new request
@@ -19,6 +20,8 @@ mod decaying_rate;
 mod fair_queue;
 mod priority_classes;
 mod queue;
+#[cfg(test)]
+mod selection_tests;
 #[cfg(test)]
 mod tests;
 

@@ -50,7 +50,7 @@ pub struct RejectedRequest<T> {
     pub retry_after: u32,
 }
 
-/// Models for which no backend has capacity. [`AdmissionQueue::first`] adds models and skips their
+/// Models for which no backend has capacity. [`AdmissionQueue::select`] adds models and skips their
 /// requests. `None`: requests that name no model.
 #[derive(Debug, Default)]
 pub struct ExhaustedModels(Vec<Option<Arc<str>>>);
@@ -62,10 +62,17 @@ pub struct AdmissionQueue<T> {
     capacity: usize,
     next_id: u64,
     /// The queued requests by id.
-    requests: BTreeMap<u64, QueuedRequest<T>>,
+    requests: BTreeMap<u64, QueueEntry<T>>,
     /// The service order within each class, the highest class first.
     classes: Vec<FairQueue>,
     model_queues: BTreeMap<Option<Arc<str>>, ModelQueue>,
+}
+
+#[derive(Debug)]
+struct QueueEntry<T> {
+    request: QueuedRequest<T>,
+    /// Number of later requests of the same tenant that were selected before this request.
+    overtaken: u32,
 }
 
 /// Counts of the requests for one model. The value exists while requests for the model wait.
@@ -80,6 +87,13 @@ struct ModelQueue {
 /// Least and greatest `retry_after` in seconds. A wait of more than a minute cannot be predicted,
 /// and the OpenAI SDKs do not wait for much longer.
 const RETRY_AFTER_SECONDS_BOUNDS: (f64, f64) = (1.0, 60.0);
+/// Greatest number of requests among which [`AdmissionQueue::select`] selects one.
+const MAX_COMPARED_REQUESTS: usize = 16;
+/// Greatest number of later requests that are selected before a request.
+const MAX_OVERTAKEN: u32 = 16;
+/// Number of lost tokens up to which a request does not give way to a later one. Computing so few
+/// tokens takes a few milliseconds.
+const MAX_LOST_TOKENS: f64 = 128.0;
 
 impl<T> AdmissionQueue<T> {
     /// An empty queue for at most `capacity` requests in `classes` classes. 0 classes count as 1.
@@ -101,7 +115,7 @@ impl<T> AdmissionQueue<T> {
         let classes = classes.max(1);
         self.classes = (0..classes).map(|_| FairQueue::default()).collect();
         self.model_queues.values_mut().for_each(|queue| queue.waiting_by_class = vec![0; classes]);
-        for (id, request) in &mut self.requests {
+        for (id, QueueEntry { request, .. }) in &mut self.requests {
             request.class = new_class(request.class).min(classes - 1);
             self.classes[request.class].push(request.tenant, *id);
             if let Some(model_queue) = self.model_queues.get_mut(&request.model) {
@@ -153,36 +167,86 @@ impl<T> AdmissionQueue<T> {
 
     /// Rejects a queued request. `None`: the request is not in the queue any more.
     pub fn refuse(&mut self, id: QueuedRequestId, now: Instant) -> Option<RejectedRequest<T>> {
-        let QueuedRequest { class, model, .. } = self.requests.get(&id.0)?;
+        let QueuedRequest { class, model, .. } = &self.requests.get(&id.0)?.request;
         let position = self.count_ahead(*class, model.as_ref());
         let retry_after = self.estimate_retry_after(position, model.as_ref(), now);
         Some(RejectedRequest { ticket: self.leave(id)?, retry_after })
     }
 
+    /// Selects the request that is granted next, and returns the value that `offer` returned for
+    /// the request. `None`: `offer` returned no value for any request. If `offer` returns `None`,
+    /// the model of the request is added to `exhausted`, and `offer` is not called for further
+    /// requests for that model. Requests after their deadline are skipped.
+    ///
+    /// The first request in service order for which `offer` returns a value is selected, unless it
+    /// loses more than [`MAX_LOST_TOKENS`]. `lost_tokens` is the number of prompt tokens that the
+    /// offered backend must compute although another backend has them in its cache. Then the next
+    /// requests of the same tenant, class and model are compared, and the first one that loses no
+    /// more than this limit is selected, or else the one that loses the fewest tokens. This is
+    /// delay scheduling (Zaharia et al. 2010), except that capacity is never left unused. A request
+    /// is overtaken at most [`MAX_OVERTAKEN`] times, and never by another tenant.
+    pub fn select<R>(
+        &mut self,
+        now: Instant,
+        exhausted: &mut ExhaustedModels,
+        mut offer: impl FnMut(&QueuedRequest<T>) -> Option<R>,
+        lost_tokens: impl Fn(&R) -> f64,
+    ) -> Option<(QueuedRequestId, R)> {
+        let (first, offered) = self.first(now, exhausted, &mut offer)?;
+        let mut offers = vec![(first, offered)];
+        let mut least_lost = (lost_tokens(&offers[0].1), 0);
+        let is_overtakable = |id: &u64| self.requests[id].overtaken < MAX_OVERTAKEN;
+        for (id, request) in self.followers(first, now).take(MAX_COMPARED_REQUESTS - 1) {
+            let may_pass = offers.last().is_some_and(|(last, _)| is_overtakable(last));
+            if least_lost.0 <= MAX_LOST_TOKENS || !may_pass {
+                break;
+            }
+            let Some(offered) = offer(request) else { break };
+            let lost = lost_tokens(&offered);
+            if lost < least_lost.0 {
+                least_lost = (lost, offers.len());
+            }
+            offers.push((id, offered));
+        }
+        let (id, offered) = offers.swap_remove(least_lost.1);
+        for (overtaken, _) in offers.iter().filter(|(other, _)| *other < id) {
+            if let Some(entry) = self.requests.get_mut(overtaken) {
+                entry.overtaken += 1;
+            }
+        }
+        Some((QueuedRequestId(id), offered))
+    }
+
     /// The first request in service order for which `offer` returns a value, and that value.
-    /// `None`: there is no such request. If `offer` returns `None`, the model of the request is
-    /// added to `exhausted`, and `offer` is not called for further requests for that model.
-    /// Requests after their deadline are skipped.
-    pub fn first<R>(
+    fn first<R>(
         &self,
         now: Instant,
         exhausted: &mut ExhaustedModels,
         mut offer: impl FnMut(&QueuedRequest<T>) -> Option<R>,
-    ) -> Option<(QueuedRequestId, R)> {
+    ) -> Option<(u64, R)> {
         for id in self.classes.iter().flat_map(FairQueue::request_ids_in_service_order) {
             if exhausted.0.len() == self.model_queues.len() {
                 return None;
             }
-            let request = self.requests.get(&id)?;
+            let request = &self.requests.get(&id)?.request;
             if request.deadline <= now || exhausted.has(request.model.as_deref()) {
                 continue;
             }
             match offer(request) {
-                Some(offered) => return Some((QueuedRequestId(id), offered)),
+                Some(offered) => return Some((id, offered)),
                 None => exhausted.0.push(request.model.clone()),
             }
         }
         None
+    }
+
+    /// The requests of the same tenant, class and model that follow a request, without those after
+    /// their deadline. The oldest is first.
+    fn followers(&self, id: u64, now: Instant) -> impl Iterator<Item = (u64, &QueuedRequest<T>)> {
+        let first = &self.requests[&id].request;
+        let ids = self.classes[first.class].request_ids_after(first.tenant, id);
+        let requests = ids.filter_map(|id| Some((id, &self.requests.get(&id)?.request)));
+        requests.filter(move |(_, other)| other.model == first.model && other.deadline > now)
     }
 
     /// Removes a request that is granted, and charges its tokens to its tenant. `None`: the request
@@ -230,7 +294,7 @@ impl<T> AdmissionQueue<T> {
         });
         model_queue.waiting_by_class[request.class] += 1;
         self.classes[request.class].push(request.tenant, id);
-        self.requests.insert(id, request);
+        self.requests.insert(id, QueueEntry { request, overtaken: 0 });
         QueuedRequestId(id)
     }
 
@@ -240,7 +304,7 @@ impl<T> AdmissionQueue<T> {
         QueuedRequestId(id): QueuedRequestId,
         granted_at: Option<Instant>,
     ) -> Option<QueuedRequest<T>> {
-        let request = self.requests.remove(&id)?;
+        let QueueEntry { request, .. } = self.requests.remove(&id)?;
         let granted_tokens = granted_at.map(|_| request.tokens.max(1));
         self.classes[request.class].remove(request.tenant, id, granted_tokens);
         if let Some(model_queue) = self.model_queues.get_mut(&request.model) {

@@ -45,23 +45,28 @@ fn queue_step() -> impl Strategy<Value = QueueStep> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "any moment will do")]
-fn start() -> Instant {
+pub(super) fn start() -> Instant {
     Instant::now()
 }
 
-fn model(index: usize) -> Arc<str> {
+pub(super) fn model(index: usize) -> Arc<str> {
     MODELS[index].into()
 }
 
 /// A request for model 0 whose payload is its number.
-fn request(number: usize, class: usize, tenant: u64, now: Instant) -> QueuedRequest<usize> {
+pub(super) fn request(
+    number: usize,
+    class: usize,
+    tenant: u64,
+    now: Instant,
+) -> QueuedRequest<usize> {
     let deadline = now + Duration::from_secs(1_000);
     QueuedRequest { class, tenant, model: Some(model(0)), tokens: 100, deadline, payload: number }
 }
 
 /// Grants the first request in service order.
 fn grant(queue: &mut AdmissionQueue<usize>, now: Instant) -> Option<QueuedRequest<usize>> {
-    let (id, ()) = queue.first(now, &mut ExhaustedModels::default(), |_| Some(()))?;
+    let (id, ()) = queue.select(now, &mut ExhaustedModels::default(), |_| Some(()), |()| 0.0)?;
     queue.grant(id, now)
 }
 
@@ -129,9 +134,9 @@ impl CheckedQueue {
         };
         let is_servable =
             |request: &QueuedRequest<usize>| is_available(request) && request.deadline > self.now;
-        let first = self.queue.first(self.now, &mut ExhaustedModels::default(), |request| {
-            is_available(request).then_some(())
-        });
+        let mut exhausted = ExhaustedModels::default();
+        let offer = |request: &QueuedRequest<usize>| is_available(request).then_some(());
+        let first = self.queue.select(self.now, &mut exhausted, offer, |()| 0.0);
         let highest_class = self
             .waiting
             .values()
@@ -349,10 +354,11 @@ fn an_exhausted_model_is_offered_once_and_does_not_block_another() {
         );
     }
     let (mut offered, mut exhausted) = (Vec::new(), ExhaustedModels::default());
-    let first = queue.first(now, &mut exhausted, |request| {
+    let offer = |request: &QueuedRequest<usize>| {
         offered.push(request.payload);
         (request.payload == 7).then_some(())
-    });
+    };
+    let first = queue.select(now, &mut exhausted, offer, |()| 0.0);
     assert!(first.is_some());
     assert_eq!(offered, [0, 7]);
     assert!(exhausted.has(Some(MODELS[0])));
