@@ -295,4 +295,6 @@ impl Sink for BackendPool {
 }
 
 #[cfg(test)]
+mod offer_tests;
+#[cfg(test)]
 mod tests;

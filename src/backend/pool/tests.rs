@@ -13,12 +13,17 @@ use tokenweir_core::routing::{LocalLoad, PolicyKind, PromptFingerprint};
 
 /// A pool of backends that are up, one for each model list. `None`: the backend has not listed its
 /// models.
-fn pool(models: &[Option<&[&str]>]) -> BackendPool {
+pub(super) fn pool(models: &[Option<&[&str]>]) -> BackendPool {
+    pool_with_peers(models, Peers::default())
+}
+
+pub(super) fn pool_with_peers(models: &[Option<&[&str]>], peers: Peers) -> BackendPool {
     let backend = |port: usize| {
         let address = BackendAddress::parse(&format!("http://127.0.0.1:{}", 8000 + port)).unwrap();
         Backend::new(address.default_id(), address, None)
     };
-    let pool = BackendPool::new((0..models.len()).map(backend).collect(), &[], Policy::default());
+    let backends = (0..models.len()).map(backend).collect();
+    let pool = BackendPool::with_peers(backends, &PoolSettings::default(), peers);
     for (backend, models) in pool.backends().iter().zip(models) {
         backend.update_state(|state| state.health = Health::Up);
         if let Some(ids) = models {
@@ -37,7 +42,7 @@ fn drain(duration: Option<Duration>) -> Drain {
 static PROMPT: LazyLock<Arc<PromptFingerprint>> =
     LazyLock::new(|| Arc::new(PromptFingerprint { bytes: 40, ..PromptFingerprint::default() }));
 
-fn requirements(model: Option<&str>) -> BackendRequirements<'_> {
+pub(super) fn requirements(model: Option<&str>) -> BackendRequirements<'_> {
     BackendRequirements {
         model,
         prompt: &PROMPT,
@@ -48,7 +53,7 @@ fn requirements(model: Option<&str>) -> BackendRequirements<'_> {
     }
 }
 
-fn lease(pool: &BackendPool, model: Option<&str>) -> Result<Lease, GatewayError> {
+pub(super) fn lease(pool: &BackendPool, model: Option<&str>) -> Result<Lease, GatewayError> {
     pool.lease(requirements(model), &[], clock::now()).map(|(lease, _)| lease)
 }
 
@@ -100,7 +105,7 @@ fn a_dropped_lease_leaves_nothing_in_flight() {
 }
 
 /// Leases the backend that the pool offers.
-fn lease_offered(
+pub(super) fn lease_offered(
     pool: &BackendPool,
     thresholds: &SaturationThresholds,
     requirements: BackendRequirements<'_>,
@@ -125,6 +130,14 @@ fn saturated_backends_are_not_leased_and_a_saturated_pool_is_no_error() {
     assert_eq!(lease(None).unwrap_err(), GatewayError::NoBackend);
 }
 
+/// A prompt of 56,000 bytes.
+pub(super) fn long_prompt(text: &str) -> Arc<PromptFingerprint> {
+    Arc::new(PromptFingerprint::new(
+        1,
+        std::iter::once(text.repeat(56_000 / text.len()).as_bytes()),
+    ))
+}
+
 #[test]
 fn a_request_waits_for_a_saturated_backend_rather_than_go_to_a_stuck_one() {
     let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(2) };
@@ -146,8 +159,7 @@ fn a_request_waits_for_a_saturated_backend_rather_than_go_to_a_stuck_one() {
 #[test]
 fn a_large_pool_has_prefix_affinity_and_finds_every_backend_that_is_up() {
     let pool = pool(&[None; 200]);
-    let text = "a long prompt ".repeat(4_000);
-    let prompt = Arc::new(PromptFingerprint::new(1, std::iter::once(text.as_bytes())));
+    let prompt = long_prompt("a long prompt ");
     let pick = |seed| {
         let requirements = BackendRequirements { prompt: &prompt, seed, ..requirements(None) };
         let (lease, decision) = pool.lease(requirements, &[], clock::now()).unwrap();
