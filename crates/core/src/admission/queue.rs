@@ -179,12 +179,12 @@ impl<T> AdmissionQueue<T> {
     /// requests for that model. Requests after their deadline are skipped.
     ///
     /// The first request in service order for which `offer` returns a value is selected, unless it
-    /// loses more than [`MAX_LOST_TOKENS`]. `lost_tokens` is the number of prompt tokens that the
+    /// loses more than 128 tokens. `lost_tokens` is the number of prompt tokens that the
     /// offered backend must compute although another backend has them in its cache. Then the next
     /// requests of the same tenant, class and model are compared, and the first one that loses no
     /// more than this limit is selected, or else the one that loses the fewest tokens. This is
     /// delay scheduling (Zaharia et al. 2010), except that capacity is never left unused. A request
-    /// is overtaken at most [`MAX_OVERTAKEN`] times, and never by another tenant.
+    /// is overtaken at most 16 times, and never by another tenant.
     pub fn select<R>(
         &mut self,
         now: Instant,

@@ -130,7 +130,8 @@ impl LoadEstimator {
         self.last_report.cache_blocks(block_tokens) * self.learned_estimates.retention()
     }
 
-    /// The estimated state of the backend for a prompt. The caller sets what it knows besides.
+    /// The estimated state of the backend for a prompt. The caller sets `position`, `weight`,
+    /// `has_adapter` and `key`.
     pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
         self.candidate_with(prompt, None, now)
     }
