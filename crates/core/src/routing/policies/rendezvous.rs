@@ -68,11 +68,10 @@ mod tests {
 
     #[test]
     fn a_backend_gets_the_prompts_of_its_rendezvous_as_far_as_it_had_them_cached_before() {
-        let choose = |hit_share| {
-            let busy = Candidate { key: 1, backlog: 400.0, ..idle_candidate() };
-            let mut candidates = [busy, Candidate { key: 2, ..idle_candidate() }];
-            candidates[0].is_rendezvous = true;
-            candidates.iter_mut().for_each(|candidate| candidate.rendezvous_hit_share = hit_share);
+        let choose = |rendezvous_hit_share| {
+            let idle = Candidate { rendezvous_hit_share, ..idle_candidate() };
+            let busy = Candidate { key: 1, backlog: 400.0, is_rendezvous: true, ..idle };
+            let candidates = [busy, Candidate { key: 2, ..idle }];
             let choice = Policy::default().pick(&candidates, &RoutingRequest::default()).unwrap();
             (choice.index, choice.reason)
         };
