@@ -11,11 +11,11 @@ fn an_offer_loses_the_tokens_that_only_a_saturated_backend_has_cached() {
         let requirements = BackendRequirements { prompt, ..requirements(None) };
         pool.offer(&thresholds, requirements, clock::now()).unwrap().unwrap().lost_tokens()
     };
-    assert_eq!(lost_tokens(&known), 0.0);
+    assert!(lost_tokens(&known) <= 0.0);
     let requirements = BackendRequirements { prompt: &known, ..requirements(None) };
     let _lease = lease_offered(&pool, &thresholds, requirements, clock::now()).unwrap();
     assert!(lost_tokens(&known) > 10_000.0, "{}", lost_tokens(&known));
-    assert_eq!(lost_tokens(&new), 0.0);
+    assert!(lost_tokens(&new) <= 0.0);
 }
 
 #[test]
