@@ -108,12 +108,15 @@ impl PromptLookup {
         contents: &CacheContents,
     ) -> CachedPrompt {
         let known = self.known;
-        let resident = leading(known, |block| {
-            let place = self.place(block, text, index);
-            place.is_none_or(|place| place.blocks() == 0 || contents.contains(place.hash()))
+        // Of the last known place that holds: the search goes up from one such place to the next.
+        let mut whole_blocks = 0;
+        let resident = leading(known, |number| match self.place(number, text, index) {
+            Some(place) if place.blocks() > 0 && !contents.contains(place.hash()) => false,
+            place => {
+                whole_blocks = place.map_or(0, ChainBlock::blocks);
+                true
+            }
         });
-        let whole_blocks = resident.checked_sub(1).and_then(|last| self.place(last, text, index));
-        let whole_blocks = whole_blocks.map_or(0, ChainBlock::blocks);
         let blocks = if resident < known {
             let span = self.span(resident, whole_blocks, text, index);
             let cached = leading(span.len(), |block| contents.contains(span[block].hash()));
