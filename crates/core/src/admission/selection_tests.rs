@@ -1,6 +1,6 @@
 //! Tests of the selection among requests whose prompts are in the caches of some backends.
 
-use super::tests::{model, request, start};
+use super::tests::{enter_all, model, request, start};
 use super::{AdmissionQueue, ExhaustedModels, QueuedRequest};
 use std::time::Instant;
 
@@ -19,9 +19,7 @@ fn grant_by_lost_tokens(
 fn a_request_that_is_cached_elsewhere_gives_way_to_the_first_one_that_is_not() {
     let now = start();
     let mut queue = AdmissionQueue::new(10, 1);
-    for number in 0..6 {
-        queue.enter(request(number, 0, 1, now), now);
-    }
+    enter_all(&mut queue, 0..6, 0, now);
     let lost_tokens = |number| [3_000.0, 500.0, 2_000.0, 100.0, 0.0, 9_000.0][number];
     let granted: Vec<usize> =
         (0..6).map(|_| grant_by_lost_tokens(&mut queue, now, lost_tokens)).collect();
@@ -32,9 +30,7 @@ fn a_request_that_is_cached_elsewhere_gives_way_to_the_first_one_that_is_not() {
 fn a_request_is_overtaken_a_bounded_number_of_times() {
     let now = start();
     let mut queue = AdmissionQueue::new(100, 1);
-    for number in 0..100 {
-        queue.enter(request(number, 0, 1, now), now);
-    }
+    enter_all(&mut queue, 0..100, 0, now);
     let lost_tokens = |number| if number < 2 { 1_000.0 } else { 0.0 };
     let granted: Vec<usize> =
         (0..20).map(|_| grant_by_lost_tokens(&mut queue, now, lost_tokens)).collect();

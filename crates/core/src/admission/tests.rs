@@ -7,6 +7,7 @@ use super::{
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -62,6 +63,18 @@ pub(super) fn request(
 ) -> QueuedRequest<usize> {
     let deadline = now + Duration::from_secs(1_000);
     QueuedRequest { class, tenant, model: Some(model(0)), tokens: 100, deadline, payload: number }
+}
+
+/// Queues requests of tenant 1 with these numbers.
+pub(super) fn enter_all(
+    queue: &mut AdmissionQueue<usize>,
+    numbers: Range<usize>,
+    class: usize,
+    now: Instant,
+) {
+    for number in numbers {
+        queue.enter(request(number, class, 1, now), now);
+    }
 }
 
 /// Grants the first request in service order.
@@ -256,9 +269,7 @@ proptest! {
 fn a_tenant_with_many_requests_delays_only_itself() {
     let now = start();
     let mut queue = AdmissionQueue::new(100, 1);
-    for number in 0..50 {
-        queue.enter(request(number, 0, 1, now), now);
-    }
+    enter_all(&mut queue, 0..50, 0, now);
     assert_eq!(grant(&mut queue, now).unwrap().tenant, 1);
     queue.enter(request(50, 0, 2, now), now);
     assert_eq!(grant(&mut queue, now).unwrap().tenant, 2, "a request of another tenant is next");
@@ -268,9 +279,7 @@ fn a_tenant_with_many_requests_delays_only_itself() {
 fn a_full_queue_displaces_for_a_higher_class_and_for_a_tenant_with_fewer_requests() {
     let now = start();
     let mut queue = AdmissionQueue::new(4, 2);
-    for number in 0..4 {
-        queue.enter(request(number, 1, 1, now), now);
-    }
+    enter_all(&mut queue, 0..4, 1, now);
     assert!(
         matches!(queue.enter(request(4, 1, 1, now), now), EnqueueOutcome::Full(_)),
         "its own tenant"
@@ -314,9 +323,7 @@ fn rejected_retry_after(
 fn retry_after_is_the_queue_position_divided_by_the_grant_rate() {
     let begin = start();
     let mut queue = AdmissionQueue::new(100, 2);
-    for number in 0..100 {
-        queue.enter(request(number, 0, 1, begin), begin);
-    }
+    enter_all(&mut queue, 0..100, 0, begin);
     assert_eq!(rejected_retry_after(&mut queue, 1, 0, begin), 1, "the rate is not known yet");
     // Five requests per second are granted and replaced.
     let mut now = begin;
