@@ -139,8 +139,6 @@ struct Evaluation {
     rank: f64,
     /// Predicted TTFT ÷ objective. 0: there is no objective.
     lateness: f64,
-    /// Prompt tokens that are not cached.
-    uncached: f64,
 }
 
 pub(in crate::routing) fn pick(
@@ -157,15 +155,23 @@ pub(in crate::routing) fn pick(
         .map(|(index, candidate)| {
             let is_session_candidate = session_index == Some(index);
             let cost = cost(settings, candidate, is_session_candidate, &fleet);
-            // Without an objective the limit is infinite, and no candidate is late.
-            let lateness = ttft(settings, candidate, is_session_candidate) / ttft_limit;
-            let rank = if lateness > 1.0 { cost + LATE_PENALTY * ttft_limit } else { cost };
-            let uncached = candidate.prompt - cached(settings, candidate, is_session_candidate);
-            Evaluation { cost, rank, lateness, uncached }
+            let mut evaluation = Evaluation { cost, rank: cost, lateness: 0.0 };
+            // Without an objective no candidate is late.
+            if ttft_limit.is_finite() {
+                evaluation.lateness = ttft(settings, candidate, is_session_candidate) / ttft_limit;
+                if evaluation.is_late() {
+                    evaluation.rank += LATE_PENALTY * ttft_limit;
+                }
+            }
+            evaluation
         })
         .collect();
     if evaluations.iter().all(Evaluation::is_late) {
-        return pick_latest(&evaluations);
+        let uncached = |(index, candidate): (usize, &Candidate)| {
+            candidate.prompt - cached(settings, candidate, session_index == Some(index))
+        };
+        let uncached: Vec<f64> = candidates.iter().enumerate().map(uncached).collect();
+        return pick_latest(&evaluations, &uncached);
     }
     let ranks = evaluations.iter().map(|evaluation| evaluation.rank);
     let least = ranks.clone().fold(f64::INFINITY, f64::min);
@@ -179,15 +185,14 @@ pub(in crate::routing) fn pick(
 }
 
 /// All candidates are late: picks the latest up to [`MAX_LATENESS`] among those with the fewest
-/// uncached tokens, else the one that is least late.
-fn pick_latest(evaluations: &[Evaluation]) -> PolicyChoice {
-    let uncached = evaluations.iter().map(|evaluation| evaluation.uncached);
-    let limit = uncached.fold(f64::INFINITY, f64::min) + WORK_TOLERANCE;
+/// uncached tokens, else the one that is least late. `uncached`: prompt tokens by candidate.
+fn pick_latest(evaluations: &[Evaluation], uncached: &[f64]) -> PolicyChoice {
+    let limit = uncached.iter().copied().fold(f64::INFINITY, f64::min) + WORK_TOLERANCE;
     let rank = |evaluation: &Evaluation| {
         let lateness = evaluation.lateness;
         if lateness <= MAX_LATENESS { -lateness } else { lateness }
     };
-    let ranks = evaluations.iter().enumerate().filter(|(_, other)| other.uncached <= limit);
+    let ranks = evaluations.iter().enumerate().filter(|(index, _)| uncached[*index] <= limit);
     let ranks = ranks.map(|(index, evaluation)| (index, rank(evaluation)));
     let first = ranks.min_by(|a, b| a.1.total_cmp(&b.1));
     PolicyChoice { index: first.map_or(0, |(index, _)| index), reason: "all_late" }
@@ -515,54 +520,60 @@ mod tests {
         assert_eq!(choose(&[overdue, busy]), PolicyChoice { index: 0, reason: "lowest_ttft" });
     }
 
-    #[test]
-    fn late_backends_come_after_those_in_time() {
+    /// The choice with a TTFT objective of 2 s.
+    fn choose_in_time(candidates: &[Candidate]) -> PolicyChoice {
         let settings =
             KvAwareSettings { ttft_objective_seconds: 2.0, ..KvAwareSettings::default() };
-        let pick = |fleet: &[Candidate]| pick(&settings, fleet, &RoutingRequest::default());
-        // The cached prefix saves more than the wait costs, but the wait is too long.
-        let warm = Candidate {
+        pick(&settings, candidates, &RoutingRequest::default())
+    }
+
+    /// A backend with most of a long prompt in its cache, and a backlog of 2.5 s.
+    fn late_with_long_prefix() -> Candidate {
+        Candidate {
             prompt: 30_000.0,
             cached: 29_000.0,
             cached_blocks: 200,
             backlog: 25_000.0,
             ..idle_candidate()
-        };
+        }
+    }
+
+    #[test]
+    fn late_backends_come_after_those_in_time() {
+        // The cached prefix saves more than the wait costs, but the wait is too long.
+        let warm = late_with_long_prefix();
         let cold = Candidate { cached: 12_000.0, cached_blocks: 90, backlog: 0.0, ..warm };
         assert_eq!(choose(&[warm, cold]).reason, "cached_prefix");
-        assert_eq!(pick(&[warm, cold]), PolicyChoice { index: 1, reason: "avoids_late" });
+        assert_eq!(choose_in_time(&[warm, cold]), PolicyChoice { index: 1, reason: "avoids_late" });
     }
 
     #[test]
     fn in_an_overloaded_fleet_a_late_backend_with_the_prompt_in_its_cache_gets_the_request() {
-        let settings =
-            KvAwareSettings { ttft_objective_seconds: 2.0, ..KvAwareSettings::default() };
-        let pick = |fleet: &[Candidate]| pick(&settings, fleet, &RoutingRequest::default());
-        let late = Candidate {
-            prompt: 30_000.0,
-            cached: 29_000.0,
-            cached_blocks: 200,
-            backlog: 25_000.0,
-            waiting: 8.0,
-            ..idle_candidate()
-        };
+        let late = Candidate { waiting: 8.0, ..late_with_long_prefix() };
         let in_time = Candidate { cached: 12_000.0, cached_blocks: 90, backlog: 0.0, ..late };
-        assert_eq!(pick(&[late, in_time]), PolicyChoice { index: 0, reason: "cached_prefix" });
+        assert_eq!(
+            choose_in_time(&[late, in_time]),
+            PolicyChoice { index: 0, reason: "cached_prefix" }
+        );
     }
 
     #[test]
     fn in_an_overloaded_fleet_the_latest_backend_with_the_prompt_gets_the_request_up_to_a_limit() {
-        let settings =
-            KvAwareSettings { ttft_objective_seconds: 2.0, ..KvAwareSettings::default() };
         let late = |backlog| Candidate { backlog, ..idle_candidate() };
-        let pick = |fleet: &[Candidate]| pick(&settings, fleet, &RoutingRequest::default());
         let fleet = [late(30_000.0), late(90_000.0), late(25_000.0)];
-        assert_eq!(pick(&fleet), PolicyChoice { index: 1, reason: "all_late" });
+        assert_eq!(choose_in_time(&fleet), PolicyChoice { index: 1, reason: "all_late" });
         let hopeless = late(MAX_LATENESS * 2.0 * 1e4 + 1.0);
-        assert_eq!(pick(&[fleet[0], hopeless, fleet[2]]).index, 0);
-        assert_eq!(pick(&[late(0.0), hopeless]), PolicyChoice { index: 0, reason: "lowest_ttft" });
+        assert_eq!(choose_in_time(&[fleet[0], hopeless, fleet[2]]).index, 0);
+        assert_eq!(
+            choose_in_time(&[late(0.0), hopeless]),
+            PolicyChoice { index: 0, reason: "lowest_ttft" }
+        );
         let cached = Candidate { cached: 900.0, cached_blocks: 7, ..fleet[0] };
-        assert_eq!(pick(&[fleet[1], cached, fleet[2]]).index, 1, "the others compute more");
+        assert_eq!(
+            choose_in_time(&[fleet[1], cached, fleet[2]]).index,
+            1,
+            "the others compute more"
+        );
     }
 
     #[test]
