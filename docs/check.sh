@@ -2,14 +2,18 @@
 # Checks the documents: generated pages are as the program prints them, links resolve, docs/SUMMARY.md lists
 # each page, each example of a configuration is valid, and mdBook builds the book if it is installed.
 # `docs/check.sh --renew` writes the generated files again.
+#
+#   TOKENWEIR  the gateway's binary   (default: built in debug mode)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# shellcheck disable=SC2086
-cargo build --locked --quiet ${CARGO_FLAGS:-}
-program=${TOKENWEIR:-${CARGO_TARGET_DIR:-target}/debug/tokenweir}
+program=${TOKENWEIR:-}
+if [[ -z $program ]]; then
+  cargo build --locked --quiet
+  program=${CARGO_TARGET_DIR:-target}/debug/tokenweir
+fi
 # The services of docker/compose.yml.
 compose=(--spans collector:8889 --gpus dcgm-exporter:9400 --runbooks http://127.0.0.1:9090/runbooks)
 

@@ -18,8 +18,7 @@ fi
 
 binary=${TOKENWEIR:-}
 if [[ -z $binary ]]; then
-  # shellcheck disable=SC2086
-  cargo build --locked --quiet ${CARGO_FLAGS:-} --bin tokenweir
+  cargo build --locked --quiet --bin tokenweir
   binary=${CARGO_TARGET_DIR:-target}/debug/tokenweir
 fi
 # No collector runs at this endpoint. Exemplars only need sampled traces.
