@@ -1,6 +1,6 @@
 //! Tests the allocations of the gateway: after the first events of a stream, no chunk of a recorded
 //! response allocates memory, and parsing a metrics page allocates none. The memory of the decision
-//! log is bounded. This is a separate program, because it counts the allocations of its allocator.
+//! log is bounded. This is a separate program, because `allocation_counter` replaces its allocator.
 
 #![cfg(feature = "tools")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -9,6 +9,7 @@
 #[path = "allocations/models.rs"]
 mod models;
 
+use allocation_counter::measure;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
 use http_body::{Body, Frame};
@@ -20,7 +21,6 @@ use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, path::Path};
-use tikv_jemalloc_ctl::thread;
 use tokenweir::telemetry::decision_log::DecisionLog;
 use tokenweir_core::access::{ApiKeys, KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
 use tokenweir_core::dialect::EngineLoad;
@@ -38,9 +38,6 @@ use tokenweir_core::routing::{
     Candidate, LoadEstimator, Policy, PromptFingerprint, RoutingContext, RoutingRequest,
 };
 
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
 /// A long recorded stream of each front end.
 const STREAMS: [&str; 2] = ["python/chat-stream-long.http", "rust/chat-stream-long.http"];
 
@@ -48,14 +45,11 @@ const STREAMS: [&str; 2] = ["python/chat-stream-long.http", "rust/chat-stream-lo
 /// model and the state of a choice are stored.
 const FIRST_CHUNKS: usize = 3;
 
-/// Number of bytes that this thread has allocated in total.
-fn allocated() -> u64 {
-    thread::allocatedp::read().unwrap().get()
-}
-
-/// Number of bytes that this thread has allocated and not freed.
-fn held() -> i64 {
-    allocated().cast_signed() - thread::deallocatedp::read().unwrap().get().cast_signed()
+/// Runs the function. Returns its value and the number of bytes that it allocated in this thread.
+fn allocated<T>(run: impl FnOnce() -> T) -> (T, u64) {
+    let mut value = None;
+    let allocations = measure(|| value = Some(run()));
+    (value.unwrap(), allocations.bytes_total)
 }
 
 /// The HTTP chunks of a recorded stream as slices of one buffer, as from hyper.
@@ -89,9 +83,8 @@ fn assert_no_allocations(name: &str, costs: &[u64]) {
 
 #[test]
 fn the_allocator_counts_allocations() {
-    let before = allocated();
-    let boxed = std::hint::black_box(Box::new([1_u8; 64]));
-    assert!(allocated() - before >= 64, "{}", boxed[0]);
+    let (_, cost) = allocated(|| std::hint::black_box(Box::new([1_u8; 64])));
+    assert_eq!(cost, 64);
 }
 
 #[test]
@@ -113,9 +106,9 @@ fn a_million_unknown_keys_allocate_no_memory() {
     let mut cost = 0;
     for number in 0..1_000_000 {
         headers.insert("x-api-key", HeaderValue::from(number));
-        let before = allocated();
-        assert!(keys.authenticate(&headers).is_none());
-        cost += allocated() - before;
+        let (authenticated, bytes) = allocated(|| keys.authenticate(&headers).is_some());
+        assert!(!authenticated);
+        cost += bytes;
     }
     assert_eq!(cost, 0);
     headers.insert("x-api-key", HeaderValue::from_static("known"));
@@ -127,9 +120,8 @@ fn a_metrics_page_is_parsed_without_allocating() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     for name in ["wire/metrics/python-metrics-dp-2.http", "pages/vllm_openmetrics.txt"] {
         let page = fs::read(folder.join(name)).unwrap();
-        let before = allocated();
-        let load = EngineLoad::read(&page);
-        assert_eq!(allocated() - before, 0, "{name}");
+        let (load, cost) = allocated(|| EngineLoad::read(&page));
+        assert_eq!(cost, 0, "{name}");
         assert!(load.is_understood(), "{name}");
     }
 }
@@ -145,9 +137,7 @@ fn the_observer_processes_a_chunk_without_allocating() {
         let mut costs = Vec::with_capacity(chunks.len());
         for chunk in &chunks {
             now += Duration::from_millis(7);
-            let before = allocated();
-            observer.on_data(chunk, now, &mut timings);
-            costs.push(allocated() - before);
+            costs.push(allocated(|| observer.on_data(chunk, now, &mut timings)).1);
         }
         assert_no_allocations(name, &costs);
         assert!(observer.into_observed().is_complete);
@@ -163,9 +153,7 @@ fn a_body_forwards_a_chunk_without_allocating() {
             let mut context = Context::from_waker(Waker::noop());
             let mut costs = Vec::with_capacity(chunks.len());
             loop {
-                let before = allocated();
-                let polled = Pin::new(&mut body).poll_frame(&mut context);
-                let cost = allocated() - before;
+                let (polled, cost) = allocated(|| Pin::new(&mut body).poll_frame(&mut context));
                 match polled {
                     Poll::Ready(Some(Ok(_))) => costs.push(cost),
                     Poll::Ready(None) => break,
@@ -193,9 +181,10 @@ fn decision(backends: usize) -> Arc<RoutingDecision> {
     let context = RoutingContext::new(Policy::default(), candidates, RoutingRequest::default());
     let choice = context.pick().unwrap();
     LazyLock::force(&NAMES);
-    let before = allocated();
-    let decision = RoutingDecision::new(context, choice, BackendCondition::default(), &NAMES, &[]);
-    let cost = usize::try_from(allocated() - before).unwrap();
+    let (decision, cost) = allocated(|| {
+        RoutingDecision::new(context, choice, BackendCondition::default(), &NAMES, &[])
+    });
+    let cost = usize::try_from(cost).unwrap();
     // Of many candidates, a few are stored in a separate table, which is ranked with another table.
     let table = if backends > RoutingDecision::MAX_RECORDED_CANDIDATES {
         RoutingDecision::MAX_RECORDED_CANDIDATES * size_of::<Candidate>()
@@ -203,9 +192,8 @@ fn decision(backends: usize) -> Arc<RoutingDecision> {
         0
     };
     let ranking = RoutingDecision::MAX_RECORDED_CANDIDATES * 16;
-    // The allocator rounds up by at most a quarter.
     assert!(
-        (table..=(table + ranking) * 5 / 4).contains(&cost) && (cost == 0) == (table == 0),
+        (table..=table + ranking).contains(&cost) && (cost == 0) == (table == 0),
         "{cost} bytes for {table}"
     );
     Arc::new(decision)
@@ -220,19 +208,17 @@ fn a_decision_stores_few_candidates_in_place_and_a_few_of_many_in_one_table() {
 
 #[test]
 fn the_memory_of_the_decision_log_is_bounded() {
-    // A thread can free memory that another thread has allocated.
-    let freed = || thread::deallocatedp::read().unwrap().get();
-    let held = || allocated().wrapping_sub(freed());
     LazyLock::force(&NAMES);
-    let before = held();
     let decision_log = DecisionLog::new(1_024);
     let mut record = record(Instant::now());
-    for _ in 0..3_000 {
-        record.decision = Some(decision(100));
-        decision_log.finished(&[&record]);
-    }
-    record.decision = None;
-    let used = held().wrapping_sub(before);
+    let allocations = measure(|| {
+        for _ in 0..3_000 {
+            record.decision = Some(decision(100));
+            decision_log.finished(&[&record]);
+        }
+        record.decision = None;
+    });
+    let used = allocations.bytes_current;
     println!("1024 decisions among 100 backends: {used} bytes");
     assert!((1 << 20..=9 << 19).contains(&used), "{used} bytes");
 }

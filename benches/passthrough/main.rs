@@ -41,7 +41,8 @@ use std::process::ExitCode;
 use table::Measured;
 use tokio::runtime::{self, Runtime};
 
-// The same allocator as in the gateway, also for the reference proxy.
+// The allocator of the packages, also for the reference proxy.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -16,7 +16,8 @@ mod watchers;
 
 use std::process::{Command, ExitCode};
 
-// The same allocator as in the gateway.
+// The allocator of the packages.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
