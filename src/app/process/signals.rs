@@ -1,28 +1,40 @@
 //! Handles signals: the first SIGTERM or SIGINT starts the drain, the second exits at once, and
 //! SIGHUP reloads the configuration.
 
+use std::future::Future;
 use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
-/// Completes at the first SIGTERM or SIGINT. A second SIGTERM or SIGINT ends the process at once.
-pub(crate) async fn wait_for_shutdown() {
-    let mut signals = match ShutdownSignals::new() {
-        Ok(signals) => signals,
-        Err(error) => {
+/// Handles SIGTERM and SIGINT from this call on. The returned future completes at the first of them. A
+/// second one ends the process at once, and so does the first one if the future was dropped.
+///
+/// Must be called inside a Tokio runtime. The call is separate from the first poll of the future, so
+/// that a signal at the start of the gateway does not end the process without a drain.
+pub(crate) fn wait_for_shutdown() -> impl Future<Output = ()> + Send + 'static {
+    let (sender, receiver) = oneshot::channel();
+    let handling = ShutdownSignals::new().map(|mut signals| {
+        tokio::spawn(async move {
+            let mut signal = signals.recv().await;
+            if sender.send(()).is_ok() {
+                signal = signals.recv().await;
+                tracing::warn!("second shutdown signal: exiting without waiting for requests");
+            }
+            // A shell reports this exit code for a process that a signal has killed.
+            std::process::exit(128 + signal.as_raw_value());
+        });
+    });
+    async move {
+        if let Err(error) = handling {
             tracing::error!(
                 %error,
                 "cannot receive SIGTERM and SIGINT: these signals do not start a drain"
             );
-            return std::future::pending().await;
         }
-    };
-    signals.recv().await;
-    tokio::spawn(async move {
-        let signal = signals.recv().await;
-        tracing::warn!("second shutdown signal: exiting without waiting for requests");
-        // A shell reports this exit code for a process that a signal has killed.
-        std::process::exit(128 + signal.as_raw_value());
-    });
+        if receiver.await.is_err() {
+            std::future::pending().await
+        }
+    }
 }
 
 /// Receives every SIGTERM and SIGINT that is sent after the construction of this value.

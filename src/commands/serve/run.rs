@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// Runs the command.
 pub(crate) fn run(serve: ServeArgs) -> ExitCode {
     logging::install_panic_hook();
-    block_on(self::serve(serve, signals::wait_for_shutdown()))
+    block_on(async { self::serve(serve, signals::wait_for_shutdown()).await })
 }
 
 /// Runs the gateway until `shutdown` completes, on the runtime that polls this future.
