@@ -2,7 +2,7 @@
 //! principals may use, and charges tokens to tenants when requests have ended.
 
 use crate::backend::pool::BackendPool;
-use crate::backend::routes::RouteTable;
+use crate::backend::routes::{ModelRoute, RouteTable};
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -16,6 +16,7 @@ use tokenweir_core::access::{
 use tokenweir_core::error::{self, GatewayError};
 use tokenweir_core::observe::Sink;
 use tokenweir_core::openai::engine_control::Permissions;
+use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::openai::route::{ApiRoute, RouteError};
 use tokenweir_core::record::RequestRecord;
 
@@ -201,9 +202,24 @@ impl Principal {
         remove_credentials(headers);
     }
 
+    /// The route of the model that the request names. Records the label of the model. Fails if the
+    /// principal may not use the model.
+    pub(super) fn model_route(
+        &self,
+        pool: &BackendPool,
+        record: &mut RequestRecord,
+        fields: &RequestFields,
+    ) -> Result<ModelRoute, GatewayError> {
+        let routes = pool.routes();
+        let route = routes.lookup(fields.model.as_deref()).clone();
+        record.model = route.label.clone();
+        self.check_model_access(fields.model.as_deref(), &routes)?;
+        Ok(route)
+    }
+
     /// Fails if the principal may not use the model of a request. For a request without a model
     /// name or with an empty name, the default model of the backends is checked.
-    pub(super) fn check_model_access(
+    fn check_model_access(
         &self,
         model: Option<&str>,
         routes: &RouteTable,

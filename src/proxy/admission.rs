@@ -27,7 +27,7 @@ use tokenweir_core::admission::{
 };
 use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
-use tokenweir_core::record::{RoutingDecision, Tier, Timings};
+use tokenweir_core::record::{RequestRecord, RoutingDecision, Tier, Timings};
 use tokenweir_core::routing::PromptFingerprint;
 use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokio::sync::oneshot;
@@ -169,6 +169,23 @@ impl AdmissionController {
         FlowKey { priority_class, tenant_hash }
     }
 
+    /// Leases a backend to the request of a record. A request that continues a stored response does
+    /// not wait in the queue: no other backend can serve it, so it would hold up others. Fails as
+    /// [`Self::admit`] does.
+    pub(super) async fn lease(
+        &self,
+        record: &mut RequestRecord,
+        headers: &HeaderMap,
+        requirements: BackendRequirements<'_>,
+    ) -> Result<LeasedBackend, GatewayError> {
+        if requirements.backend.is_some() {
+            return self.pool.lease(requirements, &[], clock::now());
+        }
+        let tenant = record.caller.as_ref().map(|identity| &*identity.tenant);
+        let flow_key = self.flow_key(headers, record.client, &record.tier, tenant);
+        self.admit(requirements, flow_key, &mut record.timings).await
+    }
+
     /// Leases a backend to a request, at once or when a backend has capacity. Writes the times at
     /// which the request enters and leaves the queue into `timings`.
     ///
@@ -190,21 +207,8 @@ impl AdmissionController {
         {
             return Ok(offer.accept(requirements, now));
         }
-        let (result_sender, result_receiver) = oneshot::channel();
-        let queued_request = QueuedRequest {
-            class: flow_key.priority_class,
-            tenant: flow_key.tenant_hash,
-            model: requirements.model.map(Into::into),
-            tokens: EXPECTED_OUTPUT_TOKENS + requirements.prompt.bytes / PROMPT_BYTES_PER_TOKEN,
-            deadline: now + settings.max_wait,
-            payload: LeaseWaiter {
-                prompt: requirements.prompt.clone(),
-                is_stream: requirements.is_stream,
-                session: requirements.session,
-                seed: requirements.seed,
-                result_sender,
-            },
-        };
+        let deadline = now + settings.max_wait;
+        let (queued_request, result_receiver) = queue_entry(requirements, flow_key, deadline);
         let outcome = self.with_queue(|queue| {
             // Waiting requests are served first. The new request gets a lease only if no request
             // for the same model still waits.
@@ -224,7 +228,7 @@ impl AdmissionController {
         // Capacity that was freed before this request was queued has woken no task, so it is
         // dispatched here.
         self.with_queue(|queue| self.dispatch_queued(queue, &settings.thresholds, now));
-        let result = guard.wait_for_lease(settings, now + settings.max_wait).await;
+        let result = guard.wait_for_lease(settings, deadline).await;
         timings.dequeued = Some(clock::now());
         result
     }
@@ -275,6 +279,31 @@ impl AdmissionController {
     fn lock_queue(&self) -> MutexGuard<'_, AdmissionQueue<LeaseWaiter>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The entry of a request in the queue, and the receiver of its lease or error.
+fn queue_entry(
+    requirements: BackendRequirements<'_>,
+    flow_key: FlowKey,
+    deadline: Instant,
+) -> (QueuedRequest<LeaseWaiter>, oneshot::Receiver<Result<LeasedBackend, GatewayError>>) {
+    let (result_sender, result_receiver) = oneshot::channel();
+    let payload = LeaseWaiter {
+        prompt: requirements.prompt.clone(),
+        is_stream: requirements.is_stream,
+        session: requirements.session,
+        seed: requirements.seed,
+        result_sender,
+    };
+    let request = QueuedRequest {
+        class: flow_key.priority_class,
+        tenant: flow_key.tenant_hash,
+        model: requirements.model.map(Into::into),
+        tokens: EXPECTED_OUTPUT_TOKENS + requirements.prompt.bytes / PROMPT_BYTES_PER_TOKEN,
+        deadline,
+        payload,
+    };
+    (request, result_receiver)
 }
 
 /// Queues a request, and sheds the request that it displaces, if any.

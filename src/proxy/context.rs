@@ -7,18 +7,21 @@ use super::overload_guard::OverloadGuard;
 use super::relay::retry::{RetryController, RetrySettings};
 use super::request::body_memory::BodyMemory;
 use super::request::configured_routes::ConfiguredRoutes;
-use super::request::features::PayloadSampling;
+use super::request::features::{self, PayloadSampling};
 use super::request::identity::IdentityReader;
 use super::stored_responses::StoredResponses;
-use crate::backend::pool::BackendPool;
+use crate::backend::pool::{BackendPool, BackendRequirements};
 use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
-use http::HeaderName;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName};
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::observe::{ExchangeRegistry, ObservationSettings};
-use tokenweir_core::record::TierResolver;
+use tokenweir_core::openai::Api;
+use tokenweir_core::openai::request_fields::RequestFields;
+use tokenweir_core::record::{RequestOptions, RequestRecord, TierResolver};
 use tokenweir_core::trace_context::Propagation;
 use tokenweir_net::client::HttpClient;
 
@@ -156,6 +159,55 @@ impl ProxyContext {
             settings: requests,
             backend_client,
             retry: self.retry.with_settings(retry),
+        }
+    }
+}
+
+// === impl RequestSettings ===
+
+impl RequestSettings {
+    /// The options of the record, from the fields and the headers of the request.
+    pub(super) fn options(&self, headers: &HeaderMap, fields: &RequestFields) -> RequestOptions {
+        RequestOptions {
+            stream: fields.stream,
+            max_tokens: fields.max_tokens,
+            n: fields.n,
+            parameters: fields.parameters.clone(),
+            forbids_store: fields.forbids_store,
+            messages: (fields.identity.messages > 0).then_some(fields.identity.messages),
+            identity: self.identities.read(headers, fields),
+            ..RequestOptions::default()
+        }
+    }
+}
+
+// === impl RecordingSettings ===
+
+impl RecordingSettings {
+    /// Writes the log line at the start of the request, if it is enabled.
+    pub(super) fn log_start(&self, record: &RequestRecord) {
+        if let Some(log) = &self.start_log {
+            log.on_start(record, clock::now());
+        }
+    }
+
+    /// Decides whether the trace capture and the payload log record a request that generates text.
+    pub(super) fn sample(
+        &self,
+        record: &mut RequestRecord,
+        fields: &RequestFields,
+        requirements: BackendRequirements<'_>,
+        body: &Bytes,
+    ) {
+        if !record.api.is_some_and(Api::generates) {
+            return;
+        }
+        let BackendRequirements { prompt, session, .. } = requirements;
+        record.fingerprint = Some(prompt.clone());
+        record.captured =
+            features::sample_for_capture(self.capture_ratio, prompt, session, fastrand::u64(..));
+        if let Some(sampling) = self.payload_sampling {
+            features::sample_payload(sampling, fields, body, fastrand::u64(..), record);
         }
     }
 }

@@ -3,15 +3,16 @@
 
 use super::accept::RecordedRequest;
 use super::access::Principal;
-use super::context::{ProxyContext, ProxyState};
+use super::context::ProxyContext;
 use super::lookup;
-use super::relay::{self, PreparedRequest};
+use super::relay::{self, ForwardResult, PreparedRequest};
 use super::request::body::{self, IncomingBody};
 use super::request::configured_routes::ConfiguredRoute;
-use super::request::engine_control::EngineControlCheck;
+use super::request::deadline::RequestDeadlines;
+use super::request::engine_control::EngineControl;
 use super::request::features;
 use super::request::upstream_body::UpstreamBody;
-use super::{routing_headers, steps, unread};
+use super::{routing_headers, unread};
 use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
 use bytes::Bytes;
@@ -23,11 +24,10 @@ use std::future::Future;
 use std::mem::take;
 use std::time::Duration;
 use tokenweir_core::access::ConcurrencyPermit;
-use tokenweir_core::error::{ErrorEnvelope, GatewayError};
+use tokenweir_core::error::ErrorEnvelope;
 use tokenweir_core::headers;
 use tokenweir_core::http1::websocket;
-use tokenweir_core::observe::{Exchange, ObservedBody, PrefetchedBody, ResponseAbortHandle};
-use tokenweir_core::openai::Api;
+use tokenweir_core::observe::{Exchange, ObservedBody, ResponseAbortHandle};
 use tokenweir_core::openai::engine_control::Permission;
 use tokenweir_core::openai::route::ApiRoute;
 use tokenweir_net::backend_body::BackendBody;
@@ -57,28 +57,11 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
         let result = match permit {
             Err(error) => Err(error),
             Ok(permit) => {
-                let configured = configured.as_deref();
-                let total = configured.and_then(|configured| configured.total);
-                let unread = configured.and_then(ConfiguredRoute::unread_body);
-                let result = match (route, unread) {
-                    (Some(ApiRoute::StoredResponse), _) => {
-                        lookup::forward(context, &principal, &mut exchange, (&head, body)).await
-                    }
-                    (Some(ApiRoute::Realtime), _) => {
-                        let request = (&mut head, body);
-                        unread::forward_websocket(context, &principal, &mut exchange, request).await
-                    }
-                    (_, Some(unread)) => {
-                        let (limits, request) = ((unread, total), (&mut head, body));
-                        unread::forward_body(context, &principal, &mut exchange, limits, request)
-                            .await
-                    }
-                    _ => {
-                        let request = (&mut head, body);
-                        forward(context, &principal, &mut exchange, total, request).await
-                    }
-                };
-                result.map(|(response, lease)| (response, lease, permit))
+                let route = (route, configured.as_deref());
+                let request = (&mut head, body);
+                forward(context, &principal, &mut exchange, route, request)
+                    .await
+                    .map(|(response, lease)| (response, lease, permit))
             }
         };
         let mut response = match result {
@@ -109,46 +92,55 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
     }
 }
 
+/// Forwards a request in the way of its route: with its body read or unread, or to the backend of a stored
+/// response.
+async fn forward<B: IncomingBody + Send + 'static>(
+    context: &ProxyContext,
+    principal: &Principal,
+    exchange: &mut Exchange,
+    (route, configured): (Option<ApiRoute>, Option<&ConfiguredRoute>),
+    request: (&mut request::Parts, B),
+) -> ForwardResult {
+    let total = configured.and_then(|configured| configured.total);
+    match (route, configured.and_then(ConfiguredRoute::unread_body)) {
+        (Some(ApiRoute::StoredResponse), _) => {
+            lookup::forward(context, principal, exchange, request).await
+        }
+        (Some(ApiRoute::Realtime), _) => {
+            unread::forward_websocket(context, principal, exchange, request).await
+        }
+        (_, Some(unread)) => {
+            unread::forward_body(context, principal, exchange, (unread, total), request).await
+        }
+        _ => forward_read(context, principal, exchange, total, request).await,
+    }
+}
+
 /// Reads and checks the request, waits for admission, and sends the request to backends until a
 /// response has begun or the request fails. `route_total`: the timeout of the whole request that its
 /// configured route has.
-async fn forward<B: IncomingBody>(
+async fn forward_read<B: IncomingBody>(
     context: &ProxyContext,
     principal: &Principal,
     exchange: &mut Exchange,
     route_total: Option<Duration>,
     (head, body): (&mut request::Parts, B),
-) -> Result<(Response<PrefetchedBody<BackendBody>>, Lease), GatewayError> {
+) -> ForwardResult {
+    let ProxyContext { state, settings, .. } = context;
+    let (access, pool) = (&state.access, &state.pool);
     // The permit and the body are dropped when this function returns.
-    let mut memory_permit = context.state.body_memory.empty_permit();
-    let original_body =
-        body::receive_body(&context.settings, exchange, head, body, &mut memory_permit).await?;
+    let mut memory_permit = state.body_memory.empty_permit();
+    let original = body::receive_body(settings, exchange, head, body, &mut memory_permit).await?;
     let record = exchange.record();
-    let fields = body::peek_request(head, &original_body, record.api)?;
-    record.options = steps::request_options(&context.settings, &head.headers, &fields);
-    let route = steps::allowed_model_route(context, principal, record, &fields)?;
-    steps::log_start(context, record);
-    let ProxyState { access, pool, stored_responses, .. } = &context.state;
-    let mut control_check = EngineControlCheck::check(
-        access,
-        principal,
-        route.permissions,
-        record,
-        &fields,
-        &original_body,
-    )?;
-    let continued_at = match &fields.parameters.previous_response {
-        Some(id) if record.api == Some(Api::Responses) => {
-            stored_responses.locate(id, principal, pool)?
-        }
-        _ => None,
-    };
-    let salt = control_check.salt.as_deref();
-    let prompt = features::hash_prompt(&fields, &route, salt, &original_body, pool.peer_key());
-    let (api, edits) = (record.api, take(&mut control_check.edits));
-    let body =
-        UpstreamBody::new(original_body.clone(), api, &head.headers, &fields, &route, edits)?
-            .with_usage_sampling(record.request_id.as_str());
+    let fields = body::peek_request(head, &original, record.api)?;
+    record.options = settings.options(&head.headers, &fields);
+    let route = principal.model_route(pool, record, &fields)?;
+    state.recording.log_start(record);
+    let mut control = EngineControl::check(access, principal, &route, record, &fields, &original)?;
+    let continued_at = state.stored_responses.locate_previous(record, principal, pool)?;
+    let (edits, salt) = (take(&mut control.edits), control.salt.as_deref());
+    let prompt = features::hash_prompt(&fields, &route, salt, &original, pool.peer_key());
+    let body = UpstreamBody::new(original.clone(), record, head, &fields, &route, edits)?;
     record.options.usage_requested = body.requests_usage_event();
     memory_permit.add(body.edited_copy_bytes())?;
     let requirements = BackendRequirements {
@@ -156,17 +148,17 @@ async fn forward<B: IncomingBody>(
         prompt: &prompt,
         is_stream: fields.stream,
         backend: continued_at.as_ref(),
-        session: features::session_hash(&head.headers, &context.settings.session_headers, &fields),
+        session: features::session_hash(&head.headers, &settings.session_headers, &fields),
         seed: fastrand::u64(..),
     };
-    steps::sample_request(context, record, &fields, requirements, &original_body);
-    let deadlines =
-        steps::request_deadlines(context, record, &head.headers, &route.policy, route_total);
-    let lease = steps::wait_for_lease(context, record, &head.headers, requirements).await?;
-    let is_explained = control_check.allow(Permission::RoutingHeaders)
-        && routing_headers::is_requested(&head.headers);
-    control_check.strip_headers(&mut head.headers);
-    steps::apply_route_policy(exchange.policy(), &route.policy, deadlines);
+    state.recording.sample(record, &fields, requirements, &original);
+    let headers = &head.headers;
+    let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
+    let lease = state.admission.lease(record, headers, requirements).await?;
+    let is_explained =
+        control.allow(Permission::RoutingHeaders) && routing_headers::is_requested(headers);
+    control.strip_headers(&mut head.headers);
+    deadlines.apply(&route.policy, exchange.policy());
     let prepared = PreparedRequest {
         head,
         fields: &fields,

@@ -5,21 +5,18 @@
 
 use super::access::Principal;
 use super::context::ProxyContext;
-use super::relay::{self, PreparedRequest};
+use super::relay::{self, ForwardResult, PreparedRequest};
 use super::request::body::{self, IncomingBody};
 use super::request::deadline;
 use super::request::upstream_body::UpstreamBody;
-use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
-use http::{Response, request};
+use http::request;
 use std::sync::Arc;
 use tokenweir_core::clock;
-use tokenweir_core::error::GatewayError;
-use tokenweir_core::observe::{Exchange, PrefetchedBody};
+use tokenweir_core::observe::Exchange;
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::openai::route;
 use tokenweir_core::routing::PromptFingerprint;
-use tokenweir_net::backend_body::BackendBody;
 
 /// Reads the body of the request, which vLLM ignores, and sends the request to backends until one
 /// has the stored response.
@@ -27,8 +24,8 @@ pub(super) async fn forward<B: IncomingBody>(
     context: &ProxyContext,
     principal: &Principal,
     exchange: &mut Exchange,
-    (head, body): (&request::Parts, B),
-) -> Result<(Response<PrefetchedBody<BackendBody>>, Lease), GatewayError> {
+    (head, body): (&mut request::Parts, B),
+) -> ForwardResult {
     let (state, settings) = (&context.state, &context.settings);
     let mut memory_permit = state.body_memory.empty_permit();
     let body = body::receive_body(settings, exchange, head, body, &mut memory_permit).await?;
@@ -48,7 +45,7 @@ pub(super) async fn forward<B: IncomingBody>(
     let prepared = PreparedRequest {
         head,
         fields: &fields,
-        body: UpstreamBody::new(body, None, &head.headers, &fields, &model_route, Vec::new())?,
+        body: UpstreamBody::new(body, exchange.record(), head, &fields, &model_route, Vec::new())?,
         requirements,
         deadline: deadline::first_output_deadline(
             exchange.record(),

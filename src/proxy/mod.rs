@@ -31,7 +31,6 @@ mod overload_guard;
 mod relay;
 mod request;
 mod routing_headers;
-mod steps;
 mod stored_responses;
 mod unread;
 

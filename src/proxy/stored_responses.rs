@@ -61,6 +61,20 @@ impl StoredResponses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, owner);
     }
 
+    /// The backend of the stored response that the request of `record` continues, if it continues one. Fails as
+    /// [`Self::locate`] does.
+    pub(super) fn locate_previous(
+        &self,
+        record: &RequestRecord,
+        principal: &Principal,
+        pool: &BackendPool,
+    ) -> Result<Option<BackendId>, GatewayError> {
+        match &record.options.parameters.previous_response {
+            Some(id) if record.api == Some(Api::Responses) => self.locate(id, principal, pool),
+            _ => Ok(None),
+        }
+    }
+
     /// The backend of a stored response. `None`: this gateway did not see the response begin, and
     /// the principal may ask all backends for it. Fails if the response belongs to another tenant,
     /// or if its tenant is unknown and the principal has no permission for such responses.

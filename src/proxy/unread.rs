@@ -3,28 +3,24 @@
 
 use super::access::Principal;
 use super::context::ProxyContext;
-use super::relay::{self, PreparedRequest};
+use super::relay::{self, ForwardResult, PreparedRequest};
 use super::request::body::{self, IncomingBody};
 use super::request::configured_routes::UnreadBody;
-use super::request::engine_control::EngineControlCheck;
+use super::request::deadline::RequestDeadlines;
+use super::request::engine_control::EngineControl;
 use super::request::features;
 use super::request::forwarded_body::ForwardedBody;
 use super::request::upstream_body::UpstreamBody;
-use super::steps;
-use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
 use bytes::Bytes;
-use http::{Response, StatusCode, request};
+use http::{StatusCode, request};
 use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
 use tokenweir_core::http1::{RequestFraming, websocket};
-use tokenweir_core::observe::{Exchange, PrefetchedBody};
+use tokenweir_core::observe::Exchange;
 use tokenweir_core::openai::request_fields::RequestFields;
-use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::request_stream::RequestStream;
-
-type UnreadResponse = Result<(Response<PrefetchedBody<BackendBody>>, Lease), GatewayError>;
 
 /// Forwards an upload to a backend of the fixed model of its route. `route_total`: the timeout of the
 /// whole request that the route has. The parts of the body are forwarded as they arrive, and only as
@@ -35,7 +31,7 @@ pub(super) async fn forward_body<B: IncomingBody + Send + 'static>(
     exchange: &mut Exchange,
     (unread, route_total): (&UnreadBody, Option<Duration>),
     (head, body): (&mut request::Parts, B),
-) -> UnreadResponse {
+) -> ForwardResult {
     let max_bytes = unread.max_bytes.unwrap_or(context.settings.max_body_bytes);
     let length = body::declared_length(head, max_bytes)?;
     let is_empty = body.is_end_stream();
@@ -57,7 +53,7 @@ pub(super) async fn forward_websocket<B: IncomingBody + Send + 'static>(
     principal: &Principal,
     exchange: &mut Exchange,
     (head, body): (&mut request::Parts, B),
-) -> UnreadResponse {
+) -> ForwardResult {
     let accept = websocket::expected_accept(head).ok_or(GatewayError::WebSocketRequired)?;
     // A client can name a model in an event, which the gateway does not read.
     if !principal.allowed_models().allow(None) {
@@ -94,41 +90,34 @@ async fn forward(
     (head, stream): (&mut request::Parts, RequestStream),
     model: Option<&str>,
     limits: TimeLimits,
-) -> UnreadResponse {
-    let state = &context.state;
+) -> ForwardResult {
+    let ProxyContext { state, settings, .. } = context;
+    let (access, pool) = (&state.access, &state.pool);
     let fields = RequestFields { model: model.map(Into::into), ..RequestFields::default() };
     let record = exchange.record();
     record.timings.received = Some(clock::now());
-    record.options = steps::request_options(&context.settings, &head.headers, &fields);
-    let route = steps::allowed_model_route(context, principal, record, &fields)?;
-    steps::log_start(context, record);
+    record.options = settings.options(&head.headers, &fields);
+    let route = principal.model_route(pool, record, &fields)?;
+    state.recording.log_start(record);
     let no_body = Bytes::new();
-    let control_check = EngineControlCheck::check(
-        &state.access,
-        principal,
-        route.permissions,
-        record,
-        &fields,
-        &no_body,
-    )?;
-    let key = state.pool.peer_key();
-    let prompt = features::hash_prompt(&fields, &route, None, &no_body, key);
-    let body = UpstreamBody::new(no_body, None, &head.headers, &fields, &route, Vec::new())?;
+    let control = EngineControl::check(access, principal, &route, record, &fields, &no_body)?;
+    let prompt = features::hash_prompt(&fields, &route, None, &no_body, pool.peer_key());
+    let body = UpstreamBody::new(no_body, record, head, &fields, &route, Vec::new())?;
     let requirements = BackendRequirements {
         model,
         prompt: &prompt,
         is_stream: false,
         backend: None,
-        session: features::session_hash(&head.headers, &context.settings.session_headers, &fields),
+        session: features::session_hash(&head.headers, &settings.session_headers, &fields),
         seed: fastrand::u64(..),
     };
-    let deadlines =
-        steps::request_deadlines(context, record, &head.headers, &route.policy, limits.total);
-    let lease = steps::wait_for_lease(context, record, &head.headers, requirements).await?;
-    control_check.strip_headers(&mut head.headers);
-    let policy = exchange.policy();
-    steps::apply_route_policy(policy, &route.policy, deadlines);
-    policy.idle = limits.idle.or(policy.idle);
+    let (headers, policy) = (&head.headers, &route.policy);
+    let deadlines = RequestDeadlines::new(record, headers, settings, policy, limits.total);
+    let lease = state.admission.lease(record, headers, requirements).await?;
+    control.strip_headers(&mut head.headers);
+    let stream_policy = exchange.policy();
+    deadlines.apply(policy, stream_policy);
+    stream_policy.idle = limits.idle.or(stream_policy.idle);
     let prepared = PreparedRequest {
         head,
         fields: &fields,
@@ -137,7 +126,7 @@ async fn forward(
         deadline: deadlines.first_output,
         backend_model: model,
         is_lookup: false,
-        response_headers_timeout: route.policy.response_headers,
+        response_headers_timeout: policy.response_headers,
     };
     relay::send_unread(context, exchange, &prepared, stream, lease).await
 }

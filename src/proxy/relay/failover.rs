@@ -26,7 +26,10 @@ use tokenweir_net::resource_exhaustion;
 const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A response of a backend whose head and first frames have been read.
-pub(super) type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
+pub(crate) type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
+
+/// The response of a backend, with the lease on the backend, or the error for the client.
+pub(crate) type ForwardResult = Result<(PrefetchedResponse, Lease), GatewayError>;
 
 /// A failed attempt.
 pub(super) struct AttemptFailure {
@@ -46,7 +49,7 @@ pub(crate) async fn send(
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
     mut leased: (Lease, Arc<RoutingDecision>),
-) -> Result<(PrefetchedResponse, Lease), GatewayError> {
+) -> ForwardResult {
     let share = RetryBudgetShare::for_record(exchange.record());
     context.retry.deposit(share);
     let mut tried = Vec::new();
@@ -173,11 +176,7 @@ async fn send_to_backend(
     )
     .await;
     let prefetched = prefetched.map_err(deadline_failure)?;
-    let failure_kind = if request.is_lookup && head.status == StatusCode::NOT_FOUND {
-        Some(FailureKind::NotStored)
-    } else {
-        first_output::classify_failure(exchange, head.status, &prefetched, request.backend_model)
-    };
+    let failure_kind = classify_failure(exchange, request, head.status, &prefetched);
     if failure_kind.is_none() && head.status.is_success() && exchange.has_output_or_ended() {
         lease.backend().on_response_started(clock::now());
     }
@@ -191,6 +190,19 @@ async fn send_to_backend(
     }
 }
 
+/// Why an attempt with a response failed. `None`: it did not fail.
+fn classify_failure(
+    exchange: &mut Exchange,
+    request: &PreparedRequest<'_>,
+    status: StatusCode,
+    prefetched: &PrefetchedBody<BackendBody>,
+) -> Option<FailureKind> {
+    if request.is_lookup && status == StatusCode::NOT_FOUND {
+        return Some(FailureKind::NotStored);
+    }
+    first_output::classify_failure(exchange, status, prefetched, request.backend_model)
+}
+
 /// The result for the client after a failed attempt without failover: the response of the last
 /// backend, or an error. `reason` is why the request does not fail over.
 pub(super) fn give_up(
@@ -198,7 +210,7 @@ pub(super) fn give_up(
     failure: AttemptFailure,
     lease: Lease,
     reason: FailoverDenialReason,
-) -> Result<(PrefetchedResponse, Lease), GatewayError> {
+) -> ForwardResult {
     match failure.fallback {
         Ok(mut response) => {
             if response.status() == StatusCode::SERVICE_UNAVAILABLE {

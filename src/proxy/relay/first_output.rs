@@ -43,12 +43,7 @@ pub(super) async fn buffer_until_first_output(
     deadline: Option<FirstOutputDeadline>,
 ) -> Result<PrefetchedBody<BackendBody>, FirstOutputDeadline> {
     let mut prefetched = PrefetchedBody::new(body);
-    // The gateway cannot send a keep-alive comment before the response head. So the head must be
-    // sent before the first comment is due.
-    let interval = exchange.keep_alive_interval();
-    let max_wait = interval.map_or(max_wait, |interval| interval.min(max_wait));
-    let max_wait = if status.is_success() { max_wait } else { ERROR_BODY_TIMEOUT };
-    let max_wait_ends_at = clock::now() + max_wait;
+    let max_wait_ends_at = clock::now() + max_buffering(exchange, status, max_wait);
     let earlier_deadline =
         deadline.and_then(|deadline| Some((deadline.if_before(max_wait_ends_at)?, deadline)));
     let timeout_at = earlier_deadline.map_or(max_wait_ends_at, |(at, _)| at);
@@ -83,6 +78,15 @@ pub(super) async fn buffer_until_first_output(
         }
     }
     Ok(prefetched)
+}
+
+/// Longest time for which the response is buffered. The gateway cannot send a keep-alive comment
+/// before the response head, so the head must be sent before the first comment is due.
+fn max_buffering(exchange: &Exchange, status: StatusCode, max_wait: Duration) -> Duration {
+    if !status.is_success() {
+        return ERROR_BODY_TIMEOUT;
+    }
+    exchange.keep_alive_interval().map_or(max_wait, |interval| interval.min(max_wait))
 }
 
 /// Whether more of the response is needed to decide whether the attempt failed.

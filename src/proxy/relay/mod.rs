@@ -8,5 +8,5 @@ pub mod retry;
 mod unread;
 
 pub(super) use attempt::PreparedRequest;
-pub(super) use failover::send;
+pub(super) use failover::{ForwardResult, send};
 pub(super) use unread::send as send_unread;

@@ -102,19 +102,21 @@ async fn read_body(
         }
         let required = buffer.len() + data.len();
         if required > buffer.capacity() {
-            let missing = length.saturating_sub(buffer.len());
-            let growth = if missing > 0 {
-                missing.min(MAX_GROWTH_FACTOR * buffer.len())
-            } else {
-                buffer.len()
-            };
             // Not `reserve`, which allocates more than requested.
-            let capacity = (buffer.len() + growth).min(limit).max(required);
+            let capacity = next_capacity(buffer.len(), length).min(limit).max(required);
             buffer = grow_buffer(buffer, capacity, memory_permit)?;
         }
         buffer.extend_from_slice(&data);
     }
     Ok(if buffer.is_empty() { first_chunk } else { buffer.freeze() })
+}
+
+/// The capacity to which a buffer of `received` bytes grows: the declared length, within
+/// [`MAX_GROWTH_FACTOR`], or twice the bytes if they are as many as declared.
+fn next_capacity(received: usize, declared: usize) -> usize {
+    let missing = declared.saturating_sub(received);
+    let growth = if missing > 0 { missing.min(MAX_GROWTH_FACTOR * received) } else { received };
+    received + growth
 }
 
 /// Copies the bytes received so far into a new buffer of `capacity` bytes. `memory_permit` counts

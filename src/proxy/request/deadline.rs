@@ -1,11 +1,14 @@
 //! The deadline for the first output of a response, from the configured timeout and the timeout
 //! that the client sent.
 
+use crate::backend::routes::RoutePolicy;
+use crate::proxy::context::RequestSettings;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 use tokenweir_core::error::GatewayError;
+use tokenweir_core::observe::StreamPolicy;
 use tokenweir_core::record::RequestRecord;
 use tokenweir_core::resilience::FailureKind;
 
@@ -46,17 +49,32 @@ static CLIENT_TIMEOUT_HEADERS: [HeaderName; 2] = [
     HeaderName::from_static("x-stainless-timeout"),
 ];
 
-/// The deadlines of a request, counted from its head. The parameters are those of
-/// [`first_output_deadline`].
-pub(crate) fn request_deadlines(
-    record: &RequestRecord,
-    headers: &HeaderMap,
-    configured_limit: Option<Duration>,
-    total: Option<Duration>,
-) -> RequestDeadlines {
-    RequestDeadlines {
-        first_output: first_output_deadline(record, headers, configured_limit, total),
-        end: total.and_then(|total| record.timings.accepted.checked_add(total)),
+impl RequestDeadlines {
+    /// The deadlines of a request, counted from its head. The timeouts are those of its configured
+    /// route (`route_total`), or else of its model (`policy`), or else the global ones.
+    pub(crate) fn new(
+        record: &RequestRecord,
+        headers: &HeaderMap,
+        settings: &RequestSettings,
+        policy: &RoutePolicy,
+        route_total: Option<Duration>,
+    ) -> Self {
+        let first_output = policy.first_output.or(settings.first_output_timeout);
+        let total = route_total.or(policy.total).or(settings.total_timeout);
+        Self {
+            first_output: first_output_deadline(record, headers, first_output, total),
+            end: total.and_then(|total| record.timings.accepted.checked_add(total)),
+        }
+    }
+
+    /// Sets these deadlines, and the idle timeout and the truncation handling of the model, in the
+    /// policy of a stream.
+    pub(crate) fn apply(self, route: &RoutePolicy, stream_policy: &mut StreamPolicy) {
+        stream_policy.first_output_by = self.first_output.map(FirstOutputDeadline::at);
+        stream_policy.ends_by = self.end;
+        stream_policy.idle = route.idle;
+        stream_policy.rules.on_truncation =
+            route.on_truncation.unwrap_or(stream_policy.rules.on_truncation);
     }
 }
 
@@ -91,7 +109,7 @@ fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
 
 impl FirstOutputDeadline {
     /// The instant of the deadline.
-    pub(crate) const fn at(self) -> Instant {
+    const fn at(self) -> Instant {
         self.at
     }
 

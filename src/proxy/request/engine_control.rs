@@ -1,6 +1,7 @@
 //! Enforces the permissions for engine-control fields and headers of a request: rejects or removes
 //! fields of the body, removes headers, and sets the `cache_salt` that is derived from the tenant.
 
+use crate::backend::routes::ModelRoute;
 use crate::proxy::access::{AccessControl, Principal};
 use http::{HeaderMap, HeaderName};
 use tokenweir_core::error::GatewayError;
@@ -15,7 +16,7 @@ const CACHE_SALT_FIELD: &str = "cache_salt";
 
 /// The result of the engine-control check of one request: the permissions that apply to the
 /// request, and the edits of its body.
-pub(crate) struct EngineControlCheck {
+pub(crate) struct EngineControl {
     /// The permissions of the principal and of the model together.
     permissions: Permissions,
     /// The edits that remove or set engine-control fields of the body.
@@ -25,19 +26,19 @@ pub(crate) struct EngineControlCheck {
     pub(crate) salt: Option<String>,
 }
 
-impl EngineControlCheck {
-    /// Checks the engine-control fields of a request. `model_permissions` are the permissions that
-    /// the configuration grants to all clients of the requested model. Fails if the body has a
+impl EngineControl {
+    /// Checks the engine-control fields of a request. `route` is the route of the requested
+    /// model. Fails if the body has a
     /// field for which the request lacks the permission and which cannot be removed.
     pub(crate) fn check(
         access: &AccessControl,
         principal: &Principal,
-        model_permissions: Permissions,
+        route: &ModelRoute,
         record: &RequestRecord,
         fields: &RequestFields,
         body: &[u8],
     ) -> Result<Self, GatewayError> {
-        let permissions = principal.permissions | model_permissions;
+        let permissions = principal.permissions | route.permissions;
         let edits = permissions.check(&fields.controls, record.api).map_err(|control| {
             let permission = control.permission.as_str();
             GatewayError::EngineControl { field: control.name, permission }

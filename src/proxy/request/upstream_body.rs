@@ -4,13 +4,14 @@
 use crate::backend::Backend;
 use crate::backend::routes::ModelRoute;
 use bytes::Bytes;
-use http::HeaderMap;
+use http::request;
 use std::sync::{Mutex, PoisonError};
 use tokenweir_core::error::GatewayError;
 use tokenweir_core::headers;
 use tokenweir_core::openai::engine_control::FieldEdit;
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::openai::{Api, Splice};
+use tokenweir_core::record::RequestRecord;
 use tokenweir_core::routing::{mix, unit};
 
 /// The request body that the client sent, and the edits for the backends.
@@ -74,13 +75,13 @@ impl UpstreamBody {
     /// body must be renamed or an engine-control field must be edited.
     pub(crate) fn new(
         original: Bytes,
-        api: Option<Api>,
-        headers: &HeaderMap,
+        record: &RequestRecord,
+        head: &request::Parts,
         fields: &RequestFields,
         route: &ModelRoute,
         control_edits: Vec<FieldEdit>,
     ) -> Result<Self, GatewayError> {
-        let is_signed = headers::has_body_digest(headers);
+        let is_signed = headers::has_body_digest(&head.headers);
         let renaming = route.served_as.as_deref().zip(fields.model_slot.as_ref());
         if let Some((served_as, _)) = renaming
             && is_signed
@@ -96,30 +97,28 @@ impl UpstreamBody {
         {
             return Err(GatewayError::SignedField { field: edit.field });
         }
-        let api = api.filter(|api| matches!(api, Api::Chat | Api::Completions) && !is_signed);
+        let has_stream_options = |api: &Api| matches!(api, Api::Chat | Api::Completions);
+        let api = record.api.filter(|api| has_stream_options(api) && !is_signed);
         let edit = |splice: &Option<Splice>| splice.clone().filter(|_| api.is_some());
+        let (usage_edit, continuous_usage_edit) =
+            (edit(&fields.usage_splice), edit(&fields.continuous_usage_splice));
+        // A body to which no usage can be added needs no number.
+        let usage_sampling_value = if usage_edit.is_none() && continuous_usage_edit.is_none() {
+            1.0
+        } else {
+            usage_sampling_value(record.request_id.as_str())
+        };
         Ok(Self {
             original,
             model_edit: renaming.map(|(served_as, span)| span.renamed(served_as)),
             control_edits,
             api,
-            usage_edit: edit(&fields.usage_splice),
-            continuous_usage_edit: edit(&fields.continuous_usage_splice),
-            usage_sampling_value: 1.0,
+            usage_edit,
+            continuous_usage_edit,
+            usage_sampling_value,
             max_continuous_usage: route.policy.continuous_usage.unwrap_or(1.0),
             edited_copy: Mutex::default(),
         })
-    }
-
-    /// Sets the number that decides whether the gateway requests continuous usage. It depends on
-    /// nothing but the request id, so every attempt and every gateway decides alike. A body to which
-    /// no usage can be added needs no number.
-    pub(crate) fn with_usage_sampling(self, request_id: &str) -> Self {
-        if self.usage_edit.is_none() && self.continuous_usage_edit.is_none() {
-            return self;
-        }
-        let hash = request_id.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte)));
-        Self { usage_sampling_value: unit(hash), ..self }
     }
 
     /// Whether the client requests the usage event and not continuous usage.
@@ -190,4 +189,10 @@ impl UpstreamBody {
             && !RequestFields::has_counting_field(&self.original)
             && (backend.has_fingerprint() || !RequestFields::has_tools(&self.original))
     }
+}
+
+/// A number from 0 to 1 that depends on nothing but the request id, so that every attempt and every
+/// gateway decides alike whether it requests continuous usage.
+fn usage_sampling_value(request_id: &str) -> f64 {
+    unit(request_id.bytes().fold(0, |hash, byte| mix(hash ^ u64::from(byte))))
 }
