@@ -91,7 +91,8 @@ impl ActiveConfiguration {
 // === impl ReloadRequest ===
 
 impl ReloadRequest {
-    /// Sends the result. It is discarded if the requester has disconnected.
+    /// Sends the result of the reload to the handler of the admin request. The result is discarded if the client of the
+    /// admin listener has disconnected.
     pub fn respond(self, result: Result<String, String>) {
         let _ = self.0.send(result);
     }

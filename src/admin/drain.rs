@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use serde_json::json;
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,40 +67,17 @@ fn set_drained(
     query: Result<Query<DrainQuery>, QueryRejection>,
     is_drained: bool,
 ) -> Response {
-    // A page of another site can send this content type only after a CORS preflight, which the
-    // gateway does not answer.
-    let is_json = headers.get(CONTENT_TYPE).is_some_and(|value| value == "application/json");
-    if !is_json {
-        return error_response(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "send Content-Type: application/json; this prevents cross-site requests of browsers",
-        );
-    }
-    let DrainQuery { backend, reason, duration } = match query {
-        Ok(Query(query)) => query,
-        Err(rejection) => {
-            let problem = format!("{}; {QUERY_HELP}", rejection.body_text());
-            return error_response(StatusCode::BAD_REQUEST, &problem);
-        }
+    let DrainQuery { backend, reason, duration } = match check_request(headers, query, is_drained) {
+        Ok(request) => request,
+        Err((status, problem)) => return error_response(status, &problem),
     };
-    if !is_drained && (reason.is_some() || duration.is_some()) {
-        let problem = "`reason` and `for` are parameters of /-/drain only";
-        return error_response(StatusCode::BAD_REQUEST, problem);
-    }
-    let reason = match reason.as_deref().map(checked_reason).transpose() {
-        Ok(reason) => reason.flatten(),
-        Err(problem) => return error_response(StatusCode::BAD_REQUEST, problem),
-    };
-    if duration.is_some_and(|duration| duration.is_zero()) {
-        return error_response(StatusCode::BAD_REQUEST, "`for` must be longer than zero");
-    }
     let initiator = DrainInitiator::Operator {
         peer: peer.map(|Extension(ConnectInfo(peer))| peer.ip().to_canonical()),
         has_token: admin.authorizer.token_digest.is_some(),
     };
     let pool = &admin.proxy.pool;
     let changed = if is_drained {
-        pool.drain(&backend, Drain::begin(initiator, reason, duration))
+        pool.drain(&backend, Drain::begin(initiator, reason.map(Into::into), duration))
     } else {
         pool.undrain(&backend, initiator)
     };
@@ -115,13 +93,42 @@ fn set_drained(
     }
 }
 
+/// The checked query of a drain or undrain. Fails with the status and the text of the error.
+fn check_request(
+    headers: &HeaderMap,
+    query: Result<Query<DrainQuery>, QueryRejection>,
+    is_drained: bool,
+) -> Result<DrainQuery, (StatusCode, Cow<'static, str>)> {
+    // A page of another site can send this content type only after a CORS preflight, which the
+    // gateway does not answer.
+    if headers.get(CONTENT_TYPE).is_none_or(|value| value != "application/json") {
+        let problem =
+            "send Content-Type: application/json; this prevents cross-site requests of browsers";
+        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, problem.into()));
+    }
+    let bad_request = |problem: Cow<'static, str>| (StatusCode::BAD_REQUEST, problem);
+    let rejected = |rejection: QueryRejection| {
+        bad_request(format!("{}; {QUERY_HELP}", rejection.body_text()).into())
+    };
+    let Query(DrainQuery { backend, reason, duration }) = query.map_err(rejected)?;
+    if !is_drained && (reason.is_some() || duration.is_some()) {
+        return Err(bad_request("`reason` and `for` are parameters of /-/drain only".into()));
+    }
+    let reason = reason.as_deref().map(checked_reason).transpose();
+    let reason = reason.map_err(|problem| bad_request(problem.into()))?.flatten();
+    if duration.is_some_and(|duration| duration.is_zero()) {
+        return Err(bad_request("`for` must be longer than zero".into()));
+    }
+    Ok(DrainQuery { backend, reason, duration })
+}
+
 /// The form of the query, for errors.
 const QUERY_HELP: &str = "the parameters are backend=NAME, as in /status, and for a drain also \
                           reason=TEXT and for=DURATION, such as 10m";
 
 /// A reason without surrounding white space. `None`: it is empty. The reason appears in logs and on
 /// terminals, so it must not contain control characters.
-fn checked_reason(reason: &str) -> Result<Option<Box<str>>, &'static str> {
+fn checked_reason(reason: &str) -> Result<Option<String>, &'static str> {
     let reason = reason.trim();
     if reason.chars().count() > MAX_REASON_CHARS {
         Err("`reason` has more than 200 characters")

@@ -116,18 +116,8 @@ pub(crate) fn file_obstacles(
     }
     let tls = config::tls_file_problems(config);
     found.extend(tls.iter().map(|(path, error)| at(path, error)));
-    let quality_file = config.quality.file.as_ref().filter(|_| config.quality.share() > 0.0);
-    for (path, file) in [
-        ("trace_capture.file", config.trace_capture.file.as_ref()),
-        ("log.payloads.file", config.log.payloads.file.as_ref()),
-        ("quality.file", quality_file),
-    ] {
-        if let Some(file) = file
-            && let Err(error) = check_appendable(file)
-        {
-            found.push(loaded.error_at(path, &format!("cannot write {}: {error}", file.display())));
-        }
-    }
+    let unwritable = unwritable_files(config).into_iter();
+    found.extend(unwritable.map(|(path, problem)| loaded.error_at(path, &problem)));
     found.extend(loaded.tracing_settings(&env).err().map(|error| at("tracing", &error)));
     found.extend(loaded.metrics_push_settings(&env).err().map(|error| at("metrics.otlp", &error)));
     // `obstacles` lists secrets.
@@ -139,6 +129,22 @@ pub(crate) fn file_obstacles(
         Some(error) => found.push(at("metrics.buckets", &error)),
     }
     found
+}
+
+/// The path of the key and the problem of each file that the gateway could not write.
+fn unwritable_files(config: &Config) -> Vec<(&'static str, String)> {
+    let quality_file = config.quality.file.as_ref().filter(|_| config.quality.share() > 0.0);
+    let files = [
+        ("trace_capture.file", config.trace_capture.file.as_ref()),
+        ("log.payloads.file", config.log.payloads.file.as_ref()),
+        ("quality.file", quality_file),
+    ];
+    let problem = |(path, file): (&'static str, Option<&PathBuf>)| {
+        let file = file?;
+        let error = check_appendable(file).err()?;
+        Some((path, format!("cannot write {}: {error}", file.display())))
+    };
+    files.into_iter().filter_map(problem).collect()
 }
 
 /// Problems of a valid configuration that do not keep the gateway from starting.

@@ -7,7 +7,7 @@ use super::connection::handler::ConnectionHandler;
 use super::limits::ServerLimits;
 use super::state::ServerState;
 use super::{admin_listener, listener, memory_monitor};
-use crate::admin;
+use crate::admin::{self, Admin};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,31 +76,44 @@ impl Server {
             }
         };
         accept_loop.accept_until(stop_signal).await;
-        admin.begin_drain();
-        let open_streams = &admin.proxy.open_streams;
-        let ServerLimits { drain_delay, drain_timeout, .. } = **state.limits.load();
-        tracing::info!(
-            open = open_streams.open(),
-            drain_delay = %units::duration::format(drain_delay),
-            deadline = %units::duration::format(drain_timeout),
-            "draining: waiting for open requests to end"
-        );
-        let remaining_streams = open_streams.clone();
-        background.push(supervise::spawn(BackgroundTask::DrainProgress, move || {
-            log_drain_progress(remaining_streams.clone())
-        }));
-        accept_loop.accept_until(tokio::time::sleep(drain_delay)).await;
-        open_streams.close_tunnels();
-        let mut connections = accept_loop.stop_accepting().await;
-        let drained = tokio::time::timeout(drain_timeout, connections.drain()).await;
-        let outcome =
-            if drained.is_ok() { DrainOutcome::Whole } else { DrainOutcome::DeadlineExceeded };
-        if outcome == DrainOutcome::DeadlineExceeded {
-            open_streams.begin_shutdown();
-        }
-        connections.abort().await;
+        let limits = **state.limits.load();
+        let outcome = drain(accept_loop, &admin, limits, &mut background).await;
         failed_task.map_or(outcome, DrainOutcome::TaskFailed)
     }
+}
+
+/// Drains the gateway: accepts connections for the drain delay, then waits until open streams have
+/// ended or until the drain timeout, and closes the connections.
+async fn drain(
+    mut accept_loop: AcceptLoop,
+    admin: &Admin,
+    limits: ServerLimits,
+    background: &mut Vec<SupervisedTask>,
+) -> DrainOutcome {
+    admin.begin_drain();
+    let open_streams = &admin.proxy.open_streams;
+    let ServerLimits { drain_delay, drain_timeout, .. } = limits;
+    tracing::info!(
+        open = open_streams.open(),
+        drain_delay = %units::duration::format(drain_delay),
+        deadline = %units::duration::format(drain_timeout),
+        "draining: waiting for open requests to end"
+    );
+    let remaining_streams = open_streams.clone();
+    background.push(supervise::spawn(BackgroundTask::DrainProgress, move || {
+        log_drain_progress(remaining_streams.clone())
+    }));
+    accept_loop.accept_until(tokio::time::sleep(drain_delay)).await;
+    open_streams.close_tunnels();
+    let mut connections = accept_loop.stop_accepting().await;
+    let drained = tokio::time::timeout(drain_timeout, connections.drain()).await;
+    let outcome =
+        if drained.is_ok() { DrainOutcome::Whole } else { DrainOutcome::DeadlineExceeded };
+    if outcome == DrainOutcome::DeadlineExceeded {
+        open_streams.begin_shutdown();
+    }
+    connections.abort().await;
+    outcome
 }
 
 /// Starts the background tasks that run as long as the server. A task ends when its returned value

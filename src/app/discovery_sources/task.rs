@@ -29,7 +29,8 @@ pub(super) struct DiscoveredBackends {
     change_sender: watch::Sender<()>,
 }
 
-/// Time between two attempts to create the client of a source.
+/// Time between two attempts to create the client of a discovery source: the DNS resolver, or the client of the
+/// Kubernetes API.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 // === impl DiscoveryTask, DiscoveredBackends ===

@@ -22,26 +22,8 @@ pub(super) fn build(
     now: Instant,
     id: impl Fn(GroupKey) -> Option<String>,
 ) -> CacheMapDocument {
-    let mut rows: HashMap<GroupKey, PrefixGroup> = HashMap::new();
-    for (backend, groups) in backends {
-        let mut rows_here = rows_of_backend(backend, groups, &id);
-        rows_here.remove(&GroupKey::Other);
-        for (key, here) in rows_here {
-            let row = rows.entry(key).or_default();
-            row.tokens += here.tokens;
-            row.backends += usize::from(here.blocks > 0);
-            row.by_backend.push(here);
-        }
-        let used = state.backends.get(backend);
-        let requests = used.map(super::backend_use::BackendUse::requests).unwrap_or_default();
-        for (key, GroupRequests { requests, reused, .. }) in requests {
-            if let Some(row) = rows.get_mut(&key) {
-                row.requests += requests;
-                row.reused_requests += reused;
-            }
-        }
-    }
-    let mut rows: Vec<(GroupKey, PrefixGroup)> = rows.into_iter().collect();
+    let mut rows: Vec<(GroupKey, PrefixGroup)> =
+        sum_rows(state, backends, &id).into_iter().collect();
     // The key makes the order definite.
     rows.sort_by_key(|(key, row)| (std::cmp::Reverse(row.tokens), *key));
     let omitted_groups = rows.len().saturating_sub(MAX_LISTED_GROUPS);
@@ -63,6 +45,34 @@ pub(super) fn build(
         groups: rows.into_iter().map(|(_, row)| row).collect(),
         omitted_groups,
     }
+}
+
+/// The groups of all backends, with their tokens and requests summed over the backends.
+fn sum_rows(
+    state: &MapState,
+    backends: &[(BackendId, BackendGroups)],
+    id: &impl Fn(GroupKey) -> Option<String>,
+) -> HashMap<GroupKey, PrefixGroup> {
+    let mut rows: HashMap<GroupKey, PrefixGroup> = HashMap::new();
+    for (backend, groups) in backends {
+        let mut rows_here = rows_of_backend(backend, groups, id);
+        rows_here.remove(&GroupKey::Other);
+        for (key, here) in rows_here {
+            let row = rows.entry(key).or_default();
+            row.tokens += here.tokens;
+            row.backends += usize::from(here.blocks > 0);
+            row.by_backend.push(here);
+        }
+        let used = state.backends.get(backend);
+        let requests = used.map(super::backend_use::BackendUse::requests).unwrap_or_default();
+        for (key, GroupRequests { requests, reused, .. }) in requests {
+            if let Some(row) = rows.get_mut(&key) {
+                row.requests += requests;
+                row.reused_requests += reused;
+            }
+        }
+    }
+    rows
 }
 
 /// The groups of one backend that have blocks or lost some.

@@ -21,18 +21,7 @@ pub(super) fn find(
     let mut found = Vec::new();
     for (backend, groups) in backends {
         let Some(used) = state.backends.get(backend) else { continue };
-        let counts = |loser, evictor| groups.evictions.get(&(loser, evictor)).copied();
-        let is_text = |key: &GroupKey| matches!(key, GroupKey::Text(_));
-        let mutual = groups.evictions.iter().filter_map(|((first, second), there)| {
-            let is_pair = first < second && is_text(first) && is_text(second);
-            let back = counts(*second, *first).filter(|_| is_pair)?;
-            let fewest = there.recomputed.min(back.recomputed);
-            (fewest > 0).then_some((fewest, (*first, *there), (*second, back)))
-        });
-        let mut pairs: Vec<_> = mutual.collect();
-        pairs
-            .sort_by_key(|(fewest, first, second)| (std::cmp::Reverse(*fewest), first.0, second.0));
-        pairs.truncate(MAX_PAIRS);
+        let pairs = mutual_evictions(groups);
         if pairs.is_empty() {
             continue;
         }
@@ -51,7 +40,7 @@ pub(super) fn find(
                 recomputed_blocks: evicted.recomputed,
             })
         };
-        let pair = |(_, first, second)| {
+        let pair = |(first, second)| {
             Some(EvictingPair {
                 backend: backend.clone(),
                 is_exact: groups.source == CachedSource::Exact,
@@ -62,4 +51,21 @@ pub(super) fn find(
         found.extend(pairs.into_iter().filter_map(pair));
     }
     found
+}
+
+/// The groups that evicted blocks of each other, with their lost blocks. The pairs whose blocks are
+/// computed again most often come first; at most [`MAX_PAIRS`].
+fn mutual_evictions(
+    groups: &BackendGroups,
+) -> Vec<((GroupKey, EvictionCounts), (GroupKey, EvictionCounts))> {
+    let is_text = |key: &GroupKey| matches!(key, GroupKey::Text(_));
+    let mutual = groups.evictions.iter().filter_map(|((first, second), there)| {
+        let is_pair = first < second && is_text(first) && is_text(second);
+        let back = groups.evictions.get(&(*second, *first)).copied().filter(|_| is_pair)?;
+        let fewest = there.recomputed.min(back.recomputed);
+        (fewest > 0).then_some((fewest, (*first, *there), (*second, back)))
+    });
+    let mut pairs: Vec<_> = mutual.collect();
+    pairs.sort_by_key(|(fewest, first, second)| (std::cmp::Reverse(*fewest), first.0, second.0));
+    pairs.into_iter().take(MAX_PAIRS).map(|(_, first, second)| (first, second)).collect()
 }

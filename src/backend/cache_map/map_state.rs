@@ -17,7 +17,7 @@ pub(super) struct MapState {
     pub(super) backends: HashMap<BackendId, BackendUse>,
 }
 
-/// The requests of a group at all backends.
+/// Counts of the requests, at all backends, whose prompts begin with the same text.
 #[derive(Debug)]
 pub(super) struct TextUse {
     /// The client that sent the first prompt.

@@ -4,7 +4,7 @@
 use super::backend_cache::{BackendCache, RankCache};
 use super::settings::KvEventSource;
 use super::sources::{self, Publisher};
-use futures_util::future::join_all;
+use futures_util::future::{join_all, pending};
 use http::HeaderValue;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,24 +70,38 @@ pub(in crate::backend) async fn run(
             async move { Subscriber::new(endpoint, replay_endpoint, topic, sink).run().await }
         });
         let changed = async {
-            loop {
-                sleep(DISCOVERY_INTERVAL).await;
-                let is_usable = matches!(cache.state(), StreamState::FromHere | StreamState::Exact);
-                if is_usable || configured.is_some() {
-                    continue;
-                }
-                // A backend that restarted may have other ports.
-                let found = sources::discover(&mut fetcher, host, topic).await;
-                if found.is_some() && found.as_ref() != Some(current) {
-                    return found;
-                }
+            if configured.is_some() {
+                return pending().await;
             }
+            discover_change(&mut fetcher, host, topic, &cache, current).await
         };
         let found = tokio::select! {
-            found = changed => found,
+            found = changed => Some(found),
             _ = join_all(subscribers) => None,
         };
         publishers = found;
+    }
+}
+
+/// Waits until the backend has other publishers than `current`, and returns them. The backend is
+/// asked only while no events arrive: a backend that restarted may have other ports.
+async fn discover_change(
+    fetcher: &mut PageFetcher,
+    host: &str,
+    topic: Option<&str>,
+    cache: &BackendCache,
+    current: &[Publisher],
+) -> Vec<Publisher> {
+    loop {
+        sleep(DISCOVERY_INTERVAL).await;
+        if matches!(cache.state(), StreamState::FromHere | StreamState::Exact) {
+            continue;
+        }
+        if let Some(found) = sources::discover(fetcher, host, topic).await
+            && found != current
+        {
+            return found;
+        }
     }
 }
 

@@ -291,17 +291,8 @@ impl PoolSnapshot {
         for position in up {
             let backend = &self.backends[position];
             let random = routing::unit(routing::mix(requirements.seed ^ backend.identity.id_hash));
-            match constraints.breaker_mode {
-                BreakerMode::Ignored => {}
-                _ if backend.health.breaker.is_shut(now) => {
-                    eligible.open_breaker_count += 1;
-                    continue;
-                }
-                BreakerMode::Enforced if backend.health.breaker.spares(now, random) => {
-                    eligible.slow_start_count += 1;
-                    continue;
-                }
-                BreakerMode::Enforced | BreakerMode::WithoutSlowStart => {}
+            if !eligible.breaker_admits(backend, constraints.breaker_mode, random, now) {
+                continue;
             }
             let may_have = |adapter| backend.health.load_state().may_have_adapter(adapter);
             let has_adapter = adapter.is_none_or(may_have);
@@ -358,6 +349,27 @@ impl<'a> LeaseConstraints<'a> {
 }
 
 impl EligibleBackends {
+    /// Whether the circuit breaker of a backend lets this request through. Counts a backend that it
+    /// does not. `random`, from 0 to 1, decides during the slow start of a backend.
+    fn breaker_admits(
+        &mut self,
+        backend: &Backend,
+        mode: BreakerMode,
+        random: f64,
+        now: Instant,
+    ) -> bool {
+        let breaker = &backend.health.breaker;
+        if matches!(mode, BreakerMode::Ignored) {
+            return true;
+        }
+        let is_shut = breaker.is_shut(now);
+        let is_spared =
+            !is_shut && matches!(mode, BreakerMode::Enforced) && breaker.spares(now, random);
+        self.open_breaker_count += usize::from(is_shut);
+        self.slow_start_count += usize::from(is_spared);
+        !is_shut && !is_spared
+    }
+
     /// Whether the share of backends with a closed circuit breaker is below the panic threshold.
     fn is_panic(&self, panic_threshold: f64) -> bool {
         panic_mode::is_panic(self.up_count, self.open_breaker_count, panic_threshold)

@@ -124,29 +124,13 @@ impl RouteTable {
         let groups = BackendGroup::group_by_models(advertised);
         let unlisted = (0..advertised.len()).filter(|position| advertised[*position].is_none());
         let unlisted: Vec<usize> = unlisted.collect();
-        let mut served: HashMap<&Arc<str>, Vec<(&BackendGroup<'_>, &ServedModel)>> = HashMap::new();
-        for group in &groups {
-            for model in group.models {
-                let entries = served.entry(&model.id).or_default();
-                if entries.last().is_none_or(|(last, _)| !std::ptr::eq(*last, group)) {
-                    entries.push((group, model));
-                }
-            }
-        }
+        let served = groups_by_model(&groups);
         let configured: HashSet<&Arc<str>> = rules.iter().map(|rule| &rule.name).collect();
         let discovered = served.keys().filter(|id| !configured.contains(*id));
         let discovered: Vec<RouteRule> = discovered.map(|id| RouteRule::for_model_id(id)).collect();
         let (mut by_name, mut models) = (HashMap::new(), Vec::new());
-        // Most models have the same backends as other models. Such routes share one list of
-        // positions.
         let mut sets: HashSet<Arc<[usize]>> = HashSet::new();
-        let mut share_positions = |route: ModelRoute| {
-            let backends = sets.get(&route.backends).cloned().unwrap_or_else(|| {
-                sets.insert(route.backends.clone());
-                route.backends.clone()
-            });
-            ModelRoute { backends, ..route }
-        };
+        let mut share_positions = |route| share_positions(&mut sets, route);
         for rule in rules.iter().chain(&discovered) {
             let entries = served.get(rule.target()).map_or(&[][..], Vec::as_slice);
             models.extend(rule.model_entry(entries));
@@ -177,6 +161,32 @@ impl RouteTable {
             has_unlisted_backend,
         }
     }
+}
+
+/// The route with a list of positions from `sets`, to which a new list is added. Most models have the
+/// same backends as other models, so that their routes share one list.
+fn share_positions(sets: &mut HashSet<Arc<[usize]>>, route: ModelRoute) -> ModelRoute {
+    let backends = sets.get(&route.backends).cloned().unwrap_or_else(|| {
+        sets.insert(route.backends.clone());
+        route.backends.clone()
+    });
+    ModelRoute { backends, ..route }
+}
+
+/// The groups of backends that serve each model, with the entry of the model in their list.
+fn groups_by_model<'a>(
+    groups: &'a [BackendGroup<'a>],
+) -> HashMap<&'a Arc<str>, Vec<(&'a BackendGroup<'a>, &'a ServedModel)>> {
+    let mut served: HashMap<_, Vec<(&BackendGroup<'_>, _)>> = HashMap::new();
+    for group in groups {
+        for model in group.models {
+            let entries = served.entry(&model.id).or_default();
+            if entries.last().is_none_or(|(last, _)| !std::ptr::eq(*last, group)) {
+                entries.push((group, model));
+            }
+        }
+    }
+    served
 }
 
 /// The label of the model that backends use for a request without a model name: the first model in

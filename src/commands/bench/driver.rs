@@ -89,11 +89,8 @@ impl LoadDriver {
             expected: self.plan.expected(),
             run_duration,
         };
-        let max_failures = if is_closed {
-            ABORT_AFTER_FAILURES.max(2 * max_in_flight as u64)
-        } else {
-            ABORT_AFTER_FAILURES
-        };
+        let failures_per_user = if is_closed { 2 } else { 0 };
+        let max_failures = ABORT_AFTER_FAILURES.max(failures_per_user * max_in_flight as u64);
         let (sender, salt) = (Arc::new(self.sender), self.salt);
         let mut prepared = Some(spawn_preparer(sender.clone(), self.plan, self.synthesis, begin));
         let closed_loop_end = run_duration.filter(|_| is_closed).map(|duration| begin + duration);

@@ -14,6 +14,7 @@ use crate::config::Secret;
 use crate::server::descriptor_budget::raise_file_limit;
 use report::{LiveReplayCounters, LiveReplayReport, ReplayPlan};
 use request::{ReplayedRequest, RequestSender};
+use std::error::Error;
 use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -41,19 +42,9 @@ pub(super) async fn run(replay: &ReplayArgs, target: &BackendAddress) -> ExitCod
         Ok(jobs) => jobs.into(),
         Err(error) => return report_error(&error),
     };
-    // The client libraries of OpenAI read the same variable.
-    let key = match resolve_optional_secret(&Secret::Env("OPENAI_API_KEY".to_owned())) {
-        Ok(key) => key,
-        Err(error) => return report_error(&error),
-    };
-    let client =
-        TargetClient::new(HttpClient::new(HttpClientTimeouts::default()), target.clone(), key);
-    let model = match &replay.real.model {
-        Some(model) => model.clone(),
-        None => match first_model(&client).await {
-            Ok(model) => model,
-            Err(error) => return report_error(&error),
-        },
+    let (client, model) = match connect(replay, target).await {
+        Ok(connected) => connected,
+        Err(error) => return report_error(&*error),
     };
     let jitter = requests::arrival_jitter(replay, &jobs);
     let schedule = build_schedule(&jobs, replay.speed, jitter, replay.real.duration);
@@ -82,6 +73,22 @@ pub(super) async fn run(replay: &ReplayArgs, target: &BackendAddress) -> ExitCod
     .await;
     drop(progress);
     report::show(&LiveReplayReport::from_counters(plan, counters), replay.json)
+}
+
+/// The client of the target, and the model: that of the arguments, or else the first one that the target lists.
+async fn connect(
+    replay: &ReplayArgs,
+    target: &BackendAddress,
+) -> Result<(TargetClient, String), Box<dyn Error>> {
+    // The client libraries of OpenAI read the same variable.
+    let key = resolve_optional_secret(&Secret::Env("OPENAI_API_KEY".to_owned()))?;
+    let http = HttpClient::new(HttpClientTimeouts::default());
+    let client = TargetClient::new(http, target.clone(), key);
+    let model = match &replay.real.model {
+        Some(model) => model.clone(),
+        None => first_model(&client).await?,
+    };
+    Ok((client, model))
 }
 
 /// Why the model of a server could not be determined.
