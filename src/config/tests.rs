@@ -230,7 +230,7 @@ const INVALID_CONFIGS: &[(&str, &str)] = &[
     ),
     (
         "slos:\n  - { name: a, objective: 'ttfb < 1s for 99 %' }\n",
-        "gateway.yaml:2:27: `ttfb` is not a measure; did you mean `ttft`?
+        "gateway.yaml:2:27: `ttfb` is not a measure of an SLO; did you mean `ttft`?
   |
 2 |   - { name: a, objective: 'ttfb < 1s for 99 %' }
   |                           ^^^^^^^^^^^^^^^^^^^^",

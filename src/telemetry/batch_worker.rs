@@ -17,7 +17,7 @@ pub struct BatchWorkerGuard {
     close_queue: Box<dyn Fn() + Send + Sync>,
     /// Channel without messages. It is disconnected when the thread has dropped its handler.
     thread_ended: Receiver<()>,
-    /// Longest wait of the drop for the end of the thread.
+    /// Longest time that `Drop` of this guard waits until the thread has ended.
     shutdown_timeout: Duration,
 }
 

@@ -152,14 +152,14 @@ pub struct Anomaly {
     pub usual: f64,
 }
 
-/// Two values of a backend that were correlated in the last five minutes.
+/// Two time series of a backend that were correlated in the last five minutes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CorrelatedPair {
     /// The name of the backend.
     pub backend: String,
-    /// The name of the first value.
+    /// The name of the first time series, such as `kv_usage`.
     pub first: Cow<'static, str>,
-    /// The name of the second value.
+    /// The name of the second time series.
     pub second: Cow<'static, str>,
     /// Spearman's rank correlation, from -1 to 1.
     pub correlation: f64,

@@ -102,7 +102,8 @@ pub enum GatherError {
     Timeout(Duration),
     /// The response body was larger than the limit of the doctor.
     TooLarge,
-    /// The request was not sent, because an earlier request failed or the check does not apply.
+    /// The doctor did not send the request, because an earlier request to the target failed or because the check does
+    /// not apply to the target.
     NotAttempted,
 }
 

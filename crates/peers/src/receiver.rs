@@ -46,7 +46,7 @@ pub enum Rejection {
     #[error("a message was not made with the shared key: do all gateways have the same key?")]
     Authentication,
     /// A message that was received before, or one older than a received message.
-    #[error("a message was received before")]
+    #[error("the gateway has already received this message")]
     Replayed,
     /// Sent more than [`MAX_CLOCK_DIFFERENCE`] ago, or in the future.
     #[error("a message has a time that differs by more than 30 s: are the clocks synchronized?")]

@@ -40,7 +40,7 @@ pub struct TuneReportLine {
     pub shown: String,
 }
 
-/// A recommended setting.
+/// A recommended flag of vLLM.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Advice {
     /// The command-line flag of vLLM.

@@ -27,7 +27,7 @@ pub struct TuneRequest {
     pub output: TokenLengths,
     /// The latency and throughput targets.
     pub targets: TuneTargets,
-    /// The speed of the engine.
+    /// The measured or stated speed of one backend: its rates of prompt and output tokens, and its step time.
     pub speed: EngineSpeed,
     /// Price of one GPU per hour, in any currency. `None`: no cost is computed.
     pub price: Option<f64>,

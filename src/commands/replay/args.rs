@@ -17,7 +17,8 @@ pub struct ReplayArgs {
     /// The trace: a trace capture of the gateway, or Mooncake's format.
     #[arg(required_unless_present_any = ["tournament", "workload"])]
     pub trace: Option<PathBuf>,
-    /// Run N generated setups instead of a trace, and print the regret of each policy.
+    /// Simulate each policy in N generated setups (backends and load) instead of a trace, and print how far each policy
+    /// is behind the best one of the setup (regret).
     #[arg(long, value_name = "N", env = "TOKENWEIR_REPLAY_TOURNAMENT")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=100_000))]
     #[arg(conflicts_with_all = [

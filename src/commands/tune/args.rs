@@ -113,7 +113,7 @@ pub struct TuneTargetArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Speed")]
 pub struct TuneSpeedArgs {
-    /// Report of `tokenweir bench` against one backend.
+    /// Report of `tokenweir bench` against one vLLM backend. The speed of the engine is computed from it.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_TUNE_FROM_BENCH")]
     pub from_bench: Option<PathBuf>,
     /// Prompt tokens per second that one backend computes.

@@ -28,7 +28,9 @@ enum TuneCommandError {
     Model(PathBuf, #[source] ModelShapeError),
     #[error("{0} is not a report of this version of tokenweir bench")]
     BenchReport(PathBuf, #[source] serde_json::Error),
-    #[error("the bench report {0} has no served request, so it contains no speed")]
+    #[error(
+        "the bench report {0} has no served request, so no engine speed can be computed from it"
+    )]
     NothingServed(PathBuf),
     #[error("{0}")]
     Trace(PathBuf, #[source] TraceError),

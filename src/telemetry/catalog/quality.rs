@@ -44,7 +44,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_quality_samples_total",
-        help: "Responses sampled for quality.file and quality.judge, by result.",
+        help: "Responses sampled for quality.file and quality.judge, by the result of writing or judging the sample.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || {
             label_values(QualitySampleCounts::default().by_result())

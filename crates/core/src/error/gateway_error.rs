@@ -178,7 +178,7 @@ pub enum GatewayError {
         retry_after: u32,
     },
     /// The backend closed the connection before it sent a response.
-    #[error("the backend closed the connection before it answered")]
+    #[error("the backend closed the connection before it sent a response")]
     Closed,
     /// The backend sent invalid HTTP.
     #[error("the backend did not answer in valid HTTP")]

@@ -61,7 +61,7 @@ pub enum ObjectiveParseError {
     #[error("`{0}` is not a condition; write one such as `ttft < 1s`, or `success`")]
     InvalidCondition(String),
     /// A condition begins with an unknown measure.
-    #[error("`{0}` is not a measure; {suggestion}", suggestion = suggestion(.0))]
+    #[error("`{0}` is not a measure of an SLO; {suggestion}", suggestion = suggestion(.0))]
     UnknownMeasure(String),
     /// The limit is not a duration.
     #[error(transparent)]

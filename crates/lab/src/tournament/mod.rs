@@ -21,7 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokenweir_core::routing::Policy;
 
-/// The result of one router in a cell.
+/// The result of one router in a cell. A cell is one setup of backends with one workload at one load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RouterScore {
     /// Share of the requests that met the objectives.

@@ -72,8 +72,8 @@ fn load_client_config(
     FileBacked::new(files, move |files| build_client_config(files, has_ca, alpn))
 }
 
-/// Builds the rustls configuration from the files: the authorities if `has_ca`, then optionally a
-/// client certificate and its key.
+/// Builds the rustls configuration from the PEM files: first the certificate authorities if `has_ca`, else the
+/// machine's authorities are trusted; then optionally a client certificate and its key.
 fn build_client_config(
     files: &[PemFile],
     has_ca: bool,

@@ -52,6 +52,6 @@ pub enum TlsError {
     #[error("`{0}` is not a valid server name: use a host name or an IP address")]
     InvalidServerName(String),
     /// rustls rejects the configuration.
-    #[error("TLS cannot be configured")]
+    #[error("the TLS library rejects these certificates, keys or protocol versions")]
     Configuration(#[from] rustls::Error),
 }

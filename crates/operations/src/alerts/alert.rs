@@ -76,12 +76,12 @@ impl AlertSeverity {
     }
 }
 
-/// The inhibition of an alert for the backend of the inhibiting alert only.
+/// A firing `alert` mutes the alert that has this inhibition, if both have the same label `backend`.
 pub(super) const fn inhibit_for_same_backend(alert: &'static str) -> AlertInhibition {
     AlertInhibition { alert, equal: &["backend"] }
 }
 
-/// The inhibition of an alert for all backends and models.
+/// A firing `alert` mutes the alert that has this inhibition, for every backend and model.
 pub(super) const fn inhibit_everywhere(alert: &'static str) -> AlertInhibition {
     AlertInhibition { alert, equal: &[] }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// The kind of display of a panel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PanelKind {
-    /// The latest value as a large number.
+    /// A panel of the type `stat` of Grafana: only the latest value, in large digits.
     Stat,
     /// Lines over time.
     Lines,

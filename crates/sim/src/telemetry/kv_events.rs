@@ -25,7 +25,8 @@ pub(crate) struct KvEventPublisher {
 pub(crate) struct SequenceOrigin {
     /// The session that the request names.
     pub(crate) session_id: Option<String>,
-    /// The tokens of prompt and output. Empty if they are not published.
+    /// The token ids of the prompt, followed by those of the output. Empty if the simulated engine publishes no KV
+    /// events.
     pub(crate) token_ids: Vec<u32>,
 }
 

@@ -137,7 +137,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     counter(
         "tokenweir_engine_kv_block_reuse_gap_count_total",
-        "Times that tokenweir_engine_kv_block_reuse_gap_seconds_total contains.",
+        "Number of times that tokenweir_engine_kv_block_reuse_gap_seconds_total sums.",
         |load, emit| emit(&[], load.kv_blocks.reuse_gap[1]),
     ),
     MetricDescriptor {
@@ -175,9 +175,13 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Requests with NaN in the logits of the engine.",
         |load, emit| emit(&[], load.corrupted),
     ),
-    counter("tokenweir_engine_drafts_total", "Drafts of speculative decoding.", |load, emit| {
-        emit(&[], load.drafts);
-    }),
+    counter(
+        "tokenweir_engine_drafts_total",
+        "Drafts that speculative decoding proposed. A draft has one or more tokens.",
+        |load, emit| {
+            emit(&[], load.drafts);
+        },
+    ),
     counter(
         "tokenweir_engine_draft_tokens_total",
         "Tokens that speculative decoding proposed.",

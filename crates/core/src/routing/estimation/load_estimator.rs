@@ -228,7 +228,7 @@ impl LoadEstimator {
         reservation
     }
 
-    /// Prompt tokens that the other gateways wait for.
+    /// Prompt tokens that other gateways have sent to this backend and that it has not computed.
     pub fn peer_backlogs(&self) -> &PeerBacklogs {
         &self.peer_backlogs
     }

@@ -123,7 +123,7 @@ pub const MAX_LATENESS: f64 = 30.0;
 /// prefill.
 const WORK_TOLERANCE: f64 = 128.0;
 
-/// Means over the candidates of a decision.
+/// Mean numbers of waiting and of running requests per candidate backend of a decision.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct FleetLoad {
     waiting: f64,
