@@ -29,6 +29,54 @@ const SHORT_WINDOWS: [&str; 5] = ["5m", "30m", "1h", "2h", "6h"];
 /// are costly and their results change slowly.
 const LONG_WINDOWS: [&str; 3] = ["1d", "3d", "30d"];
 
+/// The rules of latencies, request counts and rates that the latency alerts use: the name of each
+/// series and its query.
+const TRAFFIC_RULES: [(&str, &str); 9] = [
+    (
+        "tokenweir:ttft_seconds:p95_5m",
+        "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
+         (rate(gen_ai_server_time_to_first_token_seconds_bucket[5m])))",
+    ),
+    (
+        "tokenweir:streams:increase5m",
+        "sum by (gen_ai_request_model) \
+         (increase(gen_ai_server_time_to_first_token_seconds_count[5m]))",
+    ),
+    (
+        "tokenweir:inter_chunk_seconds:p95_5m",
+        "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
+         (rate(tokenweir_inter_chunk_latency_seconds_bucket[5m])))",
+    ),
+    (
+        "tokenweir:chunks:increase5m",
+        "sum by (gen_ai_request_model) \
+         (increase(tokenweir_inter_chunk_latency_seconds_count[5m]))",
+    ),
+    (
+        "tokenweir:request_duration_seconds:p95_5m",
+        "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
+         (rate(gen_ai_server_request_duration_seconds_bucket{\
+         outcome=\"ok\",gen_ai_operation_name=~\"chat|text_completion\"}[5m])))",
+    ),
+    (
+        "tokenweir:good_requests:increase5m",
+        "sum by (gen_ai_request_model) \
+         (increase(gen_ai_server_request_duration_seconds_count{\
+         outcome=\"ok\",gen_ai_operation_name=~\"chat|text_completion\"}[5m]))",
+    ),
+    (
+        "tokenweir:output_tokens:rate5m",
+        "sum(rate(tokenweir_tokens_total{type=\"output\"}[5m]))\n\
+         + sum(rate(tokenweir_estimated_output_tokens_total[5m]))",
+    ),
+    (
+        "tokenweir:token_drift:ratio_1h",
+        "sum by (backend, type) (increase(tokenweir_backend_tokens_total[1h]))\n\
+         / max by (backend, type) (increase(tokenweir_engine_tokens_total[1h]))",
+    ),
+    ("tokenweir:requests_in_flight:avg5m", "sum(avg_over_time(tokenweir_requests_in_flight[5m]))"),
+];
+
 /// All groups of recording rules.
 pub fn groups() -> Vec<RecordingRuleGroup> {
     vec![
@@ -67,56 +115,9 @@ fn bad_request_ratio(window: &str) -> RecordingRule {
     }
 }
 
-/// The rules of latencies, request counts and rates that the latency alerts use.
+/// The rules of `TRAFFIC_RULES`.
 fn traffic_rules() -> Vec<RecordingRule> {
-    [
-        (
-            "tokenweir:ttft_seconds:p95_5m",
-            "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
-             (rate(gen_ai_server_time_to_first_token_seconds_bucket[5m])))",
-        ),
-        (
-            "tokenweir:streams:increase5m",
-            "sum by (gen_ai_request_model) \
-             (increase(gen_ai_server_time_to_first_token_seconds_count[5m]))",
-        ),
-        (
-            "tokenweir:inter_chunk_seconds:p95_5m",
-            "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
-             (rate(tokenweir_inter_chunk_latency_seconds_bucket[5m])))",
-        ),
-        (
-            "tokenweir:chunks:increase5m",
-            "sum by (gen_ai_request_model) \
-             (increase(tokenweir_inter_chunk_latency_seconds_count[5m]))",
-        ),
-        (
-            "tokenweir:request_duration_seconds:p95_5m",
-            "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
-             (rate(gen_ai_server_request_duration_seconds_bucket{\
-             outcome=\"ok\",gen_ai_operation_name=~\"chat|text_completion\"}[5m])))",
-        ),
-        (
-            "tokenweir:good_requests:increase5m",
-            "sum by (gen_ai_request_model) \
-             (increase(gen_ai_server_request_duration_seconds_count{\
-             outcome=\"ok\",gen_ai_operation_name=~\"chat|text_completion\"}[5m]))",
-        ),
-        (
-            "tokenweir:output_tokens:rate5m",
-            "sum(rate(tokenweir_tokens_total{type=\"output\"}[5m]))\n\
-             + sum(rate(tokenweir_estimated_output_tokens_total[5m]))",
-        ),
-        (
-            "tokenweir:token_drift:ratio_1h",
-            "sum by (backend, type) (increase(tokenweir_backend_tokens_total[1h]))\n\
-             / max by (backend, type) (increase(tokenweir_engine_tokens_total[1h]))",
-        ),
-        (
-            "tokenweir:requests_in_flight:avg5m",
-            "sum(avg_over_time(tokenweir_requests_in_flight[5m]))",
-        ),
-    ]
-    .map(|(name, expr)| RecordingRule { record: name.into(), expr: expr.into() })
-    .to_vec()
+    TRAFFIC_RULES
+        .map(|(name, expr)| RecordingRule { record: name.into(), expr: expr.into() })
+        .to_vec()
 }

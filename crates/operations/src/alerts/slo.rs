@@ -37,53 +37,60 @@ const SLOW_BURN: [BurnRateWindow; 2] = [
 const MIN_BAD_REQUESTS: u32 = 10;
 
 pub(super) fn alerts() -> Vec<Alert> {
-    vec![
-        Alert {
-            name: "TokenweirSloFastBurn",
-            when: "an objective uses 2 % of its 30-day error budget in an hour, or 5 % in six \
-                   hours",
-            area: AREA,
-            severity: AlertSeverity::Page,
-            expr: burn_rate_condition(&FAST_BURN).into(),
-            holds_for: "2m",
-            stays_for: Some("5m"),
-            summary: "SLO {{ $labels.slo }} burns its error budget fast",
-            description: "{{ $value | humanizePercentage }} of the requests of the last minutes \
-                          missed the objective {{ $labels.slo }}. At this rate, its 30-day error \
-                          budget is used up within days.",
-            meaning: "Many requests miss the objective now: it has used at least 2 % of its 30-day \
-                      error budget in an hour, or 5 % in six hours, and the burn continues.",
-            confirm: "Dashboard, row SLO: which objective, which model, since when? Row Latency: \
-                      click an exemplar of the heatmap in the slow area. It opens the trace of \
-                      such a request, and `tokenweir.slow_cause` on its span names the cause.",
-            action: "Another alert usually names the cause: follow that one first. Otherwise check \
-                     the panel *Slow requests by cause*. `engine_queue` or `gateway_queue`: add \
-                     backends or shed low tiers (`admission.classes`). `preempted`: see \
-                     TokenweirKvCacheExhausted. `slow_decode` on one backend: set its `weight` to \
-                     0. Errors: see TokenweirErrors.",
-            silences: vec![AlertInhibition { alert: "TokenweirSloSlowBurn", equal: &["slo"] }],
-        },
-        Alert {
-            name: "TokenweirSloSlowBurn",
-            when: "an objective uses 10 % of its 30-day error budget in a day or in three days",
-            area: AREA,
-            severity: AlertSeverity::Ticket,
-            expr: burn_rate_condition(&SLOW_BURN).into(),
-            holds_for: "15m",
-            stays_for: Some("30m"),
-            summary: "SLO {{ $labels.slo }} will exceed its 30-day error budget",
-            description: "{{ $value | humanizePercentage }} of the requests of the last hours \
-                          missed the objective {{ $labels.slo }}, which is more than its 30-day \
-                          error budget allows.",
-            meaning: "Slightly too many requests have missed the objective for hours or days. No \
-                      immediate action is needed, but the 30-day objective will be missed.",
-            confirm: "Dashboard, row SLO, over the last three days: a level shift or a daily peak?",
-            action: "Daily peak: add capacity; check the queues and the KV cache at that time. \
-                     Level shift: which deployment happened then? If the objective was never met, \
-                     change it under `slos` in the configuration.",
-            silences: Vec::new(),
-        },
-    ]
+    vec![fast_burn_alert(), slow_burn_alert()]
+}
+
+/// The alert that pages at the burn rates of `FAST_BURN`.
+fn fast_burn_alert() -> Alert {
+    Alert {
+        name: "TokenweirSloFastBurn",
+        when: "an objective uses 2 % of its 30-day error budget in an hour, or 5 % in six \
+               hours",
+        area: AREA,
+        severity: AlertSeverity::Page,
+        expr: burn_rate_condition(&FAST_BURN).into(),
+        holds_for: "2m",
+        stays_for: Some("5m"),
+        summary: "SLO {{ $labels.slo }} burns its error budget fast",
+        description: "{{ $value | humanizePercentage }} of the requests of the last minutes \
+                      missed the objective {{ $labels.slo }}. At this rate, its 30-day error \
+                      budget is used up within days.",
+        meaning: "Many requests miss the objective now: it has used at least 2 % of its 30-day \
+                  error budget in an hour, or 5 % in six hours, and the burn continues.",
+        confirm: "Dashboard, row SLO: which objective, which model, since when? Row Latency: \
+                  click an exemplar of the heatmap in the slow area. It opens the trace of \
+                  such a request, and `tokenweir.slow_cause` on its span names the cause.",
+        action: "Another alert usually names the cause: follow that one first. Otherwise check \
+                 the panel *Slow requests by cause*. `engine_queue` or `gateway_queue`: add \
+                 backends or shed low tiers (`admission.classes`). `preempted`: see \
+                 TokenweirKvCacheExhausted. `slow_decode` on one backend: set its `weight` to \
+                 0. Errors: see TokenweirErrors.",
+        silences: vec![AlertInhibition { alert: "TokenweirSloSlowBurn", equal: &["slo"] }],
+    }
+}
+
+/// The alert that opens a ticket at the burn rates of `SLOW_BURN`.
+fn slow_burn_alert() -> Alert {
+    Alert {
+        name: "TokenweirSloSlowBurn",
+        when: "an objective uses 10 % of its 30-day error budget in a day or in three days",
+        area: AREA,
+        severity: AlertSeverity::Ticket,
+        expr: burn_rate_condition(&SLOW_BURN).into(),
+        holds_for: "15m",
+        stays_for: Some("30m"),
+        summary: "SLO {{ $labels.slo }} will exceed its 30-day error budget",
+        description: "{{ $value | humanizePercentage }} of the requests of the last hours \
+                      missed the objective {{ $labels.slo }}, which is more than its 30-day \
+                      error budget allows.",
+        meaning: "Slightly too many requests have missed the objective for hours or days. No \
+                  immediate action is needed, but the 30-day objective will be missed.",
+        confirm: "Dashboard, row SLO, over the last three days: a level shift or a daily peak?",
+        action: "Daily peak: add capacity; check the queues and the KV cache at that time. \
+                 Level shift: which deployment happened then? If the objective was never met, \
+                 change it under `slos` in the configuration.",
+        silences: Vec::new(),
+    }
 }
 
 /// The Prometheus query of the condition that an objective exceeds the burn rate over both windows

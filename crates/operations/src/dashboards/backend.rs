@@ -115,147 +115,175 @@ fn build_engine_view_row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
         title: "Reported by the engine",
         panels: vec![
-            Panel::lines(
-                "TTFT of engine and gateway, mean",
-                "s",
-                "The difference is time that the engine does not see: its API server, the network, \
-                 the gateway's queue.",
-            )
-            .with_query(
-                engine_mean(
-                    metrics,
-                    "tokenweir_engine_first_token_seconds_total",
-                    "tokenweir_engine_first_tokens_total",
-                ),
-                "engine",
-            )
-            .with_query(mean_by(metrics, "backend", TTFT_METRIC, ""), "gateway"),
-            Panel::lines(
-                "Queue and prefill, mean",
-                "s",
-                "Times in the engine, for all its requests.",
-            )
-            .with_query(
-                engine_mean(
-                    metrics,
-                    "tokenweir_engine_queue_seconds_total",
-                    "tokenweir_engine_queued_requests_total",
-                ),
-                "queue",
-            )
-            .with_query(
-                engine_mean(
-                    metrics,
-                    "tokenweir_engine_prefill_seconds_total",
-                    "tokenweir_engine_prefilled_requests_total",
-                ),
-                "prefill",
-            ),
-            Panel::lines(
-                "Inter-token latency, mean",
-                "s",
-                "Time between two tokens of a request, as the engine measures it.",
-            )
-            .with_query(
-                engine_mean(
-                    metrics,
-                    "tokenweir_engine_inter_token_seconds_total",
-                    "tokenweir_engine_inter_token_gaps_total",
-                ),
-                "engine",
-            ),
+            first_token_time(metrics),
+            queue_and_prefill_time(metrics),
+            inter_token_latency(metrics),
         ],
     }
+}
+
+/// The panel that compares the mean TTFT of the engine with that of the gateway.
+fn first_token_time(metrics: &MetricCatalogue) -> Panel {
+    Panel::lines(
+        "TTFT of engine and gateway, mean",
+        "s",
+        "The difference is time that the engine does not see: its API server, the network, \
+         the gateway's queue.",
+    )
+    .with_query(
+        engine_mean(
+            metrics,
+            "tokenweir_engine_first_token_seconds_total",
+            "tokenweir_engine_first_tokens_total",
+        ),
+        "engine",
+    )
+    .with_query(mean_by(metrics, "backend", TTFT_METRIC, ""), "gateway")
+}
+
+/// The panel of the mean times in the queue and in prefill.
+fn queue_and_prefill_time(metrics: &MetricCatalogue) -> Panel {
+    Panel::lines("Queue and prefill, mean", "s", "Times in the engine, for all its requests.")
+        .with_query(
+            engine_mean(
+                metrics,
+                "tokenweir_engine_queue_seconds_total",
+                "tokenweir_engine_queued_requests_total",
+            ),
+            "queue",
+        )
+        .with_query(
+            engine_mean(
+                metrics,
+                "tokenweir_engine_prefill_seconds_total",
+                "tokenweir_engine_prefilled_requests_total",
+            ),
+            "prefill",
+        )
+}
+
+/// The panel of the mean time between two tokens.
+fn inter_token_latency(metrics: &MetricCatalogue) -> Panel {
+    Panel::lines(
+        "Inter-token latency, mean",
+        "s",
+        "Time between two tokens of a request, as the engine measures it.",
+    )
+    .with_query(
+        engine_mean(
+            metrics,
+            "tokenweir_engine_inter_token_seconds_total",
+            "tokenweir_engine_inter_token_gaps_total",
+        ),
+        "engine",
+    )
 }
 
 /// The row of the counters that the engine reports.
 fn build_engine_counter_row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
         title: "Counted by the engine",
-        panels: vec![
-            Panel::lines(
-                "Tokens",
-                "short",
-                "Tokens per second of the engine, for the requests of all clients.",
-            )
-            .with_query(engine_rate(metrics, "type", ENGINE_TOKENS_METRIC), "{{type}}"),
-            Panel::lines(
-                "Tokens of the gateway ÷ tokens of the engine",
-                "percentunit",
-                "Below 1: the engine serves other clients too, or clients disconnected. Above 1 for \
-                 an hour: a count is wrong.",
-            )
-            .with_query(
-                format!(
-                    "{}\n/ {}",
-                    rate_by(metrics, "type", "tokenweir_backend_tokens_total", ""),
-                    engine_rate(metrics, "type", ENGINE_TOKENS_METRIC),
-                ),
-                "{{type}}",
-            ),
-            Panel::lines(
-                "Prompt tokens per generated token",
-                "none",
-                "High: prefill determines the load of the engine. Low: decode does.",
-            )
-            .with_query(
-                format!(
-                    "max({})\n/ max({})",
-                    rate(metrics, ENGINE_TOKENS_METRIC, "type=\"input\""),
-                    rate(metrics, ENGINE_TOKENS_METRIC, "type=\"output\""),
-                ),
-                "ratio",
-            ),
-            Panel::lines(
-                "Accepted draft tokens",
-                "percentunit",
-                "Share of the tokens proposed by speculative decoding that the engine accepted. \
-                 Empty: no speculative decoding.",
-            )
-            .with_query(
-                engine_mean(
-                    metrics,
-                    "tokenweir_engine_accepted_tokens_total",
-                    "tokenweir_engine_draft_tokens_total",
-                ),
-                "accepted",
-            ),
-            Panel::lines(
-                "Rejected and corrupted requests",
-                "reqps",
-                "Requests per second that the engine rejected at its own queue limit, and those \
-                 with NaN in their logits. Good: 0.",
-            )
-            .with_query(
-                engine_rate(metrics, "backend", "tokenweir_engine_admission_rejections_total"),
-                "rejected",
-            )
-            .with_query(
-                engine_rate(metrics, "backend", "tokenweir_engine_corrupted_requests_total"),
-                "corrupted",
-            ),
-            Panel::lines(
-                "Swapped requests and CPU cache",
-                "short",
-                "Only vLLM with engine V0: requests whose KV blocks are in CPU memory, and the \
-                 share of the CPU cache in use. Good: 0.",
-            )
-            .with_query(
-                gauge_by(metrics, "backend", "tokenweir_engine_swapped_requests"),
-                "swapped",
-            )
-            .with_query(
-                gauge_by(metrics, "backend", "tokenweir_engine_cpu_cache_usage_ratio"),
-                "CPU cache",
-            ),
-            Panel::lines("Restarts", "short", "Restarts of the process in the last hour. Good: 0.")
-                .with_query(
-                    format!(
-                        "max by (backend) (increase({}[1h]))",
-                        filtered_metric(metrics, "tokenweir_engine_restarts_total", "")
-                    ),
-                    "restarts",
-                ),
-        ],
+        panels: [
+            engine_token_panels(metrics),
+            vec![accepted_draft_tokens(metrics)],
+            engine_fault_panels(metrics),
+        ]
+        .concat(),
     }
+}
+
+/// The panels of the tokens of the engine, beside those of the gateway.
+fn engine_token_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
+    vec![
+        Panel::lines(
+            "Tokens",
+            "short",
+            "Tokens per second of the engine, for the requests of all clients.",
+        )
+        .with_query(engine_rate(metrics, "type", ENGINE_TOKENS_METRIC), "{{type}}"),
+        Panel::lines(
+            "Tokens of the gateway ÷ tokens of the engine",
+            "percentunit",
+            "Below 1: the engine serves other clients too, or clients disconnected. Above 1 for \
+             an hour: a count is wrong.",
+        )
+        .with_query(
+            format!(
+                "{}\n/ {}",
+                rate_by(metrics, "type", "tokenweir_backend_tokens_total", ""),
+                engine_rate(metrics, "type", ENGINE_TOKENS_METRIC),
+            ),
+            "{{type}}",
+        ),
+        Panel::lines(
+            "Prompt tokens per generated token",
+            "none",
+            "High: prefill determines the load of the engine. Low: decode does.",
+        )
+        .with_query(
+            format!(
+                "max({})\n/ max({})",
+                rate(metrics, ENGINE_TOKENS_METRIC, "type=\"input\""),
+                rate(metrics, ENGINE_TOKENS_METRIC, "type=\"output\""),
+            ),
+            "ratio",
+        ),
+    ]
+}
+
+/// The panel of the share of draft tokens that the engine accepted.
+fn accepted_draft_tokens(metrics: &MetricCatalogue) -> Panel {
+    Panel::lines(
+        "Accepted draft tokens",
+        "percentunit",
+        "Share of the tokens proposed by speculative decoding that the engine accepted. \
+         Empty: no speculative decoding.",
+    )
+    .with_query(
+        engine_mean(
+            metrics,
+            "tokenweir_engine_accepted_tokens_total",
+            "tokenweir_engine_draft_tokens_total",
+        ),
+        "accepted",
+    )
+}
+
+/// The panels of conditions whose value is 0 on a healthy engine.
+fn engine_fault_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
+    vec![
+        Panel::lines(
+            "Rejected and corrupted requests",
+            "reqps",
+            "Requests per second that the engine rejected at its own queue limit, and those \
+             with NaN in their logits. Good: 0.",
+        )
+        .with_query(
+            engine_rate(metrics, "backend", "tokenweir_engine_admission_rejections_total"),
+            "rejected",
+        )
+        .with_query(
+            engine_rate(metrics, "backend", "tokenweir_engine_corrupted_requests_total"),
+            "corrupted",
+        ),
+        Panel::lines(
+            "Swapped requests and CPU cache",
+            "short",
+            "Only vLLM with engine V0: requests whose KV blocks are in CPU memory, and the \
+             share of the CPU cache in use. Good: 0.",
+        )
+        .with_query(gauge_by(metrics, "backend", "tokenweir_engine_swapped_requests"), "swapped")
+        .with_query(
+            gauge_by(metrics, "backend", "tokenweir_engine_cpu_cache_usage_ratio"),
+            "CPU cache",
+        ),
+        Panel::lines("Restarts", "short", "Restarts of the process in the last hour. Good: 0.")
+            .with_query(
+                format!(
+                    "max by (backend) (increase({}[1h]))",
+                    filtered_metric(metrics, "tokenweir_engine_restarts_total", "")
+                ),
+                "restarts",
+            ),
+    ]
 }

@@ -10,12 +10,22 @@ use crate::dashboards::query::{filtered_metric, quantile, quantile_by, rate_by, 
 const PROCESS_MATCHERS: &str = "job=\"tokenweir\",instance=~\"$gateway\"";
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
-    let panels = [cost(metrics), resources(metrics), records(metrics)].into_iter().flatten();
-    DashboardRow { title: "Gateway", panels: panels.collect() }
+    DashboardRow {
+        title: "Gateway",
+        panels: [
+            delays(metrics),
+            vec![telemetry_cpu_share(metrics)],
+            resources(metrics),
+            unsuccessful_requests(metrics),
+            scrapes(metrics),
+            records(metrics),
+        ]
+        .concat(),
+    }
 }
 
-/// The latency that the gateway adds, and the cost of telemetry.
-fn cost(metrics: &MetricCatalogue) -> Vec<Panel> {
+/// The latency that the gateway adds, and the delay of its timers.
+fn delays(metrics: &MetricCatalogue) -> Vec<Panel> {
     vec![
         Panel::lines(
             "Overhead",
@@ -46,21 +56,25 @@ fn cost(metrics: &MetricCatalogue) -> Vec<Panel> {
             "{{instance}}",
         )
         .with_thresholds(Thresholds::Above(0.005, 0.05)),
-        Panel::stacked(
-            "Share of telemetry in CPU",
-            "percentunit",
-            "Part of the CPU time of the gateways that telemetry uses. The observation of \
-             responses is not included.",
-        )
-        .with_query(
-            format!(
-                "{}\n/ scalar({} > 0)",
-                rate_by(metrics, "part", "tokenweir_telemetry_cpu_seconds_total", ""),
-                total_rate(metrics, "process_cpu_seconds_total", PROCESS_MATCHERS)
-            ),
-            "{{part}}",
-        ),
     ]
+}
+
+/// The panel of the share of telemetry in the CPU time of the gateways.
+fn telemetry_cpu_share(metrics: &MetricCatalogue) -> Panel {
+    Panel::stacked(
+        "Share of telemetry in CPU",
+        "percentunit",
+        "Part of the CPU time of the gateways that telemetry uses. The observation of \
+         responses is not included.",
+    )
+    .with_query(
+        format!(
+            "{}\n/ scalar({} > 0)",
+            rate_by(metrics, "part", "tokenweir_telemetry_cpu_seconds_total", ""),
+            total_rate(metrics, "process_cpu_seconds_total", PROCESS_MATCHERS)
+        ),
+        "{{part}}",
+    )
 }
 
 /// CPU, memory and requests in flight.
@@ -90,8 +104,8 @@ fn resources(metrics: &MetricCatalogue) -> Vec<Panel> {
     ]
 }
 
-/// Requests without success, scrapes, and the records of telemetry.
-fn records(metrics: &MetricCatalogue) -> Vec<Panel> {
+/// Requests that the gateway rejected, and attempts that failed.
+fn unsuccessful_requests(metrics: &MetricCatalogue) -> Vec<Panel> {
     vec![
         Panel::stacked(
             "Rejected requests",
@@ -113,6 +127,12 @@ fn records(metrics: &MetricCatalogue) -> Vec<Panel> {
             rate_by(metrics, "backend, result", "tokenweir_attempts_total", "result!=\"ok\""),
             "{{backend}} {{result}}",
         ),
+    ]
+}
+
+/// Errors and duration of the scrapes of backends.
+fn scrapes(metrics: &MetricCatalogue) -> Vec<Panel> {
+    vec![
         Panel::lines(
             "Scrape errors",
             "short",
@@ -124,6 +144,12 @@ fn records(metrics: &MetricCatalogue) -> Vec<Panel> {
         ),
         Panel::lines("Scrape duration p95", "s", "Time to fetch the metrics page of a backend.")
             .with_query(quantile(metrics, 0.95, "tokenweir_scrape_duration_seconds", ""), "p95"),
+    ]
+}
+
+/// Spans, responses without inspection, client write stalls, and records of the trace capture.
+fn records(metrics: &MetricCatalogue) -> Vec<Panel> {
+    vec![
         Panel::lines(
             "Spans",
             "short",

@@ -9,93 +9,104 @@ use crate::outcomes::FAILED_OUTCOMES;
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
         title: "System health",
-        panels: vec![
-            Panel::stacked(
-                "Requests by outcome",
-                "reqps",
-                "Ended requests per second. Good: almost all are `ok`.",
-            )
-            .with_query(rate_by(metrics, "outcome", "tokenweir_requests_total", ""), "{{outcome}}"),
-            Panel::lines(
-                "Failed requests",
-                "reqps",
-                "Failed requests per second, by outcome. Good: an empty panel.",
-            )
-            .with_query(
-                rate_by(metrics, "outcome", "tokenweir_requests_total", FAILED_OUTCOMES),
-                "{{outcome}}",
-            ),
-            Panel::lines(
-                "Client disconnects",
-                "reqps",
-                "Disconnects per second, by the phase of the request. In `queued`, `headers` or \
-                 `prefill` the response was too slow; in `decode` the user stopped it, or a client \
-                 timeout ended it.",
-            )
-            .with_query(
-                rate_by(metrics, "phase", "tokenweir_client_disconnects_total", ""),
-                "{{phase}}",
-            ),
-            Panel::stacked(
-                "Tokens",
-                "short",
-                "Tokens per second. Cached tokens are part of the input, reasoning is part of the \
-                 output.",
-            )
-            .with_query(
-                rate_by(metrics, "type", "tokenweir_tokens_total", "type=~\"input|output\""),
-                "{{type}}",
-            ),
-            Panel::stacked(
-                "Finish reasons",
-                "short",
-                "Choices per second, by finish reason. `stop` and `tool_calls` are complete \
-                 outputs. A high rate of `length` means that limits cut outputs.",
-            )
-            .with_query(
-                rate_by(metrics, "reason", "tokenweir_finish_reasons_total", ""),
-                "{{reason}}",
-            ),
-            Panel::lines(
-                "Wasted tokens",
-                "short",
-                "Tokens per second that engines computed in vain: of responses that no client \
-                 received completely, and prompts that a failover computed again.",
-            )
-            .with_query(
-                rate_by(metrics, "reason", "tokenweir_wasted_tokens_total", ""),
-                "{{reason}}",
-            ),
-            Panel::lines("Backends up", "none", "1 while the backend is available.")
-                .with_query(gauge_by(metrics, "backend", "tokenweir_backend_up"), "{{backend}}")
-                .with_thresholds(Thresholds::Below(1.0, 1.0)),
-            Panel::lines(
-                "Stalled streams",
-                "short",
-                "Streams without output for much longer than usual, now. Good: 0.",
-            )
-            .with_query(
-                format!(
-                    "sum by (backend) ({})",
-                    filtered_metric(metrics, "tokenweir_streams_stalled", "")
-                ),
-                "{{backend}}",
-            ),
-            Panel::lines(
-                "Terminations other than ok",
-                "reqps",
-                "Terminations per second. They are more exact than outcomes: `truncated_cut` is a \
-                 backend that died, `upstream_abort` an engine that aborted the request.",
-            )
-            .with_query(
-                rate_by(
-                    metrics,
-                    "termination",
-                    "tokenweir_request_terminations_total",
-                    "termination!~\"ok.*\"",
-                ),
-                "{{termination}}",
-            ),
-        ],
+        panels: [outcome_panels(metrics), token_panels(metrics), fault_panels(metrics)].concat(),
     }
+}
+
+/// The panels of the outcomes of requests, and of client disconnects.
+fn outcome_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
+    vec![
+        Panel::stacked(
+            "Requests by outcome",
+            "reqps",
+            "Ended requests per second. Good: almost all are `ok`.",
+        )
+        .with_query(rate_by(metrics, "outcome", "tokenweir_requests_total", ""), "{{outcome}}"),
+        Panel::lines(
+            "Failed requests",
+            "reqps",
+            "Failed requests per second, by outcome. Good: an empty panel.",
+        )
+        .with_query(
+            rate_by(metrics, "outcome", "tokenweir_requests_total", FAILED_OUTCOMES),
+            "{{outcome}}",
+        ),
+        Panel::lines(
+            "Client disconnects",
+            "reqps",
+            "Disconnects per second, by the phase of the request. In `queued`, `headers` or \
+             `prefill` the response was too slow; in `decode` the user stopped it, or a client \
+             timeout ended it.",
+        )
+        .with_query(
+            rate_by(metrics, "phase", "tokenweir_client_disconnects_total", ""),
+            "{{phase}}",
+        ),
+    ]
+}
+
+/// The panels of tokens, of the reasons why outputs end, and of wasted tokens.
+fn token_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
+    vec![
+        Panel::stacked(
+            "Tokens",
+            "short",
+            "Tokens per second. Cached tokens are part of the input, reasoning is part of the \
+             output.",
+        )
+        .with_query(
+            rate_by(metrics, "type", "tokenweir_tokens_total", "type=~\"input|output\""),
+            "{{type}}",
+        ),
+        Panel::stacked(
+            "Finish reasons",
+            "short",
+            "Choices per second, by finish reason. `stop` and `tool_calls` are complete \
+             outputs. A high rate of `length` means that limits cut outputs.",
+        )
+        .with_query(rate_by(metrics, "reason", "tokenweir_finish_reasons_total", ""), "{{reason}}"),
+        Panel::lines(
+            "Wasted tokens",
+            "short",
+            "Tokens per second that engines computed in vain: of responses that no client \
+             received completely, and prompts that a failover computed again.",
+        )
+        .with_query(rate_by(metrics, "reason", "tokenweir_wasted_tokens_total", ""), "{{reason}}"),
+    ]
+}
+
+/// The panels of unavailable backends, stalled streams and failed terminations.
+fn fault_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
+    vec![
+        Panel::lines("Backends up", "none", "1 while the backend is available.")
+            .with_query(gauge_by(metrics, "backend", "tokenweir_backend_up"), "{{backend}}")
+            .with_thresholds(Thresholds::Below(1.0, 1.0)),
+        Panel::lines(
+            "Stalled streams",
+            "short",
+            "Streams without output for much longer than usual, now. Good: 0.",
+        )
+        .with_query(
+            format!(
+                "sum by (backend) ({})",
+                filtered_metric(metrics, "tokenweir_streams_stalled", "")
+            ),
+            "{{backend}}",
+        ),
+        Panel::lines(
+            "Terminations other than ok",
+            "reqps",
+            "Terminations per second. They are more exact than outcomes: `truncated_cut` is a \
+             backend that died, `upstream_abort` an engine that aborted the request.",
+        )
+        .with_query(
+            rate_by(
+                metrics,
+                "termination",
+                "tokenweir_request_terminations_total",
+                "termination!~\"ok.*\"",
+            ),
+            "{{termination}}",
+        ),
+    ]
 }
