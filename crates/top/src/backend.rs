@@ -102,13 +102,19 @@ pub(super) fn backend_details(
         let reason = text(drain.reason.as_deref());
         lines.push(format!("drained    by {by} {} ago: {reason}", span(drain.age_seconds)));
     }
-    for verdict in verdicts.iter().filter(|verdict| verdict.backend == backend.name) {
-        let severity = verdict.severity.as_str();
-        lines.push(String::new());
-        lines.push(format!("{severity}: {}", text(Some(&verdict.meaning))));
-        lines.push(format!("-> {}", text(Some(&verdict.remedy))));
-    }
+    let own_verdicts = verdicts.iter().filter(|verdict| verdict.backend == backend.name);
+    lines.extend(own_verdicts.flat_map(verdict_lines));
     (text(Some(&backend.name)), lines)
+}
+
+/// The lines about a verdict, after an empty line: its meaning and its remedy.
+fn verdict_lines(verdict: &Verdict) -> [String; 3] {
+    let severity = verdict.severity.as_str();
+    [
+        String::new(),
+        format!("{severity}: {}", text(Some(&verdict.meaning))),
+        format!("-> {}", text(Some(&verdict.remedy))),
+    ]
 }
 
 #[cfg(test)]

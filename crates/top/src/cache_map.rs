@@ -34,23 +34,27 @@ pub fn cache_map_lines(document: &CacheMapDocument) -> Vec<String> {
     if document.groups.is_empty() {
         lines.push("no prompt of 512 bytes was sent".to_owned());
     }
-    for group in &document.groups {
-        lines.push(format!(
-            "{:<16} {:<12} {:>7} {:>8} {:>7} {:>7} {:>7}",
-            text(Some(&group.id)),
-            text(group.tenant.as_deref()),
-            tokens(group.tokens),
-            tokens(group.requests),
-            tokens(group.reused_requests),
-            seconds(group.idle_seconds),
-            seconds(group.age_seconds),
-        ));
-        lines.extend(group.by_backend.iter().take(MAX_SHOWN_BACKENDS).map(backend_line));
-        lines.extend(more_backends(group));
-    }
+    lines.extend(document.groups.iter().flat_map(group_lines));
     if document.omitted_groups > 0 {
         lines.push(format!("{} smaller groups", document.omitted_groups));
     }
+    lines
+}
+
+/// The line about a group, and a line for each of its first backends.
+fn group_lines(group: &PrefixGroup) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{:<16} {:<12} {:>7} {:>8} {:>7} {:>7} {:>7}",
+        text(Some(&group.id)),
+        text(group.tenant.as_deref()),
+        tokens(group.tokens),
+        tokens(group.requests),
+        tokens(group.reused_requests),
+        seconds(group.idle_seconds),
+        seconds(group.age_seconds),
+    )];
+    lines.extend(group.by_backend.iter().take(MAX_SHOWN_BACKENDS).map(backend_line));
+    lines.extend(more_backends(group));
     lines
 }
 

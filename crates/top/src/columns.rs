@@ -3,7 +3,7 @@
 use super::formatting::{count, number, percent, seconds, text};
 use super::pane::Pane;
 use std::cmp::Ordering;
-use tokenweir_api::{BackendSummary, EndedRequest, GatewaySnapshot, StreamSummary};
+use tokenweir_api::{BackendSummary, EndedRequest, GatewaySnapshot, GpuSummary, StreamSummary};
 
 /// A column of a pane.
 #[derive(Debug, Clone, Copy)]
@@ -151,11 +151,6 @@ pub(super) fn rows(pane: Pane, document: &GatewaySnapshot) -> Vec<TableRow> {
 
 fn backend_row(backend: &BackendSummary) -> TableRow {
     let (state, tone) = backend_state(backend);
-    let kv_tone = match backend.kv_usage {
-        Some(usage) if usage >= 0.95 => CellTone::Bad,
-        Some(usage) if usage >= 0.85 => CellTone::Warning,
-        _ => CellTone::Plain,
-    };
     let is_stale = backend.scrape_error.is_some()
         || backend.scrape_age_seconds.is_some_and(|seconds| seconds > 10.0);
     let age_tone = if is_stale { CellTone::Warning } else { CellTone::Quiet };
@@ -169,13 +164,7 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
     let is_missing = matches!(backend.kv_events.as_deref(), Some("off" | "gap"));
     let events_tone = if is_missing { CellTone::Warning } else { CellTone::Plain };
     let gpus = backend.gpus.clone().unwrap_or_default();
-    let gpu_tone = if gpus.is_throttled == Some(true) {
-        CellTone::Bad
-    } else if gpus.scrape_age_seconds > MAX_GPU_AGE_SECONDS {
-        CellTone::Quiet
-    } else {
-        CellTone::Plain
-    };
+    let gpu_tone = gpu_tone(&gpus);
     TableRow {
         cells: vec![
             TableCell::text(Some(&backend.name)),
@@ -186,7 +175,7 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
             TableCell::number(backend.ttft_seconds, seconds),
             TableCell::number(backend.waiting, count),
             TableCell::number(backend.failed_share, percent).with_tone(fail_tone),
-            TableCell::number(backend.kv_usage, percent).with_tone(kv_tone),
+            TableCell::number(backend.kv_usage, percent).with_tone(kv_usage_tone(backend.kv_usage)),
             TableCell::number(backend.running, count),
             TableCell::number(backend.share, percent),
             TableCell::number(Some(f64::from(backend.in_flight)), count),
@@ -197,6 +186,26 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
         ],
         name: backend.name.clone(),
         tone: row_tone,
+    }
+}
+
+/// The tone of a KV usage from 0 to 1. `None`: the usage is unknown.
+fn kv_usage_tone(usage: Option<f64>) -> CellTone {
+    match usage {
+        Some(usage) if usage >= 0.95 => CellTone::Bad,
+        Some(usage) if usage >= 0.85 => CellTone::Warning,
+        _ => CellTone::Plain,
+    }
+}
+
+/// The tone of the values of the GPUs of a backend.
+fn gpu_tone(gpus: &GpuSummary) -> CellTone {
+    if gpus.is_throttled == Some(true) {
+        CellTone::Bad
+    } else if gpus.scrape_age_seconds > MAX_GPU_AGE_SECONDS {
+        CellTone::Quiet
+    } else {
+        CellTone::Plain
     }
 }
 

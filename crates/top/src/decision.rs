@@ -35,21 +35,24 @@ pub fn explanation(decision: &Value) -> Vec<String> {
             "CANDIDATE", "PREDICTED", "CACHED", "BACKLOG", "KV", "QUEUE", "RUN"
         ),
     ]);
-    lines.extend(decision["candidates"].as_array().into_iter().flatten().map(|candidate| {
-        let number = |name: &str| candidate[name].as_f64();
-        format!(
-            "{} {:<24} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
-            if candidate["chosen"] == true { '>' } else { ' ' },
-            word_or_dash(&candidate["backend"]),
-            seconds(number("predicted_ttft_seconds")),
-            count(number("cached")),
-            count(number("backlog")),
-            percent(number("kv_usage")),
-            count(number("waiting")),
-            count(number("running")),
-        )
-    }));
+    lines.extend(decision["candidates"].as_array().into_iter().flatten().map(candidate_line));
     lines
+}
+
+/// The line of the table about one candidate. The chosen candidate is marked.
+fn candidate_line(candidate: &Value) -> String {
+    let number = |name: &str| candidate[name].as_f64();
+    format!(
+        "{} {:<24} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
+        if candidate["chosen"] == true { '>' } else { ' ' },
+        text(candidate["backend"].as_str()),
+        seconds(number("predicted_ttft_seconds")),
+        count(number("cached")),
+        count(number("backlog")),
+        percent(number("kv_usage")),
+        count(number("waiting")),
+        count(number("running")),
+    )
 }
 
 /// The line about the longest gaps of a slow or broken stream. `None`: the document has no times of

@@ -6,6 +6,15 @@ use tokenweir_diagnose::VerdictGroup;
 
 /// The state of a gateway and of its backends. Backends that need attention come first.
 pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
+    let mut lines = gateway_lines(gateway);
+    lines.push(String::new());
+    lines.extend(backend_table(&gateway.backends));
+    lines.extend(VerdictGroup::fold(&gateway.verdicts).iter().map(verdict_line));
+    lines
+}
+
+/// The lines about the gateway: its state, its requests and the number of its backends.
+fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     let mut state = gateway.state.label().to_owned();
     if !gateway.state_reasons.is_empty() {
         state = format!("{state}: {}", text(Some(&gateway.state_reasons.join("; "))));
@@ -15,7 +24,7 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     let ttft = last.ttft.map_or_else(String::new, |ttft| {
         format!(", TTFT p50 {}, p99 {}", seconds(Some(ttft.p50)), seconds(Some(ttft.p99)))
     });
-    let mut lines = vec![
+    vec![
         format!("tokenweir {}  {state}", text(Some(&gateway.version))),
         format!(
             "policy {}, up {}{}",
@@ -33,46 +42,54 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
             last.client_disconnects
         ),
         format!("backends   {}", text(Some(&condition_counts(&gateway.backends)))),
-        String::new(),
-    ];
-    let mut backends: Vec<&BackendSummary> = gateway.backends.iter().collect();
+    ]
+}
+
+/// The table of backends: the line of titles, and one line for each backend.
+fn backend_table(backends: &[BackendSummary]) -> Vec<String> {
+    let mut backends: Vec<&BackendSummary> = backends.iter().collect();
     backends.sort_by_key(|backend| backend.condition);
     let name_width = |backend: &&BackendSummary| text(Some(&backend.name)).chars().count();
     let width = backends.iter().map(name_width).max().unwrap_or_default().clamp(7, 40);
-    lines.push(format!(
+    let titles = format!(
         "{:<width$} {:<11} {:>7} {:>6} {:>7} {:>9} {:>5}",
         "BACKEND", "STATE", "TTFT", "FAILED", "WAITING", "IN FLIGHT", "KV"
-    ));
-    lines.extend(backends.into_iter().map(|backend| {
-        let reasons = [&backend.condition_reason, &backend.reason, &backend.scrape_error];
-        let reason = reasons.into_iter().find_map(Option::as_deref);
-        let reason = reason.map_or_else(String::new, |reason| format!("  {}", text(Some(reason))));
-        let events = backend.kv_events.as_deref().filter(|state| *state != "exact");
-        let events =
-            events.map_or_else(String::new, |state| format!("  KV events: {}", text(Some(state))));
-        format!(
-            "{:<width$} {:<11} {:>7} {:>6} {:>7} {:>9} {:>5}{reason}{events}",
-            text(Some(&backend.name)),
-            text(Some(backend.condition_word())),
-            seconds(backend.ttft_seconds),
-            percent(backend.failed_share),
-            count(backend.waiting),
-            backend.in_flight,
-            percent(backend.kv_usage),
-        )
-    }));
-    lines.extend(VerdictGroup::fold(&gateway.verdicts).iter().map(|group| {
-        let verdict = group.first;
-        let severity = verdict.severity.as_str();
-        let cause = verdict.cause.as_deref().unwrap_or(&verdict.meaning);
-        format!(
-            "{severity}: {}: {}: {}",
-            text(Some(&group.subject())),
-            verdict.verdict,
-            text(Some(cause))
-        )
-    }));
-    lines
+    );
+    let rows = backends.into_iter().map(|backend| backend_line(backend, width));
+    [titles].into_iter().chain(rows).collect()
+}
+
+/// The line of the table about one backend. `width`: width of the name in characters.
+fn backend_line(backend: &BackendSummary, width: usize) -> String {
+    let reasons = [&backend.condition_reason, &backend.reason, &backend.scrape_error];
+    let reason = reasons.into_iter().find_map(Option::as_deref);
+    let reason = reason.map_or_else(String::new, |reason| format!("  {}", text(Some(reason))));
+    let events = backend.kv_events.as_deref().filter(|state| *state != "exact");
+    let events =
+        events.map_or_else(String::new, |state| format!("  KV events: {}", text(Some(state))));
+    format!(
+        "{:<width$} {:<11} {:>7} {:>6} {:>7} {:>9} {:>5}{reason}{events}",
+        text(Some(&backend.name)),
+        text(Some(backend.condition_word())),
+        seconds(backend.ttft_seconds),
+        percent(backend.failed_share),
+        count(backend.waiting),
+        backend.in_flight,
+        percent(backend.kv_usage),
+    )
+}
+
+/// The line about the verdicts of a group. A verdict without a cause is shown with its meaning.
+fn verdict_line(group: &VerdictGroup<'_>) -> String {
+    let verdict = group.first;
+    let severity = verdict.severity.as_str();
+    let cause = verdict.cause.as_deref().unwrap_or(&verdict.meaning);
+    format!(
+        "{severity}: {}: {}: {}",
+        text(Some(&group.subject())),
+        verdict.verdict,
+        text(Some(cause))
+    )
 }
 
 #[cfg(test)]
