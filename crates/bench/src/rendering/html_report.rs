@@ -113,18 +113,12 @@ fn write_gateway(report: &BenchReport, out: &mut String) -> std::fmt::Result {
 
 fn render_plots(report: &BenchReport) -> [String; 5] {
     let line = |name, points| PlotSeries { name, points, is_scattered: false };
-    // A quantile with less than one value above it is left out.
-    let curve = |values: &[f64], count: u64| -> Vec<(f64, f64)> {
-        let points = CURVE_QUANTILES.iter().zip(values);
-        let points = points.filter(|(share, _)| (1.0 - **share) * count as f64 >= 1.0);
-        points.map(|(share, value)| (*share, value * 1e3)).collect()
-    };
     let latencies = &report.latencies;
     let requests = latencies.ttft.count;
     let curves = &report.curves;
     let ttft = [
-        line("intended", curve(&curves.ttft, requests)),
-        line("sent", curve(&curves.service_ttft, requests)),
+        line("intended", quantile_curve(&curves.ttft, requests)),
+        line("sent", quantile_curve(&curves.service_ttft, requests)),
     ];
     let samples = &report.samples.requests;
     let dots = samples.iter().filter_map(|sample| Some((sample.at, sample.ttft? * 1e3))).collect();
@@ -146,7 +140,7 @@ fn render_plots(report: &BenchReport) -> [String; 5] {
             "TBT by share",
             "ms",
             HorizontalAxis::Shares,
-            &[line("", curve(&curves.tbt, latencies.tbt.count))],
+            &[line("", quantile_curve(&curves.tbt, latencies.tbt.count))],
         ),
         plot("TTFT over the run", "ms", HorizontalAxis::Time, &[ttft_points]),
         plot(
@@ -157,6 +151,15 @@ fn render_plots(report: &BenchReport) -> [String; 5] {
         ),
         plot("Requests", "a second", HorizontalAxis::Time, &ended_requests),
     ]
+}
+
+/// The points of a curve of quantiles: the share of values, and the quantile in milliseconds.
+/// `values`: the quantiles in seconds, in the order of [`CURVE_QUANTILES`]. `count`: number of
+/// measured values. A quantile with less than one value above it is left out.
+fn quantile_curve(values: &[f64], count: u64) -> Vec<(f64, f64)> {
+    let points = CURVE_QUANTILES.iter().zip(values);
+    let points = points.filter(|(share, _)| (1.0 - **share) * count as f64 >= 1.0);
+    points.map(|(share, value)| (*share, value * 1e3)).collect()
 }
 
 fn escape_html(text: &str) -> String {

@@ -65,20 +65,9 @@ pub(super) fn plot(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\
          <text x=\"{MARGIN_LEFT}\" y=\"16\" class=\"title\">{title} ({unit})</text>"
     );
-    for step in 0..=4 {
-        let value = top * f64::from(step) / 4.0;
-        let (y, left) = (y_at(value), MARGIN_LEFT - 6.0);
-        // Writing to a string cannot fail.
-        let _ = write!(
-            svg,
-            "<line x1=\"{MARGIN_LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" class=\"grid\"/>\
-             <text x=\"{left}\" y=\"{:.1}\" class=\"up\">{}</text>",
-            WIDTH - MARGIN_RIGHT,
-            y + 4.0,
-            format_label(value)
-        );
-    }
+    draw_grid(&mut svg, top, y_at);
     for (x, name) in axis_ticks(axis, right) {
+        // Writing to a string cannot fail.
         let _ = write!(
             svg,
             "<text x=\"{:.1}\" y=\"{}\" class=\"across\">{name}</text>",
@@ -99,6 +88,24 @@ pub(super) fn plot(
         );
     }
     svg + "</svg>"
+}
+
+/// Draws five horizontal lines from 0 to the value `top`, with their values as labels. `y_at`
+/// converts a value to its vertical position.
+fn draw_grid(svg: &mut String, top: f64, y_at: impl Fn(f64) -> f64) {
+    for step in 0..=4 {
+        let value = top * f64::from(step) / 4.0;
+        let (y, left) = (y_at(value), MARGIN_LEFT - 6.0);
+        // Writing to a string cannot fail.
+        let _ = write!(
+            svg,
+            "<line x1=\"{MARGIN_LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\" class=\"grid\"/>\
+             <text x=\"{left}\" y=\"{:.1}\" class=\"up\">{}</text>",
+            WIDTH - MARGIN_RIGHT,
+            y + 4.0,
+            format_label(value)
+        );
+    }
 }
 
 fn draw_series(

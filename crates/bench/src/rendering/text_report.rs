@@ -130,6 +130,23 @@ fn write_report(report: &BenchReport, out: &mut String) -> std::fmt::Result {
     for (name, value) in rates(report) {
         writeln!(out, "{name:<12}{value}")?;
     }
+    write_latencies(report, out)?;
+    let generator = &report.generator;
+    writeln!(
+        out,
+        "\ngenerator   sent {} ms late at p50, {} at p99; woke {} late at p99",
+        millis(generator.lag.p50),
+        millis(generator.lag.p99),
+        millis(generator.timer_delay.p99)
+    )?;
+    if let Some(comparison) = &report.gateway {
+        write_gateway(comparison, out)?;
+    }
+    write_slowest(report, out)
+}
+
+/// Writes the table of latencies in milliseconds, and the text that explains it.
+fn write_latencies(report: &BenchReport, out: &mut String) -> std::fmt::Result {
     writeln!(
         out,
         "\n{:<11}{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
@@ -151,32 +168,26 @@ fn write_report(report: &BenchReport, out: &mut String) -> std::fmt::Result {
              its latencies are lower than those of independent clients."
         )?;
     }
-    let generator = &report.generator;
+    Ok(())
+}
+
+/// Writes the request ids of the slowest first outputs. Writes nothing if there are none.
+fn write_slowest(report: &BenchReport, out: &mut String) -> std::fmt::Result {
+    if report.slowest.is_empty() {
+        return Ok(());
+    }
+    let slowest = report.slowest.iter().map(|slow| {
+        format!(
+            "{} ({} ms)",
+            RunDescription::request_id(report.run.salt, slow.number),
+            millis(slow.ttft)
+        )
+    });
     writeln!(
         out,
-        "\ngenerator   sent {} ms late at p50, {} at p99; woke {} late at p99",
-        millis(generator.lag.p50),
-        millis(generator.lag.p99),
-        millis(generator.timer_delay.p99)
-    )?;
-    if let Some(comparison) = &report.gateway {
-        write_gateway(comparison, out)?;
-    }
-    if !report.slowest.is_empty() {
-        let slowest = report.slowest.iter().map(|slow| {
-            format!(
-                "{} ({} ms)",
-                RunDescription::request_id(report.run.salt, slow.number),
-                millis(slow.ttft)
-            )
-        });
-        writeln!(
-            out,
-            "\nslowest first outputs, by request id: {}",
-            slowest.collect::<Vec<_>>().join(", ")
-        )?;
-    }
-    Ok(())
+        "\nslowest first outputs, by request id: {}",
+        slowest.collect::<Vec<_>>().join(", ")
+    )
 }
 
 fn write_gateway(comparison: &GatewayComparison, out: &mut String) -> std::fmt::Result {
