@@ -3,7 +3,7 @@
 
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
-use crate::history::{StepSignal, WindowMeasure};
+use crate::history::{StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 use std::time::Duration;
 use tokenweir_core::dialect::EngineLoad;
@@ -164,18 +164,9 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleOutcome {
     if !has_fallen || !is_shared || is_slower == [false, false] {
         return RuleOutcome::Absent;
     }
-    let reusable_here =
-        window.ratio(StepSignal::ReusableHereTokens, StepSignal::ReusableTokens, 1.0);
-    let usage = window.quantile(StepSignal::KvUsage, 0.9);
-    let cause = if evaluation.history.has_restarted_within(Duration::from_mins(10)) {
+    if evaluation.history.has_restarted_within(Duration::from_mins(10)) {
         return RuleOutcome::Absent;
-    } else if usage.is_some_and(|usage| usage >= FULL_CACHE_USAGE) {
-        "evicted: requests occupy the whole cache"
-    } else if reusable_here.is_some_and(|share| share < 0.5) {
-        "routed to others: other backends have these prefixes in their caches"
-    } else {
-        "lost: these prefixes were predicted to be in the cache of this backend"
-    };
+    }
     let signals = 1 + is_slower.iter().filter(|is_slower| **is_slower).count();
     let measures = [
         WindowMeasure::PrefixHitRatio,
@@ -184,9 +175,22 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::Ttft,
         WindowMeasure::KvUsageP90,
     ];
-    RuleOutcome::Present(
-        RuleMatch::new(signals, evaluation.evidence_for_all(&measures)).because(cause),
-    )
+    let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
+    RuleOutcome::Present(rule_match.because(prefix_miss_cause(&window)))
+}
+
+/// The cause of the prefix misses in a window, if the rule applies.
+fn prefix_miss_cause(window: &StepWindow<'_>) -> &'static str {
+    let reusable_here =
+        window.ratio(StepSignal::ReusableHereTokens, StepSignal::ReusableTokens, 1.0);
+    let usage = window.quantile(StepSignal::KvUsage, 0.9);
+    if usage.is_some_and(|usage| usage >= FULL_CACHE_USAGE) {
+        "evicted: requests occupy the whole cache"
+    } else if reusable_here.is_some_and(|share| share < 0.5) {
+        "routed to others: other backends have these prefixes in their caches"
+    } else {
+        "lost: these prefixes were predicted to be in the cache of this backend"
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, has_queue};
-use crate::history::{BackendHistory, FAST, HistoryStep, StepSignal, WindowMeasure};
+use crate::history::{BackendHistory, FAST, HistoryStep, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 use std::time::Duration;
 
@@ -112,11 +112,29 @@ fn engine_requests(step: &HistoryStep) -> Option<f64> {
     Some(step.get(StepSignal::Running)? + step.get(StepSignal::Waiting)?)
 }
 
+/// The warm backends that serve the same model, the least busy first, each with its mean number of
+/// running and waiting requests.
+fn warm_peers_by_requests<'a>(evaluation: &Evaluation<'a>) -> Vec<(f64, &'a BackendHistory)> {
+    let peers = evaluation.peers().filter(|other| is_warm(other));
+    let mut peers: Vec<(f64, &BackendHistory)> =
+        peers.filter_map(|other| Some((mean_engine_requests(other)?, other))).collect();
+    peers.sort_by(|a, b| a.0.total_cmp(&b.0));
+    peers
+}
+
+/// Whether a latency of `own` is at least [`IMBALANCE_FACTOR`] times that of `other`, and at least
+/// 50 ms.
+fn is_slower(own: &StepWindow<'_>, other: &StepWindow<'_>) -> bool {
+    let latencies =
+        [WindowMeasure::Ttft, WindowMeasure::EngineTtft, WindowMeasure::EngineInterToken];
+    latencies.into_iter().any(|latency| {
+        let times = own.get(latency).zip(other.get(latency));
+        times.is_some_and(|(own, other)| own >= IMBALANCE_FACTOR * other && own >= 0.05)
+    })
+}
+
 fn judge_imbalance(evaluation: &Evaluation<'_>) -> RuleOutcome {
-    let others = evaluation.peers().filter(|other| is_warm(other));
-    let mut others: Vec<(f64, &BackendHistory)> =
-        others.filter_map(|other| Some((mean_engine_requests(other)?, other))).collect();
-    others.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let others = warm_peers_by_requests(evaluation);
     let own_requests = mean_engine_requests(evaluation.history);
     let (Some(own_requests), Some((min_requests, least_busy))) = (own_requests, others.first())
     else {
@@ -136,14 +154,7 @@ fn judge_imbalance(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let usage = window.get(WindowMeasure::KvUsage).zip(other.get(WindowMeasure::KvUsage));
     let is_fuller = usage.is_some_and(|(own, other)| own - other >= MIN_KV_USAGE_DIFFERENCE);
     let only_this_queues = evaluation.has_queue() && !has_queue(least_busy);
-    let is_slower =
-        [WindowMeasure::Ttft, WindowMeasure::EngineTtft, WindowMeasure::EngineInterToken].map(
-            |measure| {
-                let times = window.get(measure).zip(other.get(measure));
-                times.is_some_and(|(own, other)| own >= IMBALANCE_FACTOR * other && own >= 0.05)
-            },
-        );
-    let is_slower = is_slower.contains(&true);
+    let is_slower = is_slower(&window, &other);
     if !(only_this_queues || is_slower && is_fuller) {
         return RuleOutcome::Absent;
     }

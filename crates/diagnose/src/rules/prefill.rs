@@ -106,7 +106,16 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
     ];
     let evidence = [evaluation.evidence_for_all(&measures), harm.clone()].concat();
     let limit = scheduler_limit(&window);
-    let (cause, remedy) = match limit {
+    let (cause, remedy) = queue_cause_and_remedy(limit);
+    // Without a cause the queue and the late tokens remain, so the confidence is at most medium.
+    let signals = (1 + harm.len()).min(if limit.is_some() { usize::MAX } else { 2 });
+    let rule_match = RuleMatch::new(signals, evidence).because(cause);
+    RuleOutcome::Present(rule_match.remedy(Some(remedy.to_owned())))
+}
+
+/// The cause of a queue beside free KV blocks, and its remedy. `None`: the limit is unknown.
+fn queue_cause_and_remedy(limit: Option<SchedulerLimit>) -> (&'static str, &'static str) {
+    match limit {
         Some(SchedulerLimit::Sequences) => (
             "the batch is at its limit (--max-num-seqs)",
             "Raise --max-num-seqs: the KV cache has room for more sequences.",
@@ -121,11 +130,7 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
              (--max-num-batched-tokens)",
             "Compare the running requests with --max-num-seqs: if they are equal, raise it.",
         ),
-    };
-    // Without a cause the queue and the late tokens remain, so the confidence is at most medium.
-    let signals = (1 + harm.len()).min(if limit.is_some() { usize::MAX } else { 2 });
-    let rule_match = RuleMatch::new(signals, evidence).because(cause);
-    RuleOutcome::Present(rule_match.remedy(Some(remedy.to_owned())))
+    }
 }
 
 /// The limit of vLLM's scheduler that keeps requests waiting while KV blocks are free.

@@ -106,23 +106,6 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
     if is_over || !has_many_stalls && !has_stalled_streams {
         return RuleOutcome::Absent;
     }
-    let stalled_others = evaluation.others.iter().filter(|other| {
-        let stalls = other.window(FAST).sum(StepSignal::Stalls);
-        stalls.is_some_and(|stalls| stalls >= 3.0)
-    });
-    let is_everywhere =
-        !evaluation.others.is_empty() && stalled_others.count() == evaluation.others.len();
-    let is_metrics_missing = window.values(StepSignal::Running).count() * 2 < window.len();
-    let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|count| count >= 1.0);
-    let cause = if is_preempting {
-        "its sequences are preempted, because the KV cache is full"
-    } else if is_everywhere {
-        "cannot tell which: the gateway's machine, the network, or the same fault in all engines"
-    } else if is_metrics_missing {
-        "its metrics cannot be read either: the process is frozen"
-    } else {
-        "the engine of this backend"
-    };
     let tokens = window.get(WindowMeasure::GenerationRate);
     let is_not_generating = tokens.is_some_and(|rate| rate < 1.0) && in_flight >= 1.0;
     let signals = [
@@ -138,9 +121,30 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::GapP99,
     ];
     let signals = signals.iter().filter(|is_present| **is_present).count();
-    RuleOutcome::Present(
-        RuleMatch::new(signals, evaluation.evidence_for_all(&measures)).because(cause),
-    )
+    let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
+    RuleOutcome::Present(rule_match.because(stall_cause(evaluation)))
+}
+
+/// The cause of the stalls in the short window, if the rule `stalls` applies.
+fn stall_cause(evaluation: &Evaluation<'_>) -> &'static str {
+    let window = evaluation.short_window();
+    let stalled_others = evaluation.others.iter().filter(|other| {
+        let stalls = other.window(FAST).sum(StepSignal::Stalls);
+        stalls.is_some_and(|stalls| stalls >= 3.0)
+    });
+    let is_everywhere =
+        !evaluation.others.is_empty() && stalled_others.count() == evaluation.others.len();
+    let is_metrics_missing = window.values(StepSignal::Running).count() * 2 < window.len();
+    let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|count| count >= 1.0);
+    if is_preempting {
+        "its sequences are preempted, because the KV cache is full"
+    } else if is_everywhere {
+        "cannot tell which: the gateway's machine, the network, or the same fault in all engines"
+    } else if is_metrics_missing {
+        "its metrics cannot be read either: the process is frozen"
+    } else {
+        "the engine of this backend"
+    }
 }
 
 fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleOutcome {
