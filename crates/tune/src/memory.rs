@@ -91,31 +91,8 @@ impl MemoryBudget {
             lines.push(TuneReportLine::bytes("memory for the KV cache", "as given", kv_memory));
             kv_memory
         } else {
-            let weights = weights(model, request)? as f64 / tensor_parallel as f64;
-            let usable = request.gpu_memory as f64 * request.utilization;
-            let formula = format!(
-                "{} of memory × {}",
-                format_bytes(request.gpu_memory as f64),
-                request.utilization
-            );
-            lines.push(TuneReportLine::bytes("memory for vLLM", &formula, usable));
-            lines.push(TuneReportLine::bytes(
-                "weights",
-                &describe_weights(model, request, tensor_parallel),
-                weights,
-            ));
-            let activations = activation_bytes(model, batched, sequences, tensor_parallel);
-            let formula = format!("estimate: steps of {batched} tokens, {sequences} requests");
-            lines.push(TuneReportLine::bytes("activations", &formula, activations as f64));
-            let overhead = FIXED_OVERHEAD_BYTES as f64;
-            lines.push(TuneReportLine::bytes("CUDA context and graphs", "estimate", overhead));
-            let kv_memory = usable - weights - activations as f64 - overhead;
-            lines.push(TuneReportLine::bytes(
-                "memory for the KV cache",
-                "the rest, on each GPU",
-                kv_memory,
-            ));
-            kv_memory
+            let steps = (batched, sequences);
+            remaining_memory(model, request, tensor_parallel, steps, &mut lines)?
         };
         let blocks = (kv_memory.max(0.0) / (kv_per_token * request.block) as f64).floor() as u64;
         let kv_tokens = blocks * request.block;
@@ -145,6 +122,40 @@ impl MemoryBudget {
     pub(super) fn concurrent_requests(&self, tokens: f64) -> f64 {
         self.kv_tokens as f64 / tokens.max(1.0)
     }
+}
+
+/// Bytes of memory that remain for the KV cache on each GPU, after the weights, the activations and
+/// the fixed overhead. Adds the calculation to `lines`. Negative: the weights do not fit. `None`: the
+/// size of the weights is unknown.
+fn remaining_memory(
+    model: &ModelShape,
+    request: &TuneRequest,
+    tensor_parallel: u64,
+    (batched, sequences): (u64, u64),
+    lines: &mut Vec<TuneReportLine>,
+) -> Option<f64> {
+    let weights = weights(model, request)? as f64 / tensor_parallel as f64;
+    let usable = request.gpu_memory as f64 * request.utilization;
+    let formula =
+        format!("{} of memory × {}", format_bytes(request.gpu_memory as f64), request.utilization);
+    lines.push(TuneReportLine::bytes("memory for vLLM", &formula, usable));
+    lines.push(TuneReportLine::bytes(
+        "weights",
+        &describe_weights(model, request, tensor_parallel),
+        weights,
+    ));
+    let activations = activation_bytes(model, batched, sequences, tensor_parallel);
+    let formula = format!("estimate: steps of {batched} tokens, {sequences} requests");
+    lines.push(TuneReportLine::bytes("activations", &formula, activations as f64));
+    let overhead = FIXED_OVERHEAD_BYTES as f64;
+    lines.push(TuneReportLine::bytes("CUDA context and graphs", "estimate", overhead));
+    let kv_memory = usable - weights - activations as f64 - overhead;
+    lines.push(TuneReportLine::bytes(
+        "memory for the KV cache",
+        "the rest, on each GPU",
+        kv_memory,
+    ));
+    Some(kv_memory)
 }
 
 /// The formula of the weights on each GPU, as text.

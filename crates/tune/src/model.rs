@@ -112,7 +112,7 @@ impl ModelShape {
     /// Adds a remark for each property that the calculation does not cover, and computes the number
     /// of parameters of a dense decoder.
     fn add_remarks(&mut self, config: &Value, fields: &Value) {
-        let is_set = |name: &str| !fields[name].is_null() && fields[name] != false;
+        let has = |name: &str| is_set(fields, name);
         let mut is_dense = true;
         if !config["quantization_config"].is_null() || !fields["quantization_config"].is_null() {
             is_dense = false;
@@ -120,7 +120,7 @@ impl ModelShape {
                 .push("the weights are quantised: their size is unknown from the shape".into());
         }
         let experts = ["num_experts", "num_local_experts", "n_routed_experts"];
-        if experts.into_iter().any(is_set) {
+        if experts.into_iter().any(has) {
             is_dense = false;
             self.remarks
                 .push("it has experts: the size of its weights is unknown from the shape".into());
@@ -130,22 +130,9 @@ impl ModelShape {
             self.remarks
                 .push("it is multimodal: the other parts and their memory are not counted".into());
         }
-        if let Some(types) = fields["layer_types"].as_array() {
-            let full_layers = types.iter().filter(|kind| *kind == "full_attention").count() as u64;
-            if full_layers > 0 && full_layers < self.layers {
-                self.remarks.push(format!(
-                    "{} of {} layers do not attend to the whole context: their cache is bounded or \
-                     missing, so that more tokens fit than calculated",
-                    self.layers - full_layers,
-                    self.layers
-                ));
-            }
-        } else if is_set("sliding_window") && fields["use_sliding_window"] != false {
-            self.remarks
-                .push("it attends to a sliding window: more tokens may fit than calculated".into());
-        }
-        if !is_set("dtype")
-            && !is_set("torch_dtype")
+        self.remarks.extend(partial_attention_remark(fields, self.layers));
+        if !has("dtype")
+            && !has("torch_dtype")
             && config["torch_dtype"].is_null()
             && config["dtype"].is_null()
         {
@@ -165,6 +152,29 @@ impl ModelShape {
         let attention = 2 * self.hidden * head_dim * (self.heads + kv_heads);
         embeddings + self.layers * (attention + 3 * self.hidden * self.intermediate)
     }
+}
+
+/// Whether a field has a value other than `null` and `false`.
+fn is_set(fields: &Value, name: &str) -> bool {
+    !fields[name].is_null() && fields[name] != false
+}
+
+/// The remark about layers that do not attend to the whole context. `None`: each of the `layers`
+/// layers does.
+fn partial_attention_remark(fields: &Value, layers: u64) -> Option<String> {
+    if let Some(types) = fields["layer_types"].as_array() {
+        let full_layers = types.iter().filter(|kind| *kind == "full_attention").count() as u64;
+        return (full_layers > 0 && full_layers < layers).then(|| {
+            format!(
+                "{} of {layers} layers do not attend to the whole context: their cache is bounded or \
+                 missing, so that more tokens fit than calculated",
+                layers - full_layers
+            )
+        });
+    }
+    let has_window = is_set(fields, "sliding_window") && fields["use_sliding_window"] != false;
+    has_window
+        .then(|| "it attends to a sliding window: more tokens may fit than calculated".to_owned())
 }
 
 /// Reads the sizes of the attention heads or, for multi-head latent attention, of the compressed
