@@ -46,23 +46,8 @@ fn judge(
     ttfts: &TtftsByModel,
     verdicts: &[Verdict],
 ) -> (BackendCondition, Option<String>) {
-    let own = || verdicts.iter().filter(|verdict| verdict.backend == backend.name);
-    let meaning =
-        |verdict: &Verdict| Some(verdict.cause.as_deref().unwrap_or(&verdict.meaning).to_owned());
-    match backend.state.as_str() {
-        "available" => {}
-        "down" => return (BackendCondition::Down, backend.reason.clone()),
-        "ejected" => return (BackendCondition::Ejected, None),
-        "drained" => {
-            let is_harm = |verdict: &&Verdict| {
-                verdict.verdict == "backend_drained" && verdict.severity > VerdictSeverity::Info
-            };
-            return match own().find(is_harm) {
-                Some(verdict) => (BackendCondition::DrainHarms, meaning(verdict)),
-                None => (BackendCondition::Excluded, None),
-            };
-        }
-        _ => return (BackendCondition::Excluded, backend.reason.clone()),
+    if backend.state != "available" {
+        return judge_exclusion(backend, verdicts);
     }
     if let Some(share) = backend.failed_share
         && backend.failed_attempts >= MIN_FAILED_ATTEMPTS
@@ -76,9 +61,10 @@ fn judge(
         let mut rules = FLEET_RULES.iter().filter(|rule| rule.is_about_state);
         rules.all(|rule| rule.name != verdict.verdict)
     };
-    let worst = own().filter(is_about_load).max_by_key(|verdict| verdict.severity);
+    let own = verdicts.iter().filter(|verdict| verdict.backend == backend.name);
+    let worst = own.filter(is_about_load).max_by_key(|verdict| verdict.severity);
     if let Some(verdict) = worst.filter(|verdict| verdict.severity == VerdictSeverity::Critical) {
-        return (BackendCondition::Critical, meaning(verdict));
+        return (BackendCondition::Critical, Some(finding(verdict)));
     }
     if let Some(reason) = ttfts.excess(backend) {
         return (BackendCondition::Slow, Some(reason));
@@ -88,9 +74,37 @@ fn judge(
         return (BackendCondition::Stalled, Some(reason));
     }
     match worst.filter(|verdict| verdict.severity == VerdictSeverity::Warning) {
-        Some(verdict) => (BackendCondition::Warning, meaning(verdict)),
+        Some(verdict) => (BackendCondition::Warning, Some(finding(verdict))),
         None => (BackendCondition::Ok, None),
     }
+}
+
+/// The condition of a backend whose state is not `available`, and its reason.
+fn judge_exclusion(
+    backend: &BackendSummary,
+    verdicts: &[Verdict],
+) -> (BackendCondition, Option<String>) {
+    match backend.state.as_str() {
+        "down" => (BackendCondition::Down, backend.reason.clone()),
+        "ejected" => (BackendCondition::Ejected, None),
+        "drained" => {
+            let is_harm = |verdict: &&Verdict| {
+                verdict.backend == backend.name
+                    && verdict.verdict == "backend_drained"
+                    && verdict.severity > VerdictSeverity::Info
+            };
+            match verdicts.iter().find(is_harm) {
+                Some(verdict) => (BackendCondition::DrainHarms, Some(finding(verdict))),
+                None => (BackendCondition::Excluded, None),
+            }
+        }
+        _ => (BackendCondition::Excluded, backend.reason.clone()),
+    }
+}
+
+/// The cause of a verdict, or its meaning if the cause is unknown.
+fn finding(verdict: &Verdict) -> String {
+    verdict.cause.as_deref().unwrap_or(&verdict.meaning).to_owned()
 }
 
 /// The mean TTFTs of the backends that serve the same first model, in ascending order. Different
