@@ -52,16 +52,7 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
         let reason = "The previous configuration stays active, and a restart would fail.";
         remarks.push(remark.because(reason).remedy("tokenweir check FILE"));
     }
-    let count = |path: &str| status.pointer(path).and_then(Value::as_u64).unwrap_or(0);
-    let failed = count("/spans/failed");
-    if failed > 0 {
-        let observation =
-            format!("{failed} spans did not reach the collector, {} did", count("/spans/exported"));
-        let reason = "Traces have gaps. The log of the gateway has the reason.";
-        remarks.push(
-            Remark::warning(observation).because(reason).remedy("tokenweir doctor --config FILE"),
-        );
-    }
+    remarks.extend(failed_spans_remark(status));
     let alertmanagers = status["alertmanagers"].as_array().into_iter().flatten();
     remarks.extend(alertmanagers.filter_map(alertmanager_remark));
     let backends = status["backends"].as_array().into_iter().flatten();
@@ -69,6 +60,19 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
     let exporters = status["gpu_exporters"].as_array().into_iter().flatten();
     remarks.extend(exporters.flat_map(gpu_exporter_remarks));
     remarks
+}
+
+/// The remark about spans that were not exported. `None`: there are none.
+fn failed_spans_remark(status: &Value) -> Option<Remark> {
+    let count = |path: &str| status.pointer(path).and_then(Value::as_u64).unwrap_or(0);
+    let failed = count("/spans/failed");
+    if failed == 0 {
+        return None;
+    }
+    let observation =
+        format!("{failed} spans did not reach the collector, {} did", count("/spans/exported"));
+    let reason = "Traces have gaps. The log of the gateway has the reason.";
+    Some(Remark::warning(observation).because(reason).remedy("tokenweir doctor --config FILE"))
 }
 
 fn alertmanager_remark(alertmanager: &Value) -> Option<Remark> {
