@@ -253,9 +253,8 @@ impl Engine {
         }
     }
 
-    /// Executes the batch: computes its duration, its tokens and the finished sequences.
-    fn execute(&mut self, now: Duration) -> EngineStep {
-        let loaded_tokens = std::mem::take(&mut self.loading_tokens);
+    /// The work of the batch. `loaded_tokens`: number of tokens that it loads from the offload tier.
+    fn batch_work(&self, loaded_tokens: u32) -> BatchWork {
         let mut work = BatchWork { loaded_tokens, ..BatchWork::default() };
         for sequence in &self.running {
             work.context += sequence.computed;
@@ -265,6 +264,13 @@ impl Engine {
                 work.add_prefill(sequence.scheduled, sequence.computed);
             }
         }
+        work
+    }
+
+    /// Executes the batch: computes its duration, its tokens and the finished sequences.
+    fn execute(&mut self, now: Duration) -> EngineStep {
+        let loaded_tokens = std::mem::take(&mut self.loading_tokens);
+        let work = self.batch_work(loaded_tokens);
         let duration = self.spec.step_duration(&work, &mut self.random);
 
         let mut tokens = Vec::with_capacity(self.running.len());

@@ -137,17 +137,7 @@ impl InferenceRequestBody {
         if self.stream_options.is_some() && self.stream != Some(true) {
             return Err(VllmError::stream_options());
         }
-        let n = self.n.unwrap_or(1);
-        if n < 1 {
-            return Err(VllmError::bad_value(&format!("n must be at least 1, got {n}."), None));
-        }
-        if n > MAX_CHOICES {
-            let message = format!(
-                "n must be at most {MAX_CHOICES}, got {n}. To increase this limit, set the \
-                 VLLM_MAX_N_SEQUENCES environment variable."
-            );
-            return Err(VllmError::bad_value(&message, None));
-        }
+        let n = self.choice_count()?;
         let options = self.stream_options.as_ref();
         let include_usage = options.and_then(|options| options.include_usage) == Some(true);
         let continuous = options.and_then(|options| options.continuous_usage_stats) == Some(true);
@@ -174,6 +164,23 @@ impl InferenceRequestBody {
             session_id,
             prompts,
         })
+    }
+
+    /// Number of choices per prompt: the field `n`, or 1 without it. Returns vLLM's error if the
+    /// field is below 1 or above [`MAX_CHOICES`].
+    fn choice_count(&self) -> Result<i64, VllmError> {
+        let n = self.n.unwrap_or(1);
+        if n < 1 {
+            return Err(VllmError::bad_value(&format!("n must be at least 1, got {n}."), None));
+        }
+        if n > MAX_CHOICES {
+            let message = format!(
+                "n must be at most {MAX_CHOICES}, got {n}. To increase this limit, set the \
+                 VLLM_MAX_N_SEQUENCES environment variable."
+            );
+            return Err(VllmError::bad_value(&message, None));
+        }
+        Ok(n)
     }
 
     /// Extracts all prompts of the request from the fields of any API.
