@@ -234,16 +234,7 @@ impl Generator {
                 let output = self.lognormal(150.0, 0.8);
                 self.push(&[system, question], output, at, None);
             }
-            TrafficShape::Retrieval => {
-                let mut segments = vec![Self::shared_segment(12, 0, 400.0, 0.0)];
-                for _ in 0..self.random.u64(2..=5) {
-                    segments.push(Self::shared_segment(13, self.popular(3_000), 900.0, 0.4));
-                }
-                let question = self.lognormal(60.0, 0.6);
-                segments.push(self.new_segment(question));
-                let output = self.lognormal(200.0, 0.6);
-                self.push(&segments, output, at, None);
-            }
+            TrafficShape::Retrieval => self.retrieval(at),
             TrafficShape::Conversation => {
                 let system = Self::shared_segment(14, self.popular(8), 300.0, 0.5);
                 let turns = self.turns(5.0, 30);
@@ -260,6 +251,18 @@ impl Generator {
                 self.session(part, at);
             }
         }
+    }
+
+    /// Adds a request whose prompt has a system prompt, two to five shared documents and a question.
+    fn retrieval(&mut self, at: Duration) {
+        let mut segments = vec![Self::shared_segment(12, 0, 400.0, 0.0)];
+        for _ in 0..self.random.u64(2..=5) {
+            segments.push(Self::shared_segment(13, self.popular(3_000), 900.0, 0.4));
+        }
+        let question = self.lognormal(60.0, 0.6);
+        segments.push(self.new_segment(question));
+        let output = self.lognormal(200.0, 0.6);
+        self.push(&segments, output, at, None);
     }
 
     /// A geometric number of turns.

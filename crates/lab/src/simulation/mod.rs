@@ -5,6 +5,7 @@
 //! `tokenweir_sim`. All random numbers come from one seed, so a run can be repeated exactly.
 
 mod admission;
+mod dispatch;
 mod engine_state;
 mod event;
 mod gateway;
@@ -17,7 +18,7 @@ pub use setup::{RestartSettings, SimulatedAdmission, SimulationSetup};
 
 use super::cache_view::{EVENT_DELAY, PeerMessages, PublishedCaches, TEXT_DELAY};
 use super::results::{RunResults, ServedRequest};
-use super::routers::{RouterKind, RoutingInput};
+use super::routers::RouterKind;
 use super::trace::{self, TraceRequest};
 use engine_state::EngineState;
 use event::SimulationEvent;
@@ -25,8 +26,8 @@ use gateway::SimulatedGateway;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
-use tokenweir_core::routing::{self, Reservation, TokenCounts};
-use tokenweir_sim::engine::{EngineSpec, SequenceId};
+use tokenweir_core::routing::{Reservation, TokenCounts};
+use tokenweir_sim::engine::EngineSpec;
 
 /// One simulation run.
 pub struct Simulation<'a> {
@@ -158,110 +159,6 @@ impl<'a> Simulation<'a> {
     fn schedule(&mut self, time: Duration, event: SimulationEvent) {
         self.event_count += 1;
         self.events.push(Reverse((time, self.event_count, event)));
-    }
-
-    /// Sends a request of a gateway to a backend. Returns false if admission control holds it back,
-    /// because all backends are saturated.
-    fn dispatch(&mut self, gateway: usize, number: usize, arrived_at: Duration) -> bool {
-        let job = &self.requests[number];
-        let seed = self.rng.u64(..);
-        let now = self.setup.epoch + self.now;
-        let joined = |position: &usize| {
-            self.setup.joins.is_none_or(|(late, at)| late != *position || self.now >= at)
-        };
-        let all: Vec<usize> = (0..self.engines.len()).filter(joined).collect();
-        let all = self.gateways[gateway].available(all, seed, now);
-        if all.is_empty() {
-            // All backends are down: the gateway answers with an error.
-            self.end(number, None);
-            return true;
-        }
-        let routing_request = self.gateways[gateway].decision(job, seed);
-        let knowledge = (self.setup, &self.published_caches, self.now);
-        let mut candidates =
-            self.gateways[gateway].candidates(job, &routing_request, all, knowledge);
-        if let Some(admission) = &self.setup.admission {
-            candidates.retain(|candidate| !admission.thresholds.is_saturated(candidate));
-            if candidates.is_empty() {
-                return false;
-            }
-        }
-        if self.setup.cache_view.has_outlines() {
-            routing::mark_rendezvous(&mut candidates, &job.prompt.blocks);
-        }
-        self.gateways[gateway].decision_count += 1;
-        let cached_tokens = |position: usize| {
-            let EngineState { engine, spec, .. } = &self.engines[position];
-            engine.cached_tokens(&job.request(spec.block_size))
-        };
-        let SimulatedGateway { router, reported_loads, .. } = &mut self.gateways[gateway];
-        let choice = router.route(&RoutingInput {
-            number,
-            job,
-            candidates: &candidates,
-            reports: reported_loads,
-            cached_tokens: &cached_tokens,
-            routing_request,
-        });
-        let backend = candidates[choice].position;
-        // A prediction does not contain the wait in the gateway.
-        let is_predicted = arrived_at == self.now;
-        let predicted_ttft =
-            if is_predicted { router.predicted_ttft(&candidates[choice]) } else { f64::NAN };
-        let is_stream = self.rng.f64() >= self.setup.non_streaming;
-        let sender = &mut self.gateways[gateway];
-        let estimator = &sender.load_estimators[backend];
-        let reservation = estimator.reserve(&candidates[choice], &job.prompt, is_stream, now);
-        sender.candidate_sampler.sent(&job.prompt, backend);
-        sender.update_load_hint(backend, now);
-        if self.setup.cache_view.has_events() {
-            sender.pending_prompts.add(backend, &job.prompt.blocks);
-        }
-        self.tell_peers(gateway, backend, Some(number));
-        self.results.placements.push((self.now.as_secs_f64(), backend));
-        let attempt = self.in_flight[number].attempt + 1;
-        self.in_flight[number] = InFlightRequest {
-            attempt,
-            gateway,
-            backend,
-            reservation: Some(reservation),
-            arrived_at,
-            predicted_ttft,
-            is_pending: true,
-            ..InFlightRequest::default()
-        };
-        let state = &mut self.engines[backend];
-        let model = &state.spec.cost_model;
-        let front_end_seconds =
-            model.front_end_seconds + model.tokenize_seconds * f64::from(job.prompt_tokens);
-        if front_end_seconds <= 0.0 {
-            self.submit(number, attempt);
-            return true;
-        }
-        let submit_at =
-            state.front_end_busy_until.max(self.now) + Duration::from_secs_f64(front_end_seconds);
-        state.front_end_busy_until = submit_at;
-        self.schedule(submit_at, SimulationEvent::Submit(number, attempt));
-        true
-    }
-
-    fn submit(&mut self, number: usize, attempt: u32) {
-        let request = &self.in_flight[number];
-        if request.attempt != attempt || request.reservation.is_none() {
-            // The backend restarted before it passed the request to its engine.
-            return;
-        }
-        let (job, backend) = (&self.requests[number], self.in_flight[number].backend);
-        let state = &mut self.engines[backend];
-        let request = job.request(state.spec.block_size);
-        if state.engine.submit(SequenceId(number as u64), request, self.now).is_err() {
-            // The request is too long for this engine, which rejects it at once.
-            self.end(number, None);
-            return;
-        }
-        if state.batch.is_none() {
-            self.start_next_batch(backend);
-        }
     }
 
     fn start_next_batch(&mut self, backend: usize) {
