@@ -101,20 +101,13 @@ impl Receiver {
         now_millis: u64,
     ) -> Result<Received, Rejection> {
         let (head, content) = bytes.split_first_chunk().ok_or(Rejection::Malformed)?;
-        let head: &[u8; HEAD_BYTES] = head;
-        if bytes.len() > MAX_MESSAGE_BYTES || head[..4] != MAGIC {
+        if bytes.len() > MAX_MESSAGE_BYTES {
             return Err(Rejection::Malformed);
         }
-        if head[4] != VERSION {
-            return Err(Rejection::Version);
-        }
-        let (mut session, mut sequence) = (SessionId::default(), [0; 8]);
-        session.copy_from_slice(&head[5..21]);
-        sequence.copy_from_slice(&head[21..]);
+        let (session, sequence) = read_head(head)?;
         if session == self.own {
             return Ok(Received::Own);
         }
-        let sequence = u64::from_be_bytes(sequence);
         let known = self.peers.iter().position(|peer| peer.session == session);
         let derived;
         let key = if let Some(number) = known {
@@ -166,6 +159,21 @@ impl Receiver {
         self.peers.push(added);
         Ok(self.peers.len() - 1)
     }
+}
+
+/// Reads the head of a message: the session of its sender and its sequence number. The head is not
+/// yet authenticated.
+fn read_head(head: &[u8; HEAD_BYTES]) -> Result<(SessionId, u64), Rejection> {
+    if head[..4] != MAGIC {
+        return Err(Rejection::Malformed);
+    }
+    if head[4] != VERSION {
+        return Err(Rejection::Version);
+    }
+    let (mut session, mut sequence) = (SessionId::default(), [0; 8]);
+    session.copy_from_slice(&head[5..21]);
+    sequence.copy_from_slice(&head[21..]);
+    Ok((session, u64::from_be_bytes(sequence)))
 }
 
 #[cfg(test)]
