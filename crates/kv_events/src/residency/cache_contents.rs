@@ -160,36 +160,64 @@ impl CacheContents {
         // and never removes these announcements. They begin a prompt. A real copy that begins a
         // prompt is not counted either: the table then forgets it too early, not too late.
         let counts_copies = stored.parent.is_some();
-        let depth = |index: usize| first_depth.saturating_add(index as u32);
-        let hashes = stored.block_hashes.iter().enumerate();
-        if stored.medium != Medium::Gpu {
-            for (index, hash) in hashes {
-                let place = BlockPlace::new(depth(index), GroupNumber::OTHER);
-                self.offloaded.store(hash, place, counts_copies)?;
+        match stored.medium {
+            Medium::Gpu => {
+                self.store_on_gpu(stored, parent.flatten(), first_depth, counts_copies)?;
             }
-            return Ok(None);
+            Medium::Offloaded => {
+                self.store_offloaded(stored, first_depth, counts_copies)?;
+                return Ok(None);
+            }
         }
+        let is_placed = first_depth != UNKNOWN_DEPTH;
+        let chain = StoredChain { parent: stored.parent, first_depth, event: stored };
+        Ok(is_placed.then_some(chain))
+    }
+
+    /// Stores blocks on the GPU and assigns them to the group of their prompt. `parent`: the place
+    /// of the block before the first one. `first_depth`: number of blocks before the first one.
+    fn store_on_gpu(
+        &mut self,
+        stored: &BlockStored<'_>,
+        parent: Option<BlockPlace>,
+        first_depth: u32,
+        counts_copies: bool,
+    ) -> Result<(), TooManyBlocks> {
         self.block_size = stored.block_size;
         let group_depth = self.group_depth();
         let key = group_depth.checked_sub(first_depth);
         let key = key.and_then(|index| stored.block_hashes.iter().nth(index as usize));
         let group = match key {
             Some(key) => self.groups.number(key, |freed| self.on_gpu.relabel(freed)).0,
-            None => parent.flatten().map_or(GroupNumber::OTHER, BlockPlace::group),
+            None => parent.map_or(GroupNumber::OTHER, BlockPlace::group),
         };
         // The blocks before the key are in no group, but the prompt of the group needed their space too.
         self.groups.settle(group);
-        for (index, hash) in hashes {
-            let is_before = key.is_some() && depth(index) < group_depth;
+        for (index, hash) in stored.block_hashes.iter().enumerate() {
+            let depth = first_depth.saturating_add(index as u32);
+            let is_before = key.is_some() && depth < group_depth;
             let group = if is_before { GroupNumber::OTHER } else { group };
-            let place = BlockPlace::new(depth(index), group);
+            let place = BlockPlace::new(depth, group);
             if self.on_gpu.store(hash, place, counts_copies)? {
                 self.groups.on_stored(group, hash);
             }
         }
-        let is_placed = first_depth != UNKNOWN_DEPTH;
-        let chain = StoredChain { parent: stored.parent, first_depth, event: stored };
-        Ok(is_placed.then_some(chain))
+        Ok(())
+    }
+
+    /// Stores blocks on an offload tier. `first_depth`: number of blocks before the first one.
+    fn store_offloaded(
+        &mut self,
+        stored: &BlockStored<'_>,
+        first_depth: u32,
+        counts_copies: bool,
+    ) -> Result<(), TooManyBlocks> {
+        for (index, hash) in stored.block_hashes.iter().enumerate() {
+            let depth = first_depth.saturating_add(index as u32);
+            let place = BlockPlace::new(depth, GroupNumber::OTHER);
+            self.offloaded.store(hash, place, counts_copies)?;
+        }
+        Ok(())
     }
 
     fn remove(&mut self, removed: &BlockRemoved<'_>) {
