@@ -30,9 +30,6 @@ pub const PARENT: u64 = 0xb7ad_6b71_6920_3331;
 pub fn streamed() -> RequestRecord {
     #[expect(clippy::disallowed_methods, reason = "the absolute instant does not matter")]
     let accepted = Instant::now();
-    let instant = |millis| Some(at(accepted, millis));
-    let mut gaps = OutputGapHistogram::default();
-    gaps.record_duration_n(Duration::from_millis(20), 15);
     RequestRecord {
         request_id: RequestId::from_headers(
             &HeaderMap::from_iter([(X_REQUEST_ID, HeaderValue::from_static("r-1"))]),
@@ -50,61 +47,15 @@ pub fn streamed() -> RequestRecord {
         decision: Some(Arc::new(default_decision())),
         tier: Tier::default(),
         caller: None,
-        attempts: vec![Attempt {
-            backend: BackendId::new("vllm-0"),
-            address: ("10.0.0.1".into(), 8000),
-            provider: "vllm",
-            span_id: 0xa1,
-            started: at(accepted, 5),
-            ended: instant(410),
-            status: Some(200),
-            failure: None,
-        }],
+        attempts: vec![successful_attempt(accepted)],
         not_retried: None,
         status: Some(200),
         refusal: None,
         outcome: Outcome::Ok,
         end: Termination::Complete,
         started: SystemTime::UNIX_EPOCH + Duration::from_hours(500_000),
-        timings: Timings {
-            accepted,
-            received: instant(2),
-            queued: None,
-            dequeued: None,
-            routed: instant(3),
-            sent: instant(10),
-            headers: instant(60),
-            first_event: instant(85),
-            first_output: instant(100),
-            first_answer: instant(100),
-            first_reasoning: None,
-            first_text: instant(100),
-            first_tool_call: None,
-            last_output: instant(400),
-            terminal: instant(405),
-            ended: instant(410),
-        },
-        observed: ObservedResponse {
-            is_stream: true,
-            events: 19,
-            output_events: 16,
-            estimated_tokens: 16,
-            counted_event_tokens: 16,
-            inter_chunk_latency: gaps,
-            usage: Usage {
-                input: Some(12),
-                output: Some(16),
-                cached: Some(8),
-                cache_created: Some(4),
-                reasoning: Some(6),
-            },
-            usage_source: UsageSource::Exact,
-            finish_reasons: vec![Some(FinishReason::Stop)],
-            is_complete: true,
-            response_id: Some("chatcmpl-1".into()),
-            response_model: Some("tiny".into()),
-            ..ObservedResponse::default()
-        },
+        timings: stream_timings(accepted),
+        observed: observed_stream(),
         condition: BackendCondition::default(),
         recent: RecentEngineTimes::default(),
         slow: None,
@@ -115,6 +66,70 @@ pub fn streamed() -> RequestRecord {
         text_for: PayloadConsumers::default(),
         bytes_in: 120,
         bytes_out: 4_000,
+    }
+}
+
+/// The attempt of the stream. It succeeds on the first backend.
+fn successful_attempt(accepted: Instant) -> Attempt {
+    Attempt {
+        backend: BackendId::new("vllm-0"),
+        address: ("10.0.0.1".into(), 8000),
+        provider: "vllm",
+        span_id: 0xa1,
+        started: at(accepted, 5),
+        ended: Some(at(accepted, 410)),
+        status: Some(200),
+        failure: None,
+    }
+}
+
+/// The instants of the stream.
+fn stream_timings(accepted: Instant) -> Timings {
+    let instant = |millis| Some(at(accepted, millis));
+    Timings {
+        accepted,
+        received: instant(2),
+        queued: None,
+        dequeued: None,
+        routed: instant(3),
+        sent: instant(10),
+        headers: instant(60),
+        first_event: instant(85),
+        first_output: instant(100),
+        first_answer: instant(100),
+        first_reasoning: None,
+        first_text: instant(100),
+        first_tool_call: None,
+        last_output: instant(400),
+        terminal: instant(405),
+        ended: instant(410),
+    }
+}
+
+/// The response of the stream: 16 tokens in 16 events, with 20 ms between them.
+fn observed_stream() -> ObservedResponse {
+    let mut gaps = OutputGapHistogram::default();
+    gaps.record_duration_n(Duration::from_millis(20), 15);
+    ObservedResponse {
+        is_stream: true,
+        events: 19,
+        output_events: 16,
+        estimated_tokens: 16,
+        counted_event_tokens: 16,
+        inter_chunk_latency: gaps,
+        usage: Usage {
+            input: Some(12),
+            output: Some(16),
+            cached: Some(8),
+            cache_created: Some(4),
+            reasoning: Some(6),
+        },
+        usage_source: UsageSource::Exact,
+        finish_reasons: vec![Some(FinishReason::Stop)],
+        is_complete: true,
+        response_id: Some("chatcmpl-1".into()),
+        response_model: Some("tiny".into()),
+        ..ObservedResponse::default()
     }
 }
 

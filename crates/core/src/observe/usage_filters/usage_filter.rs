@@ -250,20 +250,23 @@ impl UsageFilter {
         self.waiting_fingerprint_at = 0;
     }
 
+    /// Takes the fingerprint from the usage event, which is not written. Writes the event that
+    /// waits for the fingerprint.
+    fn take_fingerprint(&mut self, usage_event: &[u8]) {
+        let fingerprint = usage_member::find_fingerprint(usage_event);
+        if !self.waiting.is_empty() {
+            self.write_waiting(fingerprint);
+        }
+        if self.fingerprint.as_deref() != Some(fingerprint) {
+            self.fingerprint = Some(Bytes::copy_from_slice(fingerprint));
+        }
+    }
+
     /// Writes a complete event with the edit applied. `at`: its offset in the frame, if it is
     /// completely in the frame.
     fn write_event(&mut self, event: &[u8], edit: EventEdit, at: Option<usize>) {
         let (has_usage, usage_at, needs_fingerprint) = match edit {
-            EventEdit::Remove => {
-                let fingerprint = usage_member::find_fingerprint(event);
-                if !self.waiting.is_empty() {
-                    self.write_waiting(fingerprint);
-                }
-                if self.fingerprint.as_deref() != Some(fingerprint) {
-                    self.fingerprint = Some(Bytes::copy_from_slice(fingerprint));
-                }
-                return;
-            }
+            EventEdit::Remove => return self.take_fingerprint(event),
             EventEdit::Members { has_usage, usage_at, needs_fingerprint } => {
                 (has_usage, usage_at, needs_fingerprint)
             }
