@@ -113,10 +113,10 @@ async fn requests_over_the_limit_in_flight_wait_and_latency_counts_from_the_due_
     let report = replay(&file("places", &lines), &arguments).await;
     assert_eq!((&report["served"], &report["delayed"]), (&4.into(), &3.into()));
     assert_eq!(report["goodput"], 0.0);
-    // The last request waited for three responses of 20 tokens, at least two of them not faster
-    // than the median.
+    // The last request waited for three responses of 20 tokens. At least one of them was not faster
+    // than the median of all four.
     let (last, each) = (report["ttft_p99"].as_f64().unwrap(), report["tpot_p50"].as_f64().unwrap());
-    assert!(last > 1.5 * 19.0 * each, "{report}");
+    assert!(last > 19.0 * each, "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
