@@ -9,7 +9,7 @@ use super::relay::{self, ForwardResult, PreparedRequest};
 use super::request::body::{self, IncomingBody};
 use super::request::configured_routes::ConfiguredRoute;
 use super::request::deadline::RequestDeadlines;
-use super::request::engine_control::EngineControl;
+use super::request::engine_control::EngineControlCheck;
 use super::request::features;
 use super::request::upstream_body::UpstreamBody;
 use super::{routing_headers, unread};
@@ -136,7 +136,8 @@ async fn forward_read<B: IncomingBody>(
     record.options = settings.options(&head.headers, &fields);
     let route = principal.model_route(pool, record, &fields)?;
     state.recording.log_start(record);
-    let mut control = EngineControl::check(access, principal, &route, record, &fields, &original)?;
+    let mut control =
+        EngineControlCheck::check(access, principal, &route, record, &fields, &original)?;
     let continued_at = state.stored_responses.locate_previous(record, principal, pool)?;
     let (edits, salt) = (take(&mut control.edits), control.salt.as_deref());
     let prompt = features::hash_prompt(&fields, &route, salt, &original, pool.peer_key());

@@ -7,7 +7,7 @@ use super::relay::{self, ForwardResult, PreparedRequest};
 use super::request::body::{self, IncomingBody};
 use super::request::configured_routes::UnreadBody;
 use super::request::deadline::RequestDeadlines;
-use super::request::engine_control::EngineControl;
+use super::request::engine_control::EngineControlCheck;
 use super::request::features;
 use super::request::forwarded_body::ForwardedBody;
 use super::request::upstream_body::UpstreamBody;
@@ -100,7 +100,7 @@ async fn forward(
     let route = principal.model_route(pool, record, &fields)?;
     state.recording.log_start(record);
     let no_body = Bytes::new();
-    let control = EngineControl::check(access, principal, &route, record, &fields, &no_body)?;
+    let control = EngineControlCheck::check(access, principal, &route, record, &fields, &no_body)?;
     let prompt = features::hash_prompt(&fields, &route, None, &no_body, pool.peer_key());
     let body = UpstreamBody::new(no_body, record, head, &fields, &route, Vec::new())?;
     let requirements = BackendRequirements {

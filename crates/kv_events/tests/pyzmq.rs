@@ -12,7 +12,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
 use tokenweir_kv_events::residency::{CacheContents, StreamState};
-use tokenweir_kv_events::zmtp::{ApplyError, ConnectionError, Endpoint, EventSink, Subscriber};
+use tokenweir_kv_events::zmtp::{ApplyError, ConnectionError, EventSink, Subscriber, ZmqEndpoint};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
@@ -101,7 +101,7 @@ impl Publisher {
     }
 
     fn subscribe(&self, with_replay: bool) -> Subscription {
-        let endpoint = |port| Endpoint { host: "127.0.0.1".into(), port };
+        let endpoint = |port| ZmqEndpoint { host: "127.0.0.1".into(), port };
         let views = watch::Sender::new((Vec::new(), StreamState::Off));
         let receiver = views.subscribe();
         let contents = CacheContents::new(1_000, 1);

@@ -15,5 +15,5 @@ mod sealer;
 pub use batch::Batch;
 pub use exchange_key::{ExchangeKey, KeyTooShort, MIN_KEY_BYTES, SessionId};
 pub use message::{BackendBacklog, MAX_MESSAGE_BYTES, PeerMessage, SentPrompt};
-pub use receiver::{MAX_CLOCK_DIFFERENCE, Received, Receiver, Rejection};
+pub use receiver::{MAX_CLOCK_DIFFERENCE, ReceivedMessage, Receiver, Rejection};
 pub use sealer::Sealer;

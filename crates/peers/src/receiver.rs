@@ -26,7 +26,7 @@ struct KnownPeer {
 
 /// A valid message of the bus.
 #[derive(Debug, PartialEq)]
-pub enum Received {
+pub enum ReceivedMessage {
     /// The bus returned a message of this gateway.
     Own,
     /// A message of another gateway with this number, below [`MAX_PEERS`].
@@ -99,14 +99,14 @@ impl Receiver {
         bytes: &[u8],
         now: Instant,
         now_millis: u64,
-    ) -> Result<Received, Rejection> {
+    ) -> Result<ReceivedMessage, Rejection> {
         let (head, content) = bytes.split_first_chunk().ok_or(Rejection::Malformed)?;
         if bytes.len() > MAX_MESSAGE_BYTES {
             return Err(Rejection::Malformed);
         }
         let (session, sequence) = read_head(head)?;
         if session == self.own {
-            return Ok(Received::Own);
+            return Ok(ReceivedMessage::Own);
         }
         let known = self.peers.iter().position(|peer| peer.session == session);
         let derived;
@@ -134,7 +134,7 @@ impl Receiver {
         };
         let peer = &mut self.peers[number];
         (peer.last_sequence, peer.last_at) = (sequence, now);
-        Ok(Received::Peer(number, message))
+        Ok(ReceivedMessage::Peer(number, message))
     }
 
     /// Age of the last message of each gateway that was not forgotten.
@@ -200,12 +200,16 @@ mod tests {
             Self(Receiver::new(key(1), [0; 16]), clock::now())
         }
 
-        fn receive_after(&mut self, seconds: u64, bytes: &[u8]) -> Result<Received, Rejection> {
+        fn receive_after(
+            &mut self,
+            seconds: u64,
+            bytes: &[u8],
+        ) -> Result<ReceivedMessage, Rejection> {
             let now = self.1 + Duration::from_secs(seconds);
             self.0.receive(bytes, now, NOW_MILLIS + seconds * 1_000)
         }
 
-        fn receive(&mut self, bytes: &[u8]) -> Result<Received, Rejection> {
+        fn receive(&mut self, bytes: &[u8]) -> Result<ReceivedMessage, Rejection> {
             self.receive_after(0, bytes)
         }
     }
@@ -215,10 +219,10 @@ mod tests {
         let mut receiver = TestReceiver::new();
         let (mut a, mut b) = (sealer(1), sealer(2));
         let mut receive = |sealer: &mut Sealer| receiver.receive(&sealer.seal(&message()).unwrap());
-        assert_eq!(receive(&mut a), Ok(Received::Peer(0, message())));
-        assert_eq!(receive(&mut b), Ok(Received::Peer(1, message())));
-        assert_eq!(receive(&mut a), Ok(Received::Peer(0, message())));
-        assert_eq!(receive(&mut sealer(0)), Ok(Received::Own));
+        assert_eq!(receive(&mut a), Ok(ReceivedMessage::Peer(0, message())));
+        assert_eq!(receive(&mut b), Ok(ReceivedMessage::Peer(1, message())));
+        assert_eq!(receive(&mut a), Ok(ReceivedMessage::Peer(0, message())));
+        assert_eq!(receive(&mut sealer(0)), Ok(ReceivedMessage::Own));
     }
 
     #[test]
@@ -278,7 +282,7 @@ mod tests {
         assert_eq!(receiver.receive_after(62, &recorded), Err(Rejection::Replayed));
         let later = PeerMessage { sent_at_millis: NOW_MILLIS + 62_000, ..message() };
         let other = sealer(2).seal(&later).unwrap();
-        assert!(matches!(receiver.receive_after(62, &other), Ok(Received::Peer(0, _))));
+        assert!(matches!(receiver.receive_after(62, &other), Ok(ReceivedMessage::Peer(0, _))));
         assert_eq!(receiver.receive_after(62, &recorded), Err(Rejection::Expired));
         let mut restarted = TestReceiver::new();
         assert_eq!(restarted.receive_after(31, &recorded), Err(Rejection::Expired));
@@ -296,7 +300,7 @@ mod tests {
             assert!(at(0, session).is_ok());
         }
         assert_eq!(at(1, 99), Err(Rejection::TooManyPeers));
-        assert!(matches!(at(61, 99), Ok(Received::Peer(0, _))));
+        assert!(matches!(at(61, 99), Ok(ReceivedMessage::Peer(0, _))));
         assert_eq!(receiver.0.ages(receiver.1 + Duration::from_secs(61)).count(), 1);
     }
 }

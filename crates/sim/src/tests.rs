@@ -1,7 +1,7 @@
 //! Tests of the whole simulator over real sockets. No test sleeps: every wait is for an event.
 
 use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
-use tokenweir_kv_events::zmtp::{Connection, Endpoint, SocketType};
+use tokenweir_kv_events::zmtp::{Connection, SocketType, ZmqEndpoint};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
@@ -205,7 +205,7 @@ async fn changes_of_the_prefix_cache_are_published_with_the_session_of_the_reque
     let sources = exchange(sim.addr, &get("/kv_event_sources")).await;
     let port = sources.split(r#""endpoint":"tcp://*:"#).nth(1).expect("an endpoint");
     let port = port.split('"').next().and_then(|port| port.parse().ok()).expect("a port");
-    let endpoint = Endpoint { host: "127.0.0.1".into(), port };
+    let endpoint = ZmqEndpoint { host: "127.0.0.1".into(), port };
     let mut events = Connection::open(&endpoint, SocketType::Sub).await.expect("connected");
     events.subscribe("").await.expect("subscribed");
     events.ping().await.expect("sent");

@@ -32,7 +32,7 @@ pub(crate) fn wait_for_shutdown() -> impl Future<Output = ()> + Send + 'static {
             );
         }
         if receiver.await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The requests of this gateway at one backend: the model of its cache, and the requests of each group.
 
 use super::group_key::GroupKey;
-use super::used_prompt::UsedPrompt;
+use super::prompt_use::PromptUse;
 use crate::backend::Backend;
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokenweir_kv_events::groups::{GroupNumber, ModelledCache, UsedPrompt as ModelledPrompt};
+use tokenweir_kv_events::groups::{GroupNumber, ModelledCache, UsedPrompt};
 
 /// The requests of this gateway at one backend.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl BackendUse {
         self.cache.bytes() + size_of_val(&*self.requests)
     }
 
-    pub(super) fn add(&mut self, used: &UsedPrompt<'_>) {
+    pub(super) fn add(&mut self, used: &PromptUse<'_>) {
         let restarts = self.backend.load.restart_count();
         if std::mem::replace(&mut self.restarts, restarts) != restarts {
             self.cache.clear();
@@ -52,10 +52,8 @@ impl BackendUse {
         let full_blocks = used.prompt.blocks.len() as f64 * block_tokens;
         let rest = (used.prompt_tokens as f64 - full_blocks).max(0.0) + used.output_tokens as f64;
         let capacity = self.backend.load.estimator.retained_blocks(block_tokens);
-        let prompt = ModelledPrompt {
-            blocks: &used.prompt.blocks,
-            unmatched: (rest / block_tokens) as usize,
-        };
+        let prompt =
+            UsedPrompt { blocks: &used.prompt.blocks, unmatched: (rest / block_tokens) as usize };
         let (group, is_new) = self.cache.use_prompt(prompt, capacity as usize);
         let requests = &mut self.requests[usize::from(group.0)];
         if is_new {

@@ -6,7 +6,7 @@ use super::document;
 use super::evicting_pairs;
 use super::group_key::GroupKey;
 use super::map_state::MapState;
-use super::used_prompt::UsedPrompt;
+use super::prompt_use::PromptUse;
 use crate::backend::pool::BackendPool;
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -86,7 +86,7 @@ impl CacheMap {
 impl Sink for CacheMap {
     fn finished(&self, records: &[&RequestRecord]) {
         let mut state = self.lock();
-        for used in records.iter().filter_map(|record| UsedPrompt::from_record(record)) {
+        for used in records.iter().filter_map(|record| PromptUse::from_record(record)) {
             state.add(&used, &self.pool);
         }
     }

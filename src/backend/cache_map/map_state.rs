@@ -1,7 +1,7 @@
 //! The state that the map retains of ended requests: the first client of each group, and the use of each backend.
 
 use super::backend_use::BackendUse;
-use super::used_prompt::UsedPrompt;
+use super::prompt_use::PromptUse;
 use crate::backend::pool::BackendPool;
 use lru::LruCache;
 use std::collections::HashMap;
@@ -45,7 +45,7 @@ impl MapState {
     }
 
     /// Adds a prompt that a backend of `pool` has computed.
-    pub(super) fn add(&mut self, used: &UsedPrompt<'_>, pool: &BackendPool) {
+    pub(super) fn add(&mut self, used: &PromptUse<'_>, pool: &BackendPool) {
         if !self.backends.contains_key(used.backend) {
             let backends = pool.backends();
             let listed = backends.iter().find(|backend| backend.identity.id == *used.backend);
@@ -60,7 +60,7 @@ impl MapState {
         self.add_text(used);
     }
 
-    fn add_text(&mut self, used: &UsedPrompt<'_>) {
+    fn add_text(&mut self, used: &PromptUse<'_>) {
         let Some(text) = used.prompt.blocks.first() else { return };
         let first = || TextUse {
             first_caller: used.caller.cloned(),

@@ -5,7 +5,7 @@
 //! not read the map. For a backend whose KV events are exact, the events tell the blocks; for others the map
 //! models the cache from the prompts that this gateway sent.
 
-mod used_prompt;
+mod prompt_use;
 
 mod backend_use;
 mod group_key;

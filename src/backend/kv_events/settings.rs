@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokenweir_kv_events::zmtp::Endpoint;
+use tokenweir_kv_events::zmtp::ZmqEndpoint;
 
 /// How the gateway uses the KV events of backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -84,7 +84,8 @@ impl KvEventSource {
         for (key, endpoint) in
             [("endpoint", &self.endpoint), ("replay_endpoint", &self.replay_endpoint)]
         {
-            if let Some(Err(error)) = endpoint.as_ref().map(|endpoint| endpoint.parse::<Endpoint>())
+            if let Some(Err(error)) =
+                endpoint.as_ref().map(|endpoint| endpoint.parse::<ZmqEndpoint>())
             {
                 return Some((key, error.to_string()));
             }

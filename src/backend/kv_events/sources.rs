@@ -4,14 +4,14 @@ use super::settings::{KvEventSource, MAX_RANKS};
 use http::StatusCode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use tokenweir_kv_events::zmtp::Endpoint;
+use tokenweir_kv_events::zmtp::ZmqEndpoint;
 use tokenweir_net::page_fetcher::PageFetcher;
 
 /// The publisher of one data-parallel rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Publisher {
-    pub(super) endpoint: Endpoint,
-    pub(super) replay_endpoint: Option<Endpoint>,
+    pub(super) endpoint: ZmqEndpoint,
+    pub(super) replay_endpoint: Option<ZmqEndpoint>,
     pub(super) topic: String,
 }
 
@@ -29,12 +29,12 @@ struct ListedSource {
 
 /// The configured publishers, by rank. `None`: the backend has to be asked.
 pub(super) fn configured(source: &KvEventSource) -> Option<Vec<Publisher>> {
-    let endpoint: Endpoint = source.endpoint.as_ref()?.parse().ok()?;
-    let replay: Option<Endpoint> =
+    let endpoint: ZmqEndpoint = source.endpoint.as_ref()?.parse().ok()?;
+    let replay: Option<ZmqEndpoint> =
         source.replay_endpoint.as_ref().and_then(|endpoint| endpoint.parse().ok());
-    let shifted = |endpoint: &Endpoint, rank: u16| {
+    let shifted = |endpoint: &ZmqEndpoint, rank: u16| {
         let port = endpoint.port.checked_add(rank)?;
-        Some(Endpoint { host: endpoint.host.clone(), port })
+        Some(ZmqEndpoint { host: endpoint.host.clone(), port })
     };
     let publisher = |rank| {
         Some(Publisher {
@@ -67,7 +67,7 @@ fn listed(body: &[u8], host: &str, topic: Option<&str>) -> Option<Vec<Publisher>
     }
     let at_backend = |address: &str| {
         let port = address.strip_prefix("tcp://")?.rsplit_once(':')?.1.parse().ok()?;
-        (port > 0).then(|| Endpoint { host: host.to_owned(), port })
+        (port > 0).then(|| ZmqEndpoint { host: host.to_owned(), port })
     };
     let publisher = |source: ListedSource| {
         if source.enable_kv_cache_events == Some(false) {
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn listed_ports_are_those_of_the_backend_in_the_order_of_ranks() {
         let publishers = listed(LISTED.as_bytes(), "vllm", None).unwrap();
-        let endpoint = |port| Endpoint { host: "vllm".into(), port };
+        let endpoint = |port| ZmqEndpoint { host: "vllm".into(), port };
         assert_eq!(publishers[0].endpoint, endpoint(5557));
         assert_eq!(publishers[0].replay_endpoint, None);
         let second = Publisher {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir_core::clock;
 use tokenweir_peers::bus::{BusError, Publisher, Subscription};
-use tokenweir_peers::{Batch, PeerMessage, Received, Receiver, Sealer, SessionId};
+use tokenweir_peers::{Batch, PeerMessage, ReceivedMessage, Receiver, Sealer, SessionId};
 use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 
@@ -132,8 +132,8 @@ impl PeerExchange {
             };
             let received = self.receiver().receive(&bytes, clock::now(), now_millis());
             match received {
-                Ok(Received::Own) => {}
-                Ok(Received::Peer(peer, message)) => {
+                Ok(ReceivedMessage::Own) => {}
+                Ok(ReceivedMessage::Peer(peer, message)) => {
                     backends.update(pool);
                     self.apply(peer, &message, &backends);
                 }

@@ -12,7 +12,8 @@ use std::process::ExitCode;
 /// Runs the command.
 pub(crate) fn run(serve: ServeArgs) -> ExitCode {
     logging::install_panic_hook();
-    block_on(async { self::serve(serve, signals::wait_for_shutdown()).await })
+    // The signals are handled as soon as the runtime exists.
+    block_on(async { Box::pin(self::serve(serve, signals::wait_for_shutdown())).await })
 }
 
 /// Runs the gateway until `shutdown` completes, on the runtime that polls this future.

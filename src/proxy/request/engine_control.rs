@@ -16,7 +16,7 @@ const CACHE_SALT_FIELD: &str = "cache_salt";
 
 /// The result of the engine-control check of one request: the permissions that apply to the
 /// request, and the edits of its body.
-pub(crate) struct EngineControl {
+pub(crate) struct EngineControlCheck {
     /// The permissions of the principal and of the model together.
     permissions: Permissions,
     /// The edits that remove or set engine-control fields of the body.
@@ -26,7 +26,7 @@ pub(crate) struct EngineControl {
     pub(crate) salt: Option<String>,
 }
 
-impl EngineControl {
+impl EngineControlCheck {
     /// Checks the engine-control fields of a request. `route` is the route of the requested
     /// model. Fails if the body has a
     /// field for which the request lacks the permission and which cannot be removed.

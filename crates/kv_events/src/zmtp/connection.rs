@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 /// Address of a socket: `tcp://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Endpoint {
+pub struct ZmqEndpoint {
     /// Host name or address, IPv6 without brackets.
     pub host: String,
     /// Port.
@@ -53,7 +53,7 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes that a read asks for.
 const READ_BYTES: usize = 16 << 10;
 
-impl FromStr for Endpoint {
+impl FromStr for ZmqEndpoint {
     type Err = InvalidEndpoint;
 
     fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
@@ -71,7 +71,7 @@ impl FromStr for Endpoint {
 
 impl Connection {
     /// Connects, and completes the handshake as a socket of this type.
-    pub async fn open(endpoint: &Endpoint, socket: SocketType) -> Result<Self, ConnectionError> {
+    pub async fn open(endpoint: &ZmqEndpoint, socket: SocketType) -> Result<Self, ConnectionError> {
         let address = (endpoint.host.as_str(), endpoint.port);
         Self::accept(within(TcpStream::connect(address)).await??, socket).await
     }
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_a_tcp_address_with_a_port() {
-        let parse = |text: &str| text.parse::<Endpoint>().map(|e| (e.host, e.port)).ok();
+        let parse = |text: &str| text.parse::<ZmqEndpoint>().map(|e| (e.host, e.port)).ok();
         assert_eq!(parse("tcp://vllm-0:5557"), Some(("vllm-0".into(), 5557)));
         assert_eq!(parse("tcp://[fd00::1]:5557"), Some(("fd00::1".into(), 5557)));
         for wrong in

@@ -12,7 +12,7 @@ mod subscriber;
 #[cfg(feature = "publisher")]
 mod publisher;
 
-pub use connection::{Connection, ConnectionError, Endpoint, InvalidEndpoint};
+pub use connection::{Connection, ConnectionError, InvalidEndpoint, ZmqEndpoint};
 pub use frame::ProtocolError;
 pub use handshake::SocketType;
 #[cfg(feature = "publisher")]

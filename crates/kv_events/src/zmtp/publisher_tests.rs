@@ -1,6 +1,6 @@
 //! Tests of the publisher with connections of subscribers.
 
-use super::super::connection::Endpoint;
+use super::super::connection::ZmqEndpoint;
 use super::*;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 /// A publisher that serves until it is dropped.
 struct Served {
     publisher: Arc<Publisher>,
-    live: Endpoint,
-    replay: Endpoint,
+    live: ZmqEndpoint,
+    replay: ZmqEndpoint,
     task: JoinHandle<()>,
 }
 
@@ -17,7 +17,7 @@ impl Served {
     async fn start() -> Self {
         let publisher = Arc::new(Publisher::new("kv@x".into()));
         let [live, replay] = [listener().await, listener().await];
-        let [live_endpoint, replay_endpoint] = [&live, &replay].map(|listener| Endpoint {
+        let [live_endpoint, replay_endpoint] = [&live, &replay].map(|listener| ZmqEndpoint {
             host: "127.0.0.1".into(),
             port: listener.local_addr().unwrap().port(),
         });

@@ -2,7 +2,7 @@
 //! replays, and begins again after each failure. A subscriber that falls behind loses messages at
 //! the publisher, sees the gap in their numbers and asks for a replay. It never makes anything wait.
 
-use super::connection::{Connection, ConnectionError, Endpoint};
+use super::connection::{Connection, ConnectionError, ZmqEndpoint};
 use super::frame::ProtocolError;
 use super::handshake::SocketType;
 use crate::decoder::DecodeError;
@@ -41,8 +41,8 @@ pub enum ApplyError {
 /// Receives the events of one publisher.
 #[derive(Debug)]
 pub struct Subscriber<S> {
-    endpoint: Endpoint,
-    replay_endpoint: Option<Endpoint>,
+    endpoint: ZmqEndpoint,
+    replay_endpoint: Option<ZmqEndpoint>,
     topic: String,
     sink: S,
     stream: EventStream,
@@ -88,8 +88,8 @@ pub(super) const REPLAY_END: u64 = u64::MAX;
 impl<S: EventSink> Subscriber<S> {
     /// A subscriber to the messages whose topic begins with `topic`.
     pub fn new(
-        endpoint: Endpoint,
-        replay_endpoint: Option<Endpoint>,
+        endpoint: ZmqEndpoint,
+        replay_endpoint: Option<ZmqEndpoint>,
         topic: String,
         sink: S,
     ) -> Self {

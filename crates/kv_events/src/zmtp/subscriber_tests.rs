@@ -54,14 +54,14 @@ struct Publisher {
     /// Number of messages.
     published: watch::Sender<usize>,
     tasks: Vec<JoinHandle<()>>,
-    endpoint: Endpoint,
-    replay_endpoint: Endpoint,
+    endpoint: ZmqEndpoint,
+    replay_endpoint: ZmqEndpoint,
     with_topic: bool,
 }
 
-fn endpoint(listener: &TcpListener) -> Endpoint {
+fn endpoint(listener: &TcpListener) -> ZmqEndpoint {
     let address = listener.local_addr().unwrap();
-    Endpoint { host: address.ip().to_string(), port: address.port() }
+    ZmqEndpoint { host: address.ip().to_string(), port: address.port() }
 }
 
 /// The handshake of a peer. `None`: the subscriber has gone.
@@ -193,7 +193,7 @@ impl Publisher {
         for task in self.tasks {
             let _ = task.await;
         }
-        let bind = async |endpoint: &Endpoint| loop {
+        let bind = async |endpoint: &ZmqEndpoint| loop {
             if let Ok(listener) = TcpListener::bind((endpoint.host.as_str(), endpoint.port)).await {
                 break listener;
             }
@@ -216,7 +216,7 @@ struct Subscription {
 }
 
 impl Subscription {
-    fn start(endpoint: Endpoint, replay_endpoint: Option<Endpoint>) -> Self {
+    fn start(endpoint: ZmqEndpoint, replay_endpoint: Option<ZmqEndpoint>) -> Self {
         let (sender, told) = mpsc::unbounded_channel();
         let sink = Sink { told: sender, state: None };
         let mut subscriber = Subscriber::new(endpoint, replay_endpoint, "kv".into(), sink);

@@ -6,7 +6,7 @@ use tokenweir_core::record::{BackendId, ClientIdentity, Outcome, RequestRecord};
 use tokenweir_core::routing::PromptFingerprint;
 
 /// A prompt that a backend has computed.
-pub(super) struct UsedPrompt<'a> {
+pub(super) struct PromptUse<'a> {
     pub(super) backend: &'a BackendId,
     pub(super) caller: Option<&'a Arc<ClientIdentity>>,
     pub(super) prompt: &'a PromptFingerprint,
@@ -18,7 +18,7 @@ pub(super) struct UsedPrompt<'a> {
     pub(super) ended: Instant,
 }
 
-impl<'a> UsedPrompt<'a> {
+impl<'a> PromptUse<'a> {
     /// `None`: no backend has computed the prompt, or the gateway did not read it.
     pub(super) fn from_record(record: &'a RequestRecord) -> Option<Self> {
         let prompt = record.fingerprint.as_deref().filter(|prompt| prompt.bytes > 0)?;
