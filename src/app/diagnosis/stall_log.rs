@@ -44,10 +44,12 @@ impl StallLog {
             let names = stalled.iter().filter(|(_, streams)| *streams > 0);
             let names: Vec<String> =
                 names.map(|(backend, streams)| format!("{backend} {streams}")).collect();
+            // A stall can end between two calls. Then no stream is stalled now.
             tracing::warn!(
-                streams,
+                stalls = new,
+                stalled_now = streams,
                 backends = names.join(", "),
-                "streams stall: they have no output for longer than the stall threshold"
+                "streams stall: they have or had no output for longer than the stall threshold"
             );
             self.period = Some(StallPeriod { began_at: now, last_stall_at: now, stalls: 0 });
         }
