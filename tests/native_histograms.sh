@@ -19,8 +19,7 @@ trap stop EXIT
 
 binary=${TOKENWEIR:-}
 if [[ -z $binary ]]; then
-  # shellcheck disable=SC2086
-  cargo build --locked --quiet ${CARGO_FLAGS:-} --bin tokenweir
+  cargo build --locked --quiet --bin tokenweir
   binary=${CARGO_TARGET_DIR:-target}/debug/tokenweir
 fi
 printf 'metrics: { native_histograms: true }\n' >"$work/tokenweir.yaml"

@@ -24,8 +24,7 @@ trap 'rm -rf "$work"' EXIT
 
 gateway=${TOKENWEIR:-}
 if [[ -z $gateway ]]; then
-  # shellcheck disable=SC2086
-  cargo build --locked --quiet ${CARGO_FLAGS:-} --bin tokenweir
+  cargo build --locked --quiet --bin tokenweir
   gateway=${CARGO_TARGET_DIR:-target}/debug/tokenweir
 fi
 sdks=${NPM_SDKS:-$work}

@@ -17,8 +17,7 @@ if ! "$python" -c 'import websockets.asyncio' 2>/dev/null; then
 fi
 binary=${TOKENWEIR:-}
 if [[ -z $binary ]]; then
-  # shellcheck disable=SC2086
-  cargo build --locked --quiet ${CARGO_FLAGS:-} --bin tokenweir
+  cargo build --locked --quiet --bin tokenweir
   binary=${CARGO_TARGET_DIR:-target}/debug/tokenweir
 fi
 PYTHONPATH=tests/common "$python" - "$binary" "$work" <<'PY'
