@@ -9,7 +9,7 @@
 #[path = "allocations/models.rs"]
 mod models;
 
-use allocation_counter::measure;
+use allocation_counter::{AllocationInfo, measure};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
 use http_body::{Body, Frame};
@@ -45,11 +45,17 @@ const STREAMS: [&str; 2] = ["python/chat-stream-long.http", "rust/chat-stream-lo
 /// model and the state of a choice are stored.
 const FIRST_CHUNKS: usize = 3;
 
-/// Runs the function. Returns its value and the number of bytes that it allocated in this thread.
-fn allocated<T>(run: impl FnOnce() -> T) -> (T, u64) {
+/// Runs the function. Returns its value and its allocations in this thread.
+fn measured<T>(run: impl FnOnce() -> T) -> (T, AllocationInfo) {
     let mut value = None;
     let allocations = measure(|| value = Some(run()));
-    (value.unwrap(), allocations.bytes_total)
+    (value.unwrap(), allocations)
+}
+
+/// Runs the function. Returns its value and the number of bytes that it allocated in this thread.
+fn allocated<T>(run: impl FnOnce() -> T) -> (T, u64) {
+    let (value, allocations) = measured(run);
+    (value, allocations.bytes_total)
 }
 
 /// The HTTP chunks of a recorded stream as slices of one buffer, as from hyper.

@@ -1,7 +1,6 @@
 //! The cost of listed models: the memory of the gateway, and the size of the metrics page.
 
-use super::record;
-use allocation_counter::measure;
+use super::{measured, record};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -149,9 +148,8 @@ const MIB: i64 = 1 << 20;
 
 /// Runs the future on one thread. Returns its value and the number of bytes that it has allocated and not freed.
 fn memory_of<T>(runtime: &Runtime, future: impl Future<Output = T>) -> (T, i64) {
-    let mut value = None;
-    let allocations = measure(|| value = Some(runtime.block_on(future)));
-    (value.unwrap(), allocations.bytes_current)
+    let (value, allocations) = measured(|| runtime.block_on(future));
+    (value, allocations.bytes_current)
 }
 
 fn runtime() -> Runtime {
