@@ -3,7 +3,7 @@
 
 use super::rule::DiagnosisRule;
 use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleOutcome};
-use crate::history::{FAST, HistoryStep, StepSignal, WindowMeasure};
+use crate::history::{FAST, HistoryStep, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 
 /// Minimum number of steps without a metrics page in the short window for the rule `blind`.
@@ -122,12 +122,11 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
     ];
     let signals = signals.iter().filter(|is_present| **is_present).count();
     let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
-    RuleOutcome::Present(rule_match.because(stall_cause(evaluation)))
+    RuleOutcome::Present(rule_match.because(stall_cause(evaluation, &window)))
 }
 
-/// The cause of the stalls in the short window, if the rule `stalls` applies.
-fn stall_cause(evaluation: &Evaluation<'_>) -> &'static str {
-    let window = evaluation.short_window();
+/// The cause of the stalls in a window of the backend, if the rule `stalls` applies.
+fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> &'static str {
     let stalled_others = evaluation.others.iter().filter(|other| {
         let stalls = other.window(FAST).sum(StepSignal::Stalls);
         stalls.is_some_and(|stalls| stalls >= 3.0)
