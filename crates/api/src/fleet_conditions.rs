@@ -64,7 +64,7 @@ fn judge(
     let own = verdicts.iter().filter(|verdict| verdict.backend == backend.name);
     let worst = own.filter(is_about_load).max_by_key(|verdict| verdict.severity);
     if let Some(verdict) = worst.filter(|verdict| verdict.severity == VerdictSeverity::Critical) {
-        return (BackendCondition::Critical, Some(finding(verdict)));
+        return (BackendCondition::Critical, Some(verdict.cause_or_meaning().to_owned()));
     }
     if let Some(reason) = ttfts.excess(backend) {
         return (BackendCondition::Slow, Some(reason));
@@ -74,7 +74,7 @@ fn judge(
         return (BackendCondition::Stalled, Some(reason));
     }
     match worst.filter(|verdict| verdict.severity == VerdictSeverity::Warning) {
-        Some(verdict) => (BackendCondition::Warning, Some(finding(verdict))),
+        Some(verdict) => (BackendCondition::Warning, Some(verdict.cause_or_meaning().to_owned())),
         None => (BackendCondition::Ok, None),
     }
 }
@@ -94,17 +94,14 @@ fn judge_exclusion(
                     && verdict.severity > VerdictSeverity::Info
             };
             match verdicts.iter().find(is_harm) {
-                Some(verdict) => (BackendCondition::DrainHarms, Some(finding(verdict))),
+                Some(verdict) => {
+                    (BackendCondition::DrainHarms, Some(verdict.cause_or_meaning().to_owned()))
+                }
                 None => (BackendCondition::Excluded, None),
             }
         }
         _ => (BackendCondition::Excluded, backend.reason.clone()),
     }
-}
-
-/// The cause of a verdict, or its meaning if the cause is unknown.
-fn finding(verdict: &Verdict) -> String {
-    verdict.cause.as_deref().unwrap_or(&verdict.meaning).to_owned()
 }
 
 /// The mean TTFTs of the backends that serve the same first model, in ascending order. Different

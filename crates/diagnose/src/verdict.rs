@@ -196,6 +196,11 @@ impl Verdict {
             VerdictScope::Backend | VerdictScope::Fleet => &self.backend,
         }
     }
+
+    /// The cause, or the meaning of the verdict if the cause is unknown.
+    pub fn cause_or_meaning(&self) -> &str {
+        self.cause.as_deref().unwrap_or(&self.meaning)
+    }
 }
 
 // === impl VerdictGroup ===

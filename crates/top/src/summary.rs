@@ -79,16 +79,15 @@ fn backend_line(backend: &BackendSummary, width: usize) -> String {
     )
 }
 
-/// The line about the verdicts of a group. A verdict without a cause is shown with its meaning.
+/// The line about the verdicts of a group.
 fn verdict_line(group: &VerdictGroup<'_>) -> String {
     let verdict = group.first;
     let severity = verdict.severity.as_str();
-    let cause = verdict.cause.as_deref().unwrap_or(&verdict.meaning);
     format!(
         "{severity}: {}: {}: {}",
         text(Some(&group.subject())),
         verdict.verdict,
-        text(Some(cause))
+        text(Some(verdict.cause_or_meaning()))
     )
 }
 
