@@ -80,13 +80,12 @@ fn build_gateway_view_row(metrics: &MetricCatalogue) -> DashboardRow {
             Panel::lines("Time to first token", "s", "The dots are exemplars.")
                 .quantiles(metrics, TTFT_METRIC),
             Panel::lines("Attempts", "reqps", "Attempts per second on this backend, by result.")
-                .with_query(
-                    rate_by(metrics, "result", "tokenweir_attempts_total", ""),
-                    "{{result}}",
-                ),
-            Panel::lines("Stalls", "short", "Streams per second that stalled.").with_query(
-                rate_by(metrics, "backend", "tokenweir_stalls_total", ""),
-                "{{backend}}",
+                .with_rate_by(metrics, "result", "tokenweir_attempts_total", ""),
+            Panel::lines("Stalls", "short", "Streams per second that stalled.").with_rate_by(
+                metrics,
+                "backend",
+                "tokenweir_stalls_total",
+                "",
             ),
             Panel::lines(
                 "Prefill backlog",
@@ -105,7 +104,7 @@ fn build_gateway_view_row(metrics: &MetricCatalogue) -> DashboardRow {
                 "short",
                 "Scrape errors per second, by kind. Good: an empty panel.",
             )
-            .with_query(rate_by(metrics, "kind", "tokenweir_scrape_errors_total", ""), "{{kind}}"),
+            .with_rate_by(metrics, "kind", "tokenweir_scrape_errors_total", ""),
         ],
     }
 }

@@ -3,6 +3,7 @@
 use super::query;
 use crate::catalogue::MetricCatalogue;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 
 /// The kind of display of a panel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +55,7 @@ struct PanelQuery {
     /// The Prometheus query.
     expr: String,
     /// The name of each series, with templates such as `{{backend}}`.
-    legend: &'static str,
+    legend: Cow<'static, str>,
     /// Whether the panel shows the exemplars of the metric.
     has_exemplars: bool,
 }
@@ -114,9 +115,32 @@ impl Panel {
     }
 
     /// Adds a query. `legend` is the name of its series, with templates such as `{{backend}}`.
-    pub fn with_query(mut self, expr: impl Into<String>, legend: &'static str) -> Self {
-        self.queries.push(PanelQuery { expr: expr.into(), legend, has_exemplars: false });
+    pub fn with_query(
+        mut self,
+        expr: impl Into<String>,
+        legend: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let (expr, legend) = (expr.into(), legend.into());
+        self.queries.push(PanelQuery { expr, legend, has_exemplars: false });
         self
+    }
+
+    /// Adds the rate of a counter by `label`. The value of the label is the name of the series.
+    pub fn with_rate_by(
+        self,
+        metrics: &MetricCatalogue,
+        label: &str,
+        counter: &str,
+        matchers: &str,
+    ) -> Self {
+        let legend = format!("{{{{{label}}}}}");
+        self.with_query(query::rate_by(metrics, label, counter, matchers), legend)
+    }
+
+    /// Adds the maximum of a gauge by `label`. The value of the label is the name of the series.
+    pub fn with_gauge_by(self, metrics: &MetricCatalogue, label: &str, gauge: &str) -> Self {
+        let legend = format!("{{{{{label}}}}}");
+        self.with_query(query::gauge_by(metrics, label, gauge), legend)
     }
 
     /// Adds queries of the quantiles p50, p95 and p99 of a histogram. The last query has exemplars.

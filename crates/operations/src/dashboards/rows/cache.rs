@@ -3,7 +3,7 @@
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
 use crate::dashboards::panel::{Panel, Thresholds};
-use crate::dashboards::query::{engine_mean, engine_rate, gauge_by, rate_by};
+use crate::dashboards::query::{engine_mean, engine_rate, rate_by};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
@@ -27,17 +27,14 @@ fn memory_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
             "Share of each backend's KV cache that requests occupy. High usage without \
              preemptions and without a queue is efficient.",
         )
-        .with_query(gauge_by(metrics, "backend", "tokenweir_backend_kv_usage_ratio"), "{{backend}}")
+        .with_gauge_by(metrics, "backend", "tokenweir_backend_kv_usage_ratio")
         .with_thresholds(Thresholds::Above(0.9, 0.97)),
         Panel::lines(
             "Preemptions",
             "short",
             "Requests per second that lost their KV blocks and are computed again. Good: 0.",
         )
-        .with_query(
-            rate_by(metrics, "backend", "tokenweir_backend_preemptions_total", ""),
-            "{{backend}}",
-        ),
+        .with_rate_by(metrics, "backend", "tokenweir_backend_preemptions_total", ""),
     ]
 }
 
@@ -102,20 +99,14 @@ fn estimate_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
             "Learned share of each cache in which prefixes are retained. It falls when running \
              requests need the blocks.",
         )
-        .with_query(
-            gauge_by(metrics, "backend", "tokenweir_backend_prefix_retention_ratio"),
-            "{{backend}}",
-        ),
+        .with_gauge_by(metrics, "backend", "tokenweir_backend_prefix_retention_ratio"),
         Panel::lines(
             "Prefill speed",
             "short",
             "Prompt tokens per second that each backend computes, learned from its first \
              outputs. A backend that is slower than equal ones has a problem.",
         )
-        .with_query(
-            gauge_by(metrics, "backend", "tokenweir_backend_prefill_tokens_per_second"),
-            "{{backend}}",
-        ),
+        .with_gauge_by(metrics, "backend", "tokenweir_backend_prefill_tokens_per_second"),
     ]
 }
 

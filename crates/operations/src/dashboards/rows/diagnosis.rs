@@ -48,7 +48,7 @@ fn finding_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
             "Number of backends at which a measure is far from its usual value of the last \
              hour. Good: 0. `tokenweir diagnose` names the backends.",
         )
-        .with_query(gauge_by(metrics, "measure", "tokenweir_anomalies"), "{{measure}}")
+        .with_gauge_by(metrics, "measure", "tokenweir_anomalies")
         .with_width(16),
     ]
 }

@@ -80,9 +80,11 @@ fn telemetry_cpu_share(metrics: &MetricCatalogue) -> Panel {
 /// CPU, memory and requests in flight.
 fn resources(metrics: &MetricCatalogue) -> Vec<Panel> {
     vec![
-        Panel::lines("CPU", "none", "CPU cores in use.").with_query(
-            rate_by(metrics, "instance", "process_cpu_seconds_total", PROCESS_MATCHERS),
-            "{{instance}}",
+        Panel::lines("CPU", "none", "CPU cores in use.").with_rate_by(
+            metrics,
+            "instance",
+            "process_cpu_seconds_total",
+            PROCESS_MATCHERS,
         ),
         Panel::lines("Memory", "bytes", "Resident memory. It follows the requests in flight.")
             .with_query(
@@ -113,10 +115,7 @@ fn unsuccessful_requests(metrics: &MetricCatalogue) -> Vec<Panel> {
             "Requests per second that the gateway answered itself with an error \
              (`x-gateway-error`), by reason.",
         )
-        .with_query(
-            rate_by(metrics, "reason", "tokenweir_requests_rejected_total", ""),
-            "{{reason}}",
-        ),
+        .with_rate_by(metrics, "reason", "tokenweir_requests_rejected_total", ""),
         Panel::lines(
             "Failed attempts",
             "reqps",
@@ -156,17 +155,14 @@ fn records(metrics: &MetricCatalogue) -> Vec<Panel> {
             "Spans per second, by result. `exported` follows `queued`; the difference is \
              dropped.",
         )
-        .with_query(rate_by(metrics, "result", "tokenweir_otel_spans_total", ""), "{{result}}"),
+        .with_rate_by(metrics, "result", "tokenweir_otel_spans_total", ""),
         Panel::lines(
             "Uninspected responses",
             "reqps",
             "Responses per second that were forwarded without inspection. They are missing in \
              the other panels. Good: 0.",
         )
-        .with_query(
-            rate_by(metrics, "reason", "tokenweir_uninspected_responses_total", ""),
-            "{{reason}}",
-        ),
+        .with_rate_by(metrics, "reason", "tokenweir_uninspected_responses_total", ""),
         Panel::lines(
             "Client write stall p95",
             "s",
@@ -179,9 +175,6 @@ fn records(metrics: &MetricCatalogue) -> Vec<Panel> {
             "short",
             "Records per second, by result. Records are dropped if the disk is too slow.",
         )
-        .with_query(
-            rate_by(metrics, "result", "tokenweir_capture_records_total", ""),
-            "{{result}}",
-        ),
+        .with_rate_by(metrics, "result", "tokenweir_capture_records_total", ""),
     ]
 }

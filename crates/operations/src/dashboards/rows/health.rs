@@ -3,7 +3,7 @@
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
 use crate::dashboards::panel::{Panel, Thresholds};
-use crate::dashboards::query::{filtered_metric, gauge_by, rate_by};
+use crate::dashboards::query::filtered_metric;
 use crate::outcomes::FAILED_OUTCOMES;
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
@@ -21,16 +21,13 @@ fn outcome_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
             "reqps",
             "Ended requests per second. Good: almost all are `ok`.",
         )
-        .with_query(rate_by(metrics, "outcome", "tokenweir_requests_total", ""), "{{outcome}}"),
+        .with_rate_by(metrics, "outcome", "tokenweir_requests_total", ""),
         Panel::lines(
             "Failed requests",
             "reqps",
             "Failed requests per second, by outcome. Good: an empty panel.",
         )
-        .with_query(
-            rate_by(metrics, "outcome", "tokenweir_requests_total", FAILED_OUTCOMES),
-            "{{outcome}}",
-        ),
+        .with_rate_by(metrics, "outcome", "tokenweir_requests_total", FAILED_OUTCOMES),
         Panel::lines(
             "Client disconnects",
             "reqps",
@@ -38,10 +35,7 @@ fn outcome_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
              `prefill` the response was too slow; in `decode` the user stopped it, or a client \
              timeout ended it.",
         )
-        .with_query(
-            rate_by(metrics, "phase", "tokenweir_client_disconnects_total", ""),
-            "{{phase}}",
-        ),
+        .with_rate_by(metrics, "phase", "tokenweir_client_disconnects_total", ""),
     ]
 }
 
@@ -54,24 +48,21 @@ fn token_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
             "Tokens per second. Cached tokens are part of the input, reasoning is part of the \
              output.",
         )
-        .with_query(
-            rate_by(metrics, "type", "tokenweir_tokens_total", "type=~\"input|output\""),
-            "{{type}}",
-        ),
+        .with_rate_by(metrics, "type", "tokenweir_tokens_total", "type=~\"input|output\""),
         Panel::stacked(
             "Finish reasons",
             "short",
             "Choices per second, by finish reason. `stop` and `tool_calls` are complete \
              outputs. A high rate of `length` means that limits cut outputs.",
         )
-        .with_query(rate_by(metrics, "reason", "tokenweir_finish_reasons_total", ""), "{{reason}}"),
+        .with_rate_by(metrics, "reason", "tokenweir_finish_reasons_total", ""),
         Panel::lines(
             "Wasted tokens",
             "short",
             "Tokens per second that engines computed in vain: of responses that no client \
              received completely, and prompts that a failover computed again.",
         )
-        .with_query(rate_by(metrics, "reason", "tokenweir_wasted_tokens_total", ""), "{{reason}}"),
+        .with_rate_by(metrics, "reason", "tokenweir_wasted_tokens_total", ""),
     ]
 }
 
@@ -79,7 +70,7 @@ fn token_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
 fn fault_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
     vec![
         Panel::lines("Backends up", "none", "1 while the backend is available.")
-            .with_query(gauge_by(metrics, "backend", "tokenweir_backend_up"), "{{backend}}")
+            .with_gauge_by(metrics, "backend", "tokenweir_backend_up")
             .with_thresholds(Thresholds::Below(1.0, 1.0)),
         Panel::lines(
             "Stalled streams",
@@ -99,14 +90,11 @@ fn fault_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
             "Terminations per second. They are more exact than outcomes: `truncated_cut` is a \
              backend that died, `upstream_abort` an engine that aborted the request.",
         )
-        .with_query(
-            rate_by(
-                metrics,
-                "termination",
-                "tokenweir_request_terminations_total",
-                "termination!~\"ok.*\"",
-            ),
-            "{{termination}}",
+        .with_rate_by(
+            metrics,
+            "termination",
+            "tokenweir_request_terminations_total",
+            "termination!~\"ok.*\"",
         ),
     ]
 }

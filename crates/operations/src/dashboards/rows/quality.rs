@@ -4,7 +4,7 @@
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
 use crate::dashboards::panel::{Panel, Thresholds};
-use crate::dashboards::query::{mean_of_gateways, rate_by};
+use crate::dashboards::query::mean_of_gateways;
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     let mean = |name, window| mean_of_gateways(metrics, "gen_ai_request_model", name, window);
@@ -42,10 +42,7 @@ pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
                 "short",
                 "Sampled responses per second for the file and the judge, by result. Good: `done`.",
             )
-            .with_query(
-                rate_by(metrics, "result", "tokenweir_quality_samples_total", ""),
-                "{{result}}",
-            )
+            .with_rate_by(metrics, "result", "tokenweir_quality_samples_total", "")
             .with_width(6),
         ],
     }

@@ -3,7 +3,7 @@
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
 use crate::dashboards::panel::{Panel, Thresholds};
-use crate::dashboards::query::{engine_mean, filtered_metric, gauge_by, quantile, rate_by};
+use crate::dashboards::query::{engine_mean, filtered_metric, gauge_by, quantile};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
@@ -27,10 +27,7 @@ fn engine_queue_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
             "Requests in the queue of each engine. Good: near 0, because these requests can no \
              longer go to another backend.",
         )
-        .with_query(
-            gauge_by(metrics, "backend", "tokenweir_backend_waiting_requests"),
-            "{{backend}}",
-        )
+        .with_gauge_by(metrics, "backend", "tokenweir_backend_waiting_requests")
         .with_thresholds(Thresholds::Above(8.0, 16.0)),
         Panel::lines(
             "Waiting in engines, by reason",
@@ -53,10 +50,7 @@ fn batch_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
             "short",
             "Requests in the batch of each engine. Equal backends should have equal values.",
         )
-        .with_query(
-            gauge_by(metrics, "backend", "tokenweir_backend_running_requests"),
-            "{{backend}}",
-        ),
+        .with_gauge_by(metrics, "backend", "tokenweir_backend_running_requests"),
         Panel::lines(
             "Batch utilisation",
             "percentunit",
@@ -125,5 +119,5 @@ fn shed_requests(metrics: &MetricCatalogue) -> Panel {
          class or a smaller tenant took the place in the queue. `queue_timeout`: the \
          request waited too long.",
     )
-    .with_query(rate_by(metrics, "reason", "tokenweir_requests_shed_total", ""), "{{reason}}")
+    .with_rate_by(metrics, "reason", "tokenweir_requests_shed_total", "")
 }

@@ -3,7 +3,7 @@
 use crate::catalogue::MetricCatalogue;
 use crate::dashboards::grid::DashboardRow;
 use crate::dashboards::panel::{Panel, Thresholds};
-use crate::dashboards::query::{filtered_metric, gauge_by, quantile, rate_by};
+use crate::dashboards::query::{filtered_metric, quantile, rate_by};
 
 pub(super) fn row(metrics: &MetricCatalogue) -> DashboardRow {
     DashboardRow {
@@ -72,10 +72,7 @@ fn prediction_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
         .with_query(quantile(metrics, 0.5, "tokenweir_routing_prediction_ratio", ""), "p50")
         .with_thresholds(Thresholds::Above(1.5, 2.0)),
         Panel::lines("Scrape age", "s", "Below 1 s under load, up to 5 s when idle (`scrape`).")
-            .with_query(
-                gauge_by(metrics, "backend", "tokenweir_backend_scrape_age_seconds"),
-                "{{backend}}",
-            )
+            .with_gauge_by(metrics, "backend", "tokenweir_backend_scrape_age_seconds")
             .with_thresholds(Thresholds::Above(6.0, 20.0)),
     ]
 }

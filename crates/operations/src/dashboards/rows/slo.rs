@@ -66,7 +66,7 @@ fn request_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
             "Requests above a limit of `slow`, by the phase or event that took most of their \
              time. Start here when an objective burns its budget.",
         )
-        .with_query(rate_by(metrics, "cause", "tokenweir_slow_requests_total", ""), "{{cause}}")
+        .with_rate_by(metrics, "cause", "tokenweir_slow_requests_total", "")
         .with_width(12),
     ]
 }

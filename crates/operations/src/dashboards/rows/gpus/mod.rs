@@ -106,8 +106,5 @@ fn value_age(metrics: &MetricCatalogue) -> Panel {
         "s",
         "Time since the last successful scrape of each GPU exporter.",
     )
-    .with_query(
-        gauge_by(metrics, "exporter", "tokenweir_gpu_exporter_scrape_age_seconds"),
-        "{{exporter}}",
-    )
+    .with_gauge_by(metrics, "exporter", "tokenweir_gpu_exporter_scrape_age_seconds")
 }
