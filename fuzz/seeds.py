@@ -34,10 +34,10 @@ STRETCHED = 20
 
 def recordings():
     """(API, whether it is a stream, request body or None, response body) of every recording."""
-    for front_end in ("python", "rust"):
-        for line in (WIRE / front_end / "index.jsonl").read_text().splitlines():
+    for index in sorted(WIRE.glob("*/index.jsonl")):
+        for line in index.read_text().splitlines():
             entry = json.loads(line)
-            name = WIRE / front_end / entry["name"]
+            name = index.parent / entry["name"]
             expected = json.loads(name.with_suffix(".expected.json").read_text())
             _, _, answer, _ = oracle.parse_http(name.with_suffix(".http").read_bytes())
             yield expected["api"], expected["stream"], entry["body"], answer

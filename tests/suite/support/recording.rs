@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// One recorded exchange with its expected record fields.
 pub(crate) struct Recording {
-    /// Front end and name, such as `python/chat-stream`.
+    /// Folder and name, such as `python/chat-stream`.
     pub name: String,
     /// The path of the request.
     pub path: String,
@@ -27,10 +27,13 @@ pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire")
 }
 
+/// Versions and front ends of vLLM: the folders of recorded exchanges.
+pub(crate) const SERVERS: [&str; 3] = ["python", "rust", "python-0.33"];
+
 /// All recorded exchanges that have a response.
 pub(crate) fn all() -> Vec<Recording> {
     let mut all = Vec::new();
-    for front_end in ["python", "rust"] {
+    for front_end in SERVERS {
         let index = fs::read_to_string(folder().join(front_end).join("index.jsonl")).unwrap();
         for line in index.lines() {
             let entry: Value = serde_json::from_str(line).unwrap();
