@@ -28,7 +28,7 @@ pub(crate) fn folder() -> PathBuf {
 }
 
 /// Versions and front ends of vLLM: the folders of recorded exchanges.
-pub(crate) const SERVERS: [&str; 3] = ["python", "rust", "python-0.33"];
+const SERVERS: [&str; 4] = ["python", "rust", "python-0.33", "rust-0.33"];
 
 /// All recorded exchanges that have a response.
 pub(crate) fn all() -> Vec<Recording> {
