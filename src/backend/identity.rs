@@ -90,7 +90,7 @@ impl BackendIdentity {
 
     /// The prefix cache of the backend. `None`: its KV events are not received.
     pub fn kv_cache(&self) -> Option<&Arc<BackendCache>> {
-        self.kv_cache.get()
+        self.kv_cache.get().filter(|cache| !cache.is_withdrawn())
     }
 
     /// The prefix cache of the backend, made by `create` if there is none yet.

@@ -1,8 +1,9 @@
 //! KV events from simulated engines through the gateway: what it knows about the caches, which groups of
 //! prompts evict each other, and what it says after a restart or a reset of an engine.
 
+use crate::support::scripted_backend::{ScriptedBackend, json as json_response};
 use crate::support::simulated_fleet::Fleet;
-use crate::support::test_gateway::{Setup, post};
+use crate::support::test_gateway::{Setup, post, start_with};
 use serde_json::json;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -33,10 +34,13 @@ fn engine(cache_tokens: u32) -> SimulatorSettings {
     }
 }
 
+/// A gateway that uses the events of engines that offer them, which is the default.
+fn using_offered_events() -> Setup {
+    Setup { kv_events: KvEventsSettings::default(), ..Setup::default() }
+}
+
 async fn start(cache_tokens: u32) -> Fleet {
-    let kv_events = KvEventsSettings { enabled: true, ..KvEventsSettings::default() };
-    let fleet =
-        Fleet::simulate(engine(cache_tokens), Setup { kv_events, ..Setup::default() }).await;
+    let fleet = Fleet::simulate(engine(cache_tokens), using_offered_events()).await;
     wait_until!(cache(&fleet).backends.iter().all(|it| it.source == "exact"));
     fleet
 }
@@ -227,4 +231,48 @@ async fn after_a_restart_of_the_engine_no_expectation_rests_on_the_blocks_of_the
     assert!(expected.is_none_or(|expected| expected == 0), "{expected:?}");
     assert!(ask_until_exact(&fleet, 'a', 1_000, "question").await > 900);
     serving.abort();
+}
+
+#[tokio::test]
+async fn an_engine_that_restarts_without_events_counts_as_one_that_never_had_them() {
+    let fleet = start(8_192).await;
+    fleet.serving.abort();
+    let listen = fleet.backend_addrs[0];
+    let settings = SimulatorSettings { listen, kv_events_port: None, ..engine(8_192) };
+    let sim = wait_for!(Simulator::bind(&settings).await.ok());
+    let serving = tokio::spawn(sim.run(std::future::pending()));
+    wait_until!(fleet.gateway.pool.backends()[0].identity.kv_cache().is_none());
+    serving.abort();
+}
+
+#[tokio::test]
+async fn publishers_that_cannot_be_reached_change_nothing() {
+    // A port that is closed, one where nothing speaks ZeroMQ, and a host that is not the backend's.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let other = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+    other.set_nonblocking(true).unwrap();
+    let fake = ScriptedBackend::answering(json_response("200 OK", "{}")).await;
+    let lists = [
+        "no list".to_owned(),
+        source(&format!("tcp://*:{}", closed.port())),
+        source(&format!("tcp://*:{}", fake.addr.port())),
+        source(&format!("tcp://{}", other.local_addr().unwrap())),
+    ];
+    for sources in lists {
+        fake.set_event_sources(sources.clone());
+        let asked_before = fake.event_sources_asked();
+        let gateway = start_with(&[fake.addr], using_offered_events()).await;
+        wait_until!(fake.event_sources_asked() > asked_before);
+        let answer = gateway.raw(post("/v1/completions", r#"{"prompt":"x"}"#)).await;
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{sources}");
+        let seen = fake.take_received().pop().unwrap();
+        assert!(!seen.head.to_ascii_lowercase().contains("x-session-id"), "{}", seen.head);
+        assert!(gateway.pool.backends()[0].identity.kv_cache().is_none(), "{sources}");
+    }
+    assert!(other.accept().is_err(), "the gateway connects to no other host");
+}
+
+/// A list with one publisher.
+fn source(endpoint: &str) -> String {
+    json!({ "0": { "enable_kv_cache_events": true, "endpoint": endpoint } }).to_string()
 }

@@ -31,8 +31,9 @@ pub struct GatewaySettings {
     pub scrape_timeout: Duration,
     /// Maximum size of a metrics page, in bytes.
     pub max_page: usize,
-    /// Whether the gateway subscribes to the KV events of backends.
-    pub uses_kv_events: bool,
+    /// Whether the gateway subscribes to the KV events of backends. `None`: of those whose
+    /// publishers answer, but not beside TLS.
+    pub kv_events: Option<bool>,
 }
 
 /// A backend of the configuration file.
@@ -44,6 +45,8 @@ pub struct ConfiguredBackend {
     pub url: BackendAddress,
     /// Whether the gateway sends an API key to the backend.
     pub has_key: bool,
+    /// Whether the gateway subscribes to the KV events of this backend. `None`: as of all.
+    pub kv_events: Option<bool>,
 }
 
 /// A model name of the configuration file.
@@ -56,6 +59,15 @@ pub struct ConfiguredModel {
     /// The names of the only backends that may serve the model. `None`: all backends that have the
     /// model.
     pub backends: Option<Vec<String>>,
+}
+
+impl GatewaySettings {
+    /// Whether the gateway subscribes to the KV events of a backend. `None`: if its publishers
+    /// answer, but not beside TLS.
+    pub(crate) fn kv_events_of(&self, backend: &str) -> Option<bool> {
+        let configured = self.backends.iter().find(|configured| configured.id == backend);
+        configured.and_then(|configured| configured.kv_events).or(self.kv_events)
+    }
 }
 
 /// The defaults of the gateway. A test in the gateway compares them with its own defaults.
@@ -73,7 +85,7 @@ impl Default for GatewaySettings {
             idle_connection: Duration::from_secs(3),
             scrape_timeout: Duration::from_secs(2),
             max_page: 4 << 20,
-            uses_kv_events: false,
+            kv_events: None,
         }
     }
 }

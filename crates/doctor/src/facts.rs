@@ -51,6 +51,9 @@ pub struct BackendFacts {
     pub options: Vec<(&'static str, Option<StatusCode>)>,
     /// The response to `GET /kv_event_sources` without a key.
     pub event_sources: GatherResult,
+    /// Whether a connection to the first publisher of KV events could be opened. `None`: the
+    /// backend lists none.
+    pub publisher_answers: Option<bool>,
     /// How long the backend keeps an idle connection open. `None`: not measured.
     pub idle: Option<IdleConnection>,
     /// The result of the probe, a small streaming request. `None`: no probe was sent.

@@ -50,6 +50,15 @@ impl GatheredResponse {
 }
 
 impl BackendFacts {
+    /// The addresses at which the engine says that it publishes KV events.
+    pub(super) fn event_endpoints(&self) -> Vec<String> {
+        let answer = ok_response(&self.event_sources);
+        let ranks = answer.and_then(|answer| serde_json::from_slice(&answer.body).ok());
+        let ranks: serde_json::Map<String, serde_json::Value> = ranks.unwrap_or_default();
+        let publishing = ranks.values().filter(|rank| rank["enable_kv_cache_events"] != false);
+        publishing.filter_map(|rank| Some(rank["endpoint"].as_str()?.to_owned())).collect()
+    }
+
     /// Whether the server responded to the health check, with any status.
     pub fn is_reached(&self) -> bool {
         self.health.is_ok()

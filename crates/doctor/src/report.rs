@@ -254,6 +254,7 @@ mod tests {
             metrics: refused(),
             options: Vec::new(),
             event_sources: Err(GatherError::NotAttempted),
+            publisher_answers: None,
             idle: None,
             probe: None,
         };

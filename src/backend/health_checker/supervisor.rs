@@ -3,7 +3,7 @@
 //! the pool, so that the policy can pick the backend as soon as it is in the pool.
 
 use super::{ScrapeObserver, ScrapeSettings};
-use crate::backend::kv_events::{self, BackendCache, CacheKnowledge, EventTarget};
+use crate::backend::kv_events::{self, CacheKnowledge};
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, PoolSettings};
 use std::sync::Arc;
@@ -103,18 +103,11 @@ impl HealthCheckSupervisor {
     /// Starts to receive the KV events of a backend. `None`: the gateway does not use them.
     fn start_event_receiver(&self, backend: &Arc<Backend>) -> Option<SupervisedTask> {
         let source = backend.identity.kv_events.clone()?;
-        let create = || Arc::new(BackendCache::new(self.cache_knowledge.clone()));
-        let cache = backend.identity.kv_cache_or(create).clone();
-        let client = self.client.clone();
-        let target = EventTarget {
-            backend: backend.identity.id.clone(),
-            address: backend.identity.address.clone(),
-            authorization: backend.identity.authorization.clone(),
-        };
-        let timeout = self.settings.timeout;
+        let (backend, knowledge) = (backend.clone(), self.cache_knowledge.clone());
+        let (client, timeout) = (self.client.clone(), self.settings.timeout);
         let run = move || {
-            let (target, cache) = (target.clone(), cache.clone());
-            kv_events::run(target, cache, source.clone(), client.clone(), timeout)
+            let (backend, knowledge) = (backend.clone(), knowledge.clone());
+            kv_events::run(backend, knowledge, source.clone(), client.clone(), timeout)
         };
         Some(supervise::spawn(BackgroundTask::KvEvents, run))
     }

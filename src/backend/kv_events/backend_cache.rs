@@ -21,6 +21,8 @@ pub struct BackendCache {
     space: ArcSwap<KeySpace>,
     /// Whether the backend shares the key space of another one.
     has_joined: AtomicBool,
+    /// Whether the engine does not publish its events any more, and need not.
+    is_withdrawn: AtomicBool,
     errors: AtomicU64,
 }
 
@@ -63,6 +65,7 @@ impl BackendCache {
             ranks: ArcSwap::default(),
             space: ArcSwap::new(space),
             has_joined: AtomicBool::new(false),
+            is_withdrawn: AtomicBool::new(false),
             errors: AtomicU64::new(0),
         }
     }
@@ -113,7 +116,19 @@ impl BackendCache {
         let max_blocks = self.knowledge.settings.max_blocks;
         let ranks = std::iter::repeat_with(|| Arc::new(RankCache::new(max_blocks))).take(count);
         self.ranks.store(Arc::new(ranks.collect()));
+        self.is_withdrawn.store(false, Ordering::Relaxed);
         self.ranks()
+    }
+
+    /// Forgets the contents. The backend counts as one without events until it has ranks again.
+    pub(super) fn withdraw(&self) {
+        self.set_rank_count(0);
+        self.is_withdrawn.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the backend counts as one without events.
+    pub(in crate::backend) fn is_withdrawn(&self) -> bool {
+        self.is_withdrawn.load(Ordering::Relaxed)
     }
 
     pub(super) fn space(&self) -> Arc<KeySpace> {

@@ -20,7 +20,7 @@ pub(super) use followed_request::FollowedRequest;
 pub use knowledge::{CacheKnowledge, LearningCounts};
 pub(super) use learner::start as start_learner;
 pub(super) use lookup::CacheLookup;
-pub(super) use receiver::{EventTarget, run};
+pub(super) use receiver::run;
 pub use settings::{KvEventSource, KvEventsSettings};
 
 #[cfg(test)]

@@ -2,105 +2,153 @@
 //! when they change.
 
 use super::backend_cache::{BackendCache, RankCache};
-use super::settings::KvEventSource;
+use super::knowledge::CacheKnowledge;
+use super::settings::{KvEventSource, host_of};
 use super::sources::{self, Publisher};
+use crate::backend::Backend;
+use crate::backend::identity::BackendIdentity;
 use futures_util::future::{join_all, pending};
-use http::HeaderValue;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
 use tokenweir_core::record::BackendId;
 use tokenweir_kv_events::correlation::RequestKey;
 use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
 use tokenweir_kv_events::residency::StreamState;
-use tokenweir_kv_events::zmtp::{ApplyError, ConnectionError, EventSink, Subscriber};
+use tokenweir_kv_events::zmtp::{
+    ApplyError, Connection, ConnectionError, EventSink, SocketType, Subscriber,
+};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
 use tokio::time::sleep;
 
 /// Time between two requests for the publishers while the events cannot be used.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
+/// The same time for a backend whose events are used only if it offers them.
+const OFFER_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum size of a list of publishers, in bytes.
 const MAX_LIST_BYTES: usize = 64 << 10;
 
-/// The backend whose events are received.
-#[derive(Debug, Clone)]
-pub(in crate::backend) struct EventTarget {
-    pub(in crate::backend) backend: BackendId,
-    pub(in crate::backend) address: BackendAddress,
-    /// The `Authorization` header of requests to the backend.
-    pub(in crate::backend) authorization: Option<HeaderValue>,
+/// Finds the publishers of one backend.
+struct PublisherFinder {
+    fetcher: PageFetcher,
+    host: String,
+    source: KvEventSource,
+    configured: Option<Vec<Publisher>>,
 }
 
 /// Receives the events of a backend until the future is dropped.
 pub(in crate::backend) async fn run(
-    target: EventTarget,
-    cache: Arc<BackendCache>,
+    backend: Arc<Backend>,
+    knowledge: Arc<CacheKnowledge>,
     source: KvEventSource,
     client: HttpClient,
     timeout: Duration,
 ) {
-    let EventTarget { backend, address, authorization } = target;
-    let (host, _) = address.host_and_port();
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    let mut fetcher =
-        PageFetcher::new(client, address.clone(), authorization.as_ref(), timeout, MAX_LIST_BYTES);
-    let configured = sources::configured(&source);
-    let topic = source.topic.as_deref();
-    let mut publishers = configured.clone();
+    let identity = &backend.identity;
+    let cache = || identity.kv_cache_or(|| Arc::new(BackendCache::new(knowledge.clone())));
+    let mut finder = PublisherFinder::new(identity, source, client, timeout);
     loop {
-        let Some(current) = &publishers else {
-            publishers = sources::discover(&mut fetcher, host, topic).await;
-            if publishers.is_none() {
-                cache.count_error();
-                sleep(DISCOVERY_INTERVAL).await;
-            }
-            continue;
+        let publishers = if finder.is_optional() {
+            finder.offered().await
+        } else {
+            finder.required(cache()).await
         };
+        let cache = cache();
         tracing::info!(
-            backend = %backend,
-            publishers = current.len(),
-            port = current.first().map(|publisher| publisher.endpoint.port),
+            backend = %identity.id,
+            publishers = publishers.len(),
+            port = publishers.first().map(|publisher| publisher.endpoint.port),
             "subscribing to the KV events of the backend"
         );
-        let ranks = cache.set_rank_count(current.len());
-        let subscribers = current.iter().zip(ranks.iter()).map(|(publisher, rank)| {
-            let sink = RankSink::new(&backend, &cache, rank.clone());
+        let ranks = cache.set_rank_count(publishers.len());
+        let subscribers = publishers.iter().zip(ranks.iter()).map(|(publisher, rank)| {
+            let sink = RankSink::new(&identity.id, cache, rank.clone());
             let Publisher { endpoint, replay_endpoint, topic } = publisher.clone();
             async move { Subscriber::new(endpoint, replay_endpoint, topic, sink).run().await }
         });
-        let changed = async {
-            if configured.is_some() {
-                return pending().await;
-            }
-            discover_change(&mut fetcher, host, topic, &cache, current).await
-        };
-        let found = tokio::select! {
-            found = changed => Some(found),
-            _ = join_all(subscribers) => None,
-        };
-        publishers = found;
+        tokio::select! {
+            () = finder.wait_change(cache, &publishers) => {}
+            _ = join_all(subscribers) => {}
+        }
     }
 }
 
-/// Waits until the backend has other publishers than `current`, and returns them. The backend is
-/// asked only while no events arrive: a backend that restarted may have other ports.
-async fn discover_change(
-    fetcher: &mut PageFetcher,
-    host: &str,
-    topic: Option<&str>,
-    cache: &BackendCache,
-    current: &[Publisher],
-) -> Vec<Publisher> {
-    loop {
-        sleep(DISCOVERY_INTERVAL).await;
-        if matches!(cache.state(), StreamState::FromHere | StreamState::Exact) {
-            continue;
+impl PublisherFinder {
+    fn new(
+        identity: &BackendIdentity,
+        source: KvEventSource,
+        client: HttpClient,
+        timeout: Duration,
+    ) -> Self {
+        let (address, authorization) = (identity.address.clone(), identity.authorization.as_ref());
+        Self {
+            host: host_of(&address),
+            fetcher: PageFetcher::new(client, address, authorization, timeout, MAX_LIST_BYTES),
+            configured: sources::configured(&source),
+            source,
         }
-        if let Some(found) = sources::discover(fetcher, host, topic).await
-            && found != current
-        {
-            return found;
+    }
+
+    /// Whether the events are used only if the backend offers them.
+    fn is_optional(&self) -> bool {
+        self.source.enabled.is_none()
+    }
+
+    /// The publishers. `None`: not known at the moment.
+    async fn find(&mut self) -> Option<Vec<Publisher>> {
+        match &self.configured {
+            Some(configured) => Some(configured.clone()),
+            None => {
+                let topic = self.source.topic.as_deref();
+                sources::discover(&mut self.fetcher, &self.host, topic).await
+            }
+        }
+    }
+
+    /// Waits until the backend has publishers. Each attempt without one is an error.
+    async fn required(&mut self, cache: &BackendCache) -> Vec<Publisher> {
+        loop {
+            if let Some(found) = self.find().await.filter(|found| !found.is_empty()) {
+                return found;
+            }
+            cache.count_error();
+            sleep(DISCOVERY_INTERVAL).await;
+        }
+    }
+
+    /// Waits until the backend has publishers, and the first of them answers. Many engines publish at
+    /// ports that only other machines reach, which is no error.
+    async fn offered(&mut self) -> Vec<Publisher> {
+        loop {
+            if let Some(found) = self.find().await
+                && let Some(first) = found.first()
+                && Connection::open(&first.endpoint, SocketType::Sub).await.is_ok()
+            {
+                return found;
+            }
+            sleep(OFFER_INTERVAL).await;
+        }
+    }
+
+    /// Waits until the backend has other publishers than `current`. The backend is asked only while
+    /// no events arrive: a backend that restarted may have other ports, or no events any more.
+    async fn wait_change(&mut self, cache: &BackendCache, current: &[Publisher]) {
+        if self.configured.is_some() {
+            return pending().await;
+        }
+        loop {
+            sleep(DISCOVERY_INTERVAL).await;
+            if matches!(cache.state(), StreamState::FromHere | StreamState::Exact) {
+                continue;
+            }
+            let Some(found) = self.find().await else { continue };
+            if found.is_empty() && self.is_optional() {
+                cache.withdraw();
+                return;
+            }
+            if !found.is_empty() && found != current {
+                return;
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokenweir_core::address::BackendAddress;
 use tokenweir_kv_events::zmtp::ZmqEndpoint;
 
 /// How the gateway uses the KV events of backends.
@@ -9,8 +10,10 @@ use tokenweir_kv_events::zmtp::ZmqEndpoint;
 #[serde(deny_unknown_fields, default)]
 pub struct KvEventsSettings {
     /// Whether the gateway subscribes to the KV events of backends. `GET /kv_event_sources` of a
-    /// backend (vLLM 0.32 and later) has the ports of its publishers.
-    pub enabled: bool,
+    /// backend (vLLM 0.32 and later) has the ports of its publishers. `None`: it subscribes if a
+    /// publisher answers, and not if the URL of the backend is `https`, because events are not
+    /// encrypted.
+    pub enabled: Option<bool>,
     /// Port of the publisher of data-parallel rank 0, for engines without `/kv_event_sources`.
     /// Further ranks have the ports after it. `None`: the backend is asked.
     pub port: Option<u16>,
@@ -29,7 +32,8 @@ pub struct KvEventsSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KvEventSource {
-    /// Whether the gateway subscribes to the KV events of the backend. `None`: `kv_events.enabled`.
+    /// Whether the gateway subscribes to the KV events of the backend. `None`: `kv_events.enabled`
+    /// decides.
     pub enabled: Option<bool>,
     /// Address of the publisher of data-parallel rank 0, such as `tcp://10.0.0.7:5557`. Further ranks
     /// have the ports after it. `None`: `kv_events.port` of the backend's host, or the backend is
@@ -48,10 +52,10 @@ pub struct KvEventSource {
 pub(super) const MAX_RANKS: u16 = 64;
 
 impl Default for KvEventsSettings {
-    /// Disabled. At most 1,000,000 blocks and 1,000,000 entries.
+    /// The events of publishers that answer. At most 1,000,000 blocks and 1,000,000 entries.
     fn default() -> Self {
         Self {
-            enabled: false,
+            enabled: None,
             port: None,
             replay_port: None,
             max_blocks: 1_000_000,
@@ -61,17 +65,19 @@ impl Default for KvEventsSettings {
 }
 
 impl KvEventSource {
-    /// The source of a backend at `host`, with the defaults of `settings`. `None`: the gateway does
-    /// not subscribe to the events of the backend.
-    pub fn resolve(&self, settings: &KvEventsSettings, host: &str) -> Option<Self> {
+    /// The source of a backend at `address`, with the defaults of `settings`. `None`: the gateway
+    /// does not subscribe to the events of the backend.
+    pub fn resolve(&self, settings: &KvEventsSettings, address: &BackendAddress) -> Option<Self> {
+        let host = host_of(address);
         let at = |port: u16| {
-            let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+            let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
             format!("tcp://{host}:{port}")
         };
+        let enabled = self.enabled.or(settings.enabled);
         let endpoint = self.endpoint.clone().or_else(|| settings.port.map(at));
         let replay = || settings.replay_port.filter(|_| self.endpoint.is_none()).map(at);
-        self.enabled.unwrap_or(settings.enabled).then(|| Self {
-            enabled: Some(true),
+        enabled.unwrap_or(!address.is_https()).then(|| Self {
+            enabled,
             endpoint,
             replay_endpoint: self.replay_endpoint.clone().or_else(replay),
             topic: self.topic.clone(),
@@ -100,31 +106,49 @@ impl KvEventSource {
     }
 }
 
+/// The host of a backend, IPv6 without brackets.
+pub(super) fn host_of(address: &BackendAddress) -> String {
+    address.host_and_port().0.trim_start_matches('[').trim_end_matches(']').to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn address(url: &str) -> BackendAddress {
+        BackendAddress::parse(url).unwrap()
+    }
+
     #[test]
     fn a_backend_has_its_own_address_or_the_global_ports_or_is_asked() {
-        let settings = KvEventsSettings { enabled: true, ..KvEventsSettings::default() };
-        let asked = KvEventSource::default().resolve(&settings, "a").unwrap();
+        let settings = KvEventsSettings { enabled: Some(true), ..KvEventsSettings::default() };
+        let asked = KvEventSource::default().resolve(&settings, &address("http://a:8000")).unwrap();
         assert_eq!((asked.endpoint, asked.replay_endpoint), (None, None));
         let settings = KvEventsSettings { port: Some(5), replay_port: Some(6), ..settings };
-        let ports = KvEventSource::default().resolve(&settings, "::1").unwrap();
+        let ipv6 = address("http://[::1]:8000");
+        let ports = KvEventSource::default().resolve(&settings, &ipv6).unwrap();
         assert_eq!(ports.endpoint.as_deref(), Some("tcp://[::1]:5"));
         assert_eq!(ports.replay_endpoint.as_deref(), Some("tcp://[::1]:6"));
         let own = KvEventSource { endpoint: Some("tcp://b:9".into()), ..KvEventSource::default() };
-        let own = own.resolve(&settings, "a").unwrap();
+        let own = own.resolve(&settings, &ipv6).unwrap();
         assert_eq!((own.endpoint.as_deref(), own.replay_endpoint), (Some("tcp://b:9"), None));
     }
 
     #[test]
-    fn a_backend_can_differ_from_the_global_setting() {
-        let disabled = KvEventsSettings::default();
-        let source = |enabled| KvEventSource { enabled, ..KvEventSource::default() };
-        assert_eq!(source(None).resolve(&disabled, "a"), None);
-        assert!(source(Some(true)).resolve(&disabled, "a").is_some());
-        let enabled = KvEventsSettings { enabled: true, ..disabled };
-        assert_eq!(source(Some(false)).resolve(&enabled, "a"), None);
+    fn the_setting_of_a_backend_wins_and_only_a_setting_enables_events_beside_tls() {
+        for (global, own, url, expected) in [
+            (None, None, "http://a:1", Some(None)),
+            (None, None, "https://a:1", None),
+            (Some(true), None, "https://a:1", Some(Some(true))),
+            (None, Some(true), "https://a:1", Some(Some(true))),
+            (Some(false), None, "http://a:1", None),
+            (Some(false), Some(true), "http://a:1", Some(Some(true))),
+            (Some(true), Some(false), "http://a:1", None),
+        ] {
+            let settings = KvEventsSettings { enabled: global, ..KvEventsSettings::default() };
+            let source = KvEventSource { enabled: own, ..KvEventSource::default() };
+            let resolved = source.resolve(&settings, &address(url)).map(|source| source.enabled);
+            assert_eq!(resolved, expected, "{global:?} {own:?} {url}");
+        }
     }
 }

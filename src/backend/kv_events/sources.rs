@@ -46,7 +46,7 @@ pub(super) fn configured(source: &KvEventSource) -> Option<Vec<Publisher>> {
     (0..source.ranks.unwrap_or(1)).map(publisher).collect()
 }
 
-/// Asks a backend for its publishers. `None`: it lists none.
+/// Asks a backend for its publishers. `None`: it did not answer, or its list cannot be used.
 pub(super) async fn discover(
     fetcher: &mut PageFetcher,
     host: &str,
@@ -54,6 +54,7 @@ pub(super) async fn discover(
 ) -> Option<Vec<Publisher>> {
     match fetcher.get("/kv_event_sources").await {
         Ok((StatusCode::OK, body)) => listed(body, host, topic),
+        Ok((StatusCode::NOT_FOUND, _)) => Some(Vec::new()),
         _ => None,
     }
 }
@@ -62,15 +63,19 @@ pub(super) async fn discover(
 /// make the gateway connect elsewhere.
 fn listed(body: &[u8], host: &str, topic: Option<&str>) -> Option<Vec<Publisher>> {
     let listed: BTreeMap<u16, ListedSource> = serde_json::from_slice(body).ok()?;
-    if listed.is_empty() || listed.len() > usize::from(MAX_RANKS) {
+    if listed.len() > usize::from(MAX_RANKS) {
         return None;
+    }
+    let is_disabled = |source: &ListedSource| source.enable_kv_cache_events == Some(false);
+    if listed.values().all(is_disabled) {
+        return Some(Vec::new());
     }
     let at_backend = |address: &str| {
         let port = address.strip_prefix("tcp://")?.rsplit_once(':')?.1.parse().ok()?;
         (port > 0).then(|| ZmqEndpoint { host: host.to_owned(), port })
     };
     let publisher = |source: ListedSource| {
-        if source.enable_kv_cache_events == Some(false) {
+        if is_disabled(&source) {
             return None;
         }
         Some(Publisher {
@@ -106,9 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_cannot_be_used_is_none() {
-        for body in ["{}", "[]", "", r#"{"0": {}}"#, r#"{"0": {"endpoint": "ipc://x"}}"#] {
+    fn a_list_that_cannot_be_used_is_none_and_one_without_publishers_is_empty() {
+        for body in ["[]", "", r#"{"0": {}}"#, r#"{"0": {"endpoint": "ipc://x"}}"#] {
             assert_eq!(listed(body.as_bytes(), "vllm", None), None, "{body}");
+        }
+        let disabled = r#"{"0": {"enable_kv_cache_events": false, "endpoint": "tcp://*:5557"}}"#;
+        for body in ["{}", disabled] {
+            assert_eq!(listed(body.as_bytes(), "vllm", None), Some(Vec::new()), "{body}");
         }
         let entry = |rank| format!(r#""{rank}": {{"endpoint": "tcp://*:5557"}}"#);
         let many: Vec<String> = (0..=MAX_RANKS).map(entry).collect();

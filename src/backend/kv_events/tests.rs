@@ -25,7 +25,10 @@ pub(in crate::backend) struct Fixture {
 }
 
 pub(in crate::backend) fn knowledge() -> Arc<CacheKnowledge> {
-    CacheKnowledge::new(KvEventsSettings { enabled: true, ..KvEventsSettings::default() }, None)
+    CacheKnowledge::new(
+        KvEventsSettings { enabled: Some(true), ..KvEventsSettings::default() },
+        None,
+    )
 }
 
 /// The knowledge of a gateway that shares a key with others.

@@ -279,7 +279,7 @@ fn checked_settings(config: &Config) -> GatewaySettings {
         idle_connection: timeouts.idle_connection,
         scrape_timeout: scrape.timeout,
         max_page: scrape.max_page,
-        uses_kv_events: config.kv_events.enabled,
+        kv_events: config.kv_events.enabled,
     }
 }
 
@@ -288,6 +288,7 @@ fn checked_backend(backend: &BackendConfig) -> configuration::ConfiguredBackend 
         id: backend.id().to_string(),
         url: backend.url.clone(),
         has_key: backend.api_key.is_some(),
+        kv_events: backend.kv_events.as_ref().and_then(|source| source.enabled),
     }
 }
 

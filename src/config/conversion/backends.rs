@@ -35,7 +35,7 @@ impl Config {
                         .kv_events
                         .clone()
                         .unwrap_or_default()
-                        .resolve(&self.kv_events, &entry.url.host_and_port().0),
+                        .resolve(&self.kv_events, &entry.url),
                 )
                 .with_metrics_url(entry.metrics_url.clone())
                 .with_gpus(

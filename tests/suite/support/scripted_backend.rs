@@ -52,6 +52,8 @@ pub(crate) const TENSORRT_LLM: Kind =
 /// vLLM behind Ray Serve, whose proxy has a health check of its own. The page is at another port.
 pub(crate) const RAY_SERVE: Kind = Kind { owner: "organization-owner", metrics: "" };
 
+const PROBE_PATHS: [&str; 3] = ["/health", "/metrics", "/kv_event_sources"];
+
 /// The response to `/metrics`, instead of the page of the server software.
 pub(crate) enum Page {
     /// These bytes, a complete response.
@@ -106,8 +108,9 @@ struct State {
     is_healthy: AtomicBool,
     inference_connections: AtomicUsize,
     page: Mutex<Option<Arc<Page>>>,
-    /// Number of requests for `/health` and `/metrics`.
-    probe_counts: [AtomicUsize; 2],
+    event_sources: Mutex<Option<String>>,
+    /// Number of requests for `/health`, `/metrics` and `/kv_event_sources`.
+    probe_counts: [AtomicUsize; 3],
 }
 
 impl ScriptedBackend {
@@ -136,6 +139,7 @@ impl ScriptedBackend {
             is_healthy: AtomicBool::new(true),
             inference_connections: AtomicUsize::new(0),
             page: Mutex::default(),
+            event_sources: Mutex::default(),
             probe_counts: Default::default(),
         });
         let accept_task = tokio::spawn({
@@ -203,6 +207,11 @@ impl ScriptedBackend {
         self.state.models_requests.load(Ordering::SeqCst)
     }
 
+    /// Sets the list of publishers of KV events, which begins with 404.
+    pub(crate) fn set_event_sources(&self, sources: String) {
+        *self.state.event_sources.lock().unwrap() = Some(sources);
+    }
+
     /// Sets the response to `/metrics`. `None` restores the page of the server software.
     pub(crate) fn set_metrics(&self, page: Option<Page>) {
         *self.state.page.lock().unwrap() = page.map(Arc::new);
@@ -211,6 +220,11 @@ impl ScriptedBackend {
     /// Number of requests for `/health` and `/metrics`.
     pub(crate) fn looks(&self) -> [usize; 2] {
         [0, 1].map(|index| self.state.probe_counts[index].load(Ordering::SeqCst))
+    }
+
+    /// Number of requests for the list of publishers of KV events.
+    pub(crate) fn event_sources_asked(&self) -> usize {
+        self.state.probe_counts[2].load(Ordering::SeqCst)
     }
 
     /// Number of connections that carried an inference request.
@@ -230,7 +244,7 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
     let mut inference = 0;
     while let Some(seen) = read_request(&mut stream, &mut buffer, inference).await {
         let path = seen.head.split(' ').nth(1).unwrap_or("").to_owned();
-        for (probe_path, count) in ["/health", "/metrics"].iter().zip(&state.probe_counts) {
+        for (probe_path, count) in PROBE_PATHS.iter().zip(&state.probe_counts) {
             count.fetch_add(usize::from(path == *probe_path), Ordering::SeqCst);
         }
         let page = state.page.lock().unwrap().clone();
@@ -344,6 +358,10 @@ fn built_in_response(path: &str, state: &State) -> Option<String> {
         "/prometheus/metrics" if owner == "tensorrt_llm" => {
             ("200 OK", include_str!("../../pages/tensorrt_llm.txt").into())
         }
+        "/kv_event_sources" => match &*state.event_sources.lock().unwrap() {
+            Some(sources) => ("200 OK", sources.clone()),
+            None => ("404 Not Found", String::new()),
+        },
         "/health" | "/prometheus/metrics" => ("404 Not Found", String::new()),
         _ => return None,
     };

@@ -233,7 +233,7 @@ impl Default for Setup {
             routes: ConfiguredRoutes::default(),
             diagnosis: Arc::default(),
             quality: quality::QualitySettings::default(),
-            kv_events: KvEventsSettings::default(),
+            kv_events: KvEventsSettings { enabled: Some(false), ..Default::default() },
         }
     }
 }
@@ -262,15 +262,14 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
         let scheme = if setup.outbound.is_some() { "https" } else { "http" };
         let address = BackendAddress::parse(&format!("{scheme}://{addr}")).unwrap();
         let key = setup.backend_key.map(HeaderValue::from_static);
+        let kv_events = KvEventSource::default().resolve(&setup.kv_events, &address);
         Backend::new(address.default_id(), address, key)
             .with_metrics_url(setup.metrics_url.clone())
             .with_gpus(setup.gpus, setup.gpu_hour_price)
             .with_usage_injection(setup.injects_usage)
             .with_continuous_usage(setup.continuous_usage)
             .with_circuit_breaker(setup.health)
-            .with_kv_events(
-                KvEventSource::default().resolve(&setup.kv_events, &addr.ip().to_string()),
-            )
+            .with_kv_events(kv_events)
     };
     let backends = backends.iter().map(backend).collect();
     let settings = PoolSettings {

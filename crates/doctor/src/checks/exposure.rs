@@ -4,7 +4,6 @@ use crate::endpoints::{ENDPOINT_GROUPS, EndpointGroup, UNAUTHENTICATED_PATHS};
 use crate::facts::{BackendFacts, DoctorFacts};
 use crate::finding::Remark;
 use crate::gather::UNKNOWN_PATH;
-use serde_json::{Map, Value};
 
 /// Reports paths that clients should not reach and KV event sockets.
 pub(super) fn exposed(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
@@ -28,10 +27,7 @@ pub(super) fn exposed(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
 /// Reports that vLLM publishes KV events and reveals their sockets. The events contain the tokens
 /// of all prompts.
 fn kv_event_sources(backend: &BackendFacts) -> Option<Remark> {
-    let answer = backend.event_sources.as_ref().ok().filter(|answer| answer.is_ok())?;
-    let ranks: Map<String, Value> = serde_json::from_slice(&answer.body).ok()?;
-    let endpoints = ranks.values().filter(|rank| rank["enable_kv_cache_events"] == true);
-    let endpoints: Vec<&str> = endpoints.filter_map(|rank| rank["endpoint"].as_str()).collect();
+    let endpoints = backend.event_endpoints();
     let first = endpoints.first()?;
     let remark =
         Remark::warning(format!("it publishes KV events ({first}) and reveals their address"));

@@ -4,10 +4,11 @@ use crate::facts::{BackendFacts, DoctorFacts, StreamProbe};
 use crate::finding::Remark;
 use crate::gather::REQUEST_ID_HEADER;
 use crate::interpretation::VllmVersion;
-use serde_json::{Map, Value};
 
 /// The first version of vLLM that can report the engine times of a request.
 const ENGINE_TIMES_SINCE: VllmVersion = VllmVersion(0, 25);
+/// How to start vLLM so that it publishes KV events.
+const PUBLISH_EVENTS: &str = "vllm serve --kv-events-config with an endpoint such as tcp://*:5557";
 
 pub(super) fn request_id(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let Ok(answer) = &backend.version else { return Vec::new() };
@@ -46,31 +47,44 @@ pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remar
     vec![remark.because(reason).remedy("vllm serve --enable-per-request-metrics")]
 }
 
-/// Reports that the gateway cannot receive the KV events of a backend, although it is configured to.
+/// Reports whether the gateway receives the KV events of a backend, and what keeps it from that.
 pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
-    if !facts.config.uses_kv_events {
-        return Vec::new();
-    }
-    let answer = backend.event_sources.as_ref().ok().filter(|answer| answer.is_ok());
-    let ranks = answer.and_then(|answer| serde_json::from_slice(&answer.body).ok());
-    let ranks: Map<String, Value> = ranks.unwrap_or_default();
-    let publishing = ranks.values().filter(|rank| rank["enable_kv_cache_events"] != false);
-    let endpoints: Vec<&str> = publishing.filter_map(|rank| rank["endpoint"].as_str()).collect();
-    let remedy = "vllm serve --kv-events-config with an endpoint such as tcp://*:5557";
-    let reason = "kv_events.enabled is set. Without events, the gateway estimates the cached \
-                  prefixes of this backend from its own requests.";
-    if endpoints.is_empty() {
+    let setting = facts.config.kv_events_of(&backend.id);
+    let endpoints = backend.event_endpoints();
+    let estimate = "Without events, the gateway estimates the cached prefixes of this backend from \
+                    its own requests.";
+    let Some(first) = endpoints.first() else {
+        if setting != Some(true) {
+            return Vec::new();
+        }
         let remark = Remark::warning("it lists no publishers of KV events");
-        let remedy = format!("{remedy}; before vLLM 0.32 also kv_events.port");
-        return vec![remark.because(reason).remedy(remedy)];
-    }
+        let remedy = format!("{PUBLISH_EVENTS}; before vLLM 0.32 also kv_events.port");
+        return vec![
+            remark.because(format!("kv_events.enabled is set. {estimate}")).remedy(remedy),
+        ];
+    };
     let is_local =
-        |endpoint: &&&str| endpoint.contains("127.0.0.1") || endpoint.contains("localhost");
-    let Some(endpoint) = endpoints.iter().find(is_local) else { return Vec::new() };
-    let remark = Remark::warning(format!("its KV events are not published at {endpoint}"));
-    let reason = "vLLM binds an address with `*`. To any other it connects as a client, and \
-                  nothing listens there.";
-    vec![remark.because(reason).remedy(remedy)]
+        |endpoint: &&String| endpoint.contains("127.0.0.1") || endpoint.contains("localhost");
+    let remark = if setting == Some(false) {
+        let remark = Remark::note("it publishes KV events, which the gateway does not use");
+        remark.because(format!("kv_events.enabled is false. {estimate}"))
+    } else if setting.is_none() && backend.url.is_https() {
+        let remark = Remark::note("it publishes KV events, which the gateway does not use");
+        let reason = format!("Its URL is https, and events are not encrypted. {estimate}");
+        remark.because(reason).remedy("kv_events.enabled, if the network to the engine is private")
+    } else if let Some(endpoint) = endpoints.iter().find(is_local) {
+        let remark = Remark::warning(format!("its KV events are not published at {endpoint}"));
+        let reason = "vLLM binds an address with `*`. To any other it connects as a client, and \
+                      nothing listens there.";
+        remark.because(reason).remedy(PUBLISH_EVENTS)
+    } else if backend.publisher_answers == Some(false) {
+        let remark = Remark::warning(format!("its KV events at {first} cannot be reached"));
+        remark.because(estimate).remedy("let the gateway reach these ports of the engine")
+    } else {
+        let remark = Remark::note(format!("the gateway uses its KV events ({first})"));
+        remark.because("They show which prompts its prefix cache contains.")
+    };
+    vec![remark]
 }
 
 /// Reports that vLLM adds usage to every event, although the probe does not request continuous

@@ -24,6 +24,7 @@ use http::{HeaderValue, Method, StatusCode};
 use std::time::Duration;
 use tokenweir_core::dialect::{EngineLoad, PATHS, RAY_SERVE_HEALTH_PATH};
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
+use tokio::net::TcpStream;
 
 /// A path that exists on no server.
 pub(super) const UNKNOWN_PATH: &str = "/tokenweir-doctor";
@@ -64,6 +65,7 @@ pub async fn gather_backend(target: GatherTarget, options: &GatherOptions) -> Ba
     let idle = measure_idle_connection(&client, options);
     let (mut backend, idle) = tokio::join!(pages, idle);
     backend.idle = idle;
+    backend.publisher_answers = try_publisher(&backend, options.timeout).await;
     if options.probe {
         let models = backend.served();
         let model = models.as_ref().and_then(|models| models.first());
@@ -105,6 +107,7 @@ fn unreached_backend(target: GatherTarget) -> BackendFacts {
         metrics: Err(GatherError::NotAttempted),
         options: Vec::new(),
         event_sources: Err(GatherError::NotAttempted),
+        publisher_answers: None,
         idle: None,
         probe: None,
     }
@@ -143,6 +146,17 @@ async fn fetch_pages(
         }
     }
     backend
+}
+
+/// Opens a connection to the first publisher of KV events, at the host of the backend as the gateway
+/// does. `None`: the backend lists no publisher with a port.
+async fn try_publisher(backend: &BackendFacts, timeout: Duration) -> Option<bool> {
+    let endpoints = backend.event_endpoints();
+    let port: u16 = endpoints.first()?.rsplit_once(':')?.1.parse().ok()?;
+    let (host, _) = backend.url.host_and_port();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let opened = tokio::time::timeout(timeout, TcpStream::connect((host, port))).await;
+    Some(matches!(opened, Ok(Ok(_))))
 }
 
 fn is_metrics_page(page: &[u8]) -> bool {

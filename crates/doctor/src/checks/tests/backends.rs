@@ -151,19 +151,39 @@ fn control_paths_are_found_unless_all_paths_answer_the_same() {
 }
 
 #[test]
-fn missing_kv_events_are_reported_if_the_gateway_uses_them() {
-    let findings = |sources: &str, uses_kv_events| {
+fn the_use_of_kv_events_or_what_prevents_it_is_reported_in_one_remark() {
+    const PORT: &str = "tcp://*:5557";
+    let cases = [
+        (None, "", None, "http", None),
+        (Some(true), "", None, "http", Some("warning: it lists no publishers")),
+        (None, PORT, Some(true), "http", Some("note: the gateway uses its KV events")),
+        (Some(true), PORT, Some(true), "https", Some("note: the gateway uses its KV events")),
+        (None, PORT, Some(true), "https", Some("note: it publishes KV events, which the gateway")),
+        (Some(false), PORT, None, "http", Some("note: it publishes KV events, which the gateway")),
+        (None, PORT, Some(false), "http", Some("warning: its KV events at tcp://*:5557 cannot be")),
+        (None, "tcp://127.0.0.1:1", None, "http", Some("warning: its KV events are not published")),
+    ];
+    for (setting, endpoint, publisher_answers, scheme, expected) in cases {
+        let source = format!(r#"{{"0":{{"endpoint":"{endpoint}"}}}}"#);
+        let sources = if endpoint.is_empty() { "{}" } else { &source };
         let mut facts = facts(vec![backend("a")]);
-        facts.config.uses_kv_events = uses_kv_events;
-        facts.backends[0].event_sources = Ok(answer(200, sources));
-        findings_of(&examine(&facts), "kv_events").len()
-    };
-    let source =
-        |endpoint| format!(r#"{{"0":{{"enable_kv_cache_events":true,"endpoint":"{endpoint}"}}}}"#);
-    assert_eq!(findings("{}", true), 1);
-    assert_eq!(findings("{}", false), 0);
-    assert_eq!(findings(&source("tcp://127.0.0.1:5557"), true), 1);
-    assert_eq!(findings(&source("tcp://*:5557"), true), 0);
+        facts.config.kv_events = setting;
+        let backend = &mut facts.backends[0];
+        backend.url = BackendAddress::parse(&format!("{scheme}://a:8000")).unwrap();
+        backend.event_sources = Ok(answer(200, sources));
+        backend.publisher_answers = publisher_answers;
+        let findings = examine(&facts);
+        let found = findings_of(&findings, "kv_events");
+        let said =
+            |finding: &&Finding| format!("{}: {}", finding.severity.as_str(), finding.observation);
+        let found: Vec<String> = found.iter().map(said).collect();
+        let is_expected = match (expected, &found[..]) {
+            (None, []) => true,
+            (Some(expected), [found]) => found.starts_with(expected),
+            _ => false,
+        };
+        assert!(is_expected, "{setting:?} {endpoint} {scheme}: {found:?}");
+    }
 }
 
 #[test]

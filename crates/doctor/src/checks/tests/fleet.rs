@@ -71,6 +71,7 @@ fn conflicts_of_the_configuration_with_itself_and_with_backends_are_reported() {
                 id: "h:1".to_owned(),
                 url: BackendAddress::parse("http://h:1").unwrap(),
                 has_key: true,
+                kv_events: None,
             }],
             ..GatewaySettings::default()
         },

@@ -75,6 +75,7 @@ fn backend(id: &str) -> BackendFacts {
         metrics: Ok(recorded(PYTHON)),
         options: paths.map(|path| (path, Some(StatusCode::NOT_FOUND))).collect(),
         event_sources: Ok(answer(200, "{}")),
+        publisher_answers: None,
         idle: Some(IdleConnection::Open(Duration::from_secs(6))),
         probe: Some(Ok(probe(STREAM, Duration::from_millis(3)))),
     }
