@@ -2,15 +2,17 @@
 # Runs the gateway in front of two real vLLM servers and compares its records with the observations of its
 # clients and the counters of the engines.
 #
-#   tests/real_vllm.sh [--front-end python|rust|both] [--traces] [--kill] [--faults] [--only STEPS]
+#   tests/real_vllm.sh [--front-end python|rust|both|mixed] [--traces] [--kill] [--faults] [--only STEPS]
 #
-#   --front-end   vLLM's HTTP server: python, rust, or both in sequence (default: python)
-#   --traces      also checks that the engine's spans are children of the gateway's (python only)
+#   --front-end   vLLM's HTTP server: python, rust, both in sequence, or mixed: the first backend has the Python one and
+#                 the second the Rust one, and the only step is that all APIs work (default: python)
+#   --traces      also checks that the engine's spans are children of the gateway's, and compares the phases of the
+#                 gateway with them (python only)
 #   --kill        also kills a backend under load and starts it again, twice
 #   --faults      also starts backends whose engine is stopped, paused, full or killed, and some
 #                 whose events contain several tokens
 #   --only        runs only these of the selected steps, comma-separated: answers, usage, byte for byte, official SDKs,
-#                 cancel, bench, aiperf, traces, kill, frozen, pathologies, merged, byte for byte merged
+#                 cancel, bench, aiperf, traces, phases, kill, frozen, pathologies, merged, byte for byte merged
 #
 # Requirements, without which the check is skipped:
 #   REAL_VLLM  a folder with serve.sh PORT [vLLM arguments] and stop.sh PORT, which start and stop
@@ -47,7 +49,7 @@ while [[ $# -gt 0 ]]; do
     *) front_end= ;;
   esac
   case $front_end in
-    python | rust | both) shift ;;
+    python | rust | both | mixed) shift ;;
     *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" >&2; exit 2 ;;
   esac
 done
@@ -105,6 +107,7 @@ start_backends() {
       ! has --kill && ! has_traces || fail "a backend already runs at $port, but ${flags[*]} needs its own"
       continue
     fi
+    if [[ $front_end == mixed && $port == "${ports[-1]}" ]]; then export CLI=1 VLLM_USE_RUST_FRONTEND=1; fi
     OTEL_SERVICE_NAME=vllm bounded "$engine/serve.sh" "$port" \
       ${backend_arguments[@]+"${backend_arguments[@]}"} &
     waits+=($!)
@@ -141,10 +144,8 @@ vllm_rs=$VENV/bin/vllm-rs
 if [[ ! -x $vllm_rs && -x $engine/get_vllm_rs.sh ]]; then
   run "$engine/get_vllm_rs.sh" "$VENV" || echo "vllm-rs is not available" >&2
 fi
-if [[ $front_end == rust ]]; then
-  [[ -x $vllm_rs ]] || skip "no vllm-rs"
-  export CLI=1 VLLM_USE_RUST_FRONTEND=1
-fi
+[[ $front_end == python || -x $vllm_rs ]] || skip "no vllm-rs"
+if [[ $front_end == rust ]]; then export CLI=1 VLLM_USE_RUST_FRONTEND=1; fi
 read -r listen admin single single_admin otlp <<<"$(free_ports 5)"
 build_gateway
 backend_arguments=()

@@ -17,8 +17,10 @@ import bench
 import faults
 import frozen
 import merged
+import mixed
 import official_sdks
 import pathologies
+import phases
 import spans
 import transparency
 import usage
@@ -74,6 +76,7 @@ async def main() -> int:
         steps.append(("aiperf", aiperf.check(fleet, report, tool)))
     if args.spans:
         steps.append(("traces", spans.check(fleet, report, args.spans)))
+        steps.append(("phases", phases.check(fleet, report, args.spans)))
     if args.kill:
         steps.append(("kill", faults.check_kill(fleet, report, rig)))
     if args.faults:
@@ -81,6 +84,10 @@ async def main() -> int:
         steps.append(("pathologies", pathologies.check(rig, report)))
         steps.append(("merged", merged.check(rig, report)))
         steps.append(("byte for byte merged", transparency.check_merged(rig, report)))
+    if args.front_end == "mixed":
+        for _, step in steps:
+            step.close()
+        steps = [("mixed", mixed.check(fleet, report))]
     only = args.only.split(",") if args.only else [name for name, _ in steps]
     if unknown := set(only) - {name for name, _ in steps}:
         sys.exit(f"no step {sorted(unknown)}; the steps are {', '.join(name for name, _ in steps)}")

@@ -74,6 +74,7 @@ class FrontEnd:
 FRONT_ENDS = {
     "python": FrontEnd(True, True, True, False, "stream_error"),
     "rust": FrontEnd(False, False, False, True, "truncated"),
+    "mixed": FrontEnd(True, False, False, False, "truncated"),
 }
 
 
