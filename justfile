@@ -201,4 +201,4 @@ packages BINARY:
 
 # Build the container image.
 image:
-    docker build -f docker/Dockerfile -t tokenweir .
+    docker build -f docker/Dockerfile -t tokenweir -t "tokenweir:$(sed -n 's/^appVersion: //p' packaging/helm/tokenweir/Chart.yaml)" .

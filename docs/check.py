@@ -3,7 +3,7 @@ lists each page of the book once, and each YAML example that is a configuration 
 and the JSON Schema.
 
     python3 docs/check.py target/debug/tokenweir
-    python3 docs/check.py --renew-alerts              # copies the table of alerts from the runbooks
+    python3 docs/check.py --renew                     # copies the table of alerts, and the schema into the chart
 """
 
 import glob
@@ -34,6 +34,7 @@ SUMMARY = "docs/SUMMARY.md"
 STARTS = ("README.md", SUMMARY, "packaging/wheel.md")
 # The table of alerts: the generated page has it, and a page that is written by hand.
 RUNBOOKS, ALERTS = "docs/operate/runbooks.md", "docs/operate/alerts.md"
+CHART_SCHEMA = "packaging/helm/tokenweir/values.schema.json"
 ALERT_TABLE = re.compile(r"^\| alert \| severity \|.*\n(?:\|.*\n)+", re.MULTILINE)
 
 
@@ -109,6 +110,35 @@ def renew_alerts():
         file.write(page)
 
 
+def chart_schema():
+    """The schema of the chart's values, whose last property is the schema of the configuration without its texts."""
+
+    def bare(value):
+        if isinstance(value, list):
+            return [bare(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        texts = {key for key in ("description", "title", "default") if not isinstance(value.get(key), dict)}
+        return {key: bare(child) for key, child in value.items() if key not in texts}
+
+    config = bare(json.loads(read("config/tokenweir.schema.json")))
+    sections = ",\n".join(f"      {json.dumps(key)}: {json.dumps(value)}" for key, value in config["properties"].items())
+    values = read(CHART_SCHEMA)
+    before = values[: values.index('    "config": {')]
+    head = '    "config": { "type": "object", "additionalProperties": false, "properties": {'
+    return f"{before}{head}\n{sections}\n    }} }}\n  }}\n}}\n"
+
+
+def renew_chart_schema():
+    text = chart_schema()
+    with open(CHART_SCHEMA, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def check_chart_schema():
+    return [] if read(CHART_SCHEMA) == chart_schema() else [f"{CHART_SCHEMA} is old: run docs/check.sh --renew"]
+
+
 def configurations(texts, keys):
     """(page, example) for each YAML block that has a key of the configuration."""
     for page, text in texts.items():
@@ -119,7 +149,7 @@ def configurations(texts, keys):
             for example in [block, *map(textwrap.dedent, EMBEDDED.findall(block))]:
                 if keys & set(re.findall(r"^(\w+):", example, re.MULTILINE)):
                     yield page, example
-    for file in ("config/tokenweir.yaml", "docker/tokenweir.yaml"):
+    for file in ("config/tokenweir.yaml", "docker/tokenweir.simulator.yaml", "docker/tokenweir.gpu.yaml"):
         yield file, read(file)
 
 
@@ -160,12 +190,13 @@ def accepted_invalid_files(schema):
 
 
 def main():
-    if sys.argv[1] == "--renew-alerts":
-        return renew_alerts()
+    if sys.argv[1] == "--renew":
+        renew_alerts()
+        return renew_chart_schema()
     program = os.path.abspath(sys.argv[1])
     schema = json.loads(read("config/tokenweir.schema.json"))
     texts = pages()
-    problems = check_links(texts) + check_summary(texts)
+    problems = check_links(texts) + check_summary(texts) + check_chart_schema()
     more, count = check_configurations(texts, program, schema)
     problems += more
     for problem in problems:

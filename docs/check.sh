@@ -18,13 +18,13 @@ fi
 compose=(--spans collector:8889 --gpus dcgm-exporter:9400 --runbooks http://127.0.0.1:9090/runbooks)
 
 if [ "${1-}" = --renew ]; then
-  "$program" generate all --config docker/tokenweir.yaml --out . "${compose[@]}"
+  "$program" generate all --config docker/tokenweir.simulator.yaml --out . "${compose[@]}"
   # The chart has copies of these files.
   cp config/prometheus/{alert,recording}-rules.yml config/grafana/dashboards/{overview,backend}.json \
     packaging/helm/tokenweir/files/
-  python3 docs/check.py --renew-alerts
+  python3 docs/check.py --renew
 else
-  "$program" generate all --config docker/tokenweir.yaml --out "$work" "${compose[@]}" 2>/dev/null
+  "$program" generate all --config docker/tokenweir.simulator.yaml --out "$work" "${compose[@]}" 2>/dev/null
   (cd "$work" && find . -type f) | while read -r file; do
     cmp --silent "$work/$file" "$file" ||
       { echo "$file is not what the program prints: run docs/check.sh --renew" >&2; exit 1; }

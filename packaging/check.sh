@@ -3,7 +3,7 @@
 #
 #   packaging/check.sh BINARY
 #
-# It installs nothing on this machine and runs no script of a package.
+# It installs nothing on this machine. Scripts of the Debian package run in a chroot.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 binary=$(realpath "${1:?usage: packaging/check.sh BINARY}")
@@ -21,14 +21,7 @@ check_configuration() {
   awk '/^  tokenweir\.yaml: \|/ { inside = 1; next } inside && /^(    |$)/ { sub(/^    /, ""); print; next } { inside = 0 }' \
     "$1" >"$out/chart-configuration.yaml"
   [ -s "$out/chart-configuration.yaml" ] || { echo "the chart has no ConfigMap with tokenweir.yaml" >&2; exit 1; }
-  local output
-  output=$("$binary" check --syntax-only "$out/chart-configuration.yaml" 2>&1) && { printf '%s\n' "$output"; return; }
-  if grep 'built without Kubernetes' <<<"$output" >/dev/null; then
-    printf '!! %s was built without --features kubernetes: the configuration of the chart is NOT checked\n' "$binary" >&2
-  else
-    printf '%s\n' "$output" >&2
-    exit 1
-  fi
+  "$binary" check --syntax-only "$out/chart-configuration.yaml"
 }
 
 echo "== static binary"
@@ -50,7 +43,7 @@ if have mandoc "the manual"; then mandoc -T lint -W error "$out"/usr/share/man/m
 
 echo "== Debian package"
 if have dpkg-deb "the Debian package"; then
-  deb=$(packaging/deb.sh "$binary" "$out" | tail -1)
+  deb=$(COMPRESSION=none packaging/deb.sh "$binary" "$out" | tail -1)
   root=$out/root
   mkdir -p "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/updates"
   touch "$root/var/lib/dpkg/status"
@@ -59,6 +52,20 @@ if have dpkg-deb "the Debian package"; then
   "$root/usr/bin/tokenweir" --version
   (cd "$root" && md5sum --quiet --check var/lib/dpkg/info/tokenweir.md5sums)
   for script in packaging/deb/postinst packaging/deb/prerm packaging/deb/postrm; do sh -n "$script"; done
+  packaging/check_deb.sh "$deb"
+fi
+
+echo "== systemd units"
+if have systemd-analyze "the systemd units"; then
+  mkdir "$out/units"
+  for unit in packaging/systemd/*.service; do
+    # The program is not installed here, and only an instance of a template can be read.
+    sed "s|/usr/local/bin/tokenweir|$binary|" "$unit" >"$out/units/$(basename "$unit" | sed 's/@/@1/')"
+  done
+  # An unknown value is a warning and not a failure.
+  systemd-analyze verify --man=no "$out"/units/*.service 2>&1 | tee "$out/stderr"
+  [ ! -s "$out/stderr" ] || { echo "systemd does not understand the units" >&2; exit 1; }
+  systemd-analyze --version | head -1
 fi
 
 echo "== wheel"
@@ -92,7 +99,9 @@ if have helm "the chart"; then
   chart=packaging/helm/tokenweir
   helm lint --quiet "$chart"
   helm template gw "$chart" >"$out/chart.yaml"
-  assert_rendered "$out/chart.yaml" 'terminationGracePeriodSeconds: 330' 'scheme: HTTP }' 'readOnlyRootFilesystem: true'
+  assert_rendered "$out/chart.yaml" 'terminationGracePeriodSeconds: 330' 'scheme: HTTP }' 'readOnlyRootFilesystem: true' \
+    "image: \"tokenweir:$("$binary" --version | cut -d ' ' -f 2)\"" 'kind: Secret' 'name: TOKENWEIR_ADMIN_TOKEN' \
+    'service.instance.id=$(POD_NAME)'
   # The gateway must accept the configuration that the chart renders.
   check_configuration "$out/chart.yaml"
   cat >"$out/values.yaml" <<'VALUES'
@@ -113,13 +122,22 @@ serviceMonitor:
   authorization: { credentials: { name: gateway, key: admin } }
 prometheusRule: { enabled: true, runbooks: "https://wiki.example.com/runbooks" }
 dashboards: { enabled: true }
+service: { type: LoadBalancer, port: 443, nodePort: 30443, loadBalancerIP: 192.0.2.1 }
+serviceAccount: { annotations: { eks.amazonaws.com/role-arn: "arn:aws:iam::1:role/gateway" } }
+podLabels: { team: serving }
+podAnnotations: { linkerd.io/inject: "false" }
+priorityClassName: high
+networkPolicy: { enabled: true, clients: [{ namespaceSelector: { matchLabels: { app: chat } } }] }
 VALUES
   helm template gw "$chart" --values "$out/values.yaml" >"$out/full.yaml"
   # Ports and the grace period follow `config`, `false` overrides a default of the chart, and the rules are rendered.
   assert_rendered "$out/full.yaml" 'containerPort: 8443' 'value: "0.0.0.0:8443"' 'scheme: HTTPS }' 'scheme: https' \
     'terminationGracePeriodSeconds: 5430' 'watch: false' 'secretName: gateway-tls' 'name: ADMIN_TOKEN' \
     'release: prometheus' 'authorization:' 'alert: TokenweirNoBackend' 'record: tokenweir:slo_budget:ratio' \
-    '"uid": "tokenweir-backend"' 'https://wiki.example.com/runbooks#tokenweirnobackend'
+    '"uid": "tokenweir-backend"' 'https://wiki.example.com/runbooks#tokenweirnobackend' 'nodePort: 30443' \
+    'loadBalancerIP: 192.0.2.1' 'role-arn' 'team: serving' 'linkerd.io/inject' 'priorityClassName: high' \
+    'kind: NetworkPolicy' '- podSelector: {}'
+  ! grep 'kind: Secret' "$out/full.yaml" || { echo "the chart creates a token beside config.access.admin_token" >&2; exit 1; }
   check_configuration "$out/full.yaml"
   if have kubernetes-validate "the schema of the objects"; then
     kubernetes-validate --strict --quiet --no-warn "$out/chart.yaml" "$out/full.yaml"
@@ -143,6 +161,28 @@ VALUES
   assert_rejected 'streams would be cut' --set terminationGracePeriodSeconds=305
   assert_rejected 'write durations of drain in s, m and h' --set drain.timeout=2weeks
   assert_rejected 'autoscaling' --set autoscaling.maxReplica=3
+  assert_rejected 'write durations of drain in s, m and h' --set drain.timeout=forever
+  assert_rejected "'lisen' not allowed" --set config.lisen=0.0.0.0:8080
+  assert_rejected 'got number, want string' --set config.listen=8080
+  assert_rejected 'cannot reach loopback' --set config.admin=127.0.0.1:9090
+  assert_rejected 'write 0.0.0.0:PORT' --set config.listen=gateway
+  # Pods are replaced for a change that a reload does not apply, and not for another one.
+  checksum() { helm template gw "$chart" "$@" | grep checksum/; }
+  [ "$(checksum)" = "$(checksum --set config.routing.policy=p2c,config.drain.delay=9s)" ] \
+    || { echo "a reloadable key replaces the pods" >&2; exit 1; }
+  [ "$(checksum)" != "$(checksum --set config.log.level=debug)" ] || { echo "no pod gets a new log.level" >&2; exit 1; }
+  # A value that is removed is not needed or named, and no template fails on it.
+  python3 - "$chart/values.schema.json" >"$out/paths" <<'PATHS'
+import json, sys
+for key, value in json.load(open(sys.argv[1]))["properties"].items():
+    print(key)
+    print(*(f"{key}.{child}" for child in value.get("properties", {}) if key != "config"), sep="\n")
+PATHS
+  for path in $(grep --invert-match '^$' "$out/paths"); do
+    helm template gw "$chart" --set "$path=null" >"$out/null.yaml" 2>"$out/stderr" && continue
+    grep --fixed-strings "don't meet the specifications of the schema" "$out/stderr" >/dev/null \
+      || { echo "a template fails on $path=null" >&2; cat "$out/stderr" >&2; exit 1; }
+  done
 fi
 
 # Builds the last stage of docker/Dockerfile only. The first stage needs a network.
@@ -162,8 +202,37 @@ check_image() {
   buildah "${store[@]}" rm --all >/dev/null
 }
 
+# Lays out what the first stage of docker/Dockerfile copies, and looks for each file that the program was built from:
+# the compiler lists the files of a crate beside its result.
+check_image_context() {
+  local context=$out/context library crate seen=" " file missing=0
+  mkdir "$context"
+  while read -r -a words; do
+    local sources=("${words[@]::${#words[@]}-1}") target=$context/${words[-1]%.}
+    # A folder is copied without its name.
+    if [ -d "${sources[0]}" ]; then cp -r "${sources[0]}" "$target"; else mkdir -p "$target" && cp "${sources[@]}" "$target"; fi
+  done < <(sed '/^FROM scratch/,$d' docker/Dockerfile | sed -n 's/^COPY //p')
+  (cd "$context" && cargo metadata --offline --locked --no-deps --format-version 1 >/dev/null)
+  # The newest of each crate: those that were built last.
+  for library in $(ls -t "$libraries"/libtokenweir*.rlib); do
+    crate=$(basename "$library" .rlib) crate=${crate#lib}
+    case $seen in *" ${crate%-*} "*) continue ;; esac
+    seen+="${crate%-*} "
+    while read -r file; do
+      [ -e "$context/$file" ] || { echo "docker/Dockerfile does not copy $file, which $crate needs" >&2; missing=1; }
+    done < <(sed -n 's/^\([^ ]*\):$/\1/p' "$libraries/$crate.d")
+  done
+  return "$missing"
+}
+
 echo "== image"
 if have hadolint "the Dockerfile"; then hadolint docker/Dockerfile; fi
+libraries=$(dirname "$binary")/deps
+if compgen -G "$libraries/libtokenweir*.rlib" >/dev/null; then
+  check_image_context
+else
+  printf '!! cargo did not build %s in its folder: the context of the image is NOT checked\n' "$binary" >&2
+fi
 if readelf --dynamic "$binary" 2>/dev/null | grep NEEDED >/dev/null; then
   printf '!! %s needs libraries, and the image has none: the image is NOT checked\n' "$binary" >&2
 elif have buildah "the image"; then

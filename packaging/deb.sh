@@ -3,6 +3,7 @@
 #
 #   packaging/deb.sh BINARY [OUT]        default: target/packages
 #
+# COMPRESSION=none saves a minute where the package is only tested.
 # Contents: binary in /usr/bin, configuration in /etc/tokenweir (a conffile), systemd units, manual pages,
 # completions. The dependencies follow from the binary: only adduser if it is static.
 set -euo pipefail
@@ -57,5 +58,5 @@ glibc=$({ readelf --wide --dyn-syms "$binary" | grep -o 'GLIBC_[0-9.]*' || true;
   echo "Depends: adduser${glibc:+, libc6 (>= $glibc), libgcc-s1}"
 } >"$root/DEBIAN/control"
 
-dpkg-deb --root-owner-group --build "$root" "$out/tokenweir_${version}_$architecture.deb" >&2
+dpkg-deb --root-owner-group ${COMPRESSION:+"-Z$COMPRESSION"} --build "$root" "$out/tokenweir_${version}_$architecture.deb" >&2
 echo "$out/tokenweir_${version}_$architecture.deb"

@@ -30,8 +30,10 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_default()
 }
 
-fn composed() -> LoadedConfig {
-    Config::load(Some(&root().join("docker/tokenweir.yaml")), Overrides::default()).unwrap()
+/// The configuration of a profile of docker/compose.yml.
+fn composed(profile: &str) -> LoadedConfig {
+    let file = root().join(format!("docker/tokenweir.{profile}.yaml"));
+    Config::load(Some(&file), Overrides::default()).unwrap()
 }
 
 /// Every generated query with its location.
@@ -161,7 +163,7 @@ pub(crate) fn compose_endpoints() -> DeploymentEndpoints {
         span_metrics: Some("collector:8889".to_owned()),
         gpus: Some(("dcgm-exporter".to_owned(), 9400)),
         runbooks: "http://127.0.0.1:9090/runbooks".to_owned(),
-        ..default_surroundings(&composed().config)
+        ..default_surroundings(&composed("simulator").config)
     }
 }
 
@@ -315,7 +317,8 @@ fn every_quality_metric_is_on_the_main_dashboard_and_in_an_alert() {
 }
 
 /// The values of a key of the compose file, on separate lines or in a list.
-fn mounts(composition: &str) -> Vec<PathBuf> {
+fn mounts(composition: &str, profile: &str) -> Vec<PathBuf> {
+    let composition = composition.replace("${COMPOSE_PROFILES}", profile);
     let words = composition.split([' ', '"', '[', ']', '\n']);
     let paths = words.filter(|word| word.starts_with("./") || word.starts_with("../"));
     paths.map(|word| root().join("docker").join(word.split(':').next().unwrap())).collect()
@@ -324,10 +327,12 @@ fn mounts(composition: &str) -> Vec<PathBuf> {
 #[test]
 fn the_mounts_of_the_compose_file_exist() {
     let composition = read("docker/compose.yml");
-    let mounts = mounts(&composition);
-    assert!(mounts.len() > 6, "{mounts:?}");
-    for path in mounts {
-        assert!(path.exists(), "{}", path.display());
+    for profile in ["simulator", "gpu"] {
+        let mounts = mounts(&composition, profile);
+        assert!(mounts.len() > 6, "{mounts:?}");
+        for path in mounts {
+            assert!(path.exists(), "{}", path.display());
+        }
     }
     let images = composition.lines().filter_map(|line| line.trim().strip_prefix("image: "));
     for image in images {
@@ -350,5 +355,13 @@ fn the_compose_file_uses_existing_flags() {
         seen += 1;
     }
     assert_eq!(seen, own.len());
-    assert!(composed().require_backend().is_ok());
+    // What a profile starts is what its configuration names.
+    for profile in ["simulator", "gpu"] {
+        let config = composed(profile).config;
+        for backend in &config.backends {
+            let host = backend.url.to_string().replace("http://", "").replace(":8000", "");
+            assert!(composition.contains(&format!("aliases: [{host}]")), "{host}");
+        }
+        assert_eq!(!config.gpu.exporters.is_empty(), profile == "gpu");
+    }
 }

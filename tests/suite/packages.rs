@@ -1,5 +1,5 @@
-//! The packages: the Helm chart contains the generated files, its values are in the schema, and the
-//! image is built from existing files. `packaging/check.sh` renders and builds them.
+//! The packages: all have one version, the Helm chart contains the generated files, its values are in the
+//! schema, and the image is built from existing files. `packaging/check.sh` renders and builds them.
 
 use crate::operations::compose_endpoints;
 use serde_json::Value;
@@ -40,6 +40,62 @@ fn follow<'a>(root: &'a Value, path: &str, between: Option<&str>) -> Option<&'a 
         let value = between.map_or(Some(value), |between| value.get(between))?;
         value.get(key)
     })
+}
+
+/// The first word after `key` in a text.
+fn word_after<'a>(text: &'a str, key: &str) -> &'a str {
+    let (_, after) = text.split_once(key).unwrap_or_else(|| panic!("no {key}"));
+    after.split_whitespace().next().unwrap()
+}
+
+#[test]
+fn the_chart_the_image_and_the_packages_have_the_version_of_the_program() {
+    let version = env!("CARGO_PKG_VERSION");
+    let chart = read(&format!("{CHART}/Chart.yaml"));
+    assert_eq!(word_after(&chart, "\nversion: "), version);
+    assert_eq!(word_after(&chart, "\nappVersion: "), version, "the tag of the image");
+    // The scripts of the packages read the version here.
+    let manifest = read("Cargo.toml");
+    assert_eq!(word_after(&manifest, "\nversion = "), format!("\"{version}\""));
+}
+
+/// The sections that a reload applies, and those that it does not, from the source of the reload.
+fn sections_by_reload() -> (BTreeSet<String>, BTreeSet<String>) {
+    let source = read("src/config/reload.rs");
+    let fields = source.lines().filter_map(|line| line.strip_prefix("        "));
+    let of = |owner: &str| {
+        let named = fields.clone().filter_map(|field| field.split_once(&format!(": {owner}.")));
+        named
+            .filter(|(key, _)| !key.starts_with(' '))
+            .map(|(key, _)| key.to_owned())
+            .collect::<BTreeSet<_>>()
+    };
+    (of("new"), of("old"))
+}
+
+#[test]
+fn the_chart_and_the_documents_list_the_keys_that_a_reload_applies() {
+    let (mut applied, fixed) = sections_by_reload();
+    assert!(applied.len() > 15 && fixed.len() > 10, "{applied:?} {fixed:?}");
+    let page = read("docs/operate/upgrade.md");
+    let row = page.lines().find(|line| line.starts_with("| `admission`")).unwrap();
+    let cells: Vec<BTreeSet<String>> = row
+        .split('|')
+        .map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<BTreeSet<_>>())
+        .collect();
+    let top_level = |cell: &BTreeSet<String>| {
+        cell.iter().filter(|key| !key.contains('.')).cloned().collect::<BTreeSet<_>>()
+    };
+    // `limits` and `routing` have keys of both kinds.
+    applied.extend(["limits".to_owned(), "routing".to_owned()]);
+    assert_eq!(top_level(&cells[1]), applied);
+    assert_eq!(top_level(&cells[2]), fixed);
+    // The chart replaces the pods for every change of limits.
+    applied.remove("limits");
+    let helpers = read(&format!("{CHART}/templates/_helpers.tpl"));
+    let (_, omitted) = helpers.split_once("omit $config ").unwrap();
+    let omitted = omitted.lines().next().unwrap().split('"').skip(1).step_by(2);
+    assert_eq!(omitted.map(str::to_owned).collect::<BTreeSet<_>>(), applied);
 }
 
 /// The chart contains copies. Symbolic links do not survive every way of distributing sources; then
