@@ -96,13 +96,11 @@ impl PublisherFinder {
 
     /// The publishers. `None`: not known at the moment.
     async fn find(&mut self) -> Option<Vec<Publisher>> {
-        match &self.configured {
-            Some(configured) => Some(configured.clone()),
-            None => {
-                let topic = self.source.topic.as_deref();
-                sources::discover(&mut self.fetcher, &self.host, topic).await
-            }
+        if let Some(configured) = &self.configured {
+            return Some(configured.clone());
         }
+        let topic = self.source.topic.as_deref();
+        sources::discover(&mut self.fetcher, &self.host, topic).await
     }
 
     /// Waits until the backend has publishers. Each attempt without one is an error.
