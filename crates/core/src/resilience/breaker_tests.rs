@@ -37,37 +37,55 @@ fn consecutive_failures_eject_and_a_success_between_them_resets_the_count() {
     assert_eq!(breaker.state(), BreakerState::Open);
 }
 
-#[test]
-fn the_failure_ratio_ejects_without_consecutive_failures() {
-    let (breaker, now) = breaker();
-    for number in 0..19 {
-        assert!(!breaker.on_failure(now), "{number}: fewer than 20 do not count");
-        breaker.on_answer(now);
-        if number >= 9 {
-            break;
-        }
-    }
-    assert!(breaker.on_failure(now));
-    let (breaker, now) = self::breaker();
-    for _ in 0..30 {
-        breaker.on_answer(now);
-        breaker.on_answer(now);
-        assert!(!breaker.on_failure(now), "a third");
-    }
+/// Sends requests at a constant rate for ten minutes, of which this share fails. Returns the seconds
+/// until the ejection.
+fn seconds_until_ejection(per_second: f64, failing_share: f64, seed: u64) -> Option<u64> {
+    let (breaker, start) = breaker();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let requests = (600.0 * per_second) as u32;
+    (0..requests).find_map(|number| {
+        let at = start + SECOND.div_f64(per_second) * number;
+        let has_ejected = random.f64() < failing_share && breaker.on_failure(at) || {
+            breaker.on_answer(at);
+            false
+        };
+        has_ejected.then(|| at.duration_since(start).as_secs())
+    })
 }
 
 #[test]
-fn outcomes_outside_the_window_do_not_count() {
+fn the_failure_ratio_ejects_at_any_rate_of_requests_and_not_for_a_few_failures() {
+    for per_second in [0.25, 0.7, 2.0, 50.0] {
+        for seed in 0..20 {
+            let ejected = seconds_until_ejection(per_second, 0.5, seed);
+            assert!(ejected.is_some_and(|seconds| seconds <= 240), "{per_second}/s: {ejected:?}");
+            let flaky = seconds_until_ejection(per_second, 0.02, seed);
+            assert_eq!(flaky, None, "{per_second}/s");
+        }
+    }
+    let slow = (0..20).filter_map(|seed| seconds_until_ejection(2.0 / 3.0, 0.4, seed));
+    let slow: Vec<u64> = slow.filter(|seconds| *seconds <= 120).collect();
+    assert!(slow.len() >= 18, "two requests a second for three backends: {slow:?}");
     let (breaker, now) = breaker();
-    for _ in 0..9 {
+    for number in 0..4 {
+        assert!(!breaker.on_failure(now), "{number}");
+        breaker.on_answer(now);
+    }
+    assert!(!breaker.on_failure(now), "five of nine are few");
+}
+
+#[test]
+fn outcomes_of_more_than_a_minute_ago_do_not_count() {
+    let (breaker, now) = breaker();
+    for _ in 0..4 {
         breaker.on_failure(now);
         breaker.on_answer(now);
     }
-    let later = now + 3 * WINDOW_LENGTH;
-    for _ in 0..12 {
+    let later = now + WINDOW_LENGTH * WINDOW_COUNT as u32;
+    for _ in 0..4 {
         breaker.on_answer(later);
+        assert!(!breaker.on_failure(later));
     }
-    assert!(!breaker.on_failure(later));
 }
 
 #[test]

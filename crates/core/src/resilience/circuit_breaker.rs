@@ -27,7 +27,9 @@ pub struct CircuitBreakerSettings {
     /// Number of consecutive failures that ejects a backend. 0: disabled.
     pub consecutive_failures: u32,
     /// Share of failures, from 0 to 1, that ejects a backend. It is taken over the requests of
-    /// about the last 10 seconds, if there are at least 20. 0: disabled.
+    /// about the last 10 seconds, or over a longer time of up to 60 seconds until there are 20
+    /// requests. With fewer in 60 seconds, at least 10 requests and 5 failures are needed.
+    /// 0: disabled.
     pub failure_ratio: f64,
     /// Duration of the first ejection. Each further ejection lasts twice as long as the one before,
     /// up to 5 minutes.
@@ -88,8 +90,8 @@ struct BreakerInner {
     total_ejections: u64,
     /// When a success or a health check last ended an ejection. `None`: never.
     closed_at: Option<Instant>,
-    /// Numbers of outcomes in the current and the previous window, in this order.
-    windows: [OutcomeWindow; 2],
+    /// Numbers of outcomes in the current and in the earlier windows, the newest first.
+    windows: [OutcomeWindow; WINDOW_COUNT],
     /// Start of the current window.
     window_began: Instant,
 }
@@ -101,10 +103,18 @@ struct OutcomeWindow {
     failures: u32,
 }
 
-/// Length of one window. The failure ratio is taken over the current and the previous window.
+/// Length of one window.
 const WINDOW_LENGTH: Duration = Duration::from_secs(5);
-/// Least number of requests in both windows for which the failure ratio counts.
-const MIN_WINDOW_REQUESTS: u32 = 20;
+/// Number of windows: together they are the longest time over which the failure ratio is taken. A
+/// backend with few requests would otherwise never have enough of them.
+const WINDOW_COUNT: usize = 12;
+/// Number of windows over which the failure ratio is taken at least.
+const MIN_WINDOWS: usize = 2;
+/// Number of requests from which no older window is added to the failure ratio.
+const ENOUGH_REQUESTS: u32 = 20;
+/// Least number of requests and of failures in all windows for which the failure ratio counts.
+const MIN_REQUESTS: u32 = 10;
+const MIN_FAILURES: u32 = 5;
 /// Longest ejection.
 const MAX_EJECTION_TIME: Duration = Duration::from_mins(5);
 /// Time for which a backend that is overloaded or paused gets no requests.
@@ -119,12 +129,12 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_TRAFFIC_SHARE: f64 = 0.1;
 
 impl Default for CircuitBreakerSettings {
-    /// Ejection for 10 s after 5 consecutive failures or at a failure ratio of 0.5, slow start of
+    /// Ejection for 10 s after 5 consecutive failures or at a failure ratio of 0.35, slow start of
     /// 30 s, panic mode below half of the backends, stuck after 2 min without tokens.
     fn default() -> Self {
         Self {
             consecutive_failures: 5,
-            failure_ratio: 0.5,
+            failure_ratio: 0.35,
             base_ejection_time: Duration::from_secs(10),
             slow_start: Duration::from_secs(30),
             panic_threshold: 0.5,
@@ -266,7 +276,7 @@ impl CircuitBreaker {
     pub fn on_recovery(&self, now: Instant) {
         let mut inner = self.lock_inner();
         inner.consecutive_failures = 0;
-        inner.windows = [OutcomeWindow::default(); 2];
+        inner.windows = [OutcomeWindow::default(); WINDOW_COUNT];
         if matches!(inner.state, BreakerState::Open | BreakerState::HalfOpen) {
             inner.closed_at = Some(now);
         }
@@ -304,7 +314,7 @@ impl CircuitBreaker {
         inner.total_ejections += 1;
         inner.state = BreakerState::Open;
         inner.consecutive_failures = 0;
-        inner.windows = [OutcomeWindow::default(); 2];
+        inner.windows = [OutcomeWindow::default(); WINDOW_COUNT];
         self.set_open_until(now + inner.ejection_time());
     }
 
@@ -350,7 +360,7 @@ impl BreakerInner {
             ejections: 0,
             total_ejections: 0,
             closed_at: None,
-            windows: [OutcomeWindow { successes: 0, failures: 0 }; 2],
+            windows: [OutcomeWindow { successes: 0, failures: 0 }; WINDOW_COUNT],
             window_began: now,
         }
     }
@@ -368,20 +378,29 @@ impl BreakerInner {
         if age < WINDOW_LENGTH {
             return;
         }
-        let is_recent = age < 2 * WINDOW_LENGTH;
-        let previous = if is_recent { self.windows[0] } else { OutcomeWindow::default() };
-        self.windows = [OutcomeWindow::default(), previous];
+        let elapsed = (age.as_nanos() / WINDOW_LENGTH.as_nanos()).min(WINDOW_COUNT as u128);
+        for _ in 0..elapsed {
+            self.windows.rotate_right(1);
+            self.windows[0] = OutcomeWindow::default();
+        }
         self.window_began = now;
     }
 
-    /// Share of failures in both windows. 0 with fewer than [`MIN_WINDOW_REQUESTS`] requests.
+    /// Share of failures in the newest windows that have [`ENOUGH_REQUESTS`]. 0 if there are too few
+    /// requests or failures.
     fn failure_ratio(&self) -> f64 {
-        let sum = |count: fn(&OutcomeWindow) -> u32| self.windows.iter().map(count).sum::<u32>();
-        let (successes, failures) = (sum(|window| window.successes), sum(|window| window.failures));
-        if successes + failures < MIN_WINDOW_REQUESTS {
+        let (mut requests, mut failures) = (0_u32, 0_u32);
+        for (index, window) in self.windows.iter().enumerate() {
+            if index >= MIN_WINDOWS && requests >= ENOUGH_REQUESTS {
+                break;
+            }
+            failures += window.failures;
+            requests += window.failures + window.successes;
+        }
+        if requests < MIN_REQUESTS || failures < MIN_FAILURES {
             return 0.0;
         }
-        f64::from(failures) / f64::from(successes + failures)
+        f64::from(failures) / f64::from(requests)
     }
 }
 
