@@ -93,7 +93,7 @@ fn inhibit_rules() -> Vec<InhibitRule> {
             rules.push(InhibitRule {
                 source_matchers: vec![format!("alertname = {}", alert.name)],
                 target_matchers: vec![format!("alertname = {}", inhibited.alert)],
-                equal: inhibited.equal.to_vec(),
+                equal: [&["cluster"], inhibited.equal].concat(),
             });
         }
     }

@@ -7,6 +7,26 @@ pub(crate) const FAILED_OUTCOMES: &str =
 /// The outcome of refused requests: the gateway answered with 429 or 503, because no backend was
 /// available or had capacity, or because the gateway was at its own limit.
 pub(crate) const REFUSED_OUTCOME: &str = "outcome=\"rejected\"";
+/// The outcomes of all requests but those whose client is the cause of the end: the denominator of the
+/// shares of failed and of refused requests.
+const JUDGED_OUTCOMES: &str = "outcome!~\"client_error|cancelled\"";
+
+/// The query of the condition that the requests with an outcome are more than 5 % of those of a model
+/// in five minutes, and at least `min_count`. If no single model has so many, but all together have,
+/// the condition holds once, without the label of a model.
+pub(crate) fn share_by_model(outcome: &str, min_count: u32) -> String {
+    let share = |by: &str| {
+        format!(
+            "(\n  \
+             sum{by}(rate(tokenweir_requests_total{{{outcome}}}[5m]))\n  \
+             / sum{by}(rate(tokenweir_requests_total{{{JUDGED_OUTCOMES}}}[5m])) > 0.05\n  \
+             and sum{by}(increase(tokenweir_requests_total{{{outcome}}}[5m])) >= {min_count}\n\
+             )"
+        )
+    };
+    let of_model = share(" by (gen_ai_request_model) ");
+    format!("{of_model}\nor (\n{}\nunless on ()\n{of_model}\n)", share(""))
+}
 
 #[cfg(test)]
 mod tests {

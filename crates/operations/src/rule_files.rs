@@ -4,6 +4,7 @@ use super::alerts::{self, Alert};
 use super::recording_rules;
 use super::yaml;
 use serde::Serialize;
+use std::fmt::Write;
 
 #[derive(Serialize)]
 struct RuleFile<T> {
@@ -20,7 +21,7 @@ struct AlertRuleGroup<'a> {
 #[derive(Serialize)]
 struct AlertRule<'a> {
     alert: &'a str,
-    expr: &'a str,
+    expr: String,
     r#for: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     keep_firing_for: Option<&'a str>,
@@ -43,7 +44,11 @@ struct AlertAnnotations<'a> {
 
 /// Generates the file of recording rules.
 pub(super) fn render_recording_rules() -> yaml::RenderResult {
-    yaml::print("recording-rules", &RuleFile { groups: recording_rules::groups() })
+    let mut groups = recording_rules::groups();
+    for rule in groups.iter_mut().flat_map(|group| &mut group.rules) {
+        rule.expr = for_each_cluster(&rule.expr);
+    }
+    yaml::print("recording-rules", &RuleFile { groups })
 }
 
 /// Generates the file of alert rules, with one group for each area. `runbooks` is the URL of the
@@ -62,7 +67,7 @@ pub(super) fn render_alert_rules(runbooks: &str) -> yaml::RenderResult {
 fn alert_rule<'a>(alert: &'a Alert, runbooks: &str) -> AlertRule<'a> {
     AlertRule {
         alert: alert.name,
-        expr: &alert.expr,
+        expr: for_each_cluster(&alert.expr),
         r#for: alert.holds_for,
         keep_firing_for: alert.stays_for,
         labels: AlertLabels { severity: alert.severity.as_str(), area: alert.area },
@@ -71,5 +76,62 @@ fn alert_rule<'a>(alert: &'a Alert, runbooks: &str) -> AlertRule<'a> {
             description: alert.description,
             runbook_url: format!("{runbooks}#{}", alert.anchor()),
         },
+    }
+}
+
+/// The label that tells clusters apart in a Prometheus with the series of several.
+const CLUSTER: &str = "cluster";
+/// The aggregations of a query that can have no list of labels.
+const AGGREGATIONS: [&str; 4] = ["sum", "min", "max", "avg"];
+
+/// The query with each aggregation and each match of vectors by cluster, so that the series of two
+/// clusters are not added up. Series without the label are one cluster.
+fn for_each_cluster(query: &str) -> String {
+    let mut text = String::with_capacity(2 * query.len());
+    let mut word = String::new();
+    for (index, letter) in query.char_indices() {
+        if letter.is_alphanumeric() || letter == '_' || letter == ':' {
+            word.push(letter);
+            text.push(letter);
+            continue;
+        }
+        let list = query[index..].trim_start().strip_prefix('(');
+        let is_empty = list.is_some_and(|list| list.trim_start().starts_with(')'));
+        if letter == '(' && AGGREGATIONS.contains(&word.as_str()) {
+            // Writing to a string cannot fail.
+            let _ = write!(text, " by ({CLUSTER}) (");
+        } else if letter == ' ' && list.is_some() && (word == "by" || word == "on") {
+            let separator = if is_empty { "" } else { ", " };
+            let _ = write!(text, " ({CLUSTER}{separator}");
+            word = "list".to_owned();
+            continue;
+        } else if letter == '(' && word == "list" {
+            word.clear();
+            continue;
+        } else {
+            text.push(letter);
+        }
+        word.clear();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::for_each_cluster;
+
+    #[test]
+    fn a_query_aggregates_and_matches_by_cluster() {
+        for (query, expected) in [
+            ("sum(rate(a[5m]))", "sum by (cluster) (rate(a[5m]))"),
+            ("max by (backend) (a) > 0", "max by (cluster, backend) (a) > 0"),
+            ("a and on (slo) b", "a and on (cluster, slo) b"),
+            ("a unless on () b", "a unless on (cluster) b"),
+            ("max_over_time(a[5m]) or absent(b)", "max_over_time(a[5m]) or absent(b)"),
+            ("sum without (state) (a)", "sum without (state) (a)"),
+            ("sum by (x)\n    (increase(a[2m]))", "sum by (cluster, x)\n    (increase(a[2m]))"),
+        ] {
+            assert_eq!(for_each_cluster(query), expected);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Alerts about capacity: full KV caches, preemptions, queues and shed requests.
 
 use super::alert::{Alert, AlertSeverity, inhibit_everywhere, inhibit_for_same_backend};
-use crate::outcomes::REFUSED_OUTCOME;
+use crate::outcomes::{REFUSED_OUTCOME, share_by_model};
 
 const AREA: &str = "capacity";
 
@@ -132,18 +132,13 @@ fn engine_queue_backlog() -> Alert {
 fn requests_shed() -> Alert {
     Alert {
         name: "TokenweirRequestsShed",
-        when: "more than 5 % of requests are refused",
+        when: "more than 5 % of the requests of a model, or of all models together, are refused",
         area: AREA,
         severity: AlertSeverity::Page,
-        expr: format!(
-            "sum(rate(tokenweir_requests_total{{{REFUSED_OUTCOME}}}[5m]))\n\
-             / sum(rate(tokenweir_requests_total[5m])) > 0.05\n\
-             and sum(increase(tokenweir_requests_total{{{REFUSED_OUTCOME}}}[5m])) > 20"
-        )
-        .into(),
+        expr: share_by_model(REFUSED_OUTCOME, 20).into(),
         holds_for: "2m",
         stays_for: Some("5m"),
-        summary: "Requests are refused",
+        summary: "Requests{{ with $labels.gen_ai_request_model }} of {{ . }}{{ end }} are refused",
         description: "{{ $value | humanizePercentage }} of the requests of the last five minutes \
                       were answered with 429 or 503 by the gateway.",
         meaning: "The demand has been above the capacity for longer than the admission queue can \

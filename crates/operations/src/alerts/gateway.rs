@@ -8,6 +8,7 @@ const AREA: &str = "gateway";
 pub(super) fn alerts() -> Vec<Alert> {
     vec![
         gateway_down(),
+        connections_refused(),
         overhead(),
         request_open_long(),
         token_drift(),
@@ -21,21 +22,50 @@ pub(super) fn alerts() -> Vec<Alert> {
 fn gateway_down() -> Alert {
     Alert {
         name: "TokenweirDown",
-        when: "the gateway cannot be scraped",
+        when: "a gateway cannot be scraped, or no gateway is left as a target",
         area: AREA,
         severity: AlertSeverity::Page,
-        expr: "up{job=\"tokenweir\"} == 0".into(),
+        // A pod that is gone leaves no target, and so no series.
+        expr: "up{job=\"tokenweir\"} == 0\nor absent(up{job=\"tokenweir\"})".into(),
         holds_for: "1m",
         stays_for: None,
-        summary: "The gateway {{ $labels.instance }} cannot be scraped",
-        description: "The metrics of {{ $labels.instance }} have been unreadable for a minute. The \
-                      state of its requests is unknown.",
-        meaning: "The process is stopped or hangs, or its admin port is unreachable. While this \
-                  alert fires, no other alert can fire for this gateway.",
+        summary: "{{ with $labels.instance }}The gateway {{ . }} cannot be scraped{{ else }}No gateway \
+                  is a target of Prometheus{{ end }}",
+        description: "The metrics {{ with $labels.instance }}of {{ . }} {{ end }}have been unreadable for \
+                      a minute. The state of its requests is unknown.",
+        meaning: "The process is stopped or hangs, or its admin port is unreachable. Without a target: all \
+                  its pods are gone, or the scrape job no longer finds them. While this alert fires, no \
+                  other alert can fire for this gateway.",
         confirm: "`curl http://GATEWAY:9090/livez`, and from a client machine `curl \
                   http://GATEWAY:8080/health`.",
         action: "Process stopped: check its last log lines, then start it. Only the admin port: \
                  check network policies and changes of the `admin` address.",
+        silences: Vec::new(),
+    }
+}
+
+fn connections_refused() -> Alert {
+    Alert {
+        name: "TokenweirConnectionsRefused",
+        when: "a gateway refuses more than ten client connections in 5 minutes, because a limit is reached",
+        area: AREA,
+        severity: AlertSeverity::Page,
+        expr: "sum by (instance) (increase(tokenweir_connections_refused_total{reason=\"full\"}[5m]))\n\
+               + sum by (instance) (increase(tokenweir_accept_errors_total[5m])) > 10"
+            .into(),
+        holds_for: "1m",
+        stays_for: Some("5m"),
+        summary: "{{ $labels.instance }} refuses client connections",
+        description: "{{ $labels.instance }} closed or did not accept {{ $value | humanize }} client \
+                      connections in 5 minutes.",
+        meaning: "The limit of connections (`limits.connections`) or of open files of the process is \
+                  reached. Clients get 503 or a reset connection, and these requests are in no count of \
+                  requests.",
+        confirm: "`tokenweir_connections` beside `tokenweir_connections_limit`; \
+                  `tokenweir_accept_errors_total` grows if the process has no file descriptor left.",
+        action: "Raise `limits.connections` and the open files of the process (`LimitNOFILE=`, `ulimit \
+                 -n`), or add a gateway. One client with many connections: \
+                 `limits.connections_per_client`.",
         silences: Vec::new(),
     }
 }

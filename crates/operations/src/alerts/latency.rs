@@ -1,17 +1,83 @@
-//! Alerts about responses that are slower than an hour ago, fail, or are aborted.
+//! Alerts about responses that are slow, slower than an hour ago, fail, or are aborted.
 //!
-//! A quantile is compared with its value an hour before, so that each model has its own baseline.
-//! It is also compared with an absolute minimum, below which clients do not notice the change.
-//! After an hour the degraded value is the baseline, so these alerts end. The alerts of the
-//! objectives cover a lasting degradation.
+//! The alerts with `High` in their names have an absolute limit, which no client accepts, and need no
+//! history. Those with `Degraded` compare a quantile with its value an hour before, so that each model
+//! has its own baseline, and with an absolute minimum, below which clients do not notice the change.
+//! After an hour the degraded value is the baseline, so these alerts end. The duration of a whole
+//! response depends on its length, so it has no absolute limit.
 
-use super::alert::{Alert, AlertSeverity};
-use crate::outcomes::FAILED_OUTCOMES;
+use super::alert::{Alert, AlertInhibition, AlertSeverity};
+use crate::outcomes::{FAILED_OUTCOMES, share_by_model};
 
 const AREA: &str = "latency";
 
 pub(super) fn alerts() -> Vec<Alert> {
-    vec![ttft(), itl(), e2e(), throughput_drop(), errors(), client_aborts(), engine_gap()]
+    vec![
+        ttft_high(),
+        tpot_high(),
+        ttft(),
+        itl(),
+        e2e(),
+        throughput_drop(),
+        errors(),
+        client_aborts(),
+        engine_gap(),
+    ]
+}
+
+/// A firing alert mutes `alert` for the same model.
+const fn inhibit_for_same_model(alert: &'static str) -> AlertInhibition {
+    AlertInhibition { alert, equal: &["gen_ai_request_model"] }
+}
+
+fn ttft_high() -> Alert {
+    Alert {
+        name: "TokenweirTtftHigh",
+        when: "the p95 of TTFT of a model has been above 5 s for 10 minutes",
+        area: AREA,
+        severity: AlertSeverity::Page,
+        expr: "tokenweir:ttft_seconds:p95_5m > 5\n\
+               and on (gen_ai_request_model) tokenweir:streams:increase5m > 20"
+            .into(),
+        holds_for: "10m",
+        stays_for: Some("5m"),
+        summary: "First tokens of {{ $labels.gen_ai_request_model }} take seconds",
+        description: "The p95 of the time to first token of {{ $labels.gen_ai_request_model }} is \
+                      {{ $value | humanizeDuration }}.",
+        meaning: "Clients wait for many seconds before they see anything. The alert lasts as long as \
+                  they do.",
+        confirm: "`tokenweir diagnose` names the cause if it is known: a queue, long prompts, a slow \
+                  engine. Dashboard, row Latency: the panel of phases.",
+        action: "Follow the remedy of the verdict. Without a verdict: add backends, or shed low classes \
+                 (`admission.classes`). If such times are usual for this model, set an objective in `slos` \
+                 and silence this alert for it.",
+        silences: vec![inhibit_for_same_model("TokenweirTtftDegraded")],
+    }
+}
+
+fn tpot_high() -> Alert {
+    Alert {
+        name: "TokenweirTpotHigh",
+        when: "the p95 of the time per output token of a model has been above 250 ms for 10 minutes",
+        area: AREA,
+        severity: AlertSeverity::Page,
+        expr: "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
+               (rate(gen_ai_server_time_per_output_token_seconds_bucket[5m]))) > 0.25\n\
+               and on (gen_ai_request_model) sum by (gen_ai_request_model) \
+               (increase(gen_ai_server_time_per_output_token_seconds_count[5m])) > 20"
+            .into(),
+        holds_for: "10m",
+        stays_for: Some("5m"),
+        summary: "Streams of {{ $labels.gen_ai_request_model }} are slower than people read",
+        description: "The p95 of the time per output token of {{ $labels.gen_ai_request_model }} is \
+                      {{ $value | humanizeDuration }}.",
+        meaning: "A stream has fewer than four tokens a second.",
+        confirm: "`tokenweir diagnose` names the cause if it is known. Dashboard, row Latency: one backend \
+                  or all?",
+        action: "One backend: set its `weight` to 0. All: lower `--max-num-seqs` or add backends, because \
+                 the batches are too large.",
+        silences: vec![inhibit_for_same_model("TokenweirItlDegraded")],
+    }
 }
 
 /// The Prometheus query of the condition that a recorded quantile is above `min_value` and more
@@ -147,18 +213,13 @@ fn throughput_drop() -> Alert {
 fn errors() -> Alert {
     Alert {
         name: "TokenweirErrors",
-        when: "backends fail more than 5 % of requests",
+        when: "backends fail more than 5 % of the requests of a model, or of all models together",
         area: AREA,
         severity: AlertSeverity::Page,
-        expr: format!(
-            "sum(rate(tokenweir_requests_total{{{FAILED_OUTCOMES}}}[5m]))\n\
-             / sum(rate(tokenweir_requests_total{{outcome!~\"client_error|cancelled\"}}[5m])) > 0.05\n\
-             and sum(increase(tokenweir_requests_total{{{FAILED_OUTCOMES}}}[5m])) >= 10"
-        )
-        .into(),
+        expr: share_by_model(FAILED_OUTCOMES, 10).into(),
         holds_for: "2m",
         stays_for: Some("5m"),
-        summary: "Backends fail requests",
+        summary: "Backends fail requests{{ with $labels.gen_ai_request_model }} of {{ . }}{{ end }}",
         description: "{{ $value | humanizePercentage }} of the requests of the last five minutes \
                       failed at a backend: an error status, an error in the stream, an incomplete \
                       stream, or no response.",
@@ -167,7 +228,8 @@ fn errors() -> Alert {
                   answers 5xx. `truncated_cut`: it died or was killed. `upstream_abort`: the \
                   engine aborted the request. `timeout_headers`: it does not respond. Jaeger: \
                   search for `tokenweir.sample_reason=error`.",
-        action: "One backend: stop it; the gateway then routes around it. All backends: check the \
+        action: "`tokenweir diagnose` names a backend that fails (`backend_failing`), also one whose \
+                 requests others serve. One backend: stop it; the gateway then routes around it. All backends: check the \
                  last deployment of vLLM or of the model, or requests of a new kind that break it; \
                  the traces have the routes.",
         silences: Vec::new(),

@@ -5,6 +5,9 @@
 //! At a burn rate of 1, the 30-day error budget lasts 30 days. Each condition compares the burn
 //! rate over two windows. The long window shows that a relevant part of the budget is used up. The
 //! short window shows that the burn continues.
+//!
+//! At a low objective, such as 90 %, even the failure of all requests has a lower burn rate than some
+//! thresholds. So a threshold is at most half way from the budget to all requests.
 
 use super::alert::{Alert, AlertInhibition, AlertSeverity};
 use std::fmt::Write;
@@ -99,14 +102,15 @@ fn burn_rate_condition(windows: &[BurnRateWindow]) -> String {
     let mut condition = String::new();
     for BurnRateWindow { long, short, rate } in windows {
         let or = if condition.is_empty() { "" } else { "or\n" };
+        let budget = "tokenweir:slo_budget:ratio";
+        let threshold =
+            format!("(\n    {rate} * {budget} < (1 + {budget}) / 2 or (1 + {budget}) / 2\n  )");
         // Writing to a string cannot fail.
         let _ = writeln!(
             condition,
             "{or}(\n  \
-             tokenweir:slo_bad:ratio_rate{short} > on (slo) {rate} * \
-             tokenweir:slo_budget:ratio\n  \
-             and on (slo) tokenweir:slo_bad:ratio_rate{long} > on (slo) {rate} * \
-             tokenweir:slo_budget:ratio\n  \
+             tokenweir:slo_bad:ratio_rate{short} > on (slo) {threshold}\n  \
+             and on (slo) tokenweir:slo_bad:ratio_rate{long} > on (slo) {threshold}\n  \
              and on (slo) sum by (slo) \
              (increase(tokenweir_slo_requests_total{{result=\"bad\"}}[{long}])) >= \
              {MIN_BAD_REQUESTS}\n\
