@@ -202,6 +202,77 @@ async def certificate_expired(testbed: Testbed) -> AsyncIterator[None]:
     certificates.write(testbed.work, *certificates.VALID)
 
 
+PROXIED = Options(proxy=True)
+EJECTED = "backend_ejected gpu2"
+
+
+@fault(r"backend_failing gpu2 .*429", EJECTED, options=PROXIED)
+async def rate_limited(testbed: Testbed) -> AsyncIterator[None]:
+    """One backend answers 429 to each request."""
+    testbed.proxy.status = "429 Too Many Requests"
+    yield
+    testbed.proxy.status = None
+
+
+@fault(r"backend_failing gpu2 .*401", EJECTED, options=PROXIED)
+async def key_rotated(testbed: Testbed) -> AsyncIterator[None]:
+    """One backend answers 401 to each request."""
+    testbed.proxy.status = "401 Unauthorized"
+    yield
+    testbed.proxy.status = None
+
+
+@fault(r"backend_failing gpu2 .*(cuts|closes)", EJECTED, options=PROXIED)
+async def cut_streams(testbed: Testbed) -> AsyncIterator[None]:
+    """One backend cuts 40 % of its streams."""
+    testbed.proxy.cut_share = 0.4
+    yield
+    testbed.proxy.cut_share = 0.0
+
+
+@fault(r"blind gpu2 .*stands still", options=PROXIED)
+async def frozen_metrics(testbed: Testbed) -> AsyncIterator[None]:
+    """The metrics page of one backend stays as it is, and the backend serves."""
+    testbed.proxy.freezes_metrics = True
+    yield
+    testbed.proxy.freezes_metrics = False
+
+
+@fault(r"backend_restarting gpu2", "backend_(down|ejected|failing) gpu2")
+async def crash_loop(testbed: Testbed) -> AsyncIterator[None]:
+    """One backend dies every 15 s and starts again after 3 s."""
+
+    async def crash() -> None:
+        while True:
+            testbed.processes["gpu2"].kill()
+            await asyncio.sleep(3)
+            testbed.processes["gpu2"].start()
+            await asyncio.sleep(12)
+
+    crashing = asyncio.create_task(crash())
+    yield
+    crashing.cancel()
+    await asyncio.gather(crashing, return_exceptions=True)
+    testbed.processes["gpu2"].kill()
+    testbed.processes["gpu2"].start()
+
+
+ADAPTER = Options(last=["--model", "sim-model", "--model", "adapter"])
+
+
+@fault(r"model_gone .*adapter", "backend_(down|restarting) gpu2", options=ADAPTER)
+async def adapter_lost(testbed: Testbed) -> AsyncIterator[None]:
+    """The only backend with an adapter restarts without it, and its clients go on."""
+    async with more_clients(testbed, 2, model="adapter", words=20, tokens=20, pause=0.5):
+        await asyncio.sleep(5)
+        with_adapter = testbed.processes["gpu2"].command
+        testbed.processes["gpu2"].kill()
+        testbed.processes["gpu2"].start(testbed.backend("gpu2"))
+        yield
+        testbed.processes["gpu2"].kill()
+        testbed.processes["gpu2"].start(with_adapter)
+
+
 def admin(testbed: Testbed, path: str) -> None:
     """Calls an endpoint of the admin listener that changes state."""
     request = urllib.request.Request(

@@ -12,10 +12,11 @@ from pathlib import Path
 import certificates
 from load import Load
 from processes import Process
+from proxy import Proxy
 from servers import free_ports
 from shipped import Shipped, replace_addresses
 
-PORTS = "listen admin gpu0 gpu1 gpu2 prometheus collector collector_http collector_metrics closed".split()
+PORTS = "listen admin gpu0 gpu1 gpu2 proxy prometheus collector collector_http collector_metrics closed".split()
 BACKENDS = ("gpu0", "gpu1", "gpu2")
 WARM_SECONDS = 60.0
 """Time between the start of the load and the fault."""
@@ -46,6 +47,8 @@ class Options:
     """Flags of one real vLLM, which replaces the three simulated backends."""
     collector: bool = False
     tls: bool = False
+    proxy: bool = False
+    """Whether a proxy is in front of the last backend."""
 
 
 class Testbed:
@@ -59,6 +62,7 @@ class Testbed:
         tls = unchecked_tls() if options.tls else None
         self.load = Load(("127.0.0.1", self.port["listen"]), tls=tls)
         self.processes: dict[str, Process] = {}
+        self.proxy = Proxy(("127.0.0.1", self.port["proxy"]), ("127.0.0.1", self.port[BACKENDS[-1]]))
 
     def url(self, name: str) -> str:
         """The URL of a process."""
@@ -72,6 +76,10 @@ class Testbed:
     def backends(self) -> tuple[str, ...]:
         """The names of the backends."""
         return BACKENDS[:1] if self.options.real is not None else BACKENDS
+
+    def in_front_of(self, name: str) -> str:
+        """The name of the address at which the gateway reaches a backend."""
+        return "proxy" if self.options.proxy and name == BACKENDS[-1] else name
 
     @property
     def model(self) -> str:
@@ -89,6 +97,8 @@ class Testbed:
                 await self.processes[name].ready(f"{self.url(name)}/health")
         if self.options.tls:
             certificates.write(self.work, *certificates.VALID)
+        if self.options.proxy:
+            await self.proxy.start()
         if self.options.collector:
             self.add("collector", self._collector())
         self.write_config(self.config())
@@ -102,6 +112,8 @@ class Testbed:
         """Stops all processes, in reverse order."""
         for process in [*reversed(self.processes.values())]:
             process.stop()
+        if self.options.proxy:
+            self.proxy.end()
         if self.options.real is not None:
             self.real("stop.sh")
 
@@ -135,7 +147,7 @@ class Testbed:
         config = {
             "listen": self.at("listen"),
             "admin": self.at("admin"),
-            "backends": [{"url": self.url(name), "name": name} for name in self.backends],
+            "backends": [{"url": self.url(self.in_front_of(name)), "name": name} for name in self.backends],
         }
         if self.options.collector:
             config["tracing"] = {"endpoint": self.url("collector"), "ratio": 1.0}
