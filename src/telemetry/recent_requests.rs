@@ -51,6 +51,8 @@ pub struct RecentCounts {
     pub requests: u64,
     /// Number of these requests that were refused.
     pub refused: u64,
+    /// Number of these requests that a backend failed.
+    pub failed: u64,
 }
 
 /// Number of complete windows that make a minute. The current window is not counted.
@@ -98,6 +100,7 @@ impl RecentRequests {
         windows.fold(RecentCounts::default(), |counts, window| RecentCounts {
             requests: counts.requests + window.requests,
             refused: counts.refused + window.refused,
+            failed: counts.failed + window.failed,
         })
     }
 

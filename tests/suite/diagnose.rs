@@ -12,3 +12,4 @@ mod held_out;
 mod insufficient_data;
 mod precision_recall;
 mod program;
+mod routed_around;

@@ -20,6 +20,8 @@ pub enum BackendCondition {
     DrainHarms,
     /// The TTFT of the backend is far above that of the others.
     Slow,
+    /// Routing avoids the backend because it is slower than the others.
+    Avoided,
     /// Streams of the backend are stalled.
     Stalled,
     /// A verdict of the severity `warning` holds at the backend.

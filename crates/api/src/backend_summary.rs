@@ -114,6 +114,7 @@ impl BackendSummary {
             BackendCondition::Critical => "critical",
             BackendCondition::DrainHarms => "drained",
             BackendCondition::Slow => "slow",
+            BackendCondition::Avoided => "avoided",
             BackendCondition::Stalled => "stalled",
             BackendCondition::Warning => "warning",
             BackendCondition::Excluded => match self.state.as_str() {

@@ -7,9 +7,6 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use tokenweir_diagnose::{FLEET_RULES, Verdict, VerdictSeverity};
 
-/// Minimum number of failed attempts, and their minimum share, of a failing backend.
-const MIN_FAILED_ATTEMPTS: u64 = 3;
-const MIN_FAILED_SHARE: f64 = 0.05;
 /// Minimum number of streams in the last minute for a comparison of TTFTs. The mean of fewer streams
 /// depends on the length of single prompts.
 const MIN_STREAMS: u64 = 5;
@@ -49,11 +46,14 @@ fn judge(
     if backend.state != "available" {
         return judge_exclusion(backend, verdicts);
     }
-    if let Some(share) = backend.failed_share
-        && backend.failed_attempts >= MIN_FAILED_ATTEMPTS
-        && share >= MIN_FAILED_SHARE
-    {
-        let reason = format!("{:.0} % of its attempts failed in the last minute", 100.0 * share);
+    let named = |name: &str| {
+        let is_named = |it: &&Verdict| it.backend == backend.name && it.verdict == name;
+        verdicts.iter().find(is_named)
+    };
+    if let Some(verdict) = named("backend_failing") {
+        let share = backend.failed_share.filter(|share| *share > 0.0);
+        let share = share.map(|it| format!("{:.0} % of its attempts failed; ", 100.0 * it));
+        let reason = format!("{}{}", share.unwrap_or_default(), verdict.cause_or_meaning());
         return (BackendCondition::Failing, Some(reason));
     }
     // Other verdicts about the fleet follow from the state, which is judged above.
@@ -68,6 +68,9 @@ fn judge(
     }
     if let Some(reason) = ttfts.excess(backend) {
         return (BackendCondition::Slow, Some(reason));
+    }
+    if let Some(verdict) = named("backend_avoided") {
+        return (BackendCondition::Avoided, Some(verdict.cause_or_meaning().to_owned()));
     }
     if backend.stalled > 0 {
         let reason = format!("{} of its streams are stalled", backend.stalled);
@@ -199,14 +202,14 @@ mod tests {
 
     #[test]
     fn failures_and_verdicts_of_a_backend_mark_it_and_no_other() {
-        let failing = |failed_attempts, failed_share| BackendSummary {
-            failed_attempts,
-            failed_share: Some(failed_share),
-            ..backend("a", 0.1)
-        };
-        assert_eq!(conditions(&mut [failing(3, 0.18)], &[]), [BackendCondition::Failing]);
-        assert_eq!(conditions(&mut [failing(2, 0.5)], &[]), [BackendCondition::Ok]);
-        assert_eq!(conditions(&mut [failing(9, 0.01)], &[]), [BackendCondition::Ok]);
+        let failing = verdict("backend_failing", "a", VerdictSeverity::Warning);
+        let failing = Verdict { cause: Some("it cuts its responses".into()), ..failing };
+        let mut one = [BackendSummary { failed_share: Some(0.18), ..backend("a", 0.1) }];
+        assert_eq!(conditions(&mut one, &[failing]), [BackendCondition::Failing]);
+        let reason = "18 % of its attempts failed; it cuts its responses";
+        assert_eq!(one[0].condition_reason.as_deref(), Some(reason));
+        let avoided = verdict("backend_avoided", "a", VerdictSeverity::Warning);
+        assert_eq!(conditions(&mut [backend("a", 0.1)], &[avoided]), [BackendCondition::Avoided]);
         let verdicts = [verdict("kv_thrashing", "b", VerdictSeverity::Critical)];
         let mut fleet = [backend("a", 0.1), backend("b", 0.1)];
         let expected = [BackendCondition::Ok, BackendCondition::Critical];

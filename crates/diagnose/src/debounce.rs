@@ -32,6 +32,13 @@ impl VerdictDebounce {
         }
     }
 
+    /// Holds a verdict at `now`: nothing shows whether its condition has ended.
+    pub(super) fn hold(&mut self, now: Instant) {
+        if let Some((_, last)) = &mut self.active_span {
+            *last = now;
+        }
+    }
+
     /// Whether the verdict holds, or one of the last three evaluations found the condition.
     pub(super) fn is_active_or_pending(&self) -> bool {
         self.active_span.is_some() || self.recent_results != 0

@@ -5,10 +5,12 @@ use super::anomaly;
 use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleOutcome};
 use super::fleet::{FleetDiagnoser, FleetObservation};
-use super::history::{BackendHistory, DiagnosisSample, LONG_WINDOW};
-use super::rules::{DiagnosisRule, LoadDependence, RULES};
+use super::harm::is_critical_harm;
+use super::history::{BackendHistory, DiagnosisSample, FAST, LONG_WINDOW, StepSignal};
+use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence};
 use super::verdict::{
     Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict, VerdictScope,
+    VerdictSeverity,
 };
 use std::time::{Duration, Instant};
 use tokenweir_core::record::BackendId;
@@ -30,6 +32,17 @@ struct BackendDiagnosis {
     last_matches: [Option<RuleMatch>; RULES.len()],
     /// Whether the evidence of each rule has expired, because the load has ended.
     has_expired: [bool; RULES.len()],
+    /// The requests since the last match of each rule that depends on requests.
+    since_match: [RequestsSinceMatch; RULES.len()],
+}
+
+/// The requests at a backend since a rule last matched there.
+#[derive(Debug, Clone, Copy, Default)]
+struct RequestsSinceMatch {
+    /// The value of [`RequestEvidence`] at the match. `None`: it was unknown.
+    matched: Option<f64>,
+    sum: f64,
+    count: f64,
 }
 
 /// The results of all rules at one backend. An error is the list of the data that a rule lacks.
@@ -39,6 +52,12 @@ type RuleResults = [Result<RuleOutcome, Vec<&'static str>>; RULES.len()];
 const MIN_EVALUATED_STEPS: usize = 6;
 const MISSING_SAMPLES: &str = "30 seconds of samples";
 const MISSING_ANSWER: &str = "a response: the backend is down";
+/// Part of the value at the last match from which a condition has ended, if there are enough requests.
+const RECOVERED_PART: f64 = 0.5;
+/// Multiple of the minimum number of requests from which a condition that is not found has ended.
+const ENOUGH_REQUESTS: f64 = 20.0;
+/// The addition to the cause of a verdict that is held for lack of requests.
+const AVOIDED_NOTE: &str = "routing avoids it, so too few requests show whether this has ended";
 /// Time without any load after which the evidence of verdicts about load has expired.
 const LOAD_EXPIRY: Duration = Duration::from_secs(30);
 
@@ -88,10 +107,12 @@ impl Diagnoser {
         self.expire_evidence();
         let results: Vec<RuleResults> =
             (0..self.backends.len()).map(|index| self.evaluate_rules(index, fleet)).collect();
+        let first_outputs = self.backends.iter().map(|backend| backend.first_outputs().0).sum();
         let mut diagnosis = Diagnosis::default();
         for (backend, results) in self.backends.iter_mut().zip(results) {
             let is_excluded = fleet.exclusion(&backend.id).is_some();
-            backend.update(results, is_excluded, now, &mut diagnosis);
+            let is_critical = is_critical_harm(backend.first_outputs().1, first_outputs);
+            backend.update(results, [is_excluded, is_critical], now, &mut diagnosis);
         }
         for index in 0..self.backends.len() {
             self.add_anomalies(index, &mut diagnosis);
@@ -113,7 +134,7 @@ impl Diagnoser {
                 backend.has_expired[index] = match rule.load_dependence() {
                     LoadDependence::None => false,
                     LoadDependence::Backend => is_expired,
-                    LoadDependence::Fleet => is_fleet_idle,
+                    LoadDependence::Fleet | LoadDependence::Requests => is_fleet_idle,
                 };
                 if backend.has_expired[index] {
                     backend.debounces[index] = VerdictDebounce::default();
@@ -178,16 +199,47 @@ impl BackendDiagnosis {
             debounces: [VerdictDebounce::default(); RULES.len()],
             last_matches: [const { None }; RULES.len()],
             has_expired: [false; RULES.len()],
+            since_match: [RequestsSinceMatch::default(); RULES.len()],
         }
+    }
+
+    /// Numbers of first outputs, and of late ones, in the last minute.
+    fn first_outputs(&self) -> (u64, u64) {
+        let window = self.history.window(FAST);
+        let sum = |signal| window.sum(signal).unwrap_or(0.0) as u64;
+        (sum(StepSignal::FirstOutputs), sum(StepSignal::SlowFirstOutputs))
+    }
+
+    /// Whether no request shows that the condition of a rule has ended, after an evaluation that did or
+    /// did not find it (`is_found`).
+    fn lacks_requests(&mut self, index: usize, is_found: bool) -> bool {
+        let Some(evidence) = RULES[index].request_evidence() else { return false };
+        let RequestEvidence { sum, count, min_count } = evidence;
+        let requests = &mut self.since_match[index];
+        if is_found {
+            let matched = self.history.window(FAST).ratio(sum, count, 1.0);
+            *requests = RequestsSinceMatch { matched, ..RequestsSinceMatch::default() };
+            return false;
+        }
+        let latest = |signal| self.history.window(FAST).latest(signal).unwrap_or(0.0);
+        requests.sum += latest(sum);
+        requests.count += latest(count);
+        let has_recovered = requests
+            .matched
+            .is_none_or(|matched| requests.sum <= RECOVERED_PART * matched * requests.count);
+        let is_enough = requests.count >= min_count && has_recovered
+            || requests.count >= ENOUGH_REQUESTS * min_count;
+        !is_enough
     }
 
     /// Updates the verdicts of the backend with the results of an evaluation. Adds the verdicts,
     /// the undetermined rules and the backend to the diagnosis.
     /// `is_excluded` is true if the backend gets no requests, which is a result of its own.
+    /// `is_critical`: so many clients get their first output late there that the harm is critical.
     fn update(
         &mut self,
         results: RuleResults,
-        is_excluded: bool,
+        [is_excluded, is_critical]: [bool; 2],
         now: Instant,
         diagnosis: &mut Diagnosis,
     ) {
@@ -205,11 +257,16 @@ impl BackendDiagnosis {
             // The rule for unreadable metrics does not count, because it does not diagnose the
             // engine.
             is_determined |= missing.is_none() && !rule.is_metrics_unreadable();
-            self.debounces[index].update(rule_match.is_some(), now);
-            if rule_match.is_some() {
-                self.last_matches[index] = rule_match;
+            let is_held = missing.is_none() && self.lacks_requests(index, rule_match.is_some());
+            if is_held && !self.is_explained(rule) {
+                self.debounces[index].hold(now);
             }
-            if let Some(verdict) = self.active_verdict(index, now) {
+            self.debounces[index].update(rule_match.is_some(), now);
+            if let Some(rule_match) = rule_match {
+                self.last_matches[index] = Some(self.hold_remedy(index, rule_match));
+            }
+            if let Some(verdict) = self.active_verdict(index, is_critical, now) {
+                let verdict = if is_held { with_note(verdict) } else { verdict };
                 diagnosis.verdicts.push(verdict);
             } else if let Some(missing) = missing {
                 let (verdict, backend) = (rule.name.into(), self.id.to_string());
@@ -229,8 +286,25 @@ impl BackendDiagnosis {
         RULES.iter().zip(&self.debounces).any(explains)
     }
 
+    /// The match with the remedy of the previous one if the recommended value of both is about the same,
+    /// so that a reader does not see it change.
+    fn hold_remedy(&self, index: usize, rule_match: RuleMatch) -> RuleMatch {
+        let is_about_same = |before: &&RuleMatch| {
+            let values = before.recommended.zip(rule_match.recommended);
+            values.is_some_and(|(before, now)| before.abs_diff(now) * 4 <= before)
+        };
+        match self.last_matches[index].as_ref().filter(is_about_same) {
+            Some(before) => RuleMatch {
+                remedy: before.remedy.clone(),
+                recommended: before.recommended,
+                ..rule_match
+            },
+            None => rule_match,
+        }
+    }
+
     /// The verdict of a rule. `None`: no verdict holds.
-    fn active_verdict(&mut self, index: usize, now: Instant) -> Option<Verdict> {
+    fn active_verdict(&mut self, index: usize, is_critical: bool, now: Instant) -> Option<Verdict> {
         let Some(since) = self.debounces[index].since() else {
             if !self.debounces[index].is_active_or_pending() {
                 self.last_matches[index] = None;
@@ -246,7 +320,11 @@ impl BackendDiagnosis {
             verdict: rule.name.into(),
             backend: self.id.to_string(),
             scope: VerdictScope::Backend,
-            severity: rule.severity,
+            severity: if is_critical && rule.is_about_requests() {
+                VerdictSeverity::Critical
+            } else {
+                rule.severity
+            },
             confidence: Confidence::from_signals(rule_match.signals),
             meaning: rule.meaning.into(),
             cause: rule_match.cause.map(Into::into),
@@ -257,4 +335,13 @@ impl BackendDiagnosis {
             runbook: rule.runbook(),
         })
     }
+}
+
+/// The verdict with the reason why it is held.
+fn with_note(verdict: Verdict) -> Verdict {
+    let cause = match &verdict.cause {
+        Some(cause) => format!("{cause}; {AVOIDED_NOTE}"),
+        None => AVOIDED_NOTE.to_owned(),
+    };
+    Verdict { cause: Some(cause.into()), ..verdict }
 }

@@ -36,6 +36,8 @@ pub(super) struct RuleMatch {
     /// A remedy or a fact about this match, which precedes the remedy of the rule. `None`: only the
     /// remedy of the rule applies.
     pub(super) remedy: Option<String>,
+    /// The value that `remedy` recommends. `None`: it recommends none.
+    pub(super) recommended: Option<u32>,
 }
 
 /// Share of streams with a TTFT above [`SLOW_START`] from which first tokens are late.

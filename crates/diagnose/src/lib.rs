@@ -14,6 +14,7 @@
 //! missing is reported as undetermined. Functions get the time as an argument, so no module reads a
 //! clock.
 
+mod harm;
 mod history;
 mod verdict;
 
@@ -32,9 +33,10 @@ mod diagnoser;
 pub use anomaly::measure_names;
 pub use diagnoser::Diagnoser;
 pub use fleet::{
-    DrainNote, EvictedGroup, EvictingPair, FLEET_RULES, FleetBackend, FleetObservation, FleetRule,
-    GatewayConditions,
+    AttemptCounts, AttemptFailures, DrainNote, EvictedGroup, EvictingPair, FLEET_RULES,
+    FleetBackend, FleetObservation, FleetRule, GatewayConditions,
 };
+pub use harm::{HARMED_SHARE, is_critical_harm};
 pub use history::{
     BackendHistory, BackendRequestCounts, DiagnosisSample, EVERY, FAST, GatewayObservations,
     LONG_WINDOW, SLOW_START,

@@ -1,18 +1,24 @@
 //! Counters of the gateway's requests by backend, which the diagnosis reads and resets. The
 //! counters are atomic, so that no request waits for a lock.
 
+use super::fleet::{AttemptCounts, AttemptFailures};
 use super::history::{BackendRequestCounts, SLOW_START};
 use arc_swap::ArcSwap;
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{BackendId, Outcome, RequestRecord};
 
 /// The counters of the retained backends. Requests on other backends are not counted.
 #[derive(Debug, Default)]
-pub struct BackendRequestCounters(ArcSwap<HashMap<BackendId, Arc<AtomicRequestCounts>>>);
+pub struct BackendRequestCounters {
+    backends: ArcSwap<HashMap<BackendId, Arc<AtomicRequestCounts>>>,
+    /// Number of requests for each model with a label value of its own that were answered with 404
+    /// because no backend lists the model.
+    unserved_models: Mutex<BTreeMap<String, u64>>,
+}
 
 /// The counters of one backend since the last reset, with the same meaning as the fields of
 /// [`BackendRequestCounts`]. Times are in milliseconds.
@@ -30,7 +36,16 @@ struct AtomicRequestCounts {
     reusable_tokens: AtomicU64,
     reusable_here_tokens: AtomicU64,
     longest_prompt: AtomicU64,
+    generated: AtomicU64,
+    attempts: AtomicU64,
+    /// The failed attempts by kind and status. A lock, because failures are rare.
+    failures: Mutex<Vec<AttemptFailures>>,
 }
+
+/// The status with which the gateway answers a request for a model that no backend lists.
+const UNKNOWN_MODEL_STATUS: u16 = 404;
+/// Maximum number of models without a backend that are counted. Adapters come and go for months.
+const MAX_UNSERVED_MODELS: usize = 256;
 
 // === impl BackendRequestCounters ===
 
@@ -38,22 +53,57 @@ impl BackendRequestCounters {
     /// Sets the backends whose requests are counted. Keeps existing counters, and removes the
     /// counters of all other backends.
     pub fn retain_backends<'a>(&self, ids: impl Iterator<Item = &'a BackendId>) {
-        let current = self.0.load();
+        let current = self.backends.load();
         let counters = |id: &BackendId| (id.clone(), current.get(id).cloned().unwrap_or_default());
         let backends: HashMap<BackendId, Arc<AtomicRequestCounts>> = ids.map(counters).collect();
         if backends.len() != current.len() || backends.keys().any(|id| !current.contains_key(id)) {
-            self.0.store(Arc::new(backends));
+            self.backends.store(Arc::new(backends));
         }
     }
 
     /// Returns the counts of a backend since the last call, and resets them. All counts are zero if
     /// the backend is not retained.
     pub fn take(&self, backend: &BackendId) -> BackendRequestCounts {
-        self.0.load().get(backend).map(|counters| counters.take()).unwrap_or_default()
+        self.backends.load().get(backend).map(|counters| counters.take()).unwrap_or_default()
+    }
+
+    /// Returns the attempts at a backend since the last call, and resets them.
+    pub fn take_attempts(&self, backend: &BackendId) -> AttemptCounts {
+        let backends = self.backends.load();
+        backends.get(backend).map(|counters| counters.take_attempts()).unwrap_or_default()
+    }
+
+    /// The models without a backend for which requests came, with the number of these requests. Forgets
+    /// the models that a backend lists now.
+    pub fn unserved_models(&self, is_listed: impl Fn(&str) -> bool) -> Vec<(String, u64)> {
+        let mut models = lock(&self.unserved_models);
+        models.retain(|name, _| !is_listed(name));
+        models.iter().map(|(name, requests)| (name.clone(), *requests)).collect()
     }
 
     fn counters(&self, record: &RequestRecord) -> Option<Arc<AtomicRequestCounts>> {
-        self.0.load().get(record.backend()?).cloned()
+        self.backends.load().get(record.backend()?).cloned()
+    }
+
+    fn count_attempts(&self, record: &RequestRecord) {
+        let backends = self.backends.load();
+        for (index, attempt) in record.attempts.iter().enumerate() {
+            if let Some(counters) = backends.get(&attempt.backend) {
+                add(&counters.attempts, 1);
+                if let Some(kind) = record.backend_failure(index) {
+                    counters.count_failure(kind, attempt.status);
+                }
+            }
+        }
+        let is_unserved = record.attempts.is_empty()
+            && record.status == Some(UNKNOWN_MODEL_STATUS)
+            && record.model.is_label_value();
+        if is_unserved {
+            let mut models = lock(&self.unserved_models);
+            if models.len() < MAX_UNSERVED_MODELS || models.contains_key(record.model.as_str()) {
+                *models.entry(record.model.as_str().to_owned()).or_default() += 1;
+            }
+        }
     }
 }
 
@@ -66,6 +116,7 @@ impl Sink for BackendRequestCounters {
 
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
+            self.count_attempts(record);
             if let Some(counters) = self.counters(record) {
                 counters.on_finished(record);
             }
@@ -85,6 +136,7 @@ impl AtomicRequestCounts {
     fn on_finished(&self, record: &RequestRecord) {
         add(&self.finished, 1);
         add(&self.streams, u64::from(record.observed.is_stream));
+        add(&self.generated, u64::from(record.output_tokens().is_some_and(|tokens| tokens > 0)));
         if record.outcome == Outcome::Cancelled {
             let millis = record.duration().as_millis() as u64;
             add(&self.cancelled, 1);
@@ -97,6 +149,20 @@ impl AtomicRequestCounts {
         add(&self.reusable_tokens, decision.max_cached_tokens() as u64);
         add(&self.reusable_here_tokens, chosen.cached as u64);
         self.longest_prompt.fetch_max(chosen.prompt as u64, Ordering::Relaxed);
+    }
+
+    fn count_failure(&self, kind: &'static str, status: Option<u16>) {
+        let status = status.filter(|status| *status >= 400);
+        let mut failures = lock(&self.failures);
+        match failures.iter_mut().find(|it| (it.kind, it.status) == (kind, status)) {
+            Some(known) => known.count += 1,
+            None => failures.push(AttemptFailures { kind, status, count: 1 }),
+        }
+    }
+
+    fn take_attempts(&self) -> AttemptCounts {
+        let failures = std::mem::take(&mut *lock(&self.failures));
+        AttemptCounts { attempts: self.attempts.swap(0, Ordering::Relaxed), failures }
     }
 
     /// Returns the counts and resets the counters one by one. If a request ends meanwhile, some of
@@ -117,8 +183,13 @@ impl AtomicRequestCounts {
             reusable_tokens: take(&self.reusable_tokens) as f64,
             reusable_here_tokens: take(&self.reusable_here_tokens) as f64,
             longest_prompt: take(&self.longest_prompt) as f64,
+            generated: take(&self.generated),
         }
     }
+}
+
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn add(count: &AtomicU64, value: u64) {
@@ -150,5 +221,33 @@ mod tests {
         counters.retain_backends(std::iter::empty());
         counters.finished(&[&record]);
         assert_eq!(counters.take(&id), BackendRequestCounts::default());
+    }
+
+    #[test]
+    fn failed_attempts_are_counted_by_kind_and_status_at_their_backends() {
+        let mut record = streamed();
+        let id = record.backend().unwrap().clone();
+        record.attempts.push(record.attempts[0].clone());
+        record.attempts[0].failure = Some("server_error");
+        record.attempts[0].status = Some(502);
+        let counters = BackendRequestCounters::default();
+        counters.retain_backends([&id].into_iter());
+        counters.finished(&[&record, &streamed()]);
+        let failures = vec![AttemptFailures { kind: "server_error", status: Some(502), count: 1 }];
+        assert_eq!(counters.take_attempts(&id), AttemptCounts { attempts: 3, failures });
+        assert_eq!(counters.take_attempts(&id), AttemptCounts::default());
+    }
+
+    #[test]
+    fn requests_for_a_model_that_no_backend_lists_are_counted_until_one_lists_it() {
+        let mut record = streamed();
+        record.attempts.clear();
+        record.status = Some(404);
+        let model = record.model.as_str().to_owned();
+        let counters = BackendRequestCounters::default();
+        counters.finished(&[&record, &record]);
+        assert_eq!(counters.unserved_models(|_| false), [(model, 2)]);
+        assert_eq!(counters.unserved_models(|_| true), []);
+        assert_eq!(counters.unserved_models(|_| false), []);
     }
 }

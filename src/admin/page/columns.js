@@ -35,7 +35,7 @@ const BREAKERS = {
 /** The conditions of a backend, the most urgent first, with their class. */
 const CONDITIONS = {
   down: "bad", ejected: "bad", failing: "bad", critical: "bad", drain_harms: "bad",
-  slow: "warn", stalled: "warn", warning: "warn", excluded: "", ok: "",
+  slow: "warn", avoided: "warn", stalled: "warn", warning: "warn", excluded: "", ok: "",
 };
 const URGENCY = Object.keys(CONDITIONS);
 

@@ -22,8 +22,9 @@ use tokenweir_core::model::ServedModel;
 use tokenweir_core::observe::{ExchangeRegistry, StreamPhase};
 use tokenweir_core::record::BackendId;
 use tokenweir_diagnose::{
-    BackendRequestCounters, BackendRequestCounts, Diagnoser, Diagnosis, DiagnosisSample, DrainNote,
-    EVERY, FleetBackend, FleetObservation, GatewayConditions, GatewayObservations, LatestDiagnosis,
+    AttemptCounts, BackendRequestCounters, BackendRequestCounts, Diagnoser, Diagnosis,
+    DiagnosisSample, DrainNote, EVERY, FleetBackend, FleetObservation, GatewayConditions,
+    GatewayObservations, LatestDiagnosis,
 };
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
@@ -97,7 +98,7 @@ impl DiagnosisTask {
             self.recent_requests.log_end_of_refusals(now);
             self.log_stalls(&mut stalls, now);
             let diagnosis = self.diagnose(&mut diagnoser, now);
-            log.record(&diagnosis);
+            log.record(&diagnosis, now);
             self.alertmanagers.update(&diagnosis, now, clock::wall_time());
             self.latest_diagnosis.put(diagnosis);
         }
@@ -118,9 +119,17 @@ impl DiagnosisTask {
         });
         let samples: Vec<(BackendId, DiagnosisSample)> = samples.collect();
         let observed = observe_fleet(&readiness, &self.recent_requests, queued, now);
+        let routes = self.pool.routes();
+        let is_listed = |name: &str| routes.models().iter().any(|model| &*model.id == name);
+        let backends = observed.backends.into_iter().map(|backend| FleetBackend {
+            attempts: self.request_counters.take_attempts(&backend.id),
+            ..backend
+        });
         let fleet = FleetObservation {
+            backends: backends.collect(),
             gateway: self.observe_gateway(now),
             evicting_pairs: self.cache_map.evicting_pairs(),
+            unserved_models: self.request_counters.unserved_models(is_listed),
             ..observed
         };
         diagnoser.diagnose_gateway(samples, &fleet, now)
@@ -149,6 +158,7 @@ impl DiagnosisTask {
             reload_problem: self.configuration.reload_problem().map(|it| (*it).clone()),
             certificates: certificates.collect(),
             failed_spans: status.spans.failed,
+            refused_connections: status.connections.full + status.connections.accept_errors,
             open_streams: streams.count,
             unread_streams: unread.copied().unwrap_or_default(),
         }
@@ -167,10 +177,10 @@ fn observe_fleet(
         backends: readiness.backends.iter().map(|backend| fleet_backend(backend, now)).collect(),
         requests: counts.requests,
         refused: counts.refused,
+        failed: counts.failed,
         window_seconds: FLEET_WINDOW_SECONDS,
         queued,
-        gateway: GatewayConditions::default(),
-        evicting_pairs: Vec::new(),
+        ..FleetObservation::default()
     }
 }
 
@@ -190,6 +200,8 @@ fn fleet_backend(current: &BackendAvailability, now: Instant) -> FleetBackend {
         is_up: *is_up,
         reason: backend.health.state().reason.as_deref().map(Into::into),
         drain: backend.health.drain().map(note),
+        attempts: AttemptCounts::default(),
+        restarts: backend.load.restart_count(),
     }
 }
 
@@ -215,6 +227,7 @@ fn sample_backend(
         let age = now.saturating_duration_since(scrape.scraped_at);
         age <= EVERY * MAX_SAMPLE_AGE_INTERVALS && scrape.load.is_understood()
     });
+    let pending = backend.load.estimator.local_load();
     let observed = GatewayObservations {
         in_flight: backend.load.in_flight(),
         stalled: backend.load.stalled_streams(),
@@ -222,6 +235,10 @@ fn sample_backend(
         gap_p99: backend.load.gap_p99(),
         models: model_set(state.models()),
         queued,
+        weight: backend.weight(),
+        slots: backend.load.estimator.slots(),
+        pending: pending.pending,
+        pending_tokens: pending.backlog,
         counts,
     };
     // A backend that is asleep or drained or has weight 0 gets no requests on purpose, so the

@@ -1,15 +1,15 @@
 //! Logs the begin and the end of each verdict of the diagnosis.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 use tokenweir_diagnose::{Diagnosis, Verdict, VerdictSeverity};
 
 /// Logs verdicts: one line at the begin of a verdict and one at its end. A verdict without harm is
 /// not logged, because the action behind it is.
 #[derive(Debug, Default)]
 pub(super) struct VerdictLog {
-    /// The verdicts that hold, by the names of their rule and of their backend, with their age in
-    /// seconds at the last evaluation.
-    active: BTreeMap<(String, String), f64>,
+    /// The begins of the verdicts that hold, by the names of their rule and of their backend.
+    active: BTreeMap<(String, String), Instant>,
 }
 
 /// Maximum number of lines for the verdicts that begin, and for those that end, at one evaluation. A
@@ -17,9 +17,9 @@ pub(super) struct VerdictLog {
 const MAX_LINES: usize = 10;
 
 impl VerdictLog {
-    /// Logs the difference to the previous diagnosis. Returns the number of verdicts that began and
+    /// Logs the difference of the diagnosis at `now` to the previous one. Returns the number of verdicts that began and
     /// that ended.
-    pub(super) fn record(&mut self, diagnosis: &Diagnosis) -> [usize; 2] {
+    pub(super) fn record(&mut self, diagnosis: &Diagnosis, now: Instant) -> [usize; 2] {
         let key = |verdict: &Verdict| (verdict.verdict.to_string(), verdict.backend.clone());
         let is_logged = |verdict: &&Verdict| verdict.severity > VerdictSeverity::Info;
         let current: Vec<(_, &Verdict)> =
@@ -39,15 +39,23 @@ impl VerdictLog {
                 verdict.meaning
             );
         }
-        for ((verdict, backend), age) in ended.iter().take(MAX_LINES) {
-            tracing::info!(verdict, backend, seconds = age.round() as u64, "verdict ended");
+        for ((verdict, backend), begin) in ended.iter().take(MAX_LINES) {
+            let seconds = now.saturating_duration_since(**begin).as_secs_f64().round() as u64;
+            tracing::info!(verdict, backend, seconds, "verdict ended");
         }
         let counts = [begun.len(), ended.len()];
         let [more_begun, more_ended] = counts.map(|count| count.saturating_sub(MAX_LINES));
         if more_begun + more_ended > 0 {
             tracing::warn!(more_begun, more_ended, "further verdicts began or ended");
         }
-        self.active = current.into_iter().map(|(key, it)| (key, it.age_seconds)).collect();
+        let begin =
+            |age: f64| now.checked_sub(Duration::try_from_secs_f64(age).unwrap_or_default());
+        let begins = current.into_iter().map(|(key, it)| {
+            let known = self.active.get(&key).copied();
+            let begin = known.or_else(|| begin(it.age_seconds)).unwrap_or(now);
+            (key, begin)
+        });
+        self.active = begins.collect();
         counts
     }
 }
@@ -68,12 +76,12 @@ mod tests {
     #[test]
     fn each_verdict_with_harm_is_logged_once_at_its_begin_and_once_at_its_end() {
         use VerdictSeverity::{Critical, Info, Warning};
-        let mut log = VerdictLog::default();
+        let (mut log, now) = (VerdictLog::default(), tokenweir_core::clock::now());
         let both = [("shedding", Critical), ("backend_down", Warning)];
-        assert_eq!(log.record(&diagnosis(&both)), [2, 0]);
-        assert_eq!(log.record(&diagnosis(&both)), [0, 0]);
+        assert_eq!(log.record(&diagnosis(&both), now), [2, 0]);
+        assert_eq!(log.record(&diagnosis(&both), now), [0, 0]);
         let other = [("shedding", Warning), ("backend_drained", Info)];
-        assert_eq!(log.record(&diagnosis(&other)), [0, 1], "the severity is no new verdict");
-        assert_eq!(log.record(&diagnosis(&[])), [0, 1]);
+        assert_eq!(log.record(&diagnosis(&other), now), [0, 1], "the severity is no new verdict");
+        assert_eq!(log.record(&diagnosis(&[]), now), [0, 1]);
     }
 }

@@ -149,6 +149,11 @@ impl RouteTable {
         let default_route = ModelRoute::new(default_label, None, 0..advertised.len());
         let default_route = share_positions(default_route);
         let unknown_route = ModelRoute::new(ModelLabel::unknown(), None, unlisted.iter().copied());
+        // Requests for a model that is no longer listed keep its label: they are named, not `_other`.
+        for name in labels.absent_models() {
+            let route = ModelRoute { label: labels.label_for(name), ..unknown_route.clone() };
+            by_name.entry(name.clone()).or_insert_with(|| share_positions(route));
+        }
         let unknown_model_route = share_positions(unknown_route);
         let (backend_sets, has_unlisted_backend) =
             (sets.into_iter().collect(), !unlisted.is_empty());

@@ -106,6 +106,13 @@ impl ModelLabelTable {
         }
     }
 
+    /// The models with a label value of their own that neither a backend nor the configuration lists
+    /// any more.
+    pub(in crate::backend) fn absent_models(&self) -> impl Iterator<Item = &Arc<str>> {
+        let absent = self.by_name.iter().filter(|(_, label)| label.absent_since.is_some());
+        absent.map(|(name, _)| name)
+    }
+
     /// The models with a label value of their own, in the order of assignment. Includes the models
     /// that were removed within the last [`LABEL_RETENTION`].
     pub(in crate::backend) fn labelled_models(&self, now: Instant) -> Vec<LabelledModel> {

@@ -80,9 +80,7 @@ impl RequestStatsWindow {
             let counts = self.by_backend.entry(attempt.backend.clone()).or_default();
             counts.attempts += 1;
             counts.requests += u64::from(is_last);
-            // A response that breaks fails its attempt, too.
-            let is_broken = is_last && record.outcome.is_backend_failure();
-            counts.failed_attempts += u64::from(attempt.failure.is_some() || is_broken);
+            counts.failed_attempts += u64::from(record.backend_failure(index).is_some());
             if let Some(ttft) = record.upstream_ttft().filter(|_| is_last) {
                 counts.streams += 1;
                 counts.ttft += ttft;

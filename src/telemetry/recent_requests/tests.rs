@@ -54,7 +54,7 @@ fn refused_failed_and_client_errors_are_told_apart() {
     assert_eq!((minute.failed, minute.refused), (failures as u64, 1));
     assert_eq!((minute.requests, minute.client_disconnects), (10, 1));
     let at = |seconds| epoch + Duration::from_secs(seconds);
-    let recent_counts = RecentCounts { requests: 10, refused: 1 };
+    let recent_counts = RecentCounts { requests: 10, refused: 1, failed: failures as u64 };
     assert_eq!(recent.counts_of_windows(2, at(14)), recent_counts);
     assert_eq!(recent.counts_of_windows(2, at(15)), RecentCounts::default());
 }
@@ -126,7 +126,7 @@ fn a_failed_attempt_counts_for_its_backend_and_not_for_the_backend_that_answered
     let mut record = record_ended_at(epoch);
     let answered = record.attempts[0].clone();
     let id = tokenweir_core::record::BackendId::new("vllm-1");
-    let failed = Attempt { backend: id, failure: Some("connect"), ..answered.clone() };
+    let failed = Attempt { backend: id, failure: Some("connect_error"), ..answered.clone() };
     record.attempts = vec![failed, answered];
     recent.finished(&[&record]);
     let by_backend = recent.last_minute(epoch).by_backend;

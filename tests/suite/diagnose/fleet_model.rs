@@ -249,6 +249,7 @@ impl FleetBackend {
             reusable_tokens: prompts * tick.reusable,
             reusable_here_tokens: prompts * tick.reusable_here,
             longest_prompt: if tick.requests > 0.0 { tick.longest } else { 0.0 },
+            generated: begun as u64,
         };
         GatewayObservations {
             in_flight: (tick.running + tick.waiting + tick.beyond).max(0.0) as u32,
@@ -257,7 +258,9 @@ impl FleetBackend {
             models: 0,
             gap_p99: Some(tick.gap_p99),
             queued: tick.gateway_queue as usize,
+            weight: 1,
             counts,
+            ..GatewayObservations::default()
         }
     }
 }

@@ -93,6 +93,15 @@ impl FailureKind {
         Self::NotStored,
     ];
 
+    /// Whether the failed attempt counts as a failure of its backend. Otherwise the client or the
+    /// gateway is the cause, or the backend has no such item or path.
+    pub const fn is_of_backend(self) -> bool {
+        !matches!(
+            self,
+            Self::GatewayExhausted | Self::ClientTimeout | Self::TotalTimeout | Self::NotStored
+        )
+    }
+
     /// Name in metrics, logs and spans.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -3,10 +3,12 @@
 
 mod availability;
 mod circuit_breaker;
+mod down_kind;
 mod failure_kind;
 mod poison_request;
 
 pub use availability::Availability;
 pub use circuit_breaker::{BreakerState, CircuitBreaker, CircuitBreakerSettings};
+pub use down_kind::DownKind;
 pub use failure_kind::{BreakerAction, FailoverPolicy, FailureKind};
 pub use poison_request::PoisonRequestDetector;

@@ -165,6 +165,7 @@ fn found(pair: &EvictingPair, growth: [Growth; 2], window_seconds: f64) -> Fleet
             evidence("first_group_requests", a.requests as f64, "requests"),
             evidence("second_group_requests", b.requests as f64, "requests"),
         ],
+        remedy: None,
     }
 }
 

@@ -1,10 +1,13 @@
 //! Turns the conditions of the fleet into verdicts, and keeps the time at which each began.
 
+use super::backend_failures::BackendFailures;
 use super::cache_contention::CacheContention;
 use super::fleet_rule::FleetMatch;
 use super::gateway_rules::GatewayRules;
 use super::observation::FleetObservation;
-use super::rules::judge;
+use super::restarts::Restarts;
+use super::rules::{BACKEND_EJECTED, judge};
+use super::unserved_models::UnservedModels;
 use crate::verdict::{Confidence, Verdict};
 use std::collections::HashMap;
 use std::time::Instant;
@@ -16,12 +19,25 @@ pub(crate) struct FleetDiagnoser {
     begins: HashMap<(&'static str, Option<String>), Instant>,
     gateway: GatewayRules,
     cache_contention: CacheContention,
+    failures: BackendFailures,
+    restarts: Restarts,
+    unserved_models: UnservedModels,
 }
 
 impl FleetDiagnoser {
     /// The verdicts about the fleet and the gateway at `now`. A verdict begins and ends with its condition.
     pub(crate) fn diagnose(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
         let mut matches = judge(fleet);
+        let failing = self.failures.judge(fleet, now);
+        // The failures are the reason of the ejection, and last longer than one.
+        let is_named = |found: &FleetMatch| {
+            found.rule.name == BACKEND_EJECTED.name
+                && failing.iter().any(|failing| failing.backend == found.backend)
+        };
+        matches.retain(|found| !is_named(found));
+        matches.extend(failing);
+        matches.extend(self.restarts.judge(fleet, now));
+        matches.extend(self.unserved_models.judge(fleet, now));
         matches.extend(self.cache_contention.judge(&fleet.evicting_pairs, now));
         matches.extend(self.gateway.judge(&fleet.gateway, now));
         let key = |found: &FleetMatch| (found.rule.name, found.backend.clone());
@@ -54,7 +70,7 @@ fn verdict(found: FleetMatch, age_seconds: f64) -> Verdict {
         cause: found.cause.map(Into::into),
         age_seconds,
         evidence: found.evidence,
-        remedy: rule.remedy.into(),
+        remedy: found.remedy.unwrap_or_else(|| rule.remedy.into()),
         disproof: rule.disproof.into(),
         runbook: format!("docs/operate/diagnose.md#{}", rule.name),
     }
@@ -62,7 +78,7 @@ fn verdict(found: FleetMatch, age_seconds: f64) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DrainNote, FLEET_RULES, FleetBackend, GatewayConditions};
+    use super::super::{AttemptCounts, DrainNote, FLEET_RULES, FleetBackend};
     use super::*;
     use crate::history::test_instant;
     use std::time::Duration;
@@ -82,8 +98,10 @@ mod tests {
             id: BackendId::new(name),
             state,
             is_up: state == Available,
-            reason: (state == Down).then(|| "connection refused".to_owned()),
+            reason: (state == Down).then(|| "Connection refused (os error 111)".to_owned()),
             drain: (state == Drained).then_some(drain),
+            attempts: AttemptCounts::default(),
+            restarts: 0,
         }
     }
 
@@ -95,8 +113,7 @@ mod tests {
             refused,
             window_seconds: 30.0,
             queued: 7,
-            gateway: GatewayConditions::default(),
-            evicting_pairs: Vec::new(),
+            ..FleetObservation::default()
         }
     }
 
@@ -120,7 +137,7 @@ mod tests {
             ["warning shedding", "info backend_drained gpu-1"]
         );
         assert_eq!(
-            named(&fleet(&drained, 100, 6)),
+            named(&fleet(&drained, 100, 12)),
             ["critical shedding", "critical backend_drained gpu-1"]
         );
         assert_eq!(named(&fleet(&[Available; 3], 1_000, 2)), [""; 0], "two are no condition");
@@ -152,7 +169,7 @@ mod tests {
             [
                 "1 of 3 backends get requests: 1 drained, 1 down",
                 "drained by an operator at 10.0.0.7 5 min ago, for 8 min more: kernel update",
-                "connection refused",
+                "connection refused: no process listens there",
             ]
         );
     }

@@ -26,4 +26,7 @@ pub(super) struct FleetMatch {
     pub(super) severity: VerdictSeverity,
     pub(super) cause: Option<String>,
     pub(super) evidence: Vec<Evidence>,
+    /// The remedy for this cause, in place of the remedy of the rule. `None`: the remedy of the rule
+    /// applies.
+    pub(super) remedy: Option<String>,
 }

@@ -11,6 +11,8 @@ const EXPIRY_NOTICE_SECONDS: f64 = 7.0 * 86_400.0;
 /// Time after the last failed export for which spans count as lost. Exporters send batches every few
 /// seconds while there are requests.
 const EXPORT_FAILURE_HOLD: Duration = Duration::from_secs(45);
+/// Time after the last refused connection for which connections count as refused.
+const CONNECTION_HOLD: Duration = Duration::from_secs(30);
 /// Minimum share and number of open streams whose clients do not read.
 const MIN_UNREAD_SHARE: f64 = 0.2;
 const MIN_UNREAD: usize = 2;
@@ -59,6 +61,17 @@ pub(super) static SLOW_CLIENTS: FleetRule = FleetRule {
     disproof: "Streams in the phase write_stalled belong to clients that also read other servers slowly.",
 };
 
+pub(super) static CONNECTIONS_REFUSED: FleetRule = FleetRule {
+    name: "connections_refused",
+    scope: VerdictScope::Gateway,
+    is_about_state: true,
+    meaning: "Clients cannot connect: a limit of the gateway or of its process is reached.",
+    remedy: "Raise limits.connections, or the open files of the process if they are lower (LimitNOFILE= in \
+             systemd, ulimit -n), or start a second gateway. A client that opens too many connections is in \
+             the access log by its address.",
+    disproof: "tokenweir_connections_refused_total and tokenweir_accept_errors_total do not grow.",
+};
+
 /// The conditions of the gateway, and the state that they need between two evaluations.
 #[derive(Debug, Default)]
 pub(super) struct GatewayRules {
@@ -68,6 +81,10 @@ pub(super) struct GatewayRules {
     export_failed_at: Option<Instant>,
     /// Whether clients did not read at the last evaluation.
     was_unread: bool,
+    /// The number of refused connections at the last evaluation. `None`: there was none.
+    refused_connections: Option<u64>,
+    /// Time of the last evaluation at which this number had grown.
+    connection_refused_at: Option<Instant>,
 }
 
 impl GatewayRules {
@@ -79,8 +96,12 @@ impl GatewayRules {
             severity,
             cause,
             evidence,
+            remedy: None,
         };
         let mut matches = Vec::new();
+        if self.is_refusing_connections(gateway.refused_connections, now) {
+            matches.push(found(&CONNECTIONS_REFUSED, VerdictSeverity::Critical, None, Vec::new()));
+        }
         let earliest = gateway.certificates.iter().min_by(|a, b| a.1.total_cmp(&b.1));
         if let Some((peer, seconds)) = earliest.filter(|(_, left)| *left < EXPIRY_NOTICE_SECONDS) {
             let (severity, cause) = if *seconds <= 0.0 {
@@ -113,6 +134,15 @@ impl GatewayRules {
         }
         self.was_unread = is_unread;
         matches
+    }
+
+    /// Whether connections were refused in the last [`CONNECTION_HOLD`].
+    fn is_refusing_connections(&mut self, refused: u64, now: Instant) -> bool {
+        if self.refused_connections.replace(refused).is_some_and(|before| refused > before) {
+            self.connection_refused_at = Some(now);
+        }
+        let age = self.connection_refused_at.map(|at| now.saturating_duration_since(at));
+        age.is_some_and(|age| age < CONNECTION_HOLD)
     }
 
     fn is_losing_spans(&mut self, failed: u64, now: Instant) -> bool {
@@ -165,6 +195,17 @@ mod tests {
         assert!(!is_named(0, 9), "these failures are old");
         assert!(is_named(5, 10) && is_named(10, 10) && is_named(15, 12));
         assert!(is_named(55, 12) && !is_named(60, 12));
+    }
+
+    #[test]
+    fn refused_connections_are_named_for_half_a_minute() {
+        let (mut rules, start) = (GatewayRules::default(), test_instant());
+        let mut is_named = |seconds, refused_connections| {
+            let gateway = GatewayConditions { refused_connections, ..GatewayConditions::default() };
+            !names(&mut rules, &gateway, start + Duration::from_secs(seconds)).is_empty()
+        };
+        assert!(!is_named(0, 9), "these are old");
+        assert!(is_named(5, 10) && is_named(30, 10) && !is_named(35, 10));
     }
 
     #[test]

@@ -5,8 +5,11 @@ mod observation;
 
 mod fleet_rule;
 
+mod backend_failures;
 mod cache_contention;
 mod gateway_rules;
+mod restarts;
+mod unserved_models;
 
 mod rules;
 
@@ -15,6 +18,7 @@ mod fleet_diagnoser;
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
 pub use fleet_rule::FleetRule;
 pub use observation::{
-    DrainNote, EvictedGroup, EvictingPair, FleetBackend, FleetObservation, GatewayConditions,
+    AttemptCounts, AttemptFailures, DrainNote, EvictedGroup, EvictingPair, FleetBackend,
+    FleetObservation, GatewayConditions,
 };
 pub use rules::FLEET_RULES;

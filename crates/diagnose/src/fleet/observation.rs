@@ -1,5 +1,6 @@
 //! The observations of the gateway about all backends, and about itself, at one time.
 
+use crate::harm::is_critical_harm;
 use tokenweir_core::record::BackendId;
 use tokenweir_core::resilience::Availability;
 
@@ -12,6 +13,8 @@ pub struct FleetObservation {
     pub requests: u64,
     /// Number of these requests that the gateway refused.
     pub refused: u64,
+    /// Number of these requests that a backend failed.
+    pub failed: u64,
     /// Length of the interval in which requests are counted, in seconds.
     pub window_seconds: f64,
     /// Number of requests that wait in the gateway.
@@ -20,6 +23,9 @@ pub struct FleetObservation {
     pub gateway: GatewayConditions,
     /// The groups of prompts that evict each other from the cache of a backend.
     pub evicting_pairs: Vec<EvictingPair>,
+    /// The models that no backend lists and for which requests came, with the number of these requests
+    /// since the first one.
+    pub unserved_models: Vec<(String, u64)>,
 }
 
 /// Two groups of prompts that evict blocks of each other from the prefix cache of one backend. The prompts
@@ -63,6 +69,9 @@ pub struct GatewayConditions {
     pub certificates: Vec<(&'static str, f64)>,
     /// Number of spans that could not be exported since the start.
     pub failed_spans: u64,
+    /// Number of client connections that were closed or not accepted since the start, because a limit
+    /// of the gateway or of its process was reached.
+    pub refused_connections: u64,
     /// Number of open streams.
     pub open_streams: usize,
     /// Number of open streams whose clients do not read what has come.
@@ -82,6 +91,30 @@ pub struct FleetBackend {
     pub reason: Option<String>,
     /// The drain of the backend. `None`: it is not drained.
     pub drain: Option<DrainNote>,
+    /// The attempts since the last observation.
+    pub attempts: AttemptCounts,
+    /// Number of restarts of the process of the backend since the backend joined the gateway.
+    pub restarts: u64,
+}
+
+/// Attempts to serve a request on one backend.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct AttemptCounts {
+    /// Number of attempts.
+    pub attempts: u64,
+    /// The attempts that failed, each kind once.
+    pub failures: Vec<AttemptFailures>,
+}
+
+/// Failed attempts of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptFailures {
+    /// The kind of the failure, or how the response broke.
+    pub kind: &'static str,
+    /// The error status of the backend. `None`: it answered with another status or not at all.
+    pub status: Option<u16>,
+    /// Number of attempts.
+    pub count: u64,
 }
 
 /// The drain of a backend.
@@ -103,6 +136,16 @@ impl FleetObservation {
     /// Share of refused requests, from 0 to 1.
     pub(super) fn refused_share(&self) -> f64 {
         self.refused as f64 / self.requests.max(1) as f64
+    }
+
+    /// Whether so many requests are refused that the harm is critical.
+    pub(super) fn is_refusal_critical(&self) -> bool {
+        is_critical_harm(self.refused, self.requests)
+    }
+
+    /// Whether so many requests fail that the harm is critical.
+    pub(super) fn is_failure_critical(&self) -> bool {
+        is_critical_harm(self.failed, self.requests)
     }
 
     /// Whether any backend gets new requests.

@@ -1,15 +1,18 @@
 //! The rules about the fleet, one row each, and their conditions.
 
+use super::backend_failures::BACKEND_FAILING;
 use super::cache_contention::PREFIX_CACHE_CONTENTION;
 use super::fleet_rule::{FleetMatch, FleetRule};
-use super::gateway_rules::{CERTIFICATE_EXPIRES, RELOAD_FAILED, SLOW_CLIENTS, SPANS_LOST};
+use super::gateway_rules::{
+    CERTIFICATE_EXPIRES, CONNECTIONS_REFUSED, RELOAD_FAILED, SLOW_CLIENTS, SPANS_LOST,
+};
 use super::observation::{DrainNote, FleetBackend, FleetObservation};
+use super::restarts::BACKEND_RESTARTING;
+use super::unserved_models::MODEL_GONE;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::fmt::Write;
-use tokenweir_core::resilience::Availability;
+use tokenweir_core::resilience::{Availability, DownKind};
 
-/// Share of refused requests above which the harm is critical.
-const CRITICAL_REFUSED_SHARE: f64 = 0.05;
 /// Minimum share and number of refused requests for the rule `shedding`.
 const MIN_REFUSED_SHARE: f64 = 0.01;
 const MIN_REFUSED: u64 = 3;
@@ -46,7 +49,7 @@ static BACKEND_DOWN: FleetRule = FleetRule {
     disproof: "curl http://BACKEND/health answers 200 on the machine of the gateway.",
 };
 
-static BACKEND_EJECTED: FleetRule = FleetRule {
+pub(super) static BACKEND_EJECTED: FleetRule = FleetRule {
     name: "backend_ejected",
     scope: VerdictScope::Backend,
     is_about_state: true,
@@ -67,13 +70,17 @@ static BACKEND_DRAINED: FleetRule = FleetRule {
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&FleetRule; 10] = [
+pub static FLEET_RULES: [&FleetRule; 14] = [
     &NO_CAPACITY,
     &SHEDDING,
+    &MODEL_GONE,
+    &BACKEND_FAILING,
     &BACKEND_DOWN,
+    &BACKEND_RESTARTING,
     &BACKEND_EJECTED,
     &BACKEND_DRAINED,
     &PREFIX_CACHE_CONTENTION,
+    &CONNECTIONS_REFUSED,
     &CERTIFICATE_EXPIRES,
     &RELOAD_FAILED,
     &SPANS_LOST,
@@ -84,8 +91,7 @@ pub static FLEET_RULES: [&FleetRule; 10] = [
 pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
     let is_unknown = |backend: &FleetBackend| backend.state == Availability::Unknown;
     let has_no_capacity = !fleet.has_capacity() && !fleet.backends.iter().any(is_unknown);
-    let share = fleet.refused_share();
-    let is_harmful = has_no_capacity || is_shedding(fleet) && share > CRITICAL_REFUSED_SHARE;
+    let is_harmful = has_no_capacity || is_shedding(fleet) && fleet.is_refusal_critical();
     let severity = if is_harmful { VerdictSeverity::Critical } else { VerdictSeverity::Warning };
     let mut matches = Vec::new();
     if has_no_capacity {
@@ -102,9 +108,16 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
             severity,
             cause,
             evidence: Vec::new(),
+            remedy: None,
         };
         matches.extend(match backend.state {
-            Availability::Down => Some(at_backend(&BACKEND_DOWN, severity, backend.reason.clone())),
+            Availability::Down => {
+                let kind = backend.reason.as_deref().and_then(DownKind::of_reason);
+                let cause = kind.map(|kind| kind.cause().to_owned());
+                let down =
+                    at_backend(&BACKEND_DOWN, severity, cause.or_else(|| backend.reason.clone()));
+                Some(FleetMatch { remedy: kind.map(|kind| kind.remedy().to_owned()), ..down })
+            }
             Availability::Ejected => {
                 let panic = "it gets requests nevertheless, because most backends are ejected";
                 let cause = backend.is_up.then(|| panic.to_owned());
@@ -141,7 +154,7 @@ fn for_all(
         evidence("refused", fleet.refused as f64, "requests"),
         evidence("waiting_in_gateway", fleet.queued as f64, "requests"),
     ];
-    FleetMatch { rule, backend: None, severity, cause: Some(cause), evidence }
+    FleetMatch { rule, backend: None, severity, cause: Some(cause), evidence, remedy: None }
 }
 
 fn shedding_cause(fleet: &FleetObservation) -> String {

@@ -152,6 +152,16 @@ impl BackendHistory {
         models(self) == models(other)
     }
 
+    /// The weight of the backend. 1 if that is not known.
+    pub(crate) fn weight(&self) -> u32 {
+        self.last_sample.and_then(|last| last.gateway).map_or(1, |gateway| gateway.weight)
+    }
+
+    /// Number of sequences that the engine runs at once. `None`: not known.
+    pub(crate) fn slots(&self) -> Option<f64> {
+        self.last_sample?.gateway?.slots
+    }
+
     /// Whether the backend was not up less than `span` before the newest step.
     pub(crate) fn was_unavailable_within(&self, span: Duration) -> bool {
         self.is_within(self.last_unavailable_at, span)

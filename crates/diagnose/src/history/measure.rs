@@ -96,10 +96,7 @@ pub(crate) const MEASURES: [MeasureDefinition; COUNT] = [
     MeasureDefinition::new(WindowMeasure::PrefillTime, "prefill_time_mean", "s", |window| {
         window.ratio(StepSignal::PrefillSeconds, StepSignal::Prefilled, MIN_OBSERVATIONS)
     }),
-    // Little's law. Only completed requests have a prefill time, and all have a first token.
-    MeasureDefinition::new(WindowMeasure::Prefilling, "in_prefill", "requests", |window| {
-        Some(window.get(WindowMeasure::PrefillTime)? * window.rate(StepSignal::FirstTokens)?)
-    }),
+    MeasureDefinition::new(WindowMeasure::Prefilling, "in_prefill", "requests", in_prefill),
     MeasureDefinition::new(WindowMeasure::EngineTtft, "engine_ttft_mean", "s", |window| {
         window.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, MIN_OBSERVATIONS)
     }),
@@ -153,6 +150,20 @@ pub(crate) const MEASURES: [MeasureDefinition; COUNT] = [
         window.max(StepSignal::GpuTemperature)
     }),
 ];
+
+/// The mean number of running requests without a first token. The sum of the times between tokens per
+/// second is the mean number of requests that generate (Little's law); the other running requests are
+/// in prefill. A prompt counts while it is computed: its prefill time is reported only after its end.
+/// Without times between tokens, the mean prefill time of the requests that ended × first tokens per
+/// second.
+fn in_prefill(window: &StepWindow<'_>) -> Option<f64> {
+    match window.rate(StepSignal::InterTokenSeconds) {
+        Some(generating) => Some((window.mean(StepSignal::Running)? - generating).max(0.0)),
+        None => {
+            Some(window.get(WindowMeasure::PrefillTime)? * window.rate(StepSignal::FirstTokens)?)
+        }
+    }
+}
 
 /// The mean TTFT of the gateway minus the mean TTFT of the engine, in seconds. `None` if both do
 /// not count the same requests. They count the same requests if the gateway had at least 20 first

@@ -14,6 +14,7 @@ mod backend_history;
 
 pub use backend_history::BackendHistory;
 pub(crate) use measure::{AdverseChange, MEASURES, WindowMeasure};
+pub(crate) use sample::LONG_PROMPT_TOKENS;
 #[cfg(test)]
 pub(crate) use sample::test_instant;
 pub use sample::{BackendRequestCounts, DiagnosisSample, EVERY, GatewayObservations, SLOW_START};

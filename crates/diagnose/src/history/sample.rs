@@ -10,6 +10,9 @@ pub const EVERY: Duration = Duration::from_secs(5);
 /// A longer TTFT, in seconds, counts as slow even if it is usual for the backend.
 pub const SLOW_START: f64 = 2.0;
 
+/// Minimum number of tokens of a prompt whose prefill takes many steps of any engine.
+pub(crate) const LONG_PROMPT_TOKENS: f64 = 8_000.0;
+
 /// One sample of a backend.
 #[derive(Debug, Clone, Copy)]
 pub struct DiagnosisSample {
@@ -40,6 +43,14 @@ pub struct GatewayObservations {
     pub models: u64,
     /// Number of requests that wait in the gateway for a backend with capacity.
     pub queued: usize,
+    /// The weight of the backend.
+    pub weight: u32,
+    /// Number of sequences that the engine runs at once. `None`: not known.
+    pub slots: Option<f64>,
+    /// Number of streams at the backend without a first output.
+    pub pending: u32,
+    /// Number of prompt tokens that the engine has to compute for these streams.
+    pub pending_tokens: u64,
     /// Counts since the previous sample.
     pub counts: BackendRequestCounts,
 }
@@ -74,6 +85,8 @@ pub struct BackendRequestCounts {
     pub reusable_here_tokens: f64,
     /// Length of the longest prompt, in tokens.
     pub longest_prompt: f64,
+    /// Number of ended requests with output tokens.
+    pub generated: u64,
 }
 
 /// An instant for tests.

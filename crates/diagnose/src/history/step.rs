@@ -41,6 +41,10 @@ pub(crate) enum StepSignal {
     GapP99,
     /// Number of requests that wait in the gateway, for any backend.
     GatewayQueue,
+    /// Number of streams of this gateway at the backend without a first output, and the prompt tokens
+    /// that the engine has to compute for them.
+    Pending,
+    PendingTokens,
     // The signals from here on are the fields of `BackendRequestCounts`.
     /// Number of streams that had their first output.
     FirstOutputs,
@@ -55,6 +59,7 @@ pub(crate) enum StepSignal {
     ReusableTokens,
     ReusableHereTokens,
     LongestPrompt,
+    Generated,
     // The signals from here on are those of the GPUs.
     /// Mean utilisation of the GPUs, 0 to 1.
     GpuUtilization,
@@ -184,6 +189,8 @@ impl HistoryStep {
             (StepSignal::InFlight, f64::from(observations.in_flight)),
             (StepSignal::Stalled, f64::from(observations.stalled)),
             (StepSignal::GatewayQueue, observations.queued as f64),
+            (StepSignal::Pending, f64::from(observations.pending)),
+            (StepSignal::PendingTokens, observations.pending_tokens as f64),
             (StepSignal::FirstOutputs, counts.first_outputs as f64),
             (StepSignal::FirstOutputSeconds, counts.first_output_seconds),
             (StepSignal::SlowFirstOutputs, counts.slow_first_outputs as f64),
@@ -196,6 +203,7 @@ impl HistoryStep {
             (StepSignal::ReusableTokens, counts.reusable_tokens),
             (StepSignal::ReusableHereTokens, counts.reusable_here_tokens),
             (StepSignal::LongestPrompt, counts.longest_prompt),
+            (StepSignal::Generated, counts.generated as f64),
         ] {
             self.set(signal, Some(value));
         }

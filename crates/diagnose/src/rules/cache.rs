@@ -88,24 +88,34 @@ fn judge_thrashing(evaluation: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::Running,
     ]);
     evidence.append(&mut harm);
-    RuleOutcome::Present(RuleMatch::new(signals, evidence).remedy(batch_size_remedy(evaluation)))
+    let (recommended, remedy) = batch_size_remedy(evaluation).unzip();
+    let rule_match = RuleMatch::new(signals, evidence).remedy(remedy);
+    RuleOutcome::Present(RuleMatch { recommended, ..rule_match })
 }
 
-/// The advice to set `--max-num-seqs` to a safe value. `None` if the lengths of sequences or the
+/// A safe value of `--max-num-seqs`, and the advice to set it. `None` if the lengths of sequences or the
 /// size of the KV cache are unknown, or if no more than this number of sequences ran at once.
-fn batch_size_remedy(evaluation: &Evaluation<'_>) -> Option<String> {
+fn batch_size_remedy(evaluation: &Evaluation<'_>) -> Option<(u32, String)> {
     let window = evaluation.long_window();
     let prompt = window.ratio(StepSignal::PromptTokens, StepSignal::FirstTokens, 5.0)?;
     let output = window.ratio(StepSignal::GenerationTokens, StepSignal::Queued, 5.0)?;
     let safe = safe_max_num_seqs(evaluation.history.last_known_load()?, prompt + output)?;
     let running = window.max(StepSignal::Running)?;
     (f64::from(safe) < running).then(|| {
-        format!(
+        let safe = rounded_down(safe);
+        let advice = format!(
             "Start vLLM with --max-num-seqs {safe}: sequences have {:.0} tokens on average, and up \
              to {running:.0} ran at once.",
             prompt + output
-        )
+        );
+        (safe, advice)
     })
+}
+
+/// The number with a precision that its mean of sequence lengths supports: about an eighth.
+fn rounded_down(number: u32) -> u32 {
+    let step = (number.next_power_of_two() / 16).max(1);
+    number - number % step
 }
 
 /// Number of sequences that fit into the KV cache of a backend at once: 0.9 × blocks ÷
@@ -196,6 +206,12 @@ fn prefix_miss_cause(window: &StepWindow<'_>) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recommended_batch_is_rounded_down_by_at_most_an_eighth() {
+        let rounded = [1, 7, 11, 17, 47, 100, 300].map(rounded_down);
+        assert_eq!(rounded, [1, 7, 11, 16, 44, 96, 288]);
+    }
 
     #[test]
     fn a_safe_batch_fills_nine_tenths_of_the_blocks() {

@@ -6,6 +6,7 @@
 
 mod rule;
 
+mod avoided;
 mod cache;
 mod fleet;
 mod gpus;
@@ -13,6 +14,8 @@ mod leak;
 mod prefill;
 mod request_flow;
 mod slow_engine;
+
+use crate::history::StepSignal;
 
 pub use cache::safe_max_num_seqs;
 pub use rule::DiagnosisRule;
@@ -24,12 +27,15 @@ pub(crate) enum LoadDependence {
     None,
     /// The load of the backend itself.
     Backend,
+    /// Requests of the backend, which routing may keep away because of the condition. Without requests
+    /// nothing shows that the condition has ended, while other backends get requests.
+    Requests,
     /// The load of any backend.
     Fleet,
 }
 
 /// All rules. A rule comes after the rules that explain it.
-pub const RULES: [DiagnosisRule; 16] = [
+pub const RULES: [DiagnosisRule; 17] = [
     request_flow::BLIND,
     cache::THRASHING,
     cache::BACKLOG,
@@ -46,7 +52,17 @@ pub const RULES: [DiagnosisRule; 16] = [
     fleet::GPU_UNDERUSED,
     fleet::IMBALANCE,
     cache::PREFIX_MISSES,
+    avoided::BACKEND_AVOIDED,
 ];
+
+/// The values of requests that show whether a condition has ended: a sum and a count of a step, and the
+/// minimum of the count.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestEvidence {
+    pub(crate) sum: StepSignal,
+    pub(crate) count: StepSignal,
+    pub(crate) min_count: f64,
+}
 
 impl DiagnosisRule {
     /// The load without which the condition cannot hold.
@@ -61,8 +77,34 @@ impl DiagnosisRule {
             }
             // The backend itself has no load, and the others have.
             name if name == fleet::GPU_UNDERUSED.name => LoadDependence::Fleet,
+            _ if self.request_evidence().is_some() => LoadDependence::Requests,
             _ => LoadDependence::Backend,
         }
+    }
+
+    /// The values of requests without which nothing shows that the condition has ended. `None`: the
+    /// engine itself shows it, or the condition needs load.
+    pub(crate) fn request_evidence(&self) -> Option<RequestEvidence> {
+        let (sum, count, min_count) = match self.name {
+            name if name == slow_engine::SLOW_ENGINE.name => {
+                (StepSignal::InterTokenSeconds, StepSignal::Gaps, 30.0)
+            }
+            name if name == request_flow::STALLS.name => {
+                (StepSignal::Stalls, StepSignal::FirstOutputs, 5.0)
+            }
+            name if name == request_flow::FRONT_END_GAP.name
+                || name == avoided::BACKEND_AVOIDED.name =>
+            {
+                (StepSignal::FirstOutputSeconds, StepSignal::FirstOutputs, 5.0)
+            }
+            _ => return None,
+        };
+        Some(RequestEvidence { sum, count, min_count })
+    }
+
+    /// Whether the condition is about the requests at the backend.
+    pub(crate) fn is_about_requests(&self) -> bool {
+        matches!(self.load_dependence(), LoadDependence::Backend | LoadDependence::Requests)
     }
 
     /// Whether this is the rule for backends whose metrics cannot be read.

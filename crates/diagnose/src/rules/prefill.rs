@@ -2,11 +2,9 @@
 
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
-use crate::history::{HistoryStep, StepSignal, StepWindow, WindowMeasure};
+use crate::history::{HistoryStep, LONG_PROMPT_TOKENS, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 
-/// Minimum number of tokens of a prompt whose prefill takes many steps of any engine.
-const LONG_PROMPT_TOKENS: f64 = 8_000.0;
 /// Minimum number of tokens of a prompt that is long beside much shorter ones.
 const LONGER_PROMPT_TOKENS: f64 = 1_000.0;
 /// Minimum length of such a prompt, relative to the mean.
@@ -15,9 +13,17 @@ const LONGER_PROMPT_FACTOR: f64 = 4.0;
 const MAX_IDLE_PREFILL: f64 = 0.7;
 /// Mean number of requests in prefill from which a prompt is in prefill in every step.
 const MIN_BUSY_PREFILL: f64 = 0.9;
+/// The same as [`MAX_IDLE_PREFILL`] for a small batch, in which one request is a large part.
+const MAX_IDLE_PREFILL_OF_SMALL_BATCH: f64 = 0.35;
 /// Share of the maximum number of running requests that can be missing at a full batch, because
-/// sequences have just ended. At least one is.
+/// sequences have just ended. At least one is, except in a small batch.
 const CEILING_SLACK: f64 = 0.1;
+/// Number of running requests below which a batch is small.
+const SMALL_BATCH: f64 = 8.0;
+/// Minimum number of waiting requests of a burst. A few wait by chance.
+const MIN_BURST: f64 = 5.0;
+/// Mean time in the engine's queue, in seconds, that harms clients also if the queue is empty at times.
+const BURST_QUEUE_SECONDS: f64 = 1.0;
 /// KV usage below which the cache has free blocks for waiting requests.
 const FREE_CACHE_USAGE: f64 = 0.80;
 /// KV usage from which the cache counts as full.
@@ -93,7 +99,9 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
         (queue, _) => queue.is_some_and(|queue| queue >= 0.5),
     };
     let harm = evaluation.slow_start_evidence();
-    if !has_free_blocks || !evaluation.has_queue() || !is_mostly_queue_time || harm.is_empty() {
+    let is_burst = !evaluation.has_queue() && is_burst(evaluation);
+    let has_queue = evaluation.has_queue() || is_burst;
+    if !has_free_blocks || !has_queue || !is_mostly_queue_time || harm.is_empty() {
         return RuleOutcome::Absent;
     }
     let measures = [
@@ -105,12 +113,34 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::EngineInterToken,
     ];
     let evidence = [evaluation.evidence_for_all(&measures), harm.clone()].concat();
-    let limit = scheduler_limit(&window);
-    let (cause, remedy) = queue_cause_and_remedy(limit);
+    let limit = if is_burst { None } else { scheduler_limit(evaluation, &window) };
+    let (cause, remedy) =
+        if is_burst { BURST_CAUSE_AND_REMEDY } else { queue_cause_and_remedy(limit) };
     // Without a cause the queue and the late tokens remain, so the confidence is at most medium.
     let signals = (1 + harm.len()).min(if limit.is_some() { usize::MAX } else { 2 });
     let rule_match = RuleMatch::new(signals, evidence).because(cause);
     RuleOutcome::Present(rule_match.remedy(Some(remedy.to_owned())))
+}
+
+/// The cause of a queue that is empty at times, and its remedy.
+const BURST_CAUSE_AND_REMEDY: (&str, &str) = (
+    "requests come in bursts: the queue is empty between them",
+    "Spread the requests of batch jobs over time, or give them a lower class (admission.classes).",
+);
+
+/// Whether requests wait long in the engine's queue, although it has become empty at least twice in the
+/// last minutes: many arrive at once.
+fn is_burst(evaluation: &Evaluation<'_>) -> bool {
+    let (mut is_queue, mut ends) = (false, 0);
+    for waiting in evaluation.long_window().values(StepSignal::Waiting) {
+        if waiting >= MIN_BURST {
+            is_queue = true;
+        } else if waiting < 0.5 && std::mem::take(&mut is_queue) {
+            ends += 1;
+        }
+    }
+    let queue = evaluation.short_window().get(WindowMeasure::QueueTime);
+    ends >= 2 && queue.is_some_and(|queue| queue >= BURST_QUEUE_SECONDS)
 }
 
 /// The cause of a queue beside free KV blocks, and its remedy. `None`: the limit is unknown.
@@ -151,7 +181,7 @@ enum SchedulerLimit {
 /// sequence replaces each one that ends, so the number of running requests stays at its maximum. A
 /// full batch whose time is mostly prefill proves neither: a step with a prompt is longer than one
 /// without, so most of the time can be prefill although few steps have a prompt.
-fn scheduler_limit(window: &StepWindow<'_>) -> Option<SchedulerLimit> {
+fn scheduler_limit(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> Option<SchedulerLimit> {
     let in_prefill = window.get(WindowMeasure::Prefilling)?;
     // Steps without a queue say nothing about a limit.
     let while_waiting = |step: &HistoryStep| {
@@ -159,11 +189,16 @@ fn scheduler_limit(window: &StepWindow<'_>) -> Option<SchedulerLimit> {
         step.get(StepSignal::Running)
     };
     let max_running = window.max_of(while_waiting)?;
-    let ceiling = max_running - (CEILING_SLACK * max_running).max(1.0);
-    let is_at_ceiling = window.step_fraction_at_least(while_waiting, ceiling) >= 0.8;
-    if in_prefill < MAX_IDLE_PREFILL {
-        is_at_ceiling.then_some(SchedulerLimit::Sequences)
-    } else if in_prefill >= MIN_BUSY_PREFILL && !is_at_ceiling {
+    let is_small = max_running < SMALL_BATCH;
+    let slack = if is_small { 0.0 } else { (CEILING_SLACK * max_running).max(1.0) };
+    let is_at_ceiling = window.step_fraction_at_least(while_waiting, max_running - slack) >= 0.8;
+    // A batch of one sequence is no limit that anybody sets, and the engine has run more at once.
+    let slots = evaluation.history.slots().unwrap_or(0.0);
+    let is_below_slots = max_running < 2.0 || max_running < (1.0 - CEILING_SLACK) * slots;
+    let max_idle = if is_small { MAX_IDLE_PREFILL_OF_SMALL_BATCH } else { MAX_IDLE_PREFILL };
+    if in_prefill < max_idle {
+        (is_at_ceiling && !is_below_slots).then_some(SchedulerLimit::Sequences)
+    } else if in_prefill >= MIN_BUSY_PREFILL && (!is_at_ceiling || is_below_slots) {
         Some(SchedulerLimit::Tokens)
     } else {
         None

@@ -8,6 +8,18 @@ use crate::verdict::VerdictSeverity;
 
 /// Minimum number of steps without a metrics page in the short window for the rule `blind`.
 const MIN_MISSING_STEPS: f64 = 9.0;
+/// Minimum number of requests with output that ended while no counter of the page moved.
+const MIN_UNCOUNTED_REQUESTS: f64 = 5.0;
+/// Minimum length in seconds of the time in which they ended.
+const MIN_FROZEN_SECONDS: f64 = 45.0;
+/// The counters of which at least one moves with each request.
+const PAGE_COUNTERS: [StepSignal; 5] = [
+    StepSignal::GenerationTokens,
+    StepSignal::PromptTokens,
+    StepSignal::FirstTokens,
+    StepSignal::Queued,
+    StepSignal::Gaps,
+];
 /// Minimum lag of the front end for the rule `front_end_gap`, in seconds.
 const MIN_LAG_SECONDS: f64 = 0.1;
 /// Minimum of the usual share of clients that disconnect. A smaller usual share counts as this
@@ -19,8 +31,8 @@ const MIN_LAG_RATIO: f64 = 0.2;
 pub(super) const BLIND: DiagnosisRule = DiagnosisRule {
     name: "blind",
     severity: VerdictSeverity::Warning,
-    meaning: "The backend is up and its metrics cannot be read: the gateway routes by its own \
-              requests in flight.",
+    meaning: "The backend is up and its metrics cannot be read or stand still: the gateway routes by its \
+              own requests in flight.",
     remedy: "Run tokenweir doctor against it. A healthy backend has a page at /metrics; \
              --disable-log-stats or a proxy in between removes it, and a slow page needs more CPU \
              for the API server.",
@@ -76,6 +88,13 @@ pub(super) const FRONT_END_GAP: DiagnosisRule = DiagnosisRule {
 
 fn judge_blind(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let window = evaluation.short_window();
+    if is_page_frozen(&window) {
+        let rule_match = RuleMatch::new(2, evaluation.evidence_for_all(&[WindowMeasure::InFlight]));
+        return RuleOutcome::Present(rule_match.because(
+            "its metrics page stands still while requests of the gateway end there: a cache or a proxy \
+             answers in its place",
+        ));
+    }
     let steps = window.len() as f64;
     let missing = steps - window.values(StepSignal::Running).count() as f64;
     let is_fresh = window.latest(StepSignal::Running).is_some();
@@ -83,6 +102,17 @@ fn judge_blind(evaluation: &Evaluation<'_>) -> RuleOutcome {
         return RuleOutcome::Absent;
     }
     RuleOutcome::Present(RuleMatch::new(2, evaluation.evidence_for_all(&[WindowMeasure::InFlight])))
+}
+
+/// Whether no counter of the page moved in the window although requests with output ended.
+fn is_page_frozen(window: &StepWindow<'_>) -> bool {
+    let growth: Vec<f64> = PAGE_COUNTERS.iter().filter_map(|it| window.sum(*it)).collect();
+    let is_known = window.seconds() >= MIN_FROZEN_SECONDS && window.has_signal(StepSignal::Elapsed);
+    let requests = window.sum(StepSignal::Generated).unwrap_or(0.0);
+    is_known
+        && !growth.is_empty()
+        && growth.iter().all(|growth| *growth < 0.5)
+        && requests >= MIN_UNCOUNTED_REQUESTS
 }
 
 fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {

@@ -3,7 +3,7 @@
 use super::gpus;
 use super::rule::DiagnosisRule;
 use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
-use crate::history::{BackendHistory, FAST, StepSignal, WindowMeasure};
+use crate::history::{BackendHistory, FAST, LONG_PROMPT_TOKENS, StepSignal, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 
 /// Minimum ratio of the time between tokens to that of the other backends.
@@ -50,7 +50,7 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let is_larger_batch = running > BATCH_FACTOR * batch + BATCH_SURPLUS;
     let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|count| count >= 2.0);
     let is_slow = own >= SLOW_FACTOR * median && own >= MIN_INTER_TOKEN_SECONDS;
-    if !is_slow || is_larger_batch || is_preempting {
+    if !is_slow || is_larger_batch || is_preempting || computes_long_prompts(evaluation) {
         return RuleOutcome::Absent;
     }
     let measures = [
@@ -62,9 +62,12 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let signals = 1
         + usize::from(own >= 2.0 * SLOW_FACTOR * median)
         + usize::from(!evaluation.slow_start_evidence().is_empty());
+    // One other backend may be unusually fast.
+    let is_one = peers.len() == 1;
     let comparison = format!(
-        "Its mean time between tokens is {:.0} ms; that of the others is {:.0} ms.",
+        "Its mean time between tokens is {:.0} ms; that of the other{} is {:.0} ms.",
         1e3 * own,
+        if is_one { " backend" } else { "s" },
         1e3 * median
     );
     let is_throttled = gpus::is_throttled(evaluation);
@@ -73,9 +76,20 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
         let measures = [WindowMeasure::GpuThrottled, WindowMeasure::GpuTemperature];
         evidence.extend(evaluation.evidence_for_all(&measures));
     }
-    let signals = signals + usize::from(is_throttled);
+    let signals = if is_one { signals.min(2) } else { signals } + usize::from(is_throttled);
     let rule_match = RuleMatch::new(signals, evidence).remedy(Some(comparison));
     RuleOutcome::Present(if is_throttled { rule_match.because(THROTTLED) } else { rule_match })
+}
+
+/// Whether the engine computes prompts that are so long that each of its steps is: the prompts of the
+/// streams without output, or of the requests of the last minute.
+fn computes_long_prompts(evaluation: &Evaluation<'_>) -> bool {
+    let window = evaluation.short_window();
+    let pending = window.ratio(StepSignal::PendingTokens, StepSignal::Pending, 1.0);
+    let in_prefill = window.get(WindowMeasure::Prefilling);
+    let started = window.ratio(StepSignal::PromptTokens, StepSignal::FirstTokens, 1.0);
+    let started = started.filter(|_| in_prefill.is_some_and(|requests| requests >= 0.5));
+    [pending, started].into_iter().flatten().any(|tokens| tokens >= LONG_PROMPT_TOKENS)
 }
 
 /// Mean time between tokens and mean number of running requests in the last minute.

@@ -7,6 +7,7 @@ mod first_output_wait;
 
 mod slowness;
 
+mod failures;
 mod labels;
 mod waste;
 

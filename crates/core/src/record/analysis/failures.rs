@@ -1,0 +1,44 @@
+//! The failures of attempts that count against their backends.
+
+use crate::record::{RequestRecord, Termination};
+use crate::resilience::FailureKind;
+
+impl RequestRecord {
+    /// Why the attempt with this index is a failure of its backend: the kind of the failure, or how
+    /// its response broke. `None`: it did not fail, or the client or the gateway is the cause.
+    pub fn backend_failure(&self, index: usize) -> Option<&'static str> {
+        let attempt = self.attempts.get(index)?;
+        if let Some(name) = attempt.failure {
+            let kind = FailureKind::ALL.into_iter().find(|kind| kind.as_str() == name)?;
+            return kind.is_of_backend().then_some(name);
+        }
+        let is_last = index + 1 == self.attempts.len();
+        // The operator's limit of the whole duration shows nothing about the backend.
+        let is_broken = self.outcome.is_backend_failure() && self.end != Termination::TotalTimeout;
+        (is_last && is_broken).then(|| self.ending())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::record::Outcome;
+    use crate::record::fixtures::streamed;
+
+    #[test]
+    fn a_failure_counts_against_the_backend_unless_the_client_or_the_gateway_is_its_cause() {
+        let mut record = streamed();
+        record.attempts.push(record.attempts[0].clone());
+        assert_eq!([0, 1, 2].map(|index| record.backend_failure(index)), [None; 3]);
+        record.attempts[0].failure = Some("server_error");
+        record.outcome = Outcome::Truncated;
+        let broken = Some(record.ending());
+        assert_eq!(
+            [0, 1].map(|index| record.backend_failure(index)),
+            [Some("server_error"), broken]
+        );
+        for cause in ["stale", "gateway_exhausted", "not_stored", "client_timeout"] {
+            record.attempts[0].failure = Some(cause);
+            assert_eq!(record.backend_failure(0), None, "{cause}");
+        }
+    }
+}

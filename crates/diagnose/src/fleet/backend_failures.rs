@@ -1,0 +1,340 @@
+//! The rule about a backend that fails attempts, at any rate of requests.
+
+use super::fleet_rule::{FleetMatch, FleetRule};
+use super::observation::{AttemptCounts, AttemptFailures, FleetBackend, FleetObservation};
+use crate::harm::{HARMED_SHARE, is_share_above};
+use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+use tokenweir_core::record::BackendId;
+use tokenweir_core::resilience::Availability;
+
+/// The time in which attempts count, and the longer time for a backend with few attempts.
+const WINDOW: Duration = Duration::from_mins(1);
+const LONG_WINDOW: Duration = Duration::from_mins(5);
+/// Minimum number of failed attempts in the window.
+const MIN_FAILED: u64 = 3;
+/// Number of successes in succession from which old failures say nothing about now.
+const RECOVERED_AFTER: u64 = 10;
+/// The kind of failure with which a backend reports that it is full.
+const BUSY: &str = "busy";
+
+pub(super) static BACKEND_FAILING: FleetRule = FleetRule {
+    name: "backend_failing",
+    scope: VerdictScope::Backend,
+    is_about_state: true,
+    meaning: "More than 5 % of the attempts at the backend fail.",
+    remedy: "Read the log of the backend; the access log has the failed requests and their attempts. Set \
+             its weight to 0 until it works.",
+    disproof: "Requests that are sent directly to the backend succeed.",
+};
+
+/// The attempts of the last minutes at all backends.
+#[derive(Debug, Default)]
+pub(super) struct BackendFailures {
+    backends: HashMap<BackendId, BackendAttempts>,
+    /// Time of the last attempt at any backend.
+    last_attempt_at: Option<Instant>,
+}
+
+/// The attempts at one backend.
+#[derive(Debug, Default)]
+struct BackendAttempts {
+    /// The attempts of the last evaluations, the oldest first.
+    recent: VecDeque<(Instant, AttemptCounts)>,
+    /// Number of successes since the last failure.
+    successes: u64,
+    /// The failures that were found. They are kept while no attempt shows whether they last.
+    found: Vec<AttemptFailures>,
+    is_failing: bool,
+}
+
+impl BackendFailures {
+    /// The backends for which the condition holds at `now`.
+    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<FleetMatch> {
+        self.backends.retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
+        if fleet.backends.iter().any(|backend| backend.attempts.attempts > 0) {
+            self.last_attempt_at = Some(now);
+        }
+        let age = self.last_attempt_at.map(|at| now.saturating_duration_since(at));
+        let is_idle = age.is_none_or(|age| age >= LONG_WINDOW);
+        let is_critical = fleet.is_failure_critical();
+        let severity =
+            if is_critical { VerdictSeverity::Critical } else { VerdictSeverity::Warning };
+        let mut matches = Vec::new();
+        for backend in &fleet.backends {
+            let attempts = self.backends.entry(backend.id.clone()).or_default();
+            attempts.push(observed(backend, fleet), now);
+            // Without any request nothing shows that the condition lasts.
+            attempts.is_failing = !is_idle && attempts.is_failing_at(now);
+            let gets_requests =
+                matches!(backend.state, Availability::Available | Availability::Ejected);
+            if attempts.is_failing && gets_requests {
+                matches.push(attempts.found_at(backend, severity, now));
+            }
+        }
+        matches
+    }
+}
+
+/// The attempts at a backend. While requests are refused, a full backend is no failing one.
+fn observed(backend: &FleetBackend, fleet: &FleetObservation) -> AttemptCounts {
+    let mut observed = backend.attempts.clone();
+    if fleet.refused > 0 {
+        observed.failures.retain(|failure| failure.kind != BUSY);
+    }
+    observed
+}
+
+impl BackendAttempts {
+    fn push(&mut self, counts: AttemptCounts, now: Instant) {
+        let is_old = |at: Instant| now.saturating_duration_since(at) >= LONG_WINDOW;
+        while self.recent.front().is_some_and(|(at, _)| is_old(*at)) {
+            self.recent.pop_front();
+        }
+        let failed = counts.failed();
+        self.successes = if failed > 0 { 0 } else { self.successes + counts.attempts };
+        if counts.attempts > 0 {
+            self.recent.push_back((now, counts));
+        }
+    }
+
+    /// The numbers of attempts and of failed attempts in the window that ends at `now`.
+    fn sums(&self, window: Duration, now: Instant) -> (u64, u64) {
+        let is_in = |at: Instant| now.saturating_duration_since(at) < window;
+        let counts = self.recent.iter().filter(|(at, _)| is_in(*at)).map(|(_, counts)| counts);
+        counts.fold((0, 0), |(attempts, failed), counts| {
+            (attempts + counts.attempts, failed + counts.failed())
+        })
+    }
+
+    fn is_failing_at(&self, now: Instant) -> bool {
+        let is_above = |window| {
+            let (attempts, failed) = self.sums(window, now);
+            failed >= MIN_FAILED && is_share_above(failed, attempts, HARMED_SHARE)
+        };
+        let (attempts, failed) = self.sums(WINDOW, now);
+        let goes_on = failed >= MIN_FAILED && failed as f64 >= HARMED_SHARE * attempts as f64;
+        // Few attempts are no evidence that the failures have ended.
+        let has_recovered = self.successes >= RECOVERED_AFTER;
+        is_above(WINDOW)
+            || self.is_failing && (goes_on || !has_recovered)
+            || !has_recovered && is_above(LONG_WINDOW)
+    }
+
+    fn found_at(
+        &mut self,
+        backend: &FleetBackend,
+        severity: VerdictSeverity,
+        now: Instant,
+    ) -> FleetMatch {
+        let recent = self.failures();
+        if !recent.is_empty() {
+            self.found = recent;
+        }
+        let most = self.found.iter().max_by_key(|failure| failure.count);
+        let (attempts, failed) = self.sums(WINDOW, now);
+        let mut cause = most
+            .map_or_else(String::new, |most| format!("most of its failures: {}", most.describe()));
+        if backend.state == Availability::Ejected {
+            cause.push_str("; the circuit breaker has ejected it");
+        } else if attempts == 0 {
+            cause.push_str("; it gets no requests now, so nothing shows that it works");
+        }
+        let evidence =
+            |measure, value, unit| Evidence::new(measure, value, unit, WINDOW.as_secs_f64());
+        FleetMatch {
+            rule: &BACKEND_FAILING,
+            backend: Some(backend.id.to_string()),
+            severity,
+            cause: Some(cause),
+            evidence: vec![
+                evidence("failed_share", failed as f64 / attempts.max(1) as f64, "ratio"),
+                evidence("failed_attempts", failed as f64, "requests"),
+                evidence("attempts", attempts as f64, "requests"),
+            ],
+            remedy: most.and_then(AttemptFailures::remedy).map(Into::into),
+        }
+    }
+
+    /// The failures of the last minutes by kind.
+    fn failures(&self) -> Vec<AttemptFailures> {
+        let mut sums: Vec<AttemptFailures> = Vec::new();
+        for failure in self.recent.iter().flat_map(|(_, counts)| &counts.failures) {
+            let is_same = |sum: &&mut AttemptFailures| {
+                (sum.kind, sum.status) == (failure.kind, failure.status)
+            };
+            match sums.iter_mut().find(is_same) {
+                Some(sum) => sum.count += failure.count,
+                None => sums.push(failure.clone()),
+            }
+        }
+        sums
+    }
+}
+
+// === impl AttemptCounts, AttemptFailures ===
+
+impl AttemptCounts {
+    /// Number of failed attempts.
+    fn failed(&self) -> u64 {
+        self.failures.iter().map(|failure| failure.count).sum()
+    }
+}
+
+impl AttemptFailures {
+    /// The failure in words.
+    fn describe(&self) -> String {
+        if let Some(status) = self.status {
+            return format!("it answers {status}");
+        }
+        let words = match self.kind {
+            "connect_error" => "no connection to it can be opened",
+            "connection_reset" => "it closes the connection before its response",
+            "truncated_cut" => "it cuts its responses",
+            "truncated_clean" => "it ends its responses without their last event",
+            "inband_error" => "it reports errors inside its responses",
+            "upstream_abort" => "its engine aborts requests",
+            "timeout" | "timeout_headers" => "it does not answer in time",
+            "first_output_timeout" | "timeout_first_output" => "its first output is not in time",
+            "timeout_idle" => "its streams stop",
+            "bad_response" => "its responses are not valid HTTP",
+            other => return other.replace('_', " "),
+        };
+        words.to_owned()
+    }
+
+    /// The remedy for an error status that shows what is wrong. `None`: it does not show that.
+    fn remedy(&self) -> Option<&'static str> {
+        match self.status? {
+            401 | 403 | 407 => Some(
+                "Compare the key that the backend was started with (--api-key) with its api_key in the \
+                 configuration of the gateway.",
+            ),
+            404 | 405 => Some(
+                "Compare its models and its paths with those of its peers: GET /v1/models of the backend.",
+            ),
+            429 => Some(
+                "Find the rate limit in front of the backend, or of its server, and raise it for the \
+                 gateway.",
+            ),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::test_instant;
+
+    struct Fixture {
+        rule: BackendFailures,
+        now: Instant,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            Self { rule: BackendFailures::default(), now: test_instant() }
+        }
+
+        /// The verdict about the first backend after an evaluation with these attempts at it. The other
+        /// backend has ten good ones.
+        fn step(&mut self, attempts: u64, failed: u64) -> Option<FleetMatch> {
+            self.now += Duration::from_secs(5);
+            let failure = AttemptFailures { kind: "truncated_cut", status: None, count: failed };
+            let counts = AttemptCounts { attempts, failures: vec![failure] };
+            let good = AttemptCounts { attempts: 10, failures: Vec::new() };
+            let backends = vec![backend("bad", counts), backend("good", good)];
+            let fleet = FleetObservation { backends, ..FleetObservation::default() };
+            let found = self.rule.judge(&fleet, self.now);
+            assert!(found.iter().all(|it| it.backend.as_deref() == Some("bad")));
+            found.into_iter().next()
+        }
+    }
+
+    fn backend(name: &str, attempts: AttemptCounts) -> FleetBackend {
+        FleetBackend {
+            id: BackendId::new(name),
+            state: Availability::Available,
+            is_up: true,
+            reason: None,
+            drain: None,
+            attempts,
+            restarts: 0,
+        }
+    }
+
+    /// The number of evaluations, of `steps`, until the verdict. `every`: evaluations from one attempt
+    /// to the next; `failing`: of ten attempts, so many fail.
+    fn steps_until_found(steps: u64, every: u64, per_step: u64, failing: u64) -> Option<u64> {
+        let mut fixture = Fixture::new();
+        let mut sent = 0;
+        (1..=steps).find(|step| {
+            let attempts = if step % every == 0 { per_step } else { 0 };
+            let fails = |number: &u64| (number * 7) % 10 < failing;
+            let failed = (sent..sent + attempts).filter(fails).count() as u64;
+            sent += attempts;
+            fixture.step(attempts, failed).is_some()
+        })
+    }
+
+    #[test]
+    fn a_share_of_failures_is_named_within_a_minute_at_any_rate_and_chance_is_not() {
+        for (every, per_step) in [(1, 1), (1, 3), (1, 50)] {
+            let found = steps_until_found(24, every, per_step, 4);
+            assert!(found.is_some_and(|step| step <= 12), "{every} {per_step}: {found:?}");
+        }
+        assert!(steps_until_found(60, 4, 1, 4).is_some(), "three requests a minute");
+        assert_eq!(steps_until_found(240, 1, 3, 0), None);
+        let mut fixture = Fixture::new();
+        assert!(fixture.step(2, 2).is_none(), "two failures");
+        let mut fixture = Fixture::new();
+        assert!((0..100).all(|step| fixture.step(10, u64::from(step % 4 == 0)).is_none()), "2.5 %");
+    }
+
+    #[test]
+    fn the_verdict_is_held_while_few_attempts_show_whether_the_failures_last() {
+        let mut fixture = Fixture::new();
+        (0..4).for_each(|_| drop(fixture.step(10, 4)));
+        for step in 0..100 {
+            let held = fixture.step(0, 0).expect("it is held");
+            let cause = held.cause.unwrap();
+            assert!(cause.contains("it cuts its responses"), "{cause}");
+            assert_eq!(cause.contains("it gets no requests now"), step >= 11, "{step}: {cause}");
+        }
+        assert!(fixture.step(9, 0).is_some(), "nine successes are few");
+        assert!(fixture.step(1, 0).is_none());
+    }
+
+    #[test]
+    fn the_verdict_ends_when_no_backend_has_had_a_request_for_five_minutes() {
+        let mut fixture = Fixture::new();
+        (0..4).for_each(|_| drop(fixture.step(10, 4)));
+        let idle = |fixture: &mut Fixture| {
+            fixture.now += Duration::from_secs(5);
+            let backends = vec![backend("bad", AttemptCounts::default())];
+            let fleet = FleetObservation { backends, ..FleetObservation::default() };
+            fixture.rule.judge(&fleet, fixture.now).len()
+        };
+        assert_eq!((0..59).map(|_| idle(&mut fixture)).sum::<usize>(), 59);
+        assert_eq!(idle(&mut fixture), 0);
+    }
+
+    #[test]
+    fn a_status_names_its_remedy_and_a_full_backend_is_no_failing_one_while_requests_are_refused() {
+        let (now, busy) = (test_instant(), Some(503));
+        let judge = |kind, status, refused| {
+            let failures = vec![AttemptFailures { kind, status, count: 9 }];
+            let backends = vec![backend("a", AttemptCounts { attempts: 9, failures })];
+            let fleet = FleetObservation { backends, refused, ..FleetObservation::default() };
+            let found = BackendFailures::default().judge(&fleet, now);
+            found.into_iter().next().map(|it| (it.cause.unwrap(), it.remedy.unwrap_or_default()))
+        };
+        let (cause, remedy) = judge("unauthorized", Some(401), 0).unwrap();
+        assert_eq!(cause, "most of its failures: it answers 401");
+        assert!(remedy.contains("api_key"));
+        assert!(judge(BUSY, busy, 0).is_some());
+        assert_eq!(judge(BUSY, busy, 1), None);
+    }
+}

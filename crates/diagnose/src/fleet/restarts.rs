@@ -1,0 +1,151 @@
+//! The rule about a backend that fails and comes back again and again.
+
+use super::fleet_rule::{FleetMatch, FleetRule};
+use super::observation::FleetObservation;
+use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+use tokenweir_core::record::BackendId;
+use tokenweir_core::resilience::Availability;
+
+/// The time in which interruptions count.
+const WINDOW: Duration = Duration::from_mins(10);
+/// Minimum number of interruptions in the window.
+const MIN_INTERRUPTIONS: usize = 3;
+/// The time after the last interruption, in addition to twice the usual time between two, after which
+/// the condition has ended.
+const CLEAR_AFTER: Duration = Duration::from_secs(30);
+
+pub(super) static BACKEND_RESTARTING: FleetRule = FleetRule {
+    name: "backend_restarting",
+    scope: VerdictScope::Backend,
+    is_about_state: false,
+    meaning: "The backend fails and comes back again and again.",
+    remedy: "Read the end of its log before each restart: lack of memory (CUDA out of memory, the OOM \
+             killer of the kernel), a request that crashes the engine, or a liveness probe that is too \
+             strict. Set its weight to 0 until it stays up.",
+    disproof: "An operator or a deployment restarts it on purpose.",
+};
+
+/// The interruptions of all backends.
+#[derive(Debug, Default)]
+pub(super) struct Restarts(HashMap<BackendId, Interruptions>);
+
+/// The interruptions of one backend.
+#[derive(Debug, Default)]
+struct Interruptions {
+    /// The restarts of the process, and the times at which the backend was found to be down. Most
+    /// restarts are both.
+    restarts: VecDeque<Instant>,
+    downs: VecDeque<Instant>,
+    /// The number of restarts and the state at the last evaluation. `None`: there was none.
+    last: Option<(u64, Availability)>,
+}
+
+impl Restarts {
+    /// The backends for which the condition holds at `now`.
+    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<FleetMatch> {
+        self.0.retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
+        let is_critical = fleet.is_failure_critical();
+        let severity =
+            if is_critical { VerdictSeverity::Critical } else { VerdictSeverity::Warning };
+        let mut matches = Vec::new();
+        for backend in &fleet.backends {
+            let interruptions = self.0.entry(backend.id.clone()).or_default();
+            interruptions.observe(backend.restarts, backend.state, now);
+            let Some((count, cause)) = interruptions.repeated(now) else { continue };
+            let evidence =
+                Evidence::new("interruptions", count as f64, "times", WINDOW.as_secs_f64());
+            matches.push(FleetMatch {
+                rule: &BACKEND_RESTARTING,
+                backend: Some(backend.id.to_string()),
+                severity,
+                cause: Some(cause.to_owned()),
+                evidence: vec![evidence],
+                remedy: None,
+            });
+        }
+        matches
+    }
+}
+
+impl Interruptions {
+    fn observe(&mut self, restarts: u64, state: Availability, now: Instant) {
+        let is_old = |at: Instant| now.saturating_duration_since(at) >= WINDOW;
+        for times in [&mut self.restarts, &mut self.downs] {
+            while times.front().is_some_and(|at| is_old(*at)) {
+                times.pop_front();
+            }
+        }
+        if let Some((known, before)) = self.last.replace((restarts, state)) {
+            let new = restarts.saturating_sub(known).min(MIN_INTERRUPTIONS as u64);
+            (0..new).for_each(|_| self.restarts.push_back(now));
+            if state == Availability::Down && before != Availability::Down {
+                self.downs.push_back(now);
+            }
+        }
+    }
+
+    /// The number of interruptions, and what they are. `None`: they are too few, or have ended.
+    fn repeated(&self, now: Instant) -> Option<(usize, &'static str)> {
+        let (times, cause) = if self.restarts.len() >= MIN_INTERRUPTIONS {
+            (&self.restarts, "its process ends and starts again (crash loop)")
+        } else {
+            (&self.downs, "it is down and up in turn, and its process does not restart")
+        };
+        if times.len() < MIN_INTERRUPTIONS {
+            return None;
+        }
+        let (first, last) = (*times.front()?, *times.back()?);
+        let usual = last.saturating_duration_since(first) / u32::try_from(times.len() - 1).ok()?;
+        let age = now.saturating_duration_since(last);
+        (age < usual * 2 + CLEAR_AFTER).then_some((times.len(), cause))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::observation::{AttemptCounts, FleetBackend};
+    use super::*;
+
+    /// The seconds of ten minutes at which the condition holds. `at(second)`: the number of restarts and
+    /// the state.
+    fn named(at: impl Fn(u64) -> (u64, Availability)) -> Vec<u64> {
+        let (mut rule, start) = (Restarts::default(), crate::history::test_instant());
+        let is_named = |second: &u64| {
+            let (restarts, state) = at(*second);
+            let backend = FleetBackend {
+                id: BackendId::new("gpu-0"),
+                state,
+                is_up: state == Availability::Available,
+                reason: None,
+                drain: None,
+                attempts: AttemptCounts::default(),
+                restarts,
+            };
+            let fleet = FleetObservation { backends: vec![backend], ..FleetObservation::default() };
+            !rule.judge(&fleet, start + Duration::from_secs(*second)).is_empty()
+        };
+        (0..600)
+            .step_by(5)
+            .filter({
+                let mut is_named = is_named;
+                move |second| is_named(second)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_third_interruption_is_named_until_the_backend_stays_up() {
+        let available = Availability::Available;
+        let crashes = named(|second| ((second / 40).min(5), available));
+        assert_eq!((crashes.first(), crashes.last()), (Some(&120), Some(&305)));
+        let flaps = named(|second| {
+            let is_down = second % 60 == 0 && (1..=240).contains(&second);
+            (0, if is_down { Availability::Down } else { available })
+        });
+        assert_eq!((flaps.first(), flaps.last()), (Some(&180), Some(&385)));
+        assert_eq!(named(|second| ((second / 250).min(2), available)), [0_u64; 0]);
+        assert_eq!(named(|_| (7, Availability::Down)), [0_u64; 0], "one long outage");
+    }
+}

@@ -1,0 +1,117 @@
+//! The rule about a model for which requests come and that no backend lists any more.
+
+use super::fleet_rule::{FleetMatch, FleetRule};
+use super::observation::FleetObservation;
+use crate::harm::is_critical_harm;
+use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Time without a request for a model after which nobody misses it.
+const FORGET_AFTER: Duration = Duration::from_mins(5);
+/// The time in which requests count for the severity.
+const SEVERITY_WINDOW: Duration = Duration::from_secs(30);
+/// Number of models that the cause names.
+const MAX_NAMED: usize = 3;
+
+pub(super) static MODEL_GONE: FleetRule = FleetRule {
+    name: "model_gone",
+    scope: VerdictScope::Fleet,
+    is_about_state: true,
+    meaning: "Requests come for a model that no backend lists any more: all of them fail with 404.",
+    remedy: "Start a backend with the model, or load the LoRA adapter again (--lora-modules): a backend \
+             that restarted without it is the usual cause. If the model was removed on purpose, tell its \
+             clients, or give its name to another model (models with alias_of).",
+    disproof: "GET /v1/models of the gateway lists the model.",
+};
+
+/// The models that are missing.
+#[derive(Debug, Default)]
+pub(super) struct UnservedModels(BTreeMap<String, UnservedModel>);
+
+#[derive(Debug, Default)]
+struct UnservedModel {
+    /// Number of requests since the first one.
+    total: u64,
+    /// The evaluations that found new requests, with their number, the oldest first.
+    recent: VecDeque<(Instant, u64)>,
+}
+
+impl UnservedModels {
+    /// The condition, if it holds at `now`.
+    pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Option<FleetMatch> {
+        let age = |at: Instant| now.saturating_duration_since(at);
+        self.0.retain(|name, _| fleet.unserved_models.iter().any(|(other, _)| other == name));
+        for (name, total) in &fleet.unserved_models {
+            let model = self.0.entry(name.clone()).or_default();
+            let new = total.saturating_sub(model.total);
+            model.total = *total;
+            if new > 0 {
+                model.recent.push_back((now, new));
+            }
+            while model.recent.front().is_some_and(|(at, _)| age(*at) >= FORGET_AFTER) {
+                model.recent.pop_front();
+            }
+        }
+        let missed = self.0.iter().filter(|(_, model)| !model.recent.is_empty());
+        let missed: Vec<(&String, &UnservedModel)> = missed.collect();
+        if missed.is_empty() {
+            return None;
+        }
+        let sum = |window: Duration| {
+            let recent = missed.iter().flat_map(|(_, model)| &model.recent);
+            recent.filter(|(at, _)| age(*at) < window).map(|(_, requests)| requests).sum::<u64>()
+        };
+        let is_critical = is_critical_harm(sum(SEVERITY_WINDOW), fleet.requests);
+        let names: Vec<&str> =
+            missed.iter().take(MAX_NAMED).map(|(name, _)| name.as_str()).collect();
+        let mut cause = names.join(", ");
+        if missed.len() > MAX_NAMED {
+            cause = format!("{cause} and {} more", missed.len() - MAX_NAMED);
+        }
+        let seconds = FORGET_AFTER.as_secs_f64();
+        Some(FleetMatch {
+            rule: &MODEL_GONE,
+            backend: None,
+            severity: if is_critical {
+                VerdictSeverity::Critical
+            } else {
+                VerdictSeverity::Warning
+            },
+            cause: Some(cause),
+            evidence: vec![Evidence::new(
+                "failed_requests",
+                sum(FORGET_AFTER) as f64,
+                "requests",
+                seconds,
+            )],
+            remedy: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_named_while_requests_for_it_come_and_no_backend_lists_it() {
+        let (mut rule, start) = (UnservedModels::default(), crate::history::test_instant());
+        let mut judge = |seconds, models: &[(&str, u64)], requests| {
+            let unserved_models = models.iter().map(|(name, count)| ((*name).to_owned(), *count));
+            let unserved_models = unserved_models.collect();
+            let fleet =
+                FleetObservation { unserved_models, requests, ..FleetObservation::default() };
+            let found = rule.judge(&fleet, start + Duration::from_secs(seconds));
+            found.map(|it| format!("{} {}", it.severity.as_str(), it.cause.unwrap()))
+        };
+        assert_eq!(judge(0, &[], 100), None);
+        assert_eq!(judge(5, &[("lora", 3)], 100).as_deref(), Some("warning lora"));
+        assert_eq!(judge(10, &[("lora", 30)], 100).as_deref(), Some("critical lora"));
+        assert_eq!(judge(60, &[("lora", 30)], 100).as_deref(), Some("warning lora"));
+        assert_eq!(judge(310, &[("lora", 30)], 100), None, "nobody asks for it");
+        let many = [("a", 1), ("b", 1), ("c", 1), ("d", 1), ("lora", 30)];
+        assert_eq!(judge(315, &many, 100).as_deref(), Some("warning a, b, c and 1 more"));
+        assert_eq!(judge(320, &[], 100), None, "they are listed again");
+    }
+}

@@ -1,0 +1,47 @@
+//! Whether a share of requests is harm, also if few requests were counted.
+
+/// Share of requests that fail, are refused or are late from which harm to clients is critical.
+pub const HARMED_SHARE: f64 = 0.05;
+/// Minimum number of requests that are harmed for critical harm.
+const MIN_HARMED: u64 = 5;
+/// Number of standard deviations of the lower bound: one share in 40 is below it by chance.
+const DEVIATIONS: f64 = 1.96;
+
+/// Whether so many of `total` requests are harmed that the harm is critical: at least five, and more
+/// than [`HARMED_SHARE`] beyond chance.
+pub fn is_critical_harm(harmed: u64, total: u64) -> bool {
+    harmed >= MIN_HARMED && is_share_above(harmed, total, HARMED_SHARE)
+}
+
+/// Whether `part` of `total` shows a share above `share` that is not chance: the lower bound of the
+/// share is above it (E. B. Wilson, 1927).
+pub(crate) fn is_share_above(part: u64, total: u64, share: f64) -> bool {
+    if total == 0 {
+        return false;
+    }
+    let (count, square) = (total as f64, DEVIATIONS * DEVIATIONS);
+    let observed = part as f64 / count;
+    let middle = observed + square / (2.0 * count);
+    let variance = observed * (1.0 - observed).max(0.0) / count + square / (4.0 * count * count);
+    (middle - DEVIATIONS * variance.sqrt()) / (1.0 + square / count) > share
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_few_requests_is_critical_only_if_it_is_no_chance() {
+        for (harmed, total, is_critical) in [
+            (0, 0, false),
+            (3, 6, false),
+            (5, 5, true),
+            (5, 60, false),
+            (7, 40, true),
+            (60, 1_000, false),
+            (70, 1_000, true),
+        ] {
+            assert_eq!(is_critical_harm(harmed, total), is_critical, "{harmed} of {total}");
+        }
+    }
+}

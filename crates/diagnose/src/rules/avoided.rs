@@ -1,0 +1,113 @@
+//! The rule about a backend that routing avoids because it is slower than its peers. Its other
+//! conditions are invisible: it gets too few requests for them.
+
+use super::rule::DiagnosisRule;
+use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use crate::history::{BackendHistory, FAST, LONG_WINDOW, StepSignal, StepWindow, WindowMeasure};
+use crate::verdict::{Evidence, VerdictSeverity};
+
+/// The backend gets less than this part of its share by weight.
+const AVOIDED_PART: f64 = 1.0 / 3.0;
+/// Minimum number of requests of all backends in five minutes.
+const MIN_REQUESTS: f64 = 30.0;
+/// Minimum number of its streams that are compared with those of the others.
+const MIN_STREAMS: f64 = 3.0;
+/// A time to first token of this multiple of that of the others, and of this many seconds more, is a
+/// reason to avoid the backend. Differences below come from prompts and caches.
+const SLOW_FACTOR: f64 = 1.5;
+const SLOW_SECONDS: f64 = 0.05;
+/// The same for the p99 of the times between outputs.
+const SLOW_GAP_FACTOR: f64 = 2.0;
+
+pub(super) const BACKEND_AVOIDED: DiagnosisRule = DiagnosisRule {
+    name: "backend_avoided",
+    severity: VerdictSeverity::Warning,
+    meaning: "Routing avoids the backend because it is slower than the others: its capacity is missing.",
+    remedy: "Compare the machine, the network path and the start flags of the backend with those of the \
+             others. If it is slower on purpose, set its weight accordingly.",
+    disproof: "Requests that are sent directly to the backend are as fast as at the others.",
+    explained_by: &[
+        "kv_thrashing",
+        "kv_backlog",
+        "decode_starvation",
+        "slow_engine",
+        "prefill_starvation",
+        "stalls",
+        "front_end_gap",
+    ],
+    needs: &[StepSignal::InFlight, StepSignal::Finished],
+    judge: judge_backend_avoided,
+};
+
+fn judge_backend_avoided(evaluation: &Evaluation<'_>) -> RuleOutcome {
+    let has_five_minutes = |history: &BackendHistory| {
+        history.window(LONG_WINDOW).seconds() >= LONG_WINDOW.as_secs_f64()
+    };
+    let peers: Vec<&BackendHistory> =
+        evaluation.peers().filter(|peer| has_five_minutes(peer) && peer.weight() > 0).collect();
+    if peers.is_empty() || !has_five_minutes(evaluation.history) {
+        return RuleOutcome::Absent;
+    }
+    let weight = |history: &BackendHistory| f64::from(history.weight());
+    let own_weight = weight(evaluation.history);
+    let expected = own_weight / (own_weight + peers.iter().map(|peer| weight(peer)).sum::<f64>());
+    let (long, short) = (evaluation.long_window(), evaluation.short_window());
+    let share = |own: &StepWindow<'_>, span| {
+        let others: f64 = peers.iter().map(|peer| requests(&peer.window(span))).sum();
+        (requests(own) / (requests(own) + others).max(1.0), requests(own) + others)
+    };
+    let (own_share, total) = share(&long, LONG_WINDOW);
+    let (recent_share, _) = share(&short, FAST);
+    let is_avoided = own_share.max(recent_share) < AVOIDED_PART * expected && total >= MIN_REQUESTS;
+    let busy_peers = peers.iter().filter(|peer| {
+        peer.window(LONG_WINDOW).fraction_at_least(StepSignal::InFlight, 1.0) >= 0.8
+    });
+    if !is_avoided || busy_peers.count() < peers.len() {
+        return RuleOutcome::Absent;
+    }
+    let Some((cause, mut evidence)) = slowness(&long, &peers) else { return RuleOutcome::Absent };
+    let seconds = long.seconds();
+    evidence.insert(0, Evidence::new("share_of_requests", own_share, "ratio", seconds));
+    evidence.insert(1, Evidence::new("share_by_weight", expected, "ratio", seconds));
+    RuleOutcome::Present(RuleMatch::new(2, evidence).because(cause))
+}
+
+/// Number of requests that ended in the window, and that are in flight at its end.
+fn requests(window: &StepWindow<'_>) -> f64 {
+    let ended = window.sum(StepSignal::Finished).unwrap_or(0.0);
+    ended + window.latest(StepSignal::InFlight).unwrap_or(0.0)
+}
+
+/// In what the backend is slower than the others, with the values. `None`: it is not.
+fn slowness(
+    own: &StepWindow<'_>,
+    peers: &[&BackendHistory],
+) -> Option<(&'static str, Vec<Evidence>)> {
+    let ttft = |windows: &[StepWindow<'_>], min_streams| {
+        let sum = |signal| windows.iter().filter_map(|window| window.sum(signal)).sum::<f64>();
+        let streams = sum(StepSignal::FirstOutputs);
+        (streams >= min_streams).then(|| sum(StepSignal::FirstOutputSeconds) / streams)
+    };
+    let others: Vec<StepWindow<'_>> = peers.iter().map(|peer| peer.window(LONG_WINDOW)).collect();
+    let seconds = own.seconds();
+    let pair = |names: [&'static str; 2], values: [f64; 2]| {
+        vec![
+            Evidence::new(names[0], values[0], "s", seconds),
+            Evidence::new(names[1], values[1], "s", seconds),
+        ]
+    };
+    if let (Some(own), Some(other)) = (ttft(&[*own], MIN_STREAMS), ttft(&others, MIN_STREAMS))
+        && own >= SLOW_FACTOR * other
+        && own >= other + SLOW_SECONDS
+    {
+        let evidence = pair(["ttft_mean", "ttft_mean_of_others"], [own, other]);
+        return Some(("its first tokens take longer than those of the others", evidence));
+    }
+    let own = own.get(WindowMeasure::GapP99)?;
+    let gaps: Vec<f64> = others.iter().filter_map(|it| it.get(WindowMeasure::GapP99)).collect();
+    let other = gaps.iter().copied().max_by(f64::total_cmp)?;
+    (own >= SLOW_GAP_FACTOR * other && own >= other + SLOW_SECONDS).then(|| {
+        let evidence = pair(["inter_token_p99", "inter_token_p99_of_others"], [own, other]);
+        ("its tokens come at longer intervals than those of the others", evidence)
+    })
+}

@@ -1,0 +1,199 @@
+//! Conditions that routing hides, because it keeps requests away from the backend; engines with long
+//! prompts; pages that stand still; and the severity by the share of clients.
+
+use super::engines::{EngineFixture, Traffic};
+use super::faults::FAULTS;
+use super::fleet_model::{Plant, Tick};
+use std::time::{Duration, Instant};
+use tokenweir_core::dialect::EngineLoad;
+use tokenweir_core::record::BackendId;
+use tokenweir_diagnose::{
+    BackendRequestCounts, Diagnoser, Diagnosis, DiagnosisSample, EVERY, GatewayObservations,
+    Verdict, VerdictSeverity,
+};
+use tokenweir_sim::engine::EngineSpec;
+
+/// Healthy steps before an event: eight minutes in which the baselines are learned.
+const BASELINE_STEPS: u64 = 96;
+const MINUTE_STEPS: u64 = 60 / EVERY.as_secs();
+
+fn healthy(backends: usize, seed: u64) -> Plant {
+    let mut plant = Plant::new(backends, seed, Instant::now());
+    for _ in 0..BASELINE_STEPS {
+        plant.step(|_, _, tick, _| tick.running = tick.running.max(3.0));
+    }
+    plant
+}
+
+/// One request in 30 s at the first backend, and constant load at the others.
+fn avoid_first(step: u64, place: usize, lag: f64, tick: &mut Tick) {
+    tick.running = tick.running.max(3.0);
+    if place == 0 {
+        tick.requests = if step % 6 == 0 { 1.0 } else { 0.0 };
+        (tick.running, tick.waiting, tick.cancelled, tick.lag) = (tick.requests, 0.0, 0.0, lag);
+    }
+}
+
+fn at_first<'a>(diagnosis: &'a Diagnosis, rule: &str) -> Option<&'a Verdict> {
+    let mut verdicts = diagnosis.verdicts.iter();
+    verdicts.find(|it| it.verdict == *rule && it.backend == "gpu-0")
+}
+
+#[test]
+fn a_backend_that_routing_avoids_is_named_if_it_is_slower_and_until_it_is_not() {
+    for (lag, is_named) in [(0.5, true), (0.005, false)] {
+        let mut plant = healthy(3, 3);
+        let mut found = Vec::new();
+        for step in 0..10 * MINUTE_STEPS {
+            let diagnosis = plant.step(|place, _, tick, _| avoid_first(step, place, lag, tick));
+            found.push(at_first(&diagnosis, "backend_avoided").is_some());
+        }
+        assert_eq!(found.last(), Some(&is_named), "{lag}");
+        let first = found.iter().position(|found| *found).unwrap_or(usize::MAX) as u64;
+        assert!(first >= 4 * MINUTE_STEPS, "{first}");
+        let after: Vec<bool> = (0..6 * MINUTE_STEPS)
+            .map(|_| {
+                let diagnosis = plant.step(|_, _, tick, _| tick.running = tick.running.max(3.0));
+                at_first(&diagnosis, "backend_avoided").is_some()
+            })
+            .collect();
+        assert_eq!(after.last(), Some(&false));
+    }
+}
+
+#[test]
+fn a_verdict_does_not_end_because_routing_keeps_requests_away_and_ends_when_requests_show_it() {
+    let mut plant = healthy(3, 4);
+    for _ in 0..MINUTE_STEPS {
+        plant.step(|place, _, tick, _| {
+            tick.running = tick.running.max(3.0);
+            tick.requests = tick.requests.max(6.0);
+            if place == 0 {
+                tick.lag = 2.0;
+            }
+        });
+    }
+    let mut run = |lag: f64, minutes: u64| {
+        let mut last = None;
+        for step in 0..minutes * MINUTE_STEPS {
+            let diagnosis = plant.step(|place, _, tick, _| avoid_first(step, place, lag, tick));
+            last = at_first(&diagnosis, "front_end_gap").map(|it| it.cause.clone());
+        }
+        last
+    };
+    let held = run(2.0, 6).expect("two requests a minute show that it lasts");
+    assert!(held.is_some_and(|cause| cause.contains("routing avoids it")));
+    assert_eq!(run(0.005, 6), None, "these requests show that it is over");
+}
+
+#[test]
+fn long_prompts_never_lead_to_a_larger_batch_and_are_no_slow_engine() {
+    let spec = EngineSpec { blocks: 200_000, ..EngineSpec::DEFAULT };
+    let usual = Traffic { rate: 0.5, prompt: (80, 160), output: (40, 80) };
+    let long = Traffic { rate: 1.0, prompt: (40_000, 60_000), output: (10, 30) };
+    let mut causes = Vec::new();
+    for seed in 0..3 {
+        let mut fixture = EngineFixture::new(spec, seed);
+        (0..BASELINE_STEPS).for_each(|_| drop(fixture.step(usual)));
+        for _ in 0..4 * MINUTE_STEPS {
+            let verdicts = fixture.step(long).verdicts;
+            causes.extend(verdicts.into_iter().filter_map(|it| it.cause));
+        }
+    }
+    assert!(!causes.is_empty());
+    assert!(!causes.iter().any(|it| it.contains("batch is at its limit")), "{causes:?}");
+}
+
+/// A fleet of two backends. `sample` makes the page and the observations of a backend at a step from
+/// their usual values.
+fn two_backends(
+    steps: u64,
+    sample: impl Fn(u64, usize, &mut EngineLoad, &mut GatewayObservations),
+) -> Diagnosis {
+    let (mut diagnoser, start) = (Diagnoser::default(), Instant::now());
+    let mut last = Diagnosis::default();
+    for step in 0..steps {
+        let at = start + EVERY * step as u32;
+        let samples = (0..2).map(|place| {
+            let total = |per_step: f64| Some(per_step * step as f64);
+            let mut page = EngineLoad {
+                kv_usage: Some(0.2),
+                running: Some(4.0),
+                waiting: Some(0.0),
+                prompt_tokens: total(1_000.0),
+                generation_tokens: total(1_000.0),
+                first_token_seconds: total(1.0),
+                first_tokens: total(5.0),
+                gap_seconds: total(20.0),
+                gaps: total(1_000.0),
+                ..EngineLoad::default()
+            };
+            let counts = BackendRequestCounts { generated: 5, ..BackendRequestCounts::default() };
+            let mut gateway =
+                GatewayObservations { in_flight: 4, weight: 1, counts, ..Default::default() };
+            sample(step, place, &mut page, &mut gateway);
+            let (page, gateway) = (Some(page), Some(gateway));
+            let sample = DiagnosisSample { at, is_up: true, page, gateway, gpus: None };
+            (BackendId::new(&format!("gpu-{place}")), sample)
+        });
+        last = diagnoser.diagnose(samples.collect(), at + Duration::from_millis(1));
+    }
+    last
+}
+
+#[test]
+fn an_engine_that_computes_long_prompts_is_not_called_slow() {
+    let verdict_with = |pending_tokens| {
+        let diagnosis = two_backends(2 * MINUTE_STEPS, |step, place, page, gateway| {
+            if place == 0 {
+                page.gap_seconds = Some(300.0 * step as f64);
+                (gateway.pending, gateway.pending_tokens) = (2, pending_tokens);
+            }
+        });
+        at_first(&diagnosis, "slow_engine").cloned()
+    };
+    assert_eq!(verdict_with(150_000), None);
+    let slow = verdict_with(1_000).expect("its prompts are short");
+    assert!(slow.remedy.contains("that of the other backend is 20 ms"), "{}", slow.remedy);
+}
+
+#[test]
+fn a_page_that_stands_still_while_requests_end_is_named_and_one_without_requests_is_not() {
+    let blind = |generated| {
+        let diagnosis = two_backends(2 * MINUTE_STEPS, |_, place, page, gateway| {
+            if place == 0 {
+                let zero = Some(7.0);
+                *page = EngineLoad {
+                    prompt_tokens: zero,
+                    generation_tokens: zero,
+                    first_token_seconds: zero,
+                    first_tokens: zero,
+                    gap_seconds: zero,
+                    gaps: zero,
+                    ..*page
+                };
+                gateway.counts.generated = generated;
+            }
+        });
+        at_first(&diagnosis, "blind").cloned()
+    };
+    let cause = blind(2).and_then(|verdict| verdict.cause);
+    assert!(cause.is_some_and(|cause| cause.contains("stands still")));
+    assert_eq!(blind(0), None);
+}
+
+#[test]
+fn severity_follows_from_the_share_of_all_clients_that_wait() {
+    let fault = FAULTS.iter().find(|it| it.name == "prefill_starvation").unwrap();
+    for (backends, expected) in [(1, VerdictSeverity::Critical), (30, VerdictSeverity::Warning)] {
+        let mut plant = healthy(backends, 6);
+        let mut severity = None;
+        for _ in 0..2 * MINUTE_STEPS {
+            let diagnosis = plant.step(|place, shape, tick, random| {
+                (fault.apply)(place, 1.0, shape, tick, random);
+            });
+            severity = at_first(&diagnosis, fault.name).map(|it| it.severity);
+        }
+        assert_eq!(severity, Some(expected), "{backends}");
+    }
+}
