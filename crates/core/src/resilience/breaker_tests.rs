@@ -1,5 +1,6 @@
 //! Tests of the circuit breaker in virtual time.
 
+use super::super::recent_outcomes::{WINDOW_COUNT, WINDOW_LENGTH};
 use super::*;
 use crate::clock;
 

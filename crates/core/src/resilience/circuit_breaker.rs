@@ -13,6 +13,7 @@
 //! disconnects, prompts that are too long) are not reported to the breaker. A routing decision
 //! reads two atomics and takes no lock, except during slow start.
 
+use super::recent_outcomes::RecentOutcomes;
 use crate::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -90,31 +91,10 @@ struct BreakerInner {
     total_ejections: u64,
     /// When a success or a health check last ended an ejection. `None`: never.
     closed_at: Option<Instant>,
-    /// Numbers of outcomes in the current and in the earlier windows, the newest first.
-    windows: [OutcomeWindow; WINDOW_COUNT],
-    /// Start of the current window.
-    window_began: Instant,
+    /// The outcomes of the last minute.
+    outcomes: RecentOutcomes,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-/// The numbers of requests that succeeded and failed in one window.
-struct OutcomeWindow {
-    successes: u32,
-    failures: u32,
-}
-
-/// Length of one window.
-const WINDOW_LENGTH: Duration = Duration::from_secs(5);
-/// Number of windows: together they are the longest time over which the failure ratio is taken. A
-/// backend with few requests would otherwise never have enough of them.
-const WINDOW_COUNT: usize = 12;
-/// Number of windows over which the failure ratio is taken at least.
-const MIN_WINDOWS: usize = 2;
-/// Number of requests from which no older window is added to the failure ratio.
-const ENOUGH_REQUESTS: u32 = 20;
-/// Least number of requests and of failures in all windows for which the failure ratio counts.
-const MIN_REQUESTS: u32 = 10;
-const MIN_FAILURES: u32 = 5;
 /// Longest ejection.
 const MAX_EJECTION_TIME: Duration = Duration::from_mins(5);
 /// Time for which a backend that is overloaded or paused gets no requests.
@@ -207,8 +187,7 @@ impl CircuitBreaker {
     /// the breaker.
     pub fn on_answer(&self, now: Instant) -> bool {
         let mut inner = self.lock_inner();
-        inner.rotate_windows(now);
-        inner.windows[0].successes += 1;
+        inner.outcomes.record(false, now);
         inner.consecutive_failures = 0;
         // While the breaker is open, a success belongs to a request from before the ejection.
         let is_recovered = inner.state == BreakerState::HalfOpen;
@@ -224,8 +203,7 @@ impl CircuitBreaker {
     /// Records that a request failed. Returns whether the failure ejected the backend.
     pub fn on_failure(&self, now: Instant) -> bool {
         let mut inner = self.lock_inner();
-        inner.rotate_windows(now);
-        inner.windows[0].failures += 1;
+        inner.outcomes.record(true, now);
         inner.consecutive_failures = inner.consecutive_failures.saturating_add(1);
         let CircuitBreakerSettings { consecutive_failures, failure_ratio, .. } = inner.settings;
         let should_eject = match inner.state {
@@ -233,7 +211,7 @@ impl CircuitBreaker {
             BreakerState::HalfOpen => true,
             BreakerState::Closed | BreakerState::Resting => {
                 (consecutive_failures > 0 && inner.consecutive_failures >= consecutive_failures)
-                    || (failure_ratio > 0.0 && inner.failure_ratio() >= failure_ratio)
+                    || (failure_ratio > 0.0 && inner.outcomes.failure_ratio() >= failure_ratio)
             }
         };
         if should_eject {
@@ -276,7 +254,7 @@ impl CircuitBreaker {
     pub fn on_recovery(&self, now: Instant) {
         let mut inner = self.lock_inner();
         inner.consecutive_failures = 0;
-        inner.windows = [OutcomeWindow::default(); WINDOW_COUNT];
+        inner.outcomes.clear();
         if matches!(inner.state, BreakerState::Open | BreakerState::HalfOpen) {
             inner.closed_at = Some(now);
         }
@@ -314,7 +292,7 @@ impl CircuitBreaker {
         inner.total_ejections += 1;
         inner.state = BreakerState::Open;
         inner.consecutive_failures = 0;
-        inner.windows = [OutcomeWindow::default(); WINDOW_COUNT];
+        inner.outcomes.clear();
         self.set_open_until(now + inner.ejection_time());
     }
 
@@ -360,8 +338,7 @@ impl BreakerInner {
             ejections: 0,
             total_ejections: 0,
             closed_at: None,
-            windows: [OutcomeWindow { successes: 0, failures: 0 }; WINDOW_COUNT],
-            window_began: now,
+            outcomes: RecentOutcomes::new(now),
         }
     }
 
@@ -370,37 +347,6 @@ impl BreakerInner {
     fn ejection_time(&self) -> Duration {
         let doublings = self.ejections.saturating_sub(1).min(16);
         self.settings.base_ejection_time.saturating_mul(1 << doublings).min(MAX_EJECTION_TIME)
-    }
-
-    /// Begins a new window if the current window is over.
-    fn rotate_windows(&mut self, now: Instant) {
-        let age = now.saturating_duration_since(self.window_began);
-        if age < WINDOW_LENGTH {
-            return;
-        }
-        let elapsed = (age.as_nanos() / WINDOW_LENGTH.as_nanos()).min(WINDOW_COUNT as u128);
-        for _ in 0..elapsed {
-            self.windows.rotate_right(1);
-            self.windows[0] = OutcomeWindow::default();
-        }
-        self.window_began = now;
-    }
-
-    /// Share of failures in the newest windows that have [`ENOUGH_REQUESTS`]. 0 if there are too few
-    /// requests or failures.
-    fn failure_ratio(&self) -> f64 {
-        let (mut requests, mut failures) = (0_u32, 0_u32);
-        for (index, window) in self.windows.iter().enumerate() {
-            if index >= MIN_WINDOWS && requests >= ENOUGH_REQUESTS {
-                break;
-            }
-            failures += window.failures;
-            requests += window.failures + window.successes;
-        }
-        if requests < MIN_REQUESTS || failures < MIN_FAILURES {
-            return 0.0;
-        }
-        f64::from(failures) / f64::from(requests)
     }
 }
 

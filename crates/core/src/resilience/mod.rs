@@ -6,6 +6,7 @@ mod circuit_breaker;
 mod down_kind;
 mod failure_kind;
 mod poison_request;
+mod recent_outcomes;
 
 pub use availability::Availability;
 pub use circuit_breaker::{BreakerState, CircuitBreaker, CircuitBreakerSettings};

@@ -14,7 +14,7 @@ const WINDOW: Duration = Duration::from_mins(10);
 const MIN_INTERRUPTIONS: usize = 3;
 /// The time after the last interruption, in addition to twice the usual time between two, after which
 /// the condition has ended.
-const CLEAR_AFTER: Duration = Duration::from_secs(30);
+const CLEAR_AFTER: Duration = Duration::from_secs(20);
 
 pub(super) static BACKEND_RESTARTING: FleetRule = FleetRule {
     name: "backend_restarting",
@@ -139,12 +139,12 @@ mod tests {
     fn the_third_interruption_is_named_until_the_backend_stays_up() {
         let available = Availability::Available;
         let crashes = named(|second| ((second / 40).min(5), available));
-        assert_eq!((crashes.first(), crashes.last()), (Some(&120), Some(&305)));
+        assert_eq!((crashes.first(), crashes.last()), (Some(&120), Some(&295)));
         let flaps = named(|second| {
             let is_down = second % 60 == 0 && (1..=240).contains(&second);
             (0, if is_down { Availability::Down } else { available })
         });
-        assert_eq!((flaps.first(), flaps.last()), (Some(&180), Some(&385)));
+        assert_eq!((flaps.first(), flaps.last()), (Some(&180), Some(&375)));
         assert_eq!(named(|second| ((second / 250).min(2), available)), [0_u64; 0]);
         assert_eq!(named(|_| (7, Availability::Down)), [0_u64; 0], "one long outage");
     }

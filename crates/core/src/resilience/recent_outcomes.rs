@@ -1,0 +1,76 @@
+//! The outcomes of the requests of the last minute at one backend, for the failure ratio of its circuit
+//! breaker.
+
+use std::time::{Duration, Instant};
+
+/// Numbers of outcomes in windows of some seconds.
+#[derive(Debug)]
+pub(super) struct RecentOutcomes {
+    /// The current and the earlier windows, the newest first.
+    windows: [OutcomeWindow; WINDOW_COUNT],
+    /// Start of the current window.
+    began: Instant,
+}
+
+/// The numbers of requests that succeeded and failed in one window.
+#[derive(Debug, Clone, Copy, Default)]
+struct OutcomeWindow {
+    successes: u32,
+    failures: u32,
+}
+
+/// Length of one window.
+pub(super) const WINDOW_LENGTH: Duration = Duration::from_secs(5);
+/// Number of windows: together they are the longest time over which the failure ratio is taken. A
+/// backend with few requests would otherwise never have enough of them.
+pub(super) const WINDOW_COUNT: usize = 12;
+/// Number of windows over which the failure ratio is taken at least.
+const MIN_WINDOWS: usize = 2;
+/// Number of requests from which no older window is added to the failure ratio.
+const ENOUGH_REQUESTS: u32 = 20;
+/// Least number of requests and of failures in all windows for which the failure ratio counts.
+const MIN_REQUESTS: u32 = 10;
+const MIN_FAILURES: u32 = 5;
+impl RecentOutcomes {
+    pub(super) const fn new(now: Instant) -> Self {
+        let empty = OutcomeWindow { successes: 0, failures: 0 };
+        Self { windows: [empty; WINDOW_COUNT], began: now }
+    }
+
+    /// Counts the outcome of a request.
+    pub(super) fn record(&mut self, is_failure: bool, now: Instant) {
+        let age = now.saturating_duration_since(self.began);
+        if age >= WINDOW_LENGTH {
+            let elapsed = (age.as_nanos() / WINDOW_LENGTH.as_nanos()).min(WINDOW_COUNT as u128);
+            for _ in 0..elapsed {
+                self.windows.rotate_right(1);
+                self.windows[0] = OutcomeWindow::default();
+            }
+            self.began = now;
+        }
+        self.windows[0].failures += u32::from(is_failure);
+        self.windows[0].successes += u32::from(!is_failure);
+    }
+
+    /// Forgets all outcomes.
+    pub(super) fn clear(&mut self) {
+        self.windows = [OutcomeWindow::default(); WINDOW_COUNT];
+    }
+
+    /// Share of failures in the newest windows that have [`ENOUGH_REQUESTS`]. 0 if there are too few
+    /// requests or failures.
+    pub(super) fn failure_ratio(&self) -> f64 {
+        let (mut requests, mut failures) = (0_u32, 0_u32);
+        for (index, window) in self.windows.iter().enumerate() {
+            if index >= MIN_WINDOWS && requests >= ENOUGH_REQUESTS {
+                break;
+            }
+            failures += window.failures;
+            requests += window.failures + window.successes;
+        }
+        if requests < MIN_REQUESTS || failures < MIN_FAILURES {
+            return 0.0;
+        }
+        f64::from(failures) / f64::from(requests)
+    }
+}
