@@ -103,7 +103,7 @@ fn for_each_cluster(query: &str) -> String {
         } else if letter == ' ' && list.is_some() && (word == "by" || word == "on") {
             let separator = if is_empty { "" } else { ", " };
             let _ = write!(text, " ({CLUSTER}{separator}");
-            word = "list".to_owned();
+            "list".clone_into(&mut word);
             continue;
         } else if letter == '(' && word == "list" {
             word.clear();

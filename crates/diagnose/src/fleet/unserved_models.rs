@@ -101,7 +101,7 @@ mod tests {
             let unserved_models = models.iter().map(|(name, count)| ((*name).to_owned(), *count));
             let unserved_models = unserved_models.collect();
             let fleet =
-                FleetObservation { unserved_models, requests, ..FleetObservation::default() };
+                FleetObservation { requests, unserved_models, ..FleetObservation::default() };
             let found = rule.judge(&fleet, start + Duration::from_secs(seconds));
             found.map(|it| format!("{} {}", it.severity.as_str(), it.cause.unwrap()))
         };

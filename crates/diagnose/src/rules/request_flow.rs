@@ -5,13 +5,16 @@ use super::rule::DiagnosisRule;
 use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleOutcome};
 use crate::history::{FAST, HistoryStep, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
+use std::time::Duration;
 
 /// Minimum number of steps without a metrics page in the short window for the rule `blind`.
 const MIN_MISSING_STEPS: f64 = 9.0;
 /// Minimum number of requests with output that ended while no counter of the page moved.
 const MIN_UNCOUNTED_REQUESTS: f64 = 5.0;
-/// Minimum length in seconds of the time in which they ended.
-const MIN_FROZEN_SECONDS: f64 = 45.0;
+/// The time in which they ended, and the minimum number of its steps in which one did. A record comes
+/// a moment after the page that counts its request.
+const FROZEN_WINDOW: Duration = Duration::from_secs(30);
+const MIN_UNCOUNTED_STEPS: usize = 3;
 /// The counters of which at least one moves with each request.
 const PAGE_COUNTERS: [StepSignal; 5] = [
     StepSignal::GenerationTokens,
@@ -88,7 +91,7 @@ pub(super) const FRONT_END_GAP: DiagnosisRule = DiagnosisRule {
 
 fn judge_blind(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let window = evaluation.short_window();
-    if is_page_frozen(&window) {
+    if is_page_frozen(&evaluation.history.window(FROZEN_WINDOW)) {
         let rule_match = RuleMatch::new(2, evaluation.evidence_for_all(&[WindowMeasure::InFlight]));
         return RuleOutcome::Present(rule_match.because(
             "its metrics page stands still while requests of the gateway end there: a cache or a proxy \
@@ -107,12 +110,15 @@ fn judge_blind(evaluation: &Evaluation<'_>) -> RuleOutcome {
 /// Whether no counter of the page moved in the window although requests with output ended.
 fn is_page_frozen(window: &StepWindow<'_>) -> bool {
     let growth: Vec<f64> = PAGE_COUNTERS.iter().filter_map(|it| window.sum(*it)).collect();
-    let is_known = window.seconds() >= MIN_FROZEN_SECONDS && window.has_signal(StepSignal::Elapsed);
+    let is_known =
+        window.seconds() >= FROZEN_WINDOW.as_secs_f64() && window.has_signal(StepSignal::Elapsed);
     let requests = window.sum(StepSignal::Generated).unwrap_or(0.0);
+    let steps = window.values(StepSignal::Generated).filter(|requests| *requests >= 1.0).count();
     is_known
         && !growth.is_empty()
         && growth.iter().all(|growth| *growth < 0.5)
         && requests >= MIN_UNCOUNTED_REQUESTS
+        && steps >= MIN_UNCOUNTED_STEPS
 }
 
 fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
