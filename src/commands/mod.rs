@@ -1,5 +1,6 @@
 //! The commands of the binary. Each module has the flags of one command and its implementation.
 
+mod backend_list;
 pub mod check;
 pub mod keygen;
 pub mod serve;
@@ -29,6 +30,7 @@ pub mod top;
 #[cfg(feature = "tools")]
 pub mod tune;
 
+pub(crate) use self::backend_list::BackendList;
 pub(crate) use crate::app::process::environment::{ErrorChain, variable};
 use crate::config::ConfigError;
 use std::future::Future;

@@ -20,6 +20,8 @@ pub struct GatewaySettings {
     pub backends: Vec<ConfiguredBackend>,
     /// The model names of the configuration file.
     pub models: Vec<ConfiguredModel>,
+    /// The models of the objectives (`slos`), each with the name of its objective.
+    pub objective_models: Vec<(String, String)>,
     /// The routing policy.
     pub policy: PolicyKind,
     /// Number of waiting requests in the engine of a backend from which the gateway sends no
@@ -80,6 +82,7 @@ impl Default for GatewaySettings {
             has_admin_token: false,
             backends: Vec::new(),
             models: Vec::new(),
+            objective_models: Vec::new(),
             policy: PolicyKind::KvAware,
             max_waiting: Some(16),
             idle_connection: Duration::from_secs(3),

@@ -1,5 +1,6 @@
 //! The flags of `diagnose`.
 
+use crate::commands::BackendList;
 use clap::{ArgGroup, Args, ValueEnum};
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
@@ -14,11 +15,10 @@ pub struct DiagnoseArgs {
     #[arg(long, value_name = "URL", group = "target")]
     #[arg(value_parser = BackendAddress::parse, env = "TOKENWEIR_DIAGNOSE_ADMIN")]
     pub admin: Option<BackendAddress>,
-    /// URL of a backend to observe without a gateway; can be given several times, or as a
-    /// comma-separated list.
-    #[arg(long, value_name = "URL", value_delimiter = ',', group = "target")]
-    #[arg(env = "TOKENWEIR_DIAGNOSE_BACKEND", value_parser = BackendAddress::parse)]
-    pub backend: Vec<BackendAddress>,
+    /// URL of a backend to observe without a gateway; can be given several times, or as a list with commas.
+    #[arg(long, value_name = "URL", group = "target")]
+    #[arg(env = "TOKENWEIR_DIAGNOSE_BACKEND", value_parser = BackendList::parse)]
+    pub backend: Vec<BackendList>,
     /// How long backends are observed. Rules need at least 45s of samples.
     #[arg(long = "duration", value_name = "DURATION", default_value = "60s")]
     #[arg(env = "TOKENWEIR_DIAGNOSE_DURATION", value_parser = units::duration::parse)]

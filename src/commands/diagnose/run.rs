@@ -3,9 +3,9 @@
 
 use super::args::{DiagnoseArgs, DiagnoseFailOn};
 use super::report;
-use crate::commands::EXIT_UNKNOWN;
 use crate::commands::admin_client::ADMIN_TOKEN_VARIABLE;
 use crate::commands::doctor::run::{BACKEND_KEY_VARIABLE, key_from_env, print_report};
+use crate::commands::{BackendList, EXIT_UNKNOWN};
 use futures_util::future::join_all;
 use http::StatusCode;
 use std::process::ExitCode;
@@ -85,7 +85,8 @@ async fn fetch_diagnosis(
 
 /// Scrapes the backends every [`EVERY`] for `--duration` and diagnoses their metrics.
 async fn observe_backends(diagnose: &DiagnoseArgs, options: &GatherOptions) -> Diagnosis {
-    let targets: Vec<GatherTarget> = diagnose.backend.iter().map(backend_target).collect();
+    let targets: Vec<GatherTarget> =
+        BackendList::flatten(diagnose.backend.clone()).iter().map(backend_target).collect();
     let (mut diagnoser, end) = (Diagnoser::default(), clock::now() + diagnose.duration);
     loop {
         let start = clock::now();

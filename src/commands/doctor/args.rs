@@ -1,5 +1,6 @@
 //! The flags of `doctor`.
 
+use crate::commands::BackendList;
 use clap::{ArgGroup, Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,11 +12,10 @@ use tokenweir_core::units;
 #[command(after_help = HELP)]
 #[command(group = ArgGroup::new("target").required(true).multiple(true))]
 pub struct DoctorArgs {
-    /// URL of a backend; can be given several times, or as a comma-separated list.
-    #[arg(long, value_name = "URL", value_delimiter = ',', group = "target")]
-    #[arg(env = "TOKENWEIR_DOCTOR_BACKEND")]
-    #[arg(value_parser = BackendAddress::parse)]
-    pub backend: Vec<BackendAddress>,
+    /// URL of a backend; can be given several times, or as a list with commas.
+    #[arg(long, value_name = "URL", group = "target")]
+    #[arg(env = "TOKENWEIR_DOCTOR_BACKEND", value_parser = BackendList::parse)]
+    pub backend: Vec<BackendList>,
     /// Configuration file: checks the file and its backends, or those of --backend only.
     #[arg(long, value_name = "FILE", group = "target", env = "TOKENWEIR_DOCTOR_CONFIG")]
     pub config: Option<PathBuf>,

@@ -7,7 +7,9 @@ use crate::app::discovery_sources::DiscoverySources;
 use crate::app::error::ApplicationError;
 use crate::backend::routes::ModelConfig;
 use crate::commands::admin_client::ADMIN_TOKEN_VARIABLE;
-use crate::commands::{ErrorChain, report_config_error, resolve_optional_secret, variable};
+use crate::commands::{
+    BackendList, ErrorChain, report_config_error, resolve_optional_secret, variable,
+};
 use crate::config::{BackendConfig, Config, ConfigError, LoadedConfig, Overrides, Secret};
 use crate::telemetry::otel::OtlpProtocol;
 use std::fmt::Display;
@@ -98,7 +100,7 @@ fn exit_code(findings: &[Finding], fail_on: DoctorFailOn) -> ExitCode {
 
 async fn gather_inputs(doctor: &DoctorArgs) -> Result<DoctorInputs, ConfigError> {
     let flag_backends: Vec<BackendConfig> =
-        doctor.backend.iter().cloned().map(BackendConfig::at).collect();
+        BackendList::flatten(doctor.backend.clone()).into_iter().map(BackendConfig::at).collect();
     let (loaded, gateway, known_backends) = match (&doctor.admin, &doctor.config) {
         (Some(admin), _) => {
             let (gateway, backends) = query_gateway(doctor, admin).await;
@@ -274,6 +276,11 @@ fn checked_settings(config: &Config) -> GatewaySettings {
         has_admin_token: access.admin_token.is_some(),
         backends: config.backends.iter().map(checked_backend).collect(),
         models: config.models.iter().map(checked_model).collect(),
+        objective_models: config
+            .slos
+            .iter()
+            .filter_map(|slo| Some((slo.name.clone(), slo.model.clone()?)))
+            .collect(),
         policy: config.routing.policy,
         max_waiting: admission.max_waiting.filter(|_| admission.enabled),
         idle_connection: timeouts.idle_connection,

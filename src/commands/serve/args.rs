@@ -1,14 +1,14 @@
 //! The flags of `serve`. A flag overrides its environment variable, which overrides the
 //! configuration file.
 
-use crate::commands::flag_variable_name;
+use crate::commands::{BackendList, flag_variable_name};
 use crate::config::{ConfigSource, LogFormat, LogLevel, OverrideValue, Overrides, UsageMode};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, FromArgMatches};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokenweir_core::address::{BackendAddress, parse_listen_address};
+use tokenweir_core::address::parse_listen_address;
 use tokenweir_core::routing::PolicyKind;
 use tokenweir_core::units;
 
@@ -24,10 +24,10 @@ pub struct ServeArgs {
 /// The flags of `serve` as clap parses them, without the source of each value.
 #[derive(Debug, Args)]
 struct ServeFlags {
-    /// URL of a backend; can be given several times, or as a comma-separated list.
-    #[arg(long, value_name = "URL", value_delimiter = ',', action = ArgAction::Append)]
-    #[arg(env = "TOKENWEIR_BACKEND", value_parser = BackendAddress::parse)]
-    backend: Option<Vec<BackendAddress>>,
+    /// URL of a backend; can be given several times, or as a list with commas.
+    #[arg(long, value_name = "URL", action = ArgAction::Append)]
+    #[arg(env = "TOKENWEIR_BACKEND", value_parser = BackendList::parse)]
+    backend: Option<Vec<BackendList>>,
     /// Address of the client listener. [default: 127.0.0.1:8080]
     #[arg(long, value_name = "[IP]:PORT", env = "TOKENWEIR_LISTEN")]
     #[arg(value_parser = parse_listen_address)]
@@ -90,7 +90,7 @@ impl FromArgMatches for ServeArgs {
 impl ServeFlags {
     fn into_overrides(self, matches: &ArgMatches) -> Overrides {
         Overrides {
-            backends: override_value(matches, "backend", self.backend),
+            backends: override_value(matches, "backend", self.backend.map(BackendList::flatten)),
             listen: override_value(matches, "listen", self.listen),
             admin: override_value(matches, "admin", self.admin),
             policy: override_value(matches, "policy", self.policy),

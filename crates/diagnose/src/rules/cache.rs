@@ -26,8 +26,8 @@ pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
     name: "kv_thrashing",
     severity: VerdictSeverity::Critical,
     meaning: "The KV cache is too small for the batch: sequences are preempted and computed again.",
-    remedy: "Lower --max-num-seqs or --max-model-len, store KV in fp8 (--kv-cache-dtype), or send \
-             long prompts to a backend of their own.",
+    remedy: "Lower --max-num-seqs or --max-model-len, store KV in fp8 (--kv-cache-dtype), or give \
+             long prompts a model name with backends of its own (models).",
     disproof: "The number of preemptions stops growing while the times between tokens do not \
                change.",
     explained_by: &[],

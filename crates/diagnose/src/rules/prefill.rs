@@ -35,7 +35,7 @@ pub(super) const DECODE_STARVATION: DiagnosisRule = DiagnosisRule {
     meaning: "The prefill of long prompts delays the streams of all other requests on the backend.",
     remedy: "Lower --max-num-batched-tokens (chunked prefill in smaller pieces), limit concurrent \
              long prompts (--max-num-partial-prefills, --long-prefill-token-threshold), or give \
-             them a backend of their own.",
+             them a model name with backends of its own (models).",
     disproof: "Streams pause while no prompt is longer than usual.",
     explained_by: &["kv_thrashing"],
     needs: &[StepSignal::GapP99, StepSignal::KvUsage, StepSignal::Waiting],

@@ -1,10 +1,10 @@
 //! Checks of the gateway's configuration against the gathered facts.
 
 use crate::configuration::{ConfiguredModel, GatewaySettings};
-use crate::facts::DoctorFacts;
+use crate::facts::{BackendFacts, DoctorFacts};
 use crate::finding::Remark;
 
-/// Reports configured model names that are mapped to a model that no backend serves.
+/// Reports configured model names that are mapped to a model that no backend serves, and objectives for such a model.
 pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
     let has_all_lists = facts.backends.iter().all(|backend| backend.served().is_some());
     // If the model list of a backend is unknown, the backend may serve the model.
@@ -35,7 +35,19 @@ pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
             format!("correct `served_as` in `models`, or vllm serve --served-model-name {wanted}");
         remark.because("The gateway answers every request for it with 404.").remedy(remedy)
     };
-    facts.config.models.iter().filter(is_unserved).map(remark).collect()
+    let objective = |(name, model): &(String, String)| {
+        let is_named = facts.config.models.iter().any(|named| named.name == *model);
+        let mut lists = facts.backends.iter().filter_map(BackendFacts::served);
+        let is_served = lists.any(|list| list.iter().any(|served| *served.id == **model));
+        let remark = Remark::warning(format!(
+            "the objective {name} is for {model}, which no backend serves"
+        ));
+        let remark =
+            remark.because("No request counts for it.").remedy("correct `model` in `slos`");
+        (!is_named && !is_served).then_some(remark)
+    };
+    let names = facts.config.models.iter().filter(is_unserved).map(remark);
+    names.chain(facts.config.objective_models.iter().filter_map(objective)).collect()
 }
 
 /// Reports what keeps a gateway from starting with the configuration file on this machine.

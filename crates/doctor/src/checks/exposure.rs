@@ -12,9 +12,15 @@ pub(super) fn exposed(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     }
     if backend.has_path(UNKNOWN_PATH).is_none() {
         let remark = Remark::note("which of its paths are open cannot be seen");
-        let reason = "It answers OPTIONS for every path in the same way, so a proxy is in front of \
-                      it.";
-        return vec![remark.because(reason).remedy("give the URL of vLLM itself")];
+        let (reason, remedy) = if backend.is_rust_front_end() {
+            let reason = "vLLM's Rust front end answers OPTIONS for every path in the same way.";
+            (reason, "let only the gateway reach the port of vLLM")
+        } else {
+            let reason = "It answers OPTIONS for every path in the same way, so a proxy is in front \
+                          of it.";
+            (reason, "give the URL of vLLM itself")
+        };
+        return vec![remark.because(reason).remedy(remedy)];
     }
     let group = |group: &EndpointGroup| {
         let open = backend.open_paths(group.paths)?;

@@ -144,8 +144,18 @@ fn control_paths_are_found_unless_all_paths_answer_the_same() {
         let with_equal_responses = findings_after(|backend| {
             backend.options.iter_mut().for_each(|(_, listed)| *listed = Some(status));
         });
-        assert!(
-            only_finding(&with_equal_responses, "exposed").observation.contains("cannot be seen")
+        let finding = only_finding(&with_equal_responses, "exposed");
+        assert!(finding.observation.contains("cannot be seen"));
+        assert_eq!(finding.remedy.as_deref(), Some("give the URL of vLLM itself"));
+        let rust_front_end = findings_after(|backend| {
+            backend.options.iter_mut().for_each(|(_, listed)| *listed = Some(status));
+            backend.metrics = Ok(recorded(RUST));
+        });
+        let remedy = only_finding(&rust_front_end, "exposed").remedy.as_deref();
+        assert_eq!(
+            remedy,
+            Some("let only the gateway reach the port of vLLM"),
+            "there is no proxy"
         );
     }
 }

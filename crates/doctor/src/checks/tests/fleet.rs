@@ -50,6 +50,11 @@ fn conflicts_of_the_configuration_with_itself_and_with_backends_are_reported() {
         "{findings:#?}"
     );
     let models = vec![model("gpt", "tiny", Some(&["b"]))];
+    let objective_models = vec![("chat".to_owned(), "none".to_owned())];
+    let objective = GatewaySettings { objective_models, ..GatewaySettings::default() };
+    let findings = findings_with_config(objective, vec![backend("a")]);
+    let observation = &only_finding(&findings, "named_models").observation;
+    assert_eq!(observation, "the objective chat is for none, which no backend serves");
     let elsewhere = GatewaySettings { models, ..GatewaySettings::default() };
     assert!(
         only_finding(&findings_with_config(elsewhere, vec![backend("a")]), "named_models")
