@@ -9,6 +9,7 @@ use super::process::environment::host_name;
 use super::process::logging::LogWriters;
 use super::process::{memory_limit, systemd};
 use super::reload::{ReloadTriggers, Reloader};
+use super::secret_files::SecretFiles;
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
 use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, StatusSource};
 use crate::alertmanager::AlertmanagerNotifier;
@@ -60,7 +61,8 @@ impl Application {
         let (configuration, reload_requests) =
             ActiveConfiguration::new(loaded.view(), clock::wall_time());
         let triggers = ReloadTriggers::new(loaded.file.clone(), reload_requests);
-        for warning in super::exposure::warnings(config) {
+        loaded.require_support()?;
+        for warning in super::exposure::warnings(loaded, &env) {
             tracing::warn!("{warning}");
         }
         let listeners = BoundListeners::bind(config)?;
@@ -68,6 +70,7 @@ impl Application {
         let peers = config.peers(&env)?;
         let (exchange, outline_key) = (peers.exchange.clone(), peers.outline_key());
         let (sources, pool, client) = build_pool(config, peers, &guard, &env).await?;
+        let secret_files = SecretFiles::new(config, &sources.backends(config));
         let (access, keys_file) = access::build(config, &env)?;
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
         let TelemetryPipeline { telemetry, mut workers, .. } = pipeline;
@@ -130,6 +133,7 @@ impl Application {
             overrides,
             triggers,
             sources,
+            secret_files,
             health_checks,
             descriptors,
             state: state.clone(),

@@ -3,7 +3,8 @@
 
 use super::process::environment::ErrorChain;
 use crate::config::{
-    self, Config, ConfigError, ConfigLocation, LoadedConfig, backends_in, check_appendable,
+    self, Config, ConfigError, ConfigLocation, LoadedConfig, Mistakes, backends_in,
+    check_appendable,
 };
 use crate::server::bind_socket;
 use serde_json::{Value, json};
@@ -54,27 +55,19 @@ pub fn check(
         notes: Vec::new(),
         loaded: None,
     };
-    let content = match checked {
-        CheckedFile::Keys => config::load_keys_alone(file)
-            .map(|keys| plural(keys.tenants.len(), "tenant"))
-            .map_err(|error| vec![error]),
-        CheckedFile::Backends => backends_in(file)
-            .map(|backends| plural(backends.len(), "backend"))
-            .map_err(|error| vec![error]),
-        CheckedFile::Config | CheckedFile::ConfigSyntax => Config::load_all(file).map(|loaded| {
-            let content = plural(loaded.config.backends.len(), "backend");
-            check.notes = notes(&loaded.config);
-            if checked == CheckedFile::Config {
-                check.obstacles = obstacles(&loaded, env);
-                check.notes.extend(ports_in_use(&loaded.config));
-            }
-            check.loaded = Some(loaded);
-            content
-        }),
-    };
-    match content {
-        Ok(content) => check.content = content,
-        Err(mistakes) => check.mistakes = mistakes,
+    match checked {
+        CheckedFile::Keys => {
+            check.set(config::load_all_keys(file), |keys| plural(keys.tenants.len(), "tenant"));
+        }
+        CheckedFile::Backends => {
+            check.set(config::all_backends_in(file), |backends| plural(backends.len(), "backend"));
+        }
+        CheckedFile::Config | CheckedFile::ConfigSyntax => {
+            let loaded = check.set(Config::load_all(file), |loaded| {
+                plural(loaded.config.backends.len(), "backend")
+            });
+            check.add_findings(loaded, checked == CheckedFile::Config, env);
+        }
     }
     check
 }
@@ -103,7 +96,7 @@ pub(crate) fn file_obstacles(
     let in_file = |path: &str, error: ConfigError| {
         if error.is_unreadable() { at(path, &error) } else { error }
     };
-    let mut found = Vec::new();
+    let mut found: Vec<ConfigError> = loaded.require_support().err().into_iter().collect();
     if let Some(file) = &config.access.keys_file
         && let Err(error) = config::load_keys(file, &config.tiers)
     {
@@ -148,12 +141,13 @@ fn unwritable_files(config: &Config) -> Vec<(&'static str, String)> {
 }
 
 /// Problems of a valid configuration that do not keep the gateway from starting.
-fn notes(config: &Config) -> Vec<String> {
+fn notes(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let config = &loaded.config;
     let mut notes = Vec::new();
     if config.backends.is_empty() && config.discovery.is_empty() {
         notes.push("no backend is configured: `serve` needs --backend".to_owned());
     }
-    notes.extend(super::exposure::warnings(config));
+    notes.extend(super::exposure::warnings(loaded, env));
     notes
 }
 
@@ -175,6 +169,48 @@ fn plural(count: usize, noun: &str) -> String {
 // === impl ConfigCheck ===
 
 impl ConfigCheck {
+    /// Stores the mistakes of a file, or its content. Returns its value without the entries that have mistakes.
+    fn set<T>(
+        &mut self,
+        loaded: Result<T, Mistakes<T>>,
+        content: impl FnOnce(&T) -> String,
+    ) -> Option<T> {
+        match loaded {
+            Ok(value) => {
+                self.content = content(&value);
+                Some(value)
+            }
+            Err(Mistakes { errors, rest }) => {
+                self.mistakes = errors;
+                rest.map(|rest| *rest)
+            }
+        }
+    }
+
+    /// Adds what is found in a configuration beyond its mistakes. With mistakes, `loaded` lacks their entries, so that
+    /// only findings at the position of a value hold.
+    fn add_findings(
+        &mut self,
+        loaded: Option<LoadedConfig>,
+        is_machine_checked: bool,
+        env: impl Fn(&str) -> Option<String>,
+    ) {
+        let Some(loaded) = loaded else { return };
+        if is_machine_checked {
+            self.obstacles = obstacles(&loaded, &env);
+        }
+        if !self.is_valid() {
+            let is_here = |error: &ConfigError| matches!(error.location(), Some(ConfigLocation::File(file, Some(_))) if *file == self.file);
+            self.obstacles.retain(is_here);
+            return;
+        }
+        self.notes = notes(&loaded, |name| if is_machine_checked { env(name) } else { None });
+        if is_machine_checked {
+            self.notes.extend(ports_in_use(&loaded.config));
+        }
+        self.loaded = Some(loaded);
+    }
+
     /// Whether the gateway can start with the file.
     pub fn is_ok(&self) -> bool {
         self.mistakes.is_empty() && self.obstacles.is_empty()
@@ -193,7 +229,7 @@ impl ConfigCheck {
     /// The result as a JSON object with the keys `ok`, `file`, `errors`, `notes` and `config`. An
     /// error has the keys `file`, `line`, `column`, `problem` and `help`.
     pub fn to_json(&self, has_config: bool) -> Value {
-        let errors: Vec<Value> = self.errors().map(error_json).collect();
+        let errors: Vec<Value> = self.errors().into_iter().map(error_json).collect();
         let config = self.loaded.as_ref().filter(|_| has_config);
         let config = config.and_then(|loaded| serde_json::to_value(&loaded.config).ok());
         json!({
@@ -205,8 +241,17 @@ impl ConfigCheck {
         })
     }
 
-    fn errors(&self) -> impl Iterator<Item = &ConfigError> {
-        self.mistakes.iter().chain(&self.obstacles)
+    /// All errors in the order of the lines of the file. Those in other files follow.
+    fn errors(&self) -> Vec<&ConfigError> {
+        let line_and_column = |error: &&ConfigError| match error.location() {
+            Some(ConfigLocation::File(file, Some(position))) if *file == self.file => {
+                (position.line, position.column)
+            }
+            _ => (usize::MAX, 0),
+        };
+        let mut errors: Vec<&ConfigError> = self.mistakes.iter().chain(&self.obstacles).collect();
+        errors.sort_by_key(line_and_column);
+        errors
     }
 }
 
@@ -226,8 +271,9 @@ fn error_json(error: &ConfigError) -> Value {
 
 impl fmt::Display for ConfigCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.errors().try_for_each(|error| writeln!(f, "{error}"))?;
-        match self.errors().count() {
+        let errors = self.errors();
+        errors.iter().try_for_each(|error| writeln!(f, "{error}"))?;
+        match errors.len() {
             0 => write!(f, "{}: ok, {}", self.file.display(), self.content)?,
             count => write!(f, "{}: {}", self.file.display(), plural(count, "error"))?,
         }

@@ -1,10 +1,31 @@
-//! Warnings about listeners that other machines can reach without a key or a token.
+//! Warnings about listeners that other machines can reach without a key or a token, about weak secrets, and about
+//! settings that contradict each other.
 
-use crate::config::Config;
+use crate::config::LoadedConfig;
 
-/// The warnings of a configuration: at the start in the log, and in `tokenweir check`.
-pub(super) fn warnings(config: &Config) -> Vec<String> {
+/// The secrets that nobody must guess.
+const GUESSED_SECRETS: [&str; 3] =
+    ["access.admin_token", "access.cache_salt.secret", "identities.secret"];
+
+/// Minimum length of such a secret, in characters.
+const MIN_SECRET_CHARS: usize = 16;
+
+/// The warnings of a configuration: at the start in the log, and in `tokenweir check`. `env` returns the value of an
+/// environment variable. A secret that cannot be read has no warning.
+pub(super) fn warnings(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let config = &loaded.config;
     let mut warnings = Vec::new();
+    for (path, secret) in config.secrets() {
+        let is_guessed = GUESSED_SECRETS.contains(&path.as_str());
+        let value = is_guessed.then(|| secret.resolve(&env).ok()).flatten();
+        if value.is_some_and(|value| value.as_bytes().len() < MIN_SECRET_CHARS) {
+            warnings.push(format!(
+                "{path} has less than {MIN_SECRET_CHARS} characters and can be guessed: use `openssl rand -hex 32`"
+            ));
+        }
+    }
+    let contradictions = loaded.contradictions().into_iter();
+    warnings.extend(contradictions.map(|(path, problem)| format!("{path}: {problem}")));
     if config.access.keys_file.is_none() && !config.listen.ip().is_loopback() {
         warnings.push(format!(
             "clients are not authenticated: every client that reaches {} can use the backends; set \
@@ -26,12 +47,20 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Overrides;
+    use crate::config::{Config, Overrides};
     use std::path::Path;
 
     fn warnings_of(text: &str) -> Vec<String> {
         let loaded = Config::parse(text, Path::new("a.yaml"), Overrides::default()).unwrap();
-        warnings(&loaded.config)
+        let env = |name: &str| (name == "T").then(|| "16 or more characters".replace(' ', "-"));
+        warnings(&loaded, |name| if name == "SHORT" { Some("admin".to_owned()) } else { env(name) })
+    }
+
+    #[test]
+    fn a_secret_that_can_be_guessed_is_warned_of() {
+        let found = warnings_of("access: { admin_token: { env: SHORT } }\n");
+        assert!(found[0].starts_with("access.admin_token has less than 16"), "{found:?}");
+        assert_eq!(warnings_of("access: { admin_token: { env: ABSENT } }\n"), Vec::<String>::new());
     }
 
     #[test]

@@ -14,4 +14,5 @@ mod exposure;
 mod keys_file;
 pub(crate) mod process;
 mod reload;
+mod secret_files;
 mod telemetry_pipeline;

@@ -1,5 +1,5 @@
 //! Reloads the configuration on SIGHUP, on a POST to the admin listener, or when its file changes,
-//! and applies discovered backends. One task applies all changes in sequence, so that two changes
+//! reads changed files of secrets again, and applies discovered backends. One task applies all changes in sequence, so that two changes
 //! never interleave. An invalid configuration changes nothing.
 
 use super::discovery_sources::DiscoverySources;
@@ -7,6 +7,7 @@ use super::error::ApplicationError;
 use super::process::environment::{ErrorChain, host_name, variable};
 use super::process::signals::SighupListener;
 use super::process::{memory_limit, systemd};
+use super::secret_files::SecretFiles;
 use crate::admin::{ReloadRequest, ReloadRequests};
 use crate::alertmanager::AlertmanagerSettings;
 use crate::backend::{Backend, HealthCheckSupervisor};
@@ -32,6 +33,7 @@ pub(super) struct Reloader {
     pub(super) overrides: Overrides,
     pub(super) triggers: ReloadTriggers,
     pub(super) sources: DiscoverySources,
+    pub(super) secret_files: SecretFiles,
     pub(super) health_checks: HealthCheckSupervisor,
     /// The file descriptor budget.
     pub(super) descriptors: DescriptorBudget,
@@ -53,6 +55,8 @@ enum ReloadTask {
     Reload(Option<ReloadRequest>),
     /// Apply newly discovered backends.
     BackendsDiscovered,
+    /// Read the secrets again, because one of their files has changed.
+    SecretsChanged,
 }
 
 /// The parts of a new configuration whose construction can fail.
@@ -102,9 +106,11 @@ impl Reloader {
             let task = tokio::select! {
                 request = self.triggers.next(is_watched) => ReloadTask::Reload(request),
                 () = self.sources.changed() => ReloadTask::BackendsDiscovered,
+                () = self.secret_files.changed() => ReloadTask::SecretsChanged,
             };
             match task {
                 ReloadTask::BackendsDiscovered => self.on_backends_discovered().await,
+                ReloadTask::SecretsChanged => self.on_secrets_changed().await,
                 ReloadTask::Reload(request) => {
                     systemd::notify_reloading();
                     let result = self.reload().await;
@@ -117,12 +123,30 @@ impl Reloader {
         }
     }
 
+    /// Applies the active configuration again, with the new content of the files. While one of them cannot be used, the
+    /// previous secrets stay active.
+    async fn on_secrets_changed(&mut self) {
+        let config = self.loaded.config.clone();
+        match self.apply(&config).await {
+            Ok(changed) => {
+                tracing::info!(changed = changed.join(", "), "secrets reloaded");
+                self.state.admin.configuration.replace(self.loaded.view(), clock::wall_time());
+            }
+            Err(problem) => {
+                tracing::error!(problem, "a secret is invalid: the previous secrets stay active");
+                self.state.admin.configuration.record_failed_reload(&problem);
+            }
+        }
+    }
+
     /// Updates the pool with the backends of the active configuration and of discovery.
     async fn on_backends_discovered(&mut self) {
         let config = self.loaded.config.clone();
         let entries = self.sources.backends(&config);
+        let secret_files = SecretFiles::new(&config, &entries);
         match build_backends(&config, &entries) {
             Ok((backends, tls_contexts)) => {
+                self.secret_files = secret_files;
                 self.set_tls_contexts(tls_contexts);
                 tracing::info!(
                     backends = entries.len(),
@@ -173,16 +197,17 @@ impl Reloader {
             self.triggers.file_watcher.retry_later();
         }
         let loaded = loaded.and_then(|loaded| loaded.require_backend().map(|()| loaded));
-        let reloaded = self.loaded.reload(loaded.map_err(|error| error.to_string())?);
-        self.apply(&reloaded.loaded.config).await?;
+        let loaded = loaded.and_then(|loaded| loaded.require_support().map(|()| loaded));
+        let mut reloaded = self.loaded.reload(loaded.map_err(|error| error.to_string())?);
+        reloaded.changed.extend(self.apply(&reloaded.loaded.config).await?);
         self.loaded = reloaded.loaded.clone();
         self.state.admin.configuration.replace(self.loaded.view(), clock::wall_time());
         Ok(reloaded)
     }
 
     /// Applies a configuration. All steps that can fail come first, so that an error changes
-    /// nothing.
-    async fn apply(&mut self, config: &Config) -> Result<(), String> {
+    /// nothing. Returns the secrets that have changed.
+    async fn apply(&mut self, config: &Config) -> Result<Vec<String>, String> {
         let previous = &self.loaded.config;
         let mut sources = self.sources.reconfigured(previous, config);
         let have_sources_changed = config.discovery != previous.discovery;
@@ -193,6 +218,7 @@ impl Reloader {
             );
         }
         let entries = sources.backends(config);
+        let secret_files = SecretFiles::new(config, &entries);
         let prepared = PreparedReload::new(config, &entries);
         let prepared = prepared.map_err(|error| ErrorChain(&error).to_string())?;
         let proxy = self.state.proxy_context.load_full();
@@ -215,7 +241,9 @@ impl Reloader {
         self.state.proxy_context.store(Arc::new(proxy.reloaded(prepared.settings, client)));
         let limits = ServerLimits::from_config(config, self.descriptors, entries.len());
         self.state.limits.store(Arc::new(limits));
-        Ok(())
+        let changed = secret_files.changes_since(&self.secret_files).collect();
+        self.secret_files = secret_files;
+        Ok(changed)
     }
 
     /// Replaces the backends of the pool.

@@ -1,10 +1,12 @@
 //! Loads the files that a configuration names: the keys file, and the backends file of a discovery
 //! source.
 
+use super::mistakes::{self, Mistake, Mistakes};
 use super::sections::backends::{self, BackendConfig};
 use super::sections::settings::TiersConfig;
 use super::text::error::{ConfigError, ExcerptRedaction};
-use super::text::{file, yaml};
+use super::text::file;
+use super::text::yaml::{self, Outline};
 use super::violation::RuleViolation;
 use std::path::Path;
 use std::{fs, io};
@@ -12,32 +14,35 @@ use tokenweir_core::access::KeyFile;
 
 /// Loads and validates a keys file. Its tenants may have the tiers in `tiers`.
 ///
-/// An error has a position in the file and quotes no text of the file, because an operator may have
-/// written a key in place of its hash.
+/// An error has a position in the file and shows no value of the file, because an operator may have written a key in
+/// place of its hash.
 pub fn load_keys(file: &Path, tiers: &TiersConfig) -> Result<KeyFile, ConfigError> {
-    load_keys_with(file, Some(tiers))
-}
-
-/// Loads and validates a keys file without its configuration: tenants may have any tier.
-pub fn load_keys_alone(file: &Path) -> Result<KeyFile, ConfigError> {
-    load_keys_with(file, None)
-}
-
-fn load_keys_with(file: &Path, tiers: Option<&TiersConfig>) -> Result<KeyFile, ConfigError> {
     let text = file::read(file).map_err(ConfigError::without_quotes)?;
-    let (keys, outline) =
-        yaml::parse::<KeyFile>(&text, file).map_err(ConfigError::without_quotes)?;
+    parse_keys(&text, file, Some(tiers)).map_err(|mistake| mistake.error.with_redacted_line(&text))
+}
+
+/// Like [`load_keys`], without the configuration: tenants may have any tier. Returns all mistakes.
+pub fn load_all_keys(file: &Path) -> Result<KeyFile, Mistakes<KeyFile>> {
+    let text = file::read(file).map_err(ConfigError::without_quotes)?;
+    mistakes::find_all(file, |text| parse_keys(text, file, None)).map_err(|mut found| {
+        let errors = found.errors.into_iter();
+        found.errors = errors.map(|error| error.with_redacted_line(&text)).collect();
+        found
+    })
+}
+
+fn parse_keys(text: &str, file: &Path, tiers: Option<&TiersConfig>) -> Result<KeyFile, Mistake> {
+    let (keys, outline) = yaml::parse::<KeyFile>(text, file)
+        .map_err(|error| Mistake { error: error.without_quotes(), paths: Vec::new() })?;
     let tier_names: Vec<&String> = match tiers {
         Some(tiers) => tiers.names.iter().chain(tiers.keys.iter().map(|key| &key.tier)).collect(),
         None => keys.tenants.iter().filter_map(|tenant| tenant.tier.as_ref()).collect(),
     };
     keys.check(&tier_names).map_err(|violation| {
         let error = ConfigError::new(&violation.problem);
-        match outline.position(&violation.path) {
-            Some(position) => {
-                error.at(file, position, &text, ExcerptRedaction::Nothing).without_excerpt()
-            }
-            None => error.in_file(file),
+        Mistake {
+            error: at(error, &outline, &violation.path, file, text),
+            paths: vec![violation.path],
         }
     })?;
     Ok(keys)
@@ -45,11 +50,35 @@ fn load_keys_with(file: &Path, tiers: Option<&TiersConfig>) -> Result<KeyFile, C
 
 /// Loads and validates the file of a discovery source: a list of backends.
 pub fn backends_in(path: &Path) -> Result<Vec<BackendConfig>, ConfigError> {
-    let text = file::read(path)?;
-    let (backends, _) = yaml::parse::<Vec<BackendConfig>>(&text, path)?;
-    match backends::check(&backends) {
-        Ok(()) => Ok(backends),
-        Err(RuleViolation { problem, .. }) => Err(ConfigError::new(&problem).in_file(path)),
+    parse_backends(&file::read(path)?, path).map_err(|mistake| mistake.error)
+}
+
+/// Like [`backends_in`], but returns all mistakes.
+pub fn all_backends_in(path: &Path) -> Result<Vec<BackendConfig>, Mistakes<Vec<BackendConfig>>> {
+    mistakes::find_all(path, |text| parse_backends(text, path))
+}
+
+fn parse_backends(text: &str, file: &Path) -> Result<Vec<BackendConfig>, Mistake> {
+    let (backends, outline) = yaml::parse::<Vec<BackendConfig>>(text, file)
+        .map_err(|error| Mistake { error, paths: Vec::new() })?;
+    backends::check(&backends).map_err(|RuleViolation { paths, problem }| {
+        // The rules name the values as those of `backends`.
+        let paths: Vec<String> = paths
+            .iter()
+            .map(|path| path.strip_prefix("backends.").unwrap_or(path).to_owned())
+            .collect();
+        let error = ConfigError::new(&problem);
+        let path = paths.first().map_or("", String::as_str);
+        Mistake { error: at(error, &outline, path, file, text), paths }
+    })?;
+    Ok(backends)
+}
+
+/// Sets the location of an error to the value at `path`.
+fn at(error: ConfigError, outline: &Outline, path: &str, file: &Path, text: &str) -> ConfigError {
+    match outline.position(path) {
+        Some(position) => error.at(file, position, text, ExcerptRedaction::Nothing),
+        None => error.in_file(file),
     }
 }
 
@@ -160,7 +189,10 @@ mod tests {
                 "FILE:1:45: a limit must be 1 or more; leave it out for no limit",
             ),
         ] {
-            assert_eq!(load(name, &text).unwrap_err(), expected, "{text}");
+            let found = load(name, &text).unwrap_err();
+            let (first, help) = expected.split_once('\n').unwrap_or((expected, ""));
+            assert_eq!(found.lines().next(), Some(first), "{text}");
+            assert!(found.contains(help), "{found}");
         }
         assert!(load("empty", "").is_err(), "a file is empty for a moment while it is rewritten");
     }

@@ -3,6 +3,7 @@
 use super::overrides::{ConfigSources, Overrides};
 use super::root::Config;
 use super::rules;
+use super::sections::discovery::DiscoveryConfig;
 use super::text::error::{ConfigError, ExcerptRedaction};
 use super::text::source::ConfigSource;
 use super::text::{file, yaml};
@@ -97,11 +98,29 @@ impl LoadedConfig {
         Err(error.with_help(Some(help)))
     }
 
-    /// An error about the value at `path`, which has its location and no excerpt.
+    /// Fails if the configuration has a section that this program was built without.
+    pub fn require_support(&self) -> Result<(), ConfigError> {
+        let needs_kubernetes = |source: &DiscoveryConfig| source.kubernetes.is_some();
+        match self.config.discovery.iter().position(needs_kubernetes) {
+            Some(index) if !cfg!(feature = "kubernetes") => {
+                let problem = "this program was built without Kubernetes: use the container image, or build with \
+                               `cargo build --features kubernetes`";
+                Err(self.error_at(&format!("discovery.{index}.kubernetes"), problem))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// An error about the value at `path`, which has its location and no excerpt. If a file is missing, the help says
+    /// where relative paths begin.
     pub fn error_at(&self, path: &str, problem: &str) -> ConfigError {
         let file = self.file.as_deref().unwrap_or(Path::new(""));
         let violation = violation_at(path, format!("{path}: {problem}"));
-        locate_violation(&violation, &self.sources, "", file).without_excerpt()
+        let error = locate_violation(&violation, &self.sources, "", file).without_excerpt();
+        let folder = file::working_folder(Path::new(""));
+        let is_missing = problem.contains("No such file") && !problem.contains(" /");
+        let help = is_missing.then(|| format!("a relative path begins{folder}"));
+        error.with_help(help.as_deref())
     }
 
     /// The configuration as YAML, with all defaults. A secret is shown as its location.

@@ -1,199 +1,208 @@
-//! Finds all mistakes of a configuration file. The parser and the rules stop at the first mistake.
-//! The entry with the mistake is then removed, and the remaining text is parsed again. Removed lines
-//! become empty, so that the other positions stay valid.
+//! Finds all mistakes of a file. The parser and the rules stop at the first mistake. The entry with the mistake is then
+//! replaced by spaces, and the remaining text is parsed again, so that all other positions stay valid.
 
 use super::load::LoadedConfig;
 use super::overrides::Overrides;
 use super::root::Config;
-use super::text::error::{ConfigError, ConfigLocation};
+use super::text::error::{ConfigError, ConfigLocation, Position};
+use super::text::remaining::RemainingText;
 use super::text::{file, yaml};
-use serde::de::IgnoredAny;
-use std::ops::Range;
 use std::path::Path;
 
 /// Maximum number of entries that are removed from one file.
 const MAX_REMOVALS: usize = 100;
 
+/// The first mistake of a text.
+#[derive(Debug)]
+pub(super) struct Mistake {
+    pub(super) error: ConfigError,
+    /// The paths of the values that together violate a rule. Empty: the text does not have the form of the type.
+    pub(super) paths: Vec<String>,
+}
+
+/// All mistakes of a file.
+#[derive(Debug)]
+pub struct Mistakes<T> {
+    /// The mistakes, in the order of their positions.
+    pub errors: Vec<ConfigError>,
+    /// The value of the text without the entries that have mistakes. `None`: nothing can be read.
+    pub rest: Option<Box<T>>,
+}
+
 impl Config {
-    /// Like [`Config::load`] without overrides, but returns all mistakes of the file. A mistake that
-    /// may follow from an earlier one is left out.
-    pub fn load_all(file: &Path) -> Result<LoadedConfig, Vec<ConfigError>> {
-        let text = file::read(file).map_err(|error| vec![error])?;
-        let mut remaining = RemainingText::new(&text);
-        let mut mistakes = Vec::new();
-        for _ in 0..MAX_REMOVALS {
-            let parsed = Self::parse_for_paths(&remaining.text(), file, Overrides::default());
-            let (error, paths) = match parsed {
-                Ok(loaded) if mistakes.is_empty() => return Ok(loaded),
-                Ok(_) => break,
-                Err(mistake) => mistake,
-            };
-            let Some(ConfigLocation::File(_, Some(position))) = error.location() else {
-                mistakes.push(error);
+    /// Like [`Config::load`] without overrides, but returns all mistakes of the file. A mistake that may follow from
+    /// an earlier one is left out.
+    pub fn load_all(file: &Path) -> Result<LoadedConfig, Mistakes<LoadedConfig>> {
+        find_all(file, |text| {
+            let parsed = Self::parse_for_paths(text, file, Overrides::default());
+            parsed.map_err(|(error, paths)| Mistake { error, paths })
+        })
+    }
+}
+
+impl<T> From<ConfigError> for Mistakes<T> {
+    fn from(error: ConfigError) -> Self {
+        Self { errors: vec![error], rest: None }
+    }
+}
+
+/// Reads a file with `parse`, which returns the first mistake, until the remaining text has none.
+pub(super) fn find_all<T>(
+    file: &Path,
+    parse: impl Fn(&str) -> Result<T, Mistake>,
+) -> Result<T, Mistakes<T>> {
+    let text = file::read(file)?;
+    let mut remaining = RemainingText::new(&text);
+    let mut found = Mistakes { errors: Vec::new(), rest: None };
+    for _ in 0..MAX_REMOVALS {
+        let mistake = match parse(&remaining.text()) {
+            Ok(value) if found.errors.is_empty() => return Ok(value),
+            Ok(value) => {
+                found.rest = Some(Box::new(value));
                 break;
-            };
-            let (line, column) = (position.line - 1, position.column - 1);
-            let is_consequence = remaining.is_damaged(line)
-                || yaml::is_missing_key(error.problem()) && remaining.is_container_damaged(line)
-                || paths.iter().skip(1).any(|path| remaining.is_section_damaged(path));
-            if !is_consequence {
-                mistakes.push(error);
             }
-            if !remaining.remove_entry(line, column) {
-                break;
-            }
-        }
-        Err(mistakes)
-    }
-}
-
-/// The text of a file without the entries that were removed. Lines and columns are counted from 0.
-struct RemainingText<'a> {
-    original: Vec<&'a str>,
-    /// The lines, of which removed ones are shorter or empty.
-    lines: Vec<String>,
-}
-
-impl<'a> RemainingText<'a> {
-    fn new(text: &'a str) -> Self {
-        let original: Vec<&str> = text.lines().collect();
-        Self { lines: original.iter().map(|line| (*line).to_owned()).collect(), original }
-    }
-
-    fn text(&self) -> String {
-        self.lines.join("\n")
-    }
-
-    /// Whether a part of the entry that begins on a line was removed.
-    fn is_damaged(&self, line: usize) -> bool {
-        self.entry(line).any(|line| self.lines[line] != self.original[line])
-    }
-
-    /// Whether a part of the mapping was removed that contains the entry on a line.
-    fn is_container_damaged(&self, line: usize) -> bool {
-        let Some(first) = self.original.get(line) else { return false };
-        self.parent(line, indentation(first)).is_some_and(|parent| self.is_damaged(parent))
-    }
-
-    /// Whether a part of the top-level section of a path was removed.
-    fn is_section_damaged(&self, path: &str) -> bool {
-        let section = path.split('.').next().unwrap_or(path);
-        let begins =
-            |line: &&str| line.strip_prefix(section).is_some_and(|rest| rest.starts_with(':'));
-        let line = self.original.iter().position(begins);
-        line.is_some_and(|line| self.is_damaged(line))
-    }
-
-    /// The last line before `line` that is indented less than `indent`.
-    fn parent(&self, line: usize, indent: usize) -> Option<usize> {
-        let is_parent =
-            |other: &&str| !other.trim_start().is_empty() && indentation(other) < indent;
-        self.original[..line].iter().rposition(is_parent)
-    }
-
-    /// The lines of the entry that begins on a line: the line, and those that are indented further.
-    fn entry(&self, line: usize) -> Range<usize> {
-        let Some(first) = self.original.get(line) else { return 0..0 };
-        self.entry_at(line, indentation(first), first.trim_start().starts_with('-'))
-    }
-
-    fn entry_at(&self, line: usize, indent: usize, is_item: bool) -> Range<usize> {
-        let ends = |other: &&str| {
-            let is_nested_item = !is_item && other.trim_start().starts_with('-');
-            let is_empty = other.trim_start().is_empty() || other.trim_start().starts_with('#');
-            !is_empty
-                && indentation(other) <= indent
-                && !(is_nested_item && indentation(other) == indent)
+            Err(mistake) => mistake,
         };
-        let following = &self.original[line + 1..];
-        let length = following.iter().position(ends);
-        line..line + 1 + length.unwrap_or(following.len())
-    }
-
-    /// Removes the entry at a position, and the entries that contain it while the text is not YAML.
-    /// Returns whether the remaining text is YAML.
-    fn remove_entry(&mut self, line: usize, column: usize) -> bool {
-        let Some(first) = self.original.get(line).copied() else { return false };
-        let indent = indentation(first);
-        // The first key of a list item is on the line of the dash. The other keys stay.
-        let after_dash = first.trim_start().strip_prefix("- ").map(str::trim_start);
-        let key_column = after_dash.map(|rest| first.chars().count() - rest.chars().count());
-        let removed = match key_column {
-            Some(key) if column >= key && self.lines[line] == first => {
-                self.lines[line] = first.chars().take(key).collect();
-                let mut entry = self.entry_at(line, key, false);
-                entry.next();
-                entry
-            }
-            _ => self.entry(line),
+        let Some(position) = position(&mistake.error) else {
+            found.errors.push(mistake.error);
+            break;
         };
-        self.lines[removed].iter_mut().for_each(String::clear);
-        if yaml::parse::<IgnoredAny>(&self.text(), Path::new("")).is_ok() {
-            return true;
+        if !remove(&mut remaining, mistake, position, &mut found.errors) {
+            break;
         }
-        let parent = self.parent(line, indent);
-        parent.is_some_and(|parent| self.remove_entry(parent, 0))
     }
+    let line_and_column =
+        |error: &ConfigError| position(error).map(|position| (position.line, position.column));
+    found.errors.sort_by_key(line_and_column);
+    Err(found)
 }
 
-fn indentation(line: &str) -> usize {
-    line.chars().take_while(|c| *c == ' ').count()
+/// Removes the entry with a mistake, and adds the mistake to `errors` unless it may follow from an earlier one. Returns
+/// whether the remaining text can be read again.
+fn remove(
+    remaining: &mut RemainingText,
+    mistake: Mistake,
+    position: Position,
+    errors: &mut Vec<ConfigError>,
+) -> bool {
+    let Mistake { error, paths } = mistake;
+    let Ok(entries) = yaml::entries(&remaining.text()) else {
+        errors.push(error);
+        return remaining.remove_unreadable(position.line);
+    };
+    let Some(entry) = yaml::entry_at(&entries, position, error.problem()) else {
+        errors.push(error);
+        return false;
+    };
+    let is_consequence = remaining.is_damaged(&entries, entry)
+        || yaml::is_missing_key(error.problem()) && remaining.is_item_damaged(&entries, entry)
+        || paths.iter().any(|path| remaining.is_removed(&entries, path));
+    if is_consequence {
+        return remaining.remove(&entries, entry);
+    }
+    errors.push(error.with_whole_line(remaining.original()));
+    let is_rule = !paths.is_empty();
+    is_rule && remaining.rename(&entries, entry) || remaining.remove(&entries, entry)
+}
+
+fn position(error: &ConfigError) -> Option<Position> {
+    match error.location() {
+        Some(ConfigLocation::File(_, position)) => *position,
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::files::load_all_keys;
     use std::fs;
 
-    fn mistakes(name: &str, text: &str) -> Vec<String> {
+    /// Writes a text into a file, and returns the first lines of the mistakes that `load` finds in it.
+    fn first_lines<T>(
+        name: &str,
+        text: &str,
+        load: impl Fn(&Path) -> Result<T, Mistakes<T>>,
+    ) -> Vec<String> {
         let file = std::env::temp_dir().join(format!("tokenweir-{name}-{}", std::process::id()));
         fs::write(&file, text).unwrap();
-        let loaded = Config::load_all(&file);
+        let loaded = load(&file);
         fs::remove_file(&file).unwrap();
-        let errors = loaded.err().unwrap_or_default();
+        let errors = loaded.err().map(|found| found.errors).unwrap_or_default();
         let first_line = |error: &ConfigError| error.to_string().lines().next().unwrap().to_owned();
         let shown = errors.iter().map(first_line);
-        shown.map(|error| error.replace(&file.display().to_string(), "FILE")).collect()
+        shown.map(|error| error.replace(&format!("{}:", file.display()), "")).collect()
     }
 
+    fn mistakes(name: &str, text: &str) -> Vec<String> {
+        first_lines(name, text, Config::load_all)
+    }
+
+    /// The line and column of each mistake.
+    fn positions(found: &[String]) -> Vec<&str> {
+        found.iter().map(|error| error.split(": ").next().unwrap()).collect()
+    }
+
+    /// Mistakes of all layers: of YAML, of types and of rules, several in one mapping, and in both notations.
     #[test]
-    fn every_mistake_is_found_at_its_position() {
+    fn every_mistake_is_found_at_its_position_in_the_order_of_lines() {
         let text = "\
 backends:
 - url: http://a:1
   wieght: 2
 - url: http://b:1/path
   name: b
-- { url: http://c:1, names: c }
+- { url: http://c:1, names: c, weight: many, usage: loud }
+- url: http://a:1
 routng:
   policy: p2c
+admission: { max_kv_usage: 1.2, classes: [gold, silver], max_wait: 10 }
 drain:
   timeout: 30
-log: { level: loud }
+log: { level: loud, format: json, access: maybe }
 scrape:
   # a comment
   timeout: 0s
   max_page: 0
+slos:
+- { name: fast, objective: 'ttft < 1' }
+- { name: a b, objective: ttft < 1s for 99 % }
+cost: { gpu_hour_price: -1, gpus: two }
+drain: { delay: 1s }
+limits:
+  keep_alive: [1s]
+  header: 1KiB
+  body: 0
+routing: { policy: best, shadow: [p2c, worst, p2c] }
+access: { keys_file: '', admin_hosts: [a, 'b:1'], colour: red }
 admin: nonsense
 ";
         let found = mistakes("every", text);
-        let positions: Vec<&str> =
-            found.iter().map(|error| error.split(": ").next().unwrap()).collect();
         assert_eq!(
-            positions,
+            positions(&found),
             [
-                "FILE:3:3",
-                "FILE:4:8",
-                "FILE:6:22",
-                "FILE:7:1",
-                "FILE:10:12",
-                "FILE:11:15",
-                "FILE:16:8",
-                "FILE:14:12",
-                "FILE:15:13"
+                "3:3", "4:8", "6:22", "6:40", "6:53", "7:8", "8:1", "10:28", "10:43", "10:49",
+                "10:68", "12:12", "13:15", "13:43", "16:12", "17:13", "19:28", "20:11", "21:25",
+                "21:35", "22:1", "24:15", "25:11", "26:9", "27:20", "27:40", "27:47", "28:22",
+                "28:43", "28:51", "29:8",
             ],
             "{found:#?}"
         );
+    }
+
+    #[test]
+    fn a_text_that_is_no_yaml_hides_no_mistake_in_its_other_sections() {
+        for (text, count, others) in [
+            ("a: [\nb: }\n", 2, vec!["2:4"]),
+            ("log: { level: loud\ndrain: { timeout: 1 }\nwrong: 1\n", 3, vec!["2:19", "3:1"]),
+            ("listen: 'a\nlimits: { header: 1KiB }\n", 2, vec!["2:19"]),
+            ("log:\n\tlevel: debug\nwrong: 1\n", 2, vec!["3:1"]),
+        ] {
+            let found = mistakes("syntax", text);
+            let positions = positions(&found);
+            assert_eq!(positions.len(), count, "{text}{found:#?}");
+            assert!(others.iter().all(|other| positions.contains(other)), "{text}{found:#?}");
+        }
     }
 
     #[test]
@@ -201,9 +210,14 @@ admin: nonsense
         for text in [
             "tiers: { names: ['a b'] }\nadmission: { classes: ['a b'] }\n",
             "tls:\n  cert: a.pem\n  key: [b]\n",
+            "tls: { cert: [a], key: b.pem, admin: true }\n",
             "backends:\n- url: [x]\n",
-            "backends:\n- url: a:1\n  name: b\n- url: b:1\n  nam: c\nmodels:\n- name: m\n  \
+            "backends: [{ url: [x], name: a }]\n",
+            "scrape: { min_interval: 5s, max_interval: 10 }\n",
+            "discovery: [{ dns: [a], port: 1 }]\n",
+            "backends:\n- url: a:1\n  name: b\n- url: b:1\n  name: [c]\nmodels:\n- name: m\n  \
              backends: [c]\n",
+            "backends:\n- url: a:1/x\n  name: b\n- url: b:1\nmodels:\n- name: m\n  backends: [b]\n",
         ] {
             let found = mistakes("follows", text);
             assert_eq!(found.len(), 1, "{text}{found:#?}");
@@ -211,9 +225,42 @@ admin: nonsense
     }
 
     #[test]
-    fn a_text_that_is_not_yaml_has_one_mistake_and_a_valid_one_has_none() {
-        assert_eq!(mistakes("syntax", "a: [\nb: }\n").len(), 1);
+    fn a_valid_text_has_no_mistake() {
         assert_eq!(mistakes("valid", "log: { level: debug }\n"), Vec::<String>::new());
+        assert_eq!(mistakes("json", "{\"log\": {\"level\": \"loud\", \"acess\": 1}}").len(), 2);
+    }
+
+    #[test]
+    fn every_mistake_of_a_keys_file_is_found_and_no_value_is_shown() {
+        let text = "\
+tenants:
+- name: sk-secret-1 x
+  limts: { concurrency: 0 }
+  keys:
+  - { name: k, hash: sk-secret-2 }
+- { name: b, models: ['*a'], limits: { concurrency: 0, requests: 2 }, keys: [] }
+- { name: b, keys: [{ name: k }] }
+";
+        let found = first_lines("keys", text, load_all_keys);
+        assert_eq!(
+            positions(&found),
+            ["2:9", "3:3", "5:22", "6:23", "6:53", "6:56", "7:11", "7:21"],
+            "{found:#?}"
+        );
+        assert!(found[1].contains("unknown key `limts`"), "{found:#?}");
+        assert!(!found.concat().contains("secret"), "{found:#?}");
+    }
+
+    #[test]
+    fn an_excerpt_shows_the_whole_line_without_secrets() {
+        let text = "admission: { max_wait: 10, max_kv_usage: 3 }\nbackends: [{ api_kye: sk-1, wieght: 2, url: a:1 }]\n";
+        let file = std::env::temp_dir().join(format!("tokenweir-excerpt-{}", std::process::id()));
+        fs::write(&file, text).unwrap();
+        let found = Config::load_all(&file).unwrap_err().errors;
+        fs::remove_file(&file).unwrap();
+        let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert!(shown[1].contains("max_wait: 10, max_kv_usage: 3 }"), "{}", shown[1]);
+        assert!(!shown.concat().contains("sk-1"), "{shown:#?}");
     }
 
     #[test]

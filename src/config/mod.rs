@@ -8,10 +8,12 @@
 //! root        the configuration: all sections
 //! rules       conditions on values and between values
 //! load        file, overrides, rules ─► LoadedConfig
-//! mistakes    all mistakes of a file
+//! mistakes    all mistakes of a file, for `check`
+//! contradictions  valid settings that contradict each other
 //! conversion  LoadedConfig ─► settings of the other modules
 //! ```
 
+mod contradictions;
 mod conversion;
 mod files;
 mod load;
@@ -32,8 +34,9 @@ pub use conversion::{
     AlertmanagersError, BackendTlsContexts, PeerExchangeError, ProxySettingsError,
     backend_tls_contexts,
 };
-pub use files::{backends_in, check_appendable, load_keys, load_keys_alone};
+pub use files::{all_backends_in, backends_in, check_appendable, load_all_keys, load_keys};
 pub use load::LoadedConfig;
+pub use mistakes::Mistakes;
 pub use overrides::{ConfigSources, OverrideValue, Overrides};
 pub use reload::ReloadOutcome;
 pub use root::Config;

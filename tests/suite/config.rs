@@ -134,6 +134,20 @@ log: { payloads: { file: /absent/payloads.jsonl } }
 }
 
 #[test]
+fn what_the_machine_lacks_is_listed_between_the_mistakes_in_the_order_of_lines() {
+    let text = "access: { admin_token: { env: ABSENT } }\nlog: 3\n\
+                backends: [{ url: a:1, api_key: { env: ABSENT } }]\n";
+    let found = check_text("order.yaml", text, CheckedFile::Config);
+    let lines: Vec<u64> = found.to_json(false)["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|error| error["line"].as_u64())
+        .collect();
+    assert!(!found.is_valid() && lines == [1, 2, 3], "{found}");
+}
+
+#[test]
 fn an_invalid_key_or_certificate_fails_a_check() {
     let folder = tempdir("certificate");
     let file = |name: &str, text: &str| {

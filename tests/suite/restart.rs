@@ -2,6 +2,7 @@
 //! each other, and clients notice nothing.
 
 use crate::support::process::{GatewayProcess, Load, Outcomes};
+use crate::support::scripted_backend::{ScriptedBackend, json};
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
 use std::collections::BTreeSet;
@@ -11,8 +12,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokenweir_sim::{Simulator, SimulatorSettings};
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::net::UnixDatagram;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpStream, UnixDatagram};
 use tokio::process::Command;
 
 /// A port that several gateway processes can share. No other program gets it while this value
@@ -240,6 +241,54 @@ async fn a_watched_configuration_file_is_reloaded_when_it_changes() {
     wait_until!(fleet(&gateway).await.len() >= 2);
     let reloads = gateway.value("tokenweir_config_reloads_total{result=\"ok\"}").await;
     assert!((reloads - 1.0).abs() < 0.5, "{reloads}");
+}
+
+/// The key that the backend gets with a request.
+async fn key_of_a_request(gateway: SocketAddr, backend: &ScriptedBackend) -> String {
+    let mut client = TcpStream::connect(gateway).await.unwrap();
+    let body = r#"{"model":"tiny","messages":[]}"#;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nconnection: close\r\n";
+    let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+    client.write_all(request.as_bytes()).await.unwrap();
+    client.read_to_end(&mut Vec::new()).await.unwrap();
+    let seen = backend.take_received().pop().expect("a request");
+    let line = seen.head.lines().find(|line| line.starts_with("authorization: "));
+    line.unwrap_or_default().replace("authorization: Bearer ", "")
+}
+
+/// The configuration file never changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
+    let backend = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let port = Port::reserve();
+    let folder = folder("backend-key");
+    let (file, key) = (folder.join("gateway.yaml"), folder.join("key"));
+    fs::write(&key, "first\n").unwrap();
+    let source = format!("api_key: {{ file: '{}' }}", key.display());
+    let text = format!(
+        "listen: {}\nlisten_reuse_port: true\nbackends: [{{ url: '{}', {source} }}]\n",
+        port.addr, backend.addr
+    );
+    fs::write(&file, text).unwrap();
+    let gateway = GatewayProcess::start(&file).await;
+    assert_eq!(key_of_a_request(port.addr, &backend).await, "first");
+    fs::write(&key, "second\n").unwrap();
+    wait_until!(key_of_a_request(port.addr, &backend).await == "second");
+    // A key that cannot be used changes nothing, and operators see it.
+    fs::write(&key, "").unwrap();
+    wait_until!(gateway.value("tokenweir_config_last_reload_successful").await < 0.5);
+    assert_eq!(key_of_a_request(port.addr, &backend).await, "second");
+    fs::write(&key, "third\n").unwrap();
+    wait_until!(key_of_a_request(port.addr, &backend).await == "third");
+    assert!(gateway.value("tokenweir_config_last_reload_successful").await > 0.5);
+    // A reload at once tells what it read.
+    fs::write(&key, "fourth\n").unwrap();
+    let answer = gateway.reload().await;
+    let is_known = key_of_a_request(port.addr, &backend).await == "fourth";
+    assert!(
+        is_known && (answer.contains("backend-key/key") || answer.contains("nothing")),
+        "{answer}"
+    );
 }
 
 /// Records the notifications to systemd with a socket in its place.

@@ -86,6 +86,15 @@ impl TierKey {
 }
 
 impl Config {
+    /// The secrets that a reload reads again, without those of discovered backends.
+    pub fn reloaded_secrets(&self) -> impl Iterator<Item = &Secret> {
+        let backends = self.backends.iter().filter_map(|backend| backend.api_key.as_ref());
+        let discovery = self.discovery.iter().filter_map(|source| source.api_key.as_ref());
+        let tiers = self.tiers.keys.iter().map(|key| &key.key);
+        let tokens = self.alertmanagers.iter().filter_map(|entry| entry.token.as_ref());
+        backends.chain(discovery).chain(tiers).chain(tokens)
+    }
+
     /// All secrets, each with the path of its value.
     pub fn secrets(&self) -> Vec<(String, ConfiguredSecret<'_>)> {
         let backends = self.backends.iter().enumerate().filter_map(|(index, backend)| {

@@ -13,7 +13,7 @@ use super::sections::settings::OtlpMetricsConfig;
 use super::sections::{
     access, alertmanagers, discovery, gpu, identities, limits, peer_exchange, routes,
 };
-use super::violation::{RuleViolation, violation_at};
+use super::violation::{RuleViolation, violation_at, violation_of};
 use crate::backend::routes::ModelConfig;
 use http::{HeaderName, Uri};
 use std::time::Duration;
@@ -123,7 +123,9 @@ fn check_model_backends(config: &Config) -> Result<(), RuleViolation> {
             let listed_ids = listed(ids.iter());
             let name = &names[unknown];
             let problem = format!("unknown backend `{name}`; `backends` has {listed_ids}");
-            let paths = vec![format!("models.{index}.backends.{unknown}"), "backends".to_owned()];
+            let mut paths =
+                vec![format!("models.{index}.backends.{unknown}"), "backends".to_owned()];
+            paths.extend((0..ids.len()).map(|index| format!("backends.{index}.name")));
             return Err(RuleViolation { paths, problem });
         }
     }
@@ -136,7 +138,7 @@ fn check_listeners_distinct(config: &Config) -> Result<(), RuleViolation> {
         return Ok(());
     }
     let problem = format!("listen and admin cannot both be {}", config.admin);
-    Err(RuleViolation { paths: vec!["admin".to_owned(), "listen".to_owned()], problem })
+    Err(violation_of(["admin", "listen"], problem))
 }
 
 fn check_durations(config: &Config) -> Result<(), RuleViolation> {
@@ -160,9 +162,8 @@ fn check_durations(config: &Config) -> Result<(), RuleViolation> {
         return Err(violation_at(path, "this must be 1ms or more"));
     }
     if config.scrape.max_interval < config.scrape.min_interval {
-        let paths = ["scrape.max_interval", "scrape.min_interval"].map(str::to_owned);
-        let problem = "scrape.max_interval must not be less than scrape.min_interval".to_owned();
-        return Err(RuleViolation { paths: paths.into(), problem });
+        let problem = "scrape.max_interval must not be less than scrape.min_interval";
+        return Err(violation_of(["scrape.max_interval", "scrape.min_interval"], problem));
     }
     Ok(())
 }
@@ -271,7 +272,8 @@ fn check_admission(config: &Config) -> Result<(), RuleViolation> {
             tiers.names.contains(class) || tiers.keys.iter().any(|key| key.tier == *class);
         if !is_tier && class != DEFAULT_CLASS {
             let problem = format!("`{class}` is neither a tier of `tiers` nor `{DEFAULT_CLASS}`");
-            return Err(RuleViolation { paths: vec![path, "tiers".to_owned()], problem });
+            let paths = [path.as_str(), "tiers", "tiers.names", "tiers.keys"];
+            return Err(violation_of(paths, problem));
         }
     }
     Ok(())
@@ -307,10 +309,8 @@ fn check_stream_detection(config: &Config) -> Result<(), RuleViolation> {
         return Err(violation_at("stalls.p99_multiplier", "this must be 1 or more"));
     }
     if config.stalls.abort_after.is_some_and(|limit| limit < config.stalls.min_gap) {
-        return Err(violation_at(
-            "stalls.abort_after",
-            "this must not be less than stalls.min_gap",
-        ));
+        let paths = ["stalls.abort_after", "stalls.min_gap"];
+        return Err(violation_of(paths, "this must not be less than stalls.min_gap"));
     }
     let phrases = &config.refusal_detection.refusal_phrases;
     match phrases.iter().position(|phrase| phrase.trim().len() < 3) {

@@ -1,7 +1,7 @@
 //! Validation of `slos` and `metrics.buckets`.
 
 use crate::config::root::Config;
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use crate::telemetry::metrics_registry::buckets::{BucketOverridesError, histograms};
 use tokenweir_core::error::listed;
 use tokenweir_core::slo::Objective;
@@ -36,7 +36,9 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
                 _ => listed(tier_names.into_iter()),
             };
             let problem = format!("unknown tier `{tier}`: `tiers` has {known}");
-            return Err(RuleViolation { paths: vec![path("tier"), "tiers".to_owned()], problem });
+            let path = path("tier");
+            let paths = [path.as_str(), "tiers", "tiers.names", "tiers.keys"];
+            return Err(violation_of(paths, problem));
         }
     }
     config.histogram_buckets().map(|_| ()).map_err(|error| bucket_violation(&error))

@@ -1,6 +1,6 @@
 //! Validation of `log.payloads`.
 
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use crate::telemetry::payload_log::PayloadLogSettings;
 use http::Uri;
 
@@ -28,10 +28,11 @@ pub(super) fn check(payloads: &PayloadLogSettings) -> Result<(), RuleViolation> 
         return fail("max_bytes", "this must be between 1 and 1MiB");
     }
     if payloads.max_file_bytes < MIN_FILE_BYTES.max(MIN_TEXTS_PER_FILE * payloads.max_bytes) {
-        return fail(
-            "max_file_bytes",
-            "this must be at least 1MiB and at least 32 times max_bytes",
-        );
+        let problem = "this must be at least 1MiB and at least 32 times max_bytes";
+        return Err(violation_of(
+            ["log.payloads.max_file_bytes", "log.payloads.max_bytes"],
+            problem,
+        ));
     }
     if payloads.command.as_ref().is_some_and(|line| line.first().is_none_or(String::is_empty)) {
         return fail("command", "write a program and its arguments, or null");

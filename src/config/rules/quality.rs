@@ -1,7 +1,7 @@
 //! Validation of `quality`.
 
 use super::payload_log::{MIN_FILE_BYTES, MIN_TEXTS_PER_FILE, is_http};
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use crate::telemetry::payload_log;
 use crate::telemetry::quality::QualitySettings;
 use std::time::Duration;
@@ -30,10 +30,8 @@ pub(super) fn check(
     }
     // A line contains a prompt, a response and their metadata.
     if quality.max_file_bytes < MIN_FILE_BYTES.max(MIN_TEXTS_PER_FILE * payloads.max_bytes) {
-        return fail(
-            "max_file_bytes",
-            "this must be at least 1MiB and at least 32 times log.payloads.max_bytes",
-        );
+        let problem = "this must be at least 1MiB and at least 32 times log.payloads.max_bytes";
+        return Err(violation_of(["quality.max_file_bytes", "log.payloads.max_bytes"], problem));
     }
     if quality.judge.as_ref().is_some_and(|url| !is_http(url)) {
         return fail("judge", "write http://host:port/path, without a user name");
@@ -45,15 +43,15 @@ pub(super) fn check(
         return fail("window", "this must be more than 0s");
     }
     if quality.baseline_window <= quality.window {
-        return fail("baseline_window", "this must be longer than quality.window");
+        let paths = ["quality.baseline_window", "quality.window"];
+        return Err(violation_of(paths, "this must be longer than quality.window"));
     }
     let is_redacted =
         !payloads.redact.is_empty() || payloads.command.is_some() || payloads.url.is_some();
     if quality.share() > 0.0 && !is_redacted {
-        return Err(violation_at(
-            "log.payloads.redact",
-            "quality samples need redaction: set redact, command or url of log.payloads",
-        ));
+        let keys = ["redact", "command", "url"].map(|key| format!("log.payloads.{key}"));
+        let problem = "quality samples need redaction: set redact, command or url of log.payloads";
+        return Err(violation_of(keys.each_ref().map(String::as_str), problem));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Validation of `tls`, `backend_tls`, `backends[].tls` and `alertmanagers[].tls`.
 
 use crate::config::root::Config;
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use tokenweir_core::address::BackendAddress;
 use tokenweir_net::tls::{Acceptor, Alpn, TlsClientContext, TlsClientSettings, TlsError};
 
@@ -20,13 +20,12 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
             ));
         }
         (None, None) if tls.client_ca.is_some() => {
-            return Err(violation_at(
-                "tls.client_ca",
-                "TLS is off: set `cert` and `key` to enable it",
-            ));
+            let paths = ["tls.client_ca", "tls.cert", "tls.key"];
+            return Err(violation_of(paths, "TLS is off: set `cert` and `key` to enable it"));
         }
         (None, None) if tls.admin => {
-            return Err(violation_at("tls.admin", "TLS is off: set `cert` and `key` to enable it"));
+            let paths = ["tls.admin", "tls.cert", "tls.key"];
+            return Err(violation_of(paths, "TLS is off: set `cert` and `key` to enable it"));
         }
         _ => {}
     }

@@ -2,7 +2,7 @@
 //! Kubernetes Secret and can change without the configuration.
 
 use super::secret::Secret;
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ pub(crate) fn check(access: &AccessConfig) -> Result<(), RuleViolation> {
     }
     if access.cache_salt.derive.is_some() && access.keys_file.is_none() {
         let problem = "salts are derived from tenants, which need access.keys_file: set it";
-        return Err(violation_at("access.cache_salt.derive", problem));
+        return Err(violation_of(["access.cache_salt.derive", "access.keys_file"], problem));
     }
     let is_name = |name: &String| {
         !name.is_empty()

@@ -5,7 +5,7 @@ pub(in crate::config) mod kubernetes;
 use super::backends::{self, BackendConfig};
 use super::secret::Secret;
 use super::settings::UsageMode;
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use http::uri::PathAndQuery;
 use kubernetes::KubernetesConfig;
 use schemars::JsonSchema;
@@ -91,9 +91,8 @@ impl DiscoveryConfig {
 /// Checks the rules of `discovery` and returns the first violation.
 pub(crate) fn check(sources: &[DiscoveryConfig]) -> Result<(), RuleViolation> {
     for (index, source) in sources.iter().enumerate() {
-        let fail = |key: &str, problem: &str| {
-            Err(violation_at(&format!("discovery.{index}{key}"), problem.to_owned()))
-        };
+        let path = |key: &str| format!("discovery.{index}{key}");
+        let fail = |key: &str, problem: &str| Err(violation_at(&path(key), problem.to_owned()));
         let dns_targets = [&source.dns, &source.srv].into_iter().flatten().count();
         let other_targets = [source.file.is_some(), source.kubernetes.is_some()];
         match dns_targets + other_targets.into_iter().filter(|is_set| *is_set).count() {
@@ -109,7 +108,10 @@ pub(crate) fn check(sources: &[DiscoveryConfig]) -> Result<(), RuleViolation> {
         }
         match (&source.dns, source.port) {
             (Some(_), None) => return fail("", "`dns` needs `port`: DNS addresses have none"),
-            (None, Some(_)) => return fail(".port", "only `dns` has a port: remove this key"),
+            (None, Some(_)) => {
+                let problem = "only `dns` has a port: remove this key";
+                return Err(violation_of([&path(".port"), &path(".dns")], problem));
+            }
             _ => {}
         }
         let is_path = |path: &str| path.starts_with('/') && path.parse::<PathAndQuery>().is_ok();
@@ -175,14 +177,13 @@ mod tests {
         }
     }
 
-    #[cfg(not(feature = "kubernetes"))]
     #[test]
-    fn a_build_without_kubernetes_reports_the_required_feature() {
-        let problem = problem("kubernetes: { service: vllm }");
-        assert!(problem.contains("`cargo build --features kubernetes`"), "{problem}");
+    fn only_a_build_with_kubernetes_can_use_its_pods() {
+        let text = "discovery: [{ kubernetes: { service: vllm } }]";
+        let loaded = Config::parse(text, Path::new("gateway.yaml"), Overrides::default()).unwrap();
+        assert_eq!(loaded.require_support().is_ok(), cfg!(feature = "kubernetes"));
     }
 
-    #[cfg(feature = "kubernetes")]
     #[test]
     fn kubernetes_names_are_validated() {
         const NAME: &str = "a name has 1 to 63 characters: lowercase letters, digits and `-`";

@@ -1,7 +1,7 @@
 //! The configuration of the GPUs of backends.
 
 use super::backends::{self, BackendConfig};
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use crate::gpu::{GpuExporter, GpuScrapeSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -167,7 +167,7 @@ pub(crate) fn check(
             if are_backends_complete && !backends.iter().any(is_named) {
                 let known = listed(backends.iter().map(BackendConfig::id));
                 let problem = format!("unknown backend `{}`; `backends` has {known}", rule.name);
-                return Err(violation_at(&path("name"), problem));
+                return Err(violation_of([&path("name"), "backends"], problem));
             }
             let invalid = |gpus: &Vec<ListedGpu>| gpus.iter().position(|gpu| gpu.index().is_none());
             if let Some(gpu) = rule.gpus.as_ref().and_then(invalid) {

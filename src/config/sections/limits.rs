@@ -1,7 +1,7 @@
 //! The configuration of limits on clients. The gateway rejects a request over a limit before it
 //! reaches a backend.
 
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -146,7 +146,7 @@ pub(crate) fn check(limits: &LimitsConfig) -> Result<(), RuleViolation> {
     if limits.body_memory.is_some_and(|bytes| bytes < min_body_memory) {
         let problem =
             "this must be at least twice limits.body, because an edited body is held twice";
-        return Err(violation_at("limits.body_memory", problem));
+        return Err(violation_of(["limits.body_memory", "limits.body"], problem));
     }
     if limits.memory.is_some_and(|bytes| bytes < MIN_MEMORY_LIMIT_BYTES) {
         return Err(violation_at(

@@ -1,6 +1,6 @@
 //! The configuration of further paths that clients may use.
 
-use crate::config::violation::{RuleViolation, violation_at};
+use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use crate::proxy::ConfiguredRoute;
 use http::Method;
 use schemars::JsonSchema;
@@ -111,7 +111,10 @@ pub(crate) fn check(routes: &[RouteConfig]) -> Result<(), RuleViolation> {
             return at("model", "write the name of a model, or remove the key");
         }
         if route.max_body.is_some() && route.model.is_none() {
-            return at("max_body", "this applies to routes with a `model` only: use limits.body");
+            let [max_body, model] =
+                ["max_body", "model"].map(|key| format!("routes.{index}.{key}"));
+            let problem = "this applies to routes with a `model` only: use limits.body";
+            return Err(violation_of([&max_body, &model], problem));
         }
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! References to secrets. The configuration contains the location of a secret and never its value,
 //! so that it can be shown, logged and committed.
 
+use crate::config::text::file::working_folder;
 use http::HeaderValue;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserialize, Deserializer, Error as DeError, MapAccess, SeqAccess, Visitor};
@@ -32,7 +33,7 @@ pub enum SecretError {
     #[error("the environment variable {0} is not set")]
     Unset(String),
     /// The file cannot be read.
-    #[error("the file {0} cannot be read: {1}")]
+    #[error("the file {path} cannot be read: {cause}{folder}", path = .0.display(), cause = .1, folder = working_folder(.0))]
     File(PathBuf, io::Error),
     /// The variable or the file is empty.
     #[error("{0} is empty")]

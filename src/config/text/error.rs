@@ -53,6 +53,8 @@ struct ErrorExcerpt {
     text: String,
     /// Spaces and tabs, and then the carets.
     caret_line: String,
+    /// Whether a part beyond the values of secret keys is not shown.
+    is_redacted: bool,
 }
 
 /// The part of an excerpt that is redacted, in addition to the values of secret keys.
@@ -64,13 +66,30 @@ pub(crate) enum ExcerptRedaction {
     ValueAfterKey,
     /// The rest of the line from the error position on, which may be a secret.
     AtPosition,
+    /// Every word that is not a key of a keys file.
+    Values,
 }
 
 /// Maximum length of an excerpt, in characters.
 const MAX_EXCERPT_CHARS: usize = 120;
 
-/// The words that `ConfigError::without_quotes` does not redact.
-const QUOTABLE_WORDS: [&str; 5] = ["tenants", "keys", "name", "hash", "tokenweir keygen"];
+/// The keys of a keys file.
+const KEYS_FILE_WORDS: [&str; 11] = [
+    "tenants",
+    "name",
+    "tier",
+    "models",
+    "allow",
+    "limits",
+    "keys",
+    "hash",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrency",
+];
+
+/// Maximum number of different characters between a mistyped word and a key of a keys file. A secret has more.
+const MAX_MISTYPED_CHARS: usize = 2;
 
 /// The keys whose values excerpts never show.
 const SECRET_KEYS: [&str; 2] = ["api_key", "admin_token"];
@@ -136,6 +155,32 @@ impl ConfigError {
         self.without_excerpt()
     }
 
+    /// Takes the excerpt from `text`, the content of a keys file, without its values: an operator may have written a
+    /// key in any place.
+    pub(crate) fn with_redacted_line(self, text: &str) -> Self {
+        match self.location() {
+            Some(ConfigLocation::File(file, Some(position))) => {
+                let (file, position) = (file.clone(), *position);
+                self.at(&file, position, text, ExcerptRedaction::Values)
+            }
+            _ => self.without_excerpt(),
+        }
+    }
+
+    /// Takes the excerpt from `text`, which contains the parts of the line that were removed. An excerpt that was
+    /// redacted stays.
+    pub(crate) fn with_whole_line(self, text: &str) -> Self {
+        match (self.location(), &self.0.excerpt) {
+            (Some(ConfigLocation::File(file, Some(position))), Some(excerpt))
+                if !excerpt.is_redacted =>
+            {
+                let (file, position) = (file.clone(), *position);
+                self.at(&file, position, text, ExcerptRedaction::Nothing)
+            }
+            _ => self,
+        }
+    }
+
     /// The problem, without its location and without the help text.
     pub fn problem(&self) -> &str {
         &self.0.problem
@@ -167,7 +212,7 @@ impl fmt::Display for ConfigError {
         }
         f.write_str(problem)?;
         let margin = excerpt.as_ref().map_or(0, |excerpt| excerpt.line.to_string().len());
-        if let Some(ErrorExcerpt { line, text, caret_line }) = excerpt {
+        if let Some(ErrorExcerpt { line, text, caret_line, .. }) = excerpt {
             write!(f, "\n{:margin$} |\n{line} | {text}\n{:margin$} | {caret_line}", "", "")?;
         }
         match help {
@@ -195,11 +240,14 @@ impl fmt::Display for ConfigLocation {
 
 impl ErrorExcerpt {
     fn new(line: &str, position: Position, redaction: ExcerptRedaction) -> Self {
-        let mut shown: Vec<char> = line.chars().collect();
+        let mut shown: Vec<char> = match redaction {
+            ExcerptRedaction::Values => redact_values(line).chars().collect(),
+            _ => line.chars().collect(),
+        };
         let mut column = position.column.saturating_sub(1).min(shown.len());
         let mut len = position.len.min(shown.len() - column);
         let truncation = match redaction {
-            ExcerptRedaction::Nothing => None,
+            ExcerptRedaction::Nothing | ExcerptRedaction::Values => None,
             ExcerptRedaction::AtPosition => Some((column, "[redacted]")),
             ExcerptRedaction::ValueAfterKey => {
                 value_column(&shown, column + len).map(|value| (value, "…"))
@@ -221,7 +269,8 @@ impl ErrorExcerpt {
         let indent = window.iter().take(column - start);
         let mut caret_line: String = indent.map(|c| if *c == '\t' { '\t' } else { ' ' }).collect();
         caret_line.push_str(&"^".repeat(len.clamp(1, MAX_EXCERPT_CHARS / 2)));
-        Self { line: position.line, text: replace_control_chars(&text), caret_line }
+        let is_redacted = redaction != ExcerptRedaction::Nothing;
+        Self { line: position.line, text: replace_control_chars(&text), caret_line, is_redacted }
     }
 }
 
@@ -246,15 +295,44 @@ fn secret_column(line: &str) -> Option<usize> {
     after_key.into_iter().chain(in_url).min()
 }
 
-/// Redacts the quotes in a text, except for [`QUOTABLE_WORDS`]. A quote extends from the first
-/// quotation mark, which is a backtick or `"`, to the last mark of the same kind.
+/// Redacts the quotes in a text, except for keys of a keys file. A quote extends from the first quotation mark, which is
+/// a backtick or `"`, to the last mark of the same kind.
 fn redact_quotes(text: &str) -> String {
     let Some(start) = text.find(['`', '"']) else { return text.to_owned() };
     let (before, from_mark) = text.split_at(start);
     let (mark, after_mark) = from_mark.split_at(1);
     let (quoted, after) = after_mark.rsplit_once(mark).unwrap_or((after_mark, ""));
-    let shown = if QUOTABLE_WORDS.contains(&quoted) { quoted } else { "…" };
+    let is_shown = is_keys_file_word(quoted) || quoted == "tokenweir keygen";
+    let shown = if is_shown { quoted } else { "…" };
     format!("{before}{mark}{shown}{mark}{}", redact_quotes(after))
+}
+
+/// Replaces each character of a word that is not a key of a keys file.
+fn redact_values(line: &str) -> String {
+    let mut redacted = String::with_capacity(line.len());
+    for part in line.split_inclusive(|c: char| c.is_whitespace() || "{}[],:#'\"".contains(c)) {
+        let end = part
+            .char_indices()
+            .next_back()
+            .filter(|(_, c)| c.is_whitespace() || "{}[],:#'\"".contains(*c));
+        let (word, after) = part.split_at(end.map_or(part.len(), |(index, _)| index));
+        if word == "-" || is_keys_file_word(word) {
+            redacted.push_str(word);
+        } else {
+            redacted.extend(word.chars().map(|_| '*'));
+        }
+        redacted.push_str(after);
+    }
+    redacted
+}
+
+/// Whether a word is a key of a keys file, or nearly so.
+fn is_keys_file_word(word: &str) -> bool {
+    KEYS_FILE_WORDS.iter().any(|key| {
+        let is_similar =
+            word.len().abs_diff(key.len()) <= MAX_MISTYPED_CHARS && word.len() > MAX_MISTYPED_CHARS;
+        is_similar && strsim::levenshtein(word, key) <= MAX_MISTYPED_CHARS
+    })
 }
 
 /// Replaces control characters other than tabs, because a terminal would execute them.

@@ -10,8 +10,10 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads a file. Fails if it cannot be read, is larger than [`MAX_FILE_BYTES`] or is not UTF-8.
 pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
-    let bytes = read_bytes(file)
-        .map_err(|error| ConfigError::unreadable(file, &describe_io_error(&error)))?;
+    let bytes = read_bytes(file).map_err(|error| {
+        let problem = describe_io_error(&error) + &working_folder(file);
+        ConfigError::unreadable(file, &problem)
+    })?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(ConfigError::new("too large for a configuration (1MiB)").in_file(file));
     }
@@ -28,6 +30,14 @@ pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
             .at(file, position, &text, ExcerptRedaction::Nothing)
             .with_help(Some(help))
     })
+}
+
+/// Where a relative path begins, as the end of an error text. Empty: the path is absolute.
+pub(crate) fn working_folder(path: &Path) -> String {
+    match std::env::current_dir() {
+        Ok(folder) if path.is_relative() => format!(" in the working folder {}", folder.display()),
+        _ => String::new(),
+    }
 }
 
 fn read_bytes(file: &Path) -> io::Result<Vec<u8>> {

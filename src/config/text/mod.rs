@@ -2,5 +2,6 @@
 
 pub(super) mod error;
 pub(super) mod file;
+pub(super) mod remaining;
 pub(super) mod source;
 pub(super) mod yaml;

@@ -6,7 +6,9 @@ use super::error::{ConfigError, ExcerptRedaction, Position};
 use crate::config::sections::secret;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use serde_saphyr::{Error, Location, MergeKeyPolicy, NonFiniteFloatPolicy, Options, Spanned};
+use serde_saphyr::{
+    DuplicateKeyPolicy, Error, Location, MergeKeyPolicy, NonFiniteFloatPolicy, Options, Spanned,
+};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
@@ -14,6 +16,103 @@ use std::path::Path;
 /// The position of each value, by its path, such as `backends.0.url`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Outline(BTreeMap<String, Position>);
+
+/// An entry of a mapping or of a list, or the whole document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// The path of the value.
+    pub(crate) path: String,
+    /// The position of the key. An item of a list has the position of its value.
+    pub(crate) start: Position,
+    /// The position of the value.
+    pub(crate) value: Position,
+    /// The index of the entry whose value contains this one. `None`: this is the document.
+    pub(crate) parent: Option<usize>,
+    /// Whether this is an item of a list.
+    pub(crate) is_item: bool,
+}
+
+/// All entries of a document, each after the one that contains it. A key may be there twice. The error is the line of
+/// the first part that is no YAML, counted from 1.
+pub(crate) fn entries(text: &str) -> Result<Vec<Entry>, usize> {
+    let mut options = parser_options();
+    options.duplicate_keys = DuplicateKeyPolicy::LastWins;
+    let tree: Spanned<YamlNode> = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error: Error| error.location().map_or(1, |location| location.line() as usize))?;
+    let mut entries = Vec::new();
+    let start = tree.referenced.into();
+    push_entries(
+        &mut entries,
+        Entry { path: String::new(), start, value: start, parent: None, is_item: false },
+        &tree,
+    );
+    Ok(entries)
+}
+
+fn push_entries(entries: &mut Vec<Entry>, entry: Entry, tree: &Spanned<YamlNode>) {
+    let child_path = |key: &str| {
+        if entry.path.is_empty() { key.to_owned() } else { format!("{}.{key}", entry.path) }
+    };
+    let parent = Some(entries.len());
+    let children: Vec<(Entry, &Spanned<YamlNode>)> = match &tree.value {
+        YamlNode::Leaf => Vec::new(),
+        YamlNode::Sequence(items) => {
+            let child = |(index, item): (usize, &Spanned<YamlNode>)| {
+                let value = item.referenced.into();
+                Entry {
+                    path: child_path(&index.to_string()),
+                    start: value,
+                    value,
+                    parent,
+                    is_item: true,
+                }
+            };
+            items.iter().enumerate().map(|(index, item)| (child((index, item)), item)).collect()
+        }
+        YamlNode::Mapping(fields) => {
+            let child = |key: &Spanned<String>, value: &Spanned<YamlNode>| Entry {
+                path: child_path(&key.value),
+                start: key.referenced.into(),
+                value: value.referenced.into(),
+                parent,
+                is_item: false,
+            };
+            fields.iter().map(|(key, value)| (child(key, value), value)).collect()
+        }
+    };
+    entries.push(entry);
+    for (child, tree) in children {
+        push_entries(entries, child, tree);
+    }
+}
+
+/// The entry to which an error at a position belongs: the one whose key or value begins there, or else the last one
+/// before it. `None`: the error is about the document.
+pub(crate) fn entry_at(entries: &[Entry], position: Position, problem: &str) -> Option<usize> {
+    let at = |of: Position| (of.line, of.column) == (position.line, position.column);
+    let of_value = entries.iter().rposition(|entry| at(entry.value));
+    let of_key = entries.iter().rposition(|entry| at(entry.start));
+    // The parser names a key of the mapping that lacks another one.
+    let of_mapping = of_key.and_then(|key| entries.get(key)?.parent);
+    // In a block, a mapping begins where its first key does.
+    let is_about_key = problem.starts_with("unknown key") || problem.starts_with("duplicate key");
+    let (first, second) = if is_about_key {
+        (of_key, of_value)
+    } else if is_missing_key(problem) {
+        (of_value, of_mapping)
+    } else {
+        (of_value, of_key)
+    };
+    let is_before =
+        |entry: &Entry| (entry.start.line, entry.start.column) <= (position.line, position.column);
+    let found = first.or(second).or_else(|| entries.iter().rposition(is_before));
+    found.filter(|index| *index > 0)
+}
+
+/// Whether a problem is a missing key.
+pub(crate) fn is_missing_key(problem: &str) -> bool {
+    problem.starts_with("the key `") && problem.ends_with("` is missing")
+}
 
 /// Parses one document. `file` is only for error messages.
 pub(crate) fn parse<T: for<'de> Deserialize<'de>>(
@@ -88,7 +187,7 @@ impl Outline {
             }
             YamlNode::Mapping(entries) => {
                 for (key, value) in entries {
-                    self.record_positions(child_path(key), value);
+                    self.record_positions(child_path(&key.value), value);
                 }
             }
         }
@@ -100,7 +199,7 @@ impl Outline {
 enum YamlNode {
     Leaf,
     Sequence(Vec<Spanned<YamlNode>>),
-    Mapping(Vec<(String, Spanned<YamlNode>)>),
+    Mapping(Vec<(Spanned<String>, Spanned<YamlNode>)>),
 }
 
 struct YamlNodeVisitor;
@@ -168,11 +267,6 @@ impl<'de> Visitor<'de> for YamlNodeVisitor {
 }
 
 // === errors ===
-
-/// Whether a problem is a missing key.
-pub(crate) fn is_missing_key(problem: &str) -> bool {
-    problem.starts_with("the key `") && problem.ends_with("` is missing")
-}
 
 impl From<Location> for Position {
     fn from(location: Location) -> Self {

@@ -40,18 +40,9 @@ const MAX_LABEL_BYTES: usize = 63;
 
 impl KubernetesConfig {
     /// The first invalid key of this section, and its problem. `None`: all keys are valid. The key
-    /// is a suffix of the path of the section, such as `.port`. If this program was built without
-    /// Kubernetes support, every such section is invalid: the suffix is empty, and the problem is
-    /// the missing support.
+    /// is a suffix of the path of the section, such as `.port`.
     pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         const NAME: &str = "a name has 1 to 63 characters: lowercase letters, digits and `-`";
-        if !cfg!(feature = "kubernetes") {
-            return Some((
-                "",
-                "this program was built without Kubernetes: use the container image, or build \
-                 with `cargo build --features kubernetes`",
-            ));
-        }
         let is_invalid = |name: Option<&str>| name.is_some_and(|name| !is_dns_label(name));
         if is_invalid(Some(&self.service)) {
             return Some((".service", NAME));

@@ -1,0 +1,50 @@
+//! The files of the secrets that a reload reads again: keys of backends and tiers, tokens of Alertmanagers.
+
+use crate::config::{BackendConfig, Config, Secret, SecretValue};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use tokenweir_core::access::KeyDigest;
+use tokenweir_net::file_watcher::FileWatcher;
+
+/// The files of secrets, with their content when they were read last.
+pub(super) struct SecretFiles {
+    /// `None`: the file cannot be read.
+    contents: BTreeMap<PathBuf, Option<KeyDigest>>,
+    watcher: FileWatcher,
+}
+
+impl SecretFiles {
+    /// The files that these settings name. Create it before the secrets are read, so that no later change is lost.
+    pub(super) fn new(config: &Config, entries: &[BackendConfig]) -> Self {
+        let listed = entries.iter().filter_map(|entry| entry.api_key.as_ref());
+        let secrets = config.reloaded_secrets().chain(listed);
+        let files = secrets.filter_map(|secret| match secret {
+            Secret::File(file) => {
+                let value = secret.resolve(|_| None).ok();
+                Some((file.clone(), value.as_ref().map(SecretValue::digest)))
+            }
+            Secret::Env(_) => None,
+        });
+        let contents: BTreeMap<PathBuf, Option<KeyDigest>> = files.collect();
+        let mut watcher = FileWatcher::new(contents.keys().cloned());
+        watcher.skip_current();
+        Self { contents, watcher }
+    }
+
+    /// Waits until a file has changed.
+    pub(super) async fn changed(&mut self) {
+        if self.contents.is_empty() {
+            return std::future::pending().await;
+        }
+        self.watcher.changed().await;
+    }
+
+    /// The files whose content differs from that in `previous`, as texts for operators.
+    pub(super) fn changes_since(&self, previous: &Self) -> impl Iterator<Item = String> {
+        let is_changed = |file: &PathBuf, content: &Option<KeyDigest>| {
+            previous.contents.get(file).is_some_and(|before| before != content)
+        };
+        let changed = self.contents.iter().filter(move |(file, content)| is_changed(file, content));
+        changed.map(|(file, _)| format!("the content of {}", file.display()))
+    }
+}
