@@ -254,17 +254,42 @@ impl Backend {
     }
 
     /// Applies the effect of a failed request to the backend, for example an ejection. `why` is the
-    /// reason of the failure for the log and the status.
-    pub fn on_failure(&self, failure: FailureKind, why: &str, now: Instant) {
+    /// reason of the failure for the log and the status. `rest`: the time for which an overloaded
+    /// backend wants no requests. `None`: it stated none.
+    pub fn on_failure(
+        &self,
+        failure: FailureKind,
+        why: &str,
+        rest: Option<Duration>,
+        now: Instant,
+    ) {
         match failure.effect() {
             BreakerAction::Nothing => {}
             BreakerAction::MarkDown => self.mark_down(why),
-            BreakerAction::RefreshModels => self.health.mark_models_stale(),
+            BreakerAction::BackOff => {
+                self.health.breaker.on_overload(rest, now);
+                self.health.request_check();
+                self.on_change(now);
+            }
             action => {
                 self.health.apply_to_breaker(action, &self.identity.id, why, now);
                 self.health.request_check();
                 self.on_change(now);
             }
+        }
+    }
+
+    /// Records that the backend answered a request for this path with `status` because it does not
+    /// serve the path, although another backend does. Requests for the path avoid the backend until it
+    /// restarts, or for some minutes.
+    pub fn on_missing_path(&self, path: &'static str, status: u16, now: Instant) {
+        if self.health.add_missing_path(path, now) {
+            tracing::warn!(
+                backend = %self.identity.id,
+                path,
+                status,
+                "the backend does not serve this path, which other backends serve: requests for it avoid the backend"
+            );
         }
     }
 

@@ -6,7 +6,7 @@ use super::state::{BackendState, Health};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::model::ServedModel;
 use tokenweir_core::record::BackendId;
@@ -27,6 +27,8 @@ pub struct BackendHealth {
     /// Whether the backend rejected a model that it had listed, so that the stored model list may
     /// be out of date.
     is_model_list_stale: AtomicBool,
+    /// Whether [`HealthSignals::missing_paths`] has a path.
+    lacks_paths: AtomicBool,
     /// The circuit breaker, which ejects the backend when its requests fail.
     pub breaker: CircuitBreaker,
     state: ArcSwap<BackendState>,
@@ -46,7 +48,13 @@ struct HealthSignals {
     declared_down: watch::Sender<bool>,
     /// The drain. `None`: the backend is not drained.
     drain: Mutex<Option<Arc<Drain>>>,
+    /// The paths that the backend does not serve although other backends do, and when a request
+    /// showed it.
+    missing_paths: Mutex<Vec<(&'static str, Instant)>>,
 }
+
+/// Time after which a request tries a path again that the backend did not serve.
+const MISSING_PATH_TIME: Duration = Duration::from_mins(10);
 
 impl BackendHealth {
     /// The health of a new backend: unknown, with a closed circuit breaker.
@@ -55,6 +63,7 @@ impl BackendHealth {
             is_serving: AtomicBool::new(false),
             is_drained: AtomicBool::new(false),
             is_model_list_stale: AtomicBool::new(false),
+            lacks_paths: AtomicBool::new(false),
             breaker: CircuitBreaker::new(settings, now),
             state: ArcSwap::default(),
             signals: Box::new(HealthSignals {
@@ -62,6 +71,7 @@ impl BackendHealth {
                 first_check_completed: SetOnce::new(),
                 declared_down: watch::Sender::new(false),
                 drain: Mutex::new(None),
+                missing_paths: Mutex::default(),
             }),
         }
     }
@@ -156,7 +166,10 @@ impl BackendHealth {
         now: Instant,
     ) {
         match action {
-            BreakerAction::CountFailure if self.breaker.on_failure(now) => {
+            BreakerAction::CountUnlessServing if self.breaker.is_serving(now) => {}
+            BreakerAction::CountFailure | BreakerAction::CountUnlessServing
+                if self.breaker.on_failure(now) =>
+            {
                 tracing::warn!(backend = %id, why, "backend ejected: too many requests failed");
             }
             BreakerAction::Eject if self.breaker.on_death(now) => {
@@ -165,9 +178,39 @@ impl BackendHealth {
             BreakerAction::Drain if self.breaker.on_drain(now) => {
                 tracing::warn!(backend = %id, why, "backend ejected: it aborts its requests");
             }
-            BreakerAction::BackOff => self.breaker.on_overload(now),
             _ => {}
         }
+    }
+
+    /// Records that the backend does not serve a path that another backend serves. Returns whether
+    /// this was not known.
+    pub(super) fn add_missing_path(&self, path: &'static str, now: Instant) -> bool {
+        let mut paths = self.lock_missing_paths();
+        let was_known = paths.iter().any(|(missing, _)| *missing == path);
+        paths.retain(|(missing, _)| *missing != path);
+        paths.push((path, now));
+        self.lacks_paths.store(true, Ordering::Relaxed);
+        !was_known
+    }
+
+    /// Whether a request showed in the last minutes that the backend does not serve this path.
+    pub(super) fn lacks_path(&self, path: Option<&'static str>, now: Instant) -> bool {
+        let is_recent = |since: Instant| now.saturating_duration_since(since) < MISSING_PATH_TIME;
+        self.lacks_paths.load(Ordering::Relaxed)
+            && self
+                .lock_missing_paths()
+                .iter()
+                .any(|(missing, since)| Some(*missing) == path && is_recent(*since))
+    }
+
+    /// Forgets the paths that the backend did not serve: another program may run there now.
+    pub(super) fn forget_missing_paths(&self) {
+        self.lock_missing_paths().clear();
+        self.lacks_paths.store(false, Ordering::Relaxed);
+    }
+
+    fn lock_missing_paths(&self) -> MutexGuard<'_, Vec<(&'static str, Instant)>> {
+        self.signals.missing_paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the health checker check the backend at once.

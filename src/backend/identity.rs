@@ -40,7 +40,7 @@ pub struct BackendIdentity {
     /// The prefix cache of the backend, once its KV events are received.
     kv_cache: OnceLock<Arc<BackendCache>>,
     /// Hash of the backend's name.
-    pub(super) id_hash: u64,
+    pub(crate) id_hash: u64,
 }
 
 impl BackendIdentity {

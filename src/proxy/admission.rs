@@ -333,6 +333,7 @@ fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequireme
         is_stream: *is_stream,
         // A request that needs one backend does not wait in the queue.
         backend: None,
+        path: None,
         session: *session,
         seed: *seed,
     }

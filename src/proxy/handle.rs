@@ -149,6 +149,7 @@ async fn forward_read<B: IncomingBody>(
         prompt: &prompt,
         is_stream: fields.stream,
         backend: continued_at.as_ref(),
+        path: record.route,
         session: features::session_hash(&head.headers, &settings.session_headers, &fields),
         seed: fastrand::u64(..),
     };

@@ -37,6 +37,7 @@ pub(super) async fn forward<B: IncomingBody>(
         prompt: &prompt,
         is_stream: false,
         backend: backend.as_ref(),
+        path: None,
         session: None,
         seed: fastrand::u64(..),
     };

@@ -108,6 +108,7 @@ async fn forward(
         prompt: &prompt,
         is_stream: false,
         backend: None,
+        path: record.route,
         session: features::session_hash(&head.headers, &settings.session_headers, &fields),
         seed: fastrand::u64(..),
     };

@@ -158,17 +158,7 @@ async fn a_request_with_side_effects_is_not_retried() {
 }
 
 #[tokio::test]
-async fn a_client_error_is_not_retried() {
-    for code in
-        ["400 Bad Request", "401 Unauthorized", "422 Unprocessable", "429 Too Many", "501 No"]
-    {
-        let script = move || vec![Step::Send(json(code, "{}"))];
-        let fakes = first_of_two(script, stream_of(&GOOD)).await;
-        let gateway = gateway_for(&fakes).await;
-        let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
-        assert!(text(&answer).starts_with(&format!("HTTP/1.1 {}", &code[..3])), "{code}");
-        assert_eq!(gateway.record().await.attempts.len(), 1, "{code}");
-    }
+async fn an_error_event_of_the_client_is_not_retried() {
     let refused = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
     let script = move || vec![Step::Send(stream_of(&[refused, "[DONE]"]))];
     let fakes = first_of_two(script, stream_of(&GOOD)).await;

@@ -78,6 +78,7 @@ mod proxy;
 mod quality;
 mod readiness;
 mod recorded_streams;
+mod refusals;
 mod replay;
 mod request_metrics;
 mod request_parsing;

@@ -145,7 +145,7 @@ async fn a_late_close_of_a_pooled_connection_counts_as_attempt_in_the_budget_and
 }
 
 #[tokio::test]
-async fn requests_for_unknown_models_use_no_retry_budget() {
+async fn requests_that_all_backends_refuse_use_a_bounded_part_of_the_retry_budget() {
     let missing = || json("404 Not Found", r#"{"detail":"Not Found"}"#);
     let fakes =
         [ScriptedBackend::answering(missing()).await, ScriptedBackend::answering(missing()).await];
@@ -159,10 +159,11 @@ async fn requests_for_unknown_models_use_no_retry_budget() {
     for _ in 0..20 {
         let answer = gateway.post("/v1/embeddings", r#"{"model":"tiny","input":"x"}"#).await;
         assert_eq!(status(&answer), 404);
-        let record = gateway.record().await;
-        assert_eq!((record.attempts.len(), record.not_retried), (1, None));
+        assert_eq!(gateway.record().await.not_retried, None);
     }
-    assert_eq!(fakes.iter().map(|fake| fake.seen().len()).sum::<usize>(), 20);
+    let sent = fakes.iter().map(|fake| fake.seen().len()).sum::<usize>();
+    // The budget of one client is half of the retries of ten seconds.
+    assert!((21..=25).contains(&sent), "{sent}");
 }
 
 #[tokio::test]

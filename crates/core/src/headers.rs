@@ -4,12 +4,14 @@
 
 use data_encoding::HEXLOWER;
 use http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, FORWARDED, HOST,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, COOKIE,
+    EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
 use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
 
 /// Header with the request id, which the client sent or the gateway generated.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -20,6 +22,8 @@ pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error
 /// Header that tells OpenAI client libraries whether to retry a request: `true` or `false`.
 pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
+/// Header of some servers that is like `Retry-After`, in milliseconds.
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -42,6 +46,19 @@ static NOT_FORWARDED: [HeaderName; 11] = [
     FORWARDED,
 ];
 
+/// Fields that are one list, however many fields a client divides them into, with their separators.
+static JOINED: [(HeaderName, &str); 9] = [
+    (COOKIE, "; "),
+    (ACCEPT, ", "),
+    (ACCEPT_LANGUAGE, ", "),
+    (CACHE_CONTROL, ", "),
+    (VIA, ", "),
+    (X_FORWARDED_FOR, ", "),
+    (HeaderName::from_static("x-forwarded-proto"), ", "),
+    (HeaderName::from_static("tracestate"), ","),
+    (HeaderName::from_static("baggage"), ","),
+];
+
 /// Header that changes the behaviour of vLLM. It is removed from all client requests: no permission
 /// allows it. Headers that need a permission are in
 /// `openai::engine_control`.
@@ -52,6 +69,8 @@ const SAGEMAKER_PREFIX: &str = "x-amzn-sagemaker-";
 /// Prefix of headers of the gateway. They are removed from client requests, so that clients cannot
 /// forge them.
 const GATEWAY_PREFIX: &str = "x-tokenweir-";
+/// Prefix of the headers with which the gateway states the limits of a tenant.
+const RATE_LIMIT_PREFIX: &str = "x-ratelimit-";
 
 /// The id of a request in headers, logs and spans: 1 to 128 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,12 +114,31 @@ pub fn rewrite_request_headers(headers: &mut HeaderMap, upstream: &UpstreamHeade
     headers.insert(HOST, upstream.host.clone());
     headers.insert(X_REQUEST_ID, upstream.request_id.0.clone());
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    join_fields(headers);
     let forwarded_for = match headers.get(X_FORWARDED_FOR).map(HeaderValue::to_str) {
         Some(Ok(hops)) => HeaderValue::from_str(&format!("{hops}, {}", upstream.client_ip)),
         _ => HeaderValue::from_bytes(&format_ip(upstream.client_ip)),
     };
     if let Ok(value) = forwarded_for {
         headers.insert(X_FORWARDED_FOR, value);
+    }
+}
+
+/// Joins the fields of [`JOINED`] that occur several times. HTTP/2 divides cookies into several fields
+/// (RFC 9113 §8.2.3), and many servers read the first field of a list only. All other fields keep
+/// their number and order.
+fn join_fields(headers: &mut HeaderMap) {
+    // Most requests have no field twice.
+    if headers.len() == headers.keys_len() {
+        return;
+    }
+    for (name, separator) in &JOINED {
+        let mut values = headers.get_all(name).iter().map(HeaderValue::as_bytes);
+        let (Some(first), Some(second)) = (values.next(), values.next()) else { continue };
+        let all: Vec<&[u8]> = [first, second].into_iter().chain(values).collect();
+        if let Ok(joined) = HeaderValue::from_bytes(&all.join(separator.as_bytes())) {
+            headers.insert(name.clone(), joined);
+        }
     }
 }
 
@@ -122,6 +160,25 @@ fn format_ip(ip: IpAddr) -> Vec<u8> {
 /// client may send to backends is kept.
 pub fn set_session_id(headers: &mut HeaderMap, session_id: &HeaderValue) {
     headers.entry(X_SESSION_ID).or_insert_with(|| session_id.clone());
+}
+
+/// Removes the headers that only the gateway writes, so that a backend cannot speak for it: those of
+/// errors and decisions, the request id, and the limits of tenants.
+pub fn remove_gateway_headers(headers: &mut HeaderMap) {
+    remove_headers_where(headers, |name| {
+        let name_text = name.as_str();
+        *name == X_REQUEST_ID
+            || *name == X_GATEWAY_ERROR
+            || [GATEWAY_PREFIX, RATE_LIMIT_PREFIX].iter().any(|it| name_text.starts_with(it))
+    });
+}
+
+/// Whether the headers ask for another protocol. An offer of HTTP/2 is none: Java clients send it with
+/// each request.
+pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
+    let has_option = || connection_options(headers).any(|it| it.eq_ignore_ascii_case("upgrade"));
+    let is_other = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"h2c");
+    headers.get_all(UPGRADE).iter().any(is_other) && has_option()
 }
 
 /// Turns a backend's response headers into those for the client.
@@ -149,6 +206,19 @@ pub fn has_valid_host(version: Version, uri: &Uri, headers: &HeaderMap) -> bool 
     let authority = uri.authority().filter(|_| version == Version::HTTP_2);
     let is_match = authority.is_none_or(|authority| host.is_ok_and(|host| host == *authority));
     hosts.next().is_none() && is_valid && is_match
+}
+
+/// The time that a `Retry-After` or `retry-after-ms` states, or that its date is after `now`. `None`:
+/// there is no valid one.
+pub fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
+    let seconds = |value: f64| Duration::try_from_secs_f64(value).ok();
+    if let Some(value) = text(&RETRY_AFTER_MS).and_then(|text| text.parse::<f64>().ok()) {
+        return seconds(value / 1e3);
+    }
+    let value = text(&RETRY_AFTER)?;
+    let until = || httpdate::parse_http_date(value).ok()?.duration_since(now).ok();
+    value.parse().ok().and_then(seconds).or_else(until)
 }
 
 /// Whether the headers contain a digest of the body, so that the gateway must not change the body.
@@ -252,6 +322,45 @@ mod tests {
     }
 
     #[test]
+    fn fields_of_one_list_are_joined_and_others_keep_their_number() {
+        let headers = upstream_headers(&[
+            ("cookie", "a=1"),
+            ("cookie", "b=2"),
+            ("x-forwarded-for", "192.0.2.1"),
+            ("x-forwarded-for", "192.0.2.2"),
+            ("tracestate", "x=1"),
+            ("tracestate", "y=2"),
+            ("accept", "application/json"),
+            ("accept", "text/event-stream"),
+            ("x-unknown", "1"),
+            ("x-unknown", "2"),
+        ]);
+        let values = |name| headers.get_all(name).iter().collect::<Vec<_>>();
+        assert_eq!(values("cookie"), ["a=1; b=2"]);
+        assert_eq!(values("x-forwarded-for"), ["192.0.2.1, 192.0.2.2, 127.0.0.1"]);
+        assert_eq!(values("tracestate"), ["x=1,y=2"]);
+        assert_eq!(values("accept"), ["application/json, text/event-stream"]);
+        assert_eq!(values("x-unknown"), ["1", "2"]);
+    }
+
+    #[test]
+    fn a_backend_cannot_write_the_headers_of_the_gateway() {
+        let mut headers = header_map(&[
+            ("x-gateway-error", "fake"),
+            ("x-request-id", "of-engine"),
+            ("x-tokenweir-anything", "1"),
+            ("x-ratelimit-remaining-tokens", "7"),
+            ("retry-after", "7"),
+            ("set-cookie", "a=1"),
+            ("x-vllm-other", "1"),
+        ]);
+        remove_gateway_headers(&mut headers);
+        let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["retry-after", "set-cookie", "x-vllm-other"]);
+    }
+
+    #[test]
     fn headers_that_vllm_trusts_are_removed_from_client_requests() {
         let headers = upstream_headers(&[
             ("endpoint-load-metrics-format", "TEXT"),
@@ -262,6 +371,25 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["accept-encoding", "host", "x-forwarded-for", "x-request-id"]);
         assert_eq!(headers["accept-encoding"], "identity");
+    }
+
+    #[test]
+    fn the_time_of_retry_after_is_seconds_milliseconds_or_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_770);
+        let cases = [
+            ("retry-after", "7", Some(7_000)),
+            ("retry-after", " 0.5 ", Some(500)),
+            ("retry-after-ms", "250", Some(250)),
+            ("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT", Some(7_000)),
+            ("retry-after", "Sun, 06 Nov 1994 08:49:00 GMT", None),
+            ("retry-after", "-1", None),
+            ("retry-after", "NaN", None),
+            ("retry-after", "soon", None),
+        ];
+        for (name, value, expected) in cases {
+            let rest = retry_after(&header_map(&[(name, value)]), now);
+            assert_eq!(rest, expected.map(Duration::from_millis), "{name}: {value}");
+        }
     }
 
     #[test]

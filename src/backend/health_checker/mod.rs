@@ -320,6 +320,7 @@ impl HealthChecker {
     fn reset_discovered_state(&mut self) {
         self.models.expire();
         self.metrics_page.rediscover();
+        self.backend.health.forget_missing_paths();
         self.has_checked_metrics = false;
     }
 

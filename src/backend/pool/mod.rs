@@ -6,6 +6,7 @@ mod panic_mode;
 pub(super) mod readiness;
 mod readiness_log;
 pub(super) mod registry;
+mod route_building;
 mod snapshot;
 
 pub use snapshot::BackendRequirements;
@@ -288,7 +289,7 @@ impl Sink for BackendPool {
             if record.timings.first_output.is_some() {
                 let is_aborted = record.outcome == Outcome::Aborted;
                 let failure = if is_aborted { FailureKind::Draining } else { FailureKind::Died };
-                backend.on_failure(failure, failure.as_str(), clock::now());
+                backend.on_failure(failure, failure.as_str(), None, clock::now());
             }
         }
     }

@@ -65,6 +65,7 @@ fn routing_reason_after(
         prompt: &prompt,
         is_stream: true,
         backend: None,
+        path: None,
         session: None,
         seed,
     };
@@ -138,7 +139,7 @@ fn an_ejected_pool_is_ready_after_the_ejection_time_and_at_once_in_panic_mode() 
 #[test]
 fn an_overloaded_pool_is_ready_and_not_in_panic_mode() {
     let (pool, now) = (pool_of_two_backends(0.5), clock::now());
-    pool.backends().iter().for_each(|backend| backend.health.breaker.on_overload(now));
+    pool.backends().iter().for_each(|backend| backend.health.breaker.on_overload(None, now));
     let readiness = pool.readiness(now);
     assert!(pool.is_ready() && readiness.is_ready() && !readiness.is_panic);
     assert_eq!(readiness.summary(), "2 backends: 2 available");

@@ -1,7 +1,8 @@
 //! The backend registry: it holds the current [`PoolSnapshot`]. It replaces the snapshot when
 //! backends are added or removed, when settings change, and when a backend lists other models.
 
-use super::snapshot::{PoolSnapshot, build_routes};
+use super::route_building::build_routes;
+use super::snapshot::PoolSnapshot;
 use crate::backend::Backend;
 use crate::backend::capacity_notifier::CapacityNotifier;
 use crate::backend::peers::PeerExchange;

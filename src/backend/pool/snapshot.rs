@@ -4,15 +4,14 @@
 
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
+use super::route_building::build_routes;
 use crate::backend::kv_events::CacheLookup;
 use crate::backend::routes::model_labels::ModelLabelTable;
-use crate::backend::routes::{ModelListInterner, ModelRoute, RouteRule, RouteTable};
+use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
 use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use std::time::Instant;
-use tokenweir_core::clock;
 use tokenweir_core::error::{self, GatewayError};
-use tokenweir_core::model::ServedModel;
 use tokenweir_core::record::{BackendId, RoutingDecision};
 use tokenweir_core::routing::saturation::{self, SaturationThresholds};
 use tokenweir_core::routing::{
@@ -58,6 +57,9 @@ pub struct BackendRequirements<'a> {
     pub is_stream: bool,
     /// The only backend that may serve the request. `None`: any backend of its route.
     pub backend: Option<&'a BackendId>,
+    /// The path of the request. Backends that do not serve it are avoided. `None`: every backend serves
+    /// it.
+    pub path: Option<&'static str>,
     /// A hash of the session id. `None`: the request has no session.
     pub session: Option<u64>,
     /// Random number of the request, from which the policy derives its random decisions.
@@ -276,7 +278,12 @@ impl PoolSnapshot {
         constraints: &LeaseConstraints<'_>,
         now: Instant,
     ) -> EligibleBackends {
-        let up = self.filter_up(positions, requirements.backend, constraints.tried);
+        let mut up = self.filter_up(positions, requirements.backend, constraints.tried);
+        let serves_path =
+            |position: &usize| !self.backends[*position].health.lacks_path(requirements.path, now);
+        if up.iter().any(serves_path) {
+            up.retain(serves_path);
+        }
         let mut eligible = EligibleBackends {
             candidates: Vec::with_capacity(up.len()),
             most_cached: 0.0,
@@ -387,21 +394,4 @@ impl EligibleBackends {
             BreakerMode::Enforced
         }
     }
-}
-
-/// Builds the routes to `backends` from the configured rules and the models that each backend
-/// lists, and assigns model labels.
-pub(super) fn build_routes(
-    rules: &[RouteRule],
-    backends: &[Arc<Backend>],
-    labels: &mut ModelLabelTable,
-) -> RouteTable {
-    let advertised = backends.iter().map(|backend| backend.health.load_state().models.clone());
-    let advertised: Vec<Option<Arc<[ServedModel]>>> = advertised.collect();
-    labels.update(
-        rules.iter().map(RouteRule::name),
-        ModelListInterner::distinct_models(&advertised),
-        clock::now(),
-    );
-    RouteTable::new(rules, &advertised, labels)
 }

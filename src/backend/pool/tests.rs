@@ -48,6 +48,7 @@ pub(super) fn requirements(model: Option<&str>) -> BackendRequirements<'_> {
         prompt: &PROMPT,
         is_stream: true,
         backend: None,
+        path: None,
         session: None,
         seed: 0,
     }

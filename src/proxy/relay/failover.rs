@@ -2,19 +2,21 @@
 //! their first output.
 
 use super::attempt::{self, PreparedRequest};
+use super::attempt_failure::{AttemptFailure, PrefetchedResponse};
 use super::first_output;
+use super::refusals::Refusals;
 use super::retry::{FailedRequest, RetryBudgetShare};
 use crate::backend::{Backend, Lease};
 use crate::proxy::context::ProxyContext;
 use crate::proxy::request::deadline::{FirstOutputDeadline, within_deadline};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode};
-use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
+use tokenweir_core::headers;
 use tokenweir_core::observe::{Exchange, PrefetchedBody};
 use tokenweir_core::record::{FailoverDenialReason, RoutingDecision};
 use tokenweir_core::resilience::{FailoverPolicy, FailureKind};
@@ -25,21 +27,8 @@ use tokenweir_net::resource_exhaustion;
 /// Time between two tries to lease another backend for a request whose backend is down.
 const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A response of a backend whose head and first frames have been read.
-pub(crate) type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
-
 /// The response of a backend, with the lease on the backend, or the error for the client.
 pub(crate) type ForwardResult = Result<(PrefetchedResponse, Lease), GatewayError>;
-
-/// A failed attempt.
-pub(super) struct AttemptFailure {
-    pub(super) kind: FailureKind,
-    /// A description of the failure for logs and status pages.
-    pub(super) message: Cow<'static, str>,
-    /// The result for the client if the request cannot fail over: the response of the backend, or
-    /// an error if the backend sent no response.
-    pub(super) fallback: Result<Box<PrefetchedResponse>, GatewayError>,
-}
 
 /// Sends a request to the backend in `leased`, and to further backends one after the other. Ends
 /// when an attempt succeeds or when no failover is allowed. Returns the response with the lease on
@@ -54,6 +43,7 @@ pub(crate) async fn send(
     context.retry.deposit(share);
     let mut tried = Vec::new();
     let mut failed_attempts = 0;
+    let mut refusals = Refusals::default();
     loop {
         let (lease, decision) = leased;
         let record = exchange.record();
@@ -73,25 +63,48 @@ pub(crate) async fn send(
             }
         };
         let failure = match result {
-            Ok(response) => return Ok((response, lease)),
+            Ok(response) => {
+                refusals.end_with_response(exchange, &context.retry, clock::now());
+                return Ok((response, lease));
+            }
             Err(failure) => failure,
         };
         let kind = failure.kind;
-        lease.backend().on_failure(kind, &failure.message, clock::now());
+        let is_refusal = refusals.record(exchange, &failure, lease.backend(), share);
+        if kind == FailureKind::UnknownModel {
+            lease.backend().health.mark_models_stale();
+        }
+        if !is_refusal {
+            failure.apply_to(lease.backend());
+        }
         tried.push(lease.backend().clone());
         failed_attempts += u32::from(kind.elsewhere() != FailoverPolicy::Always);
         let failed = failed_request(kind, failed_attempts, tried.len(), request);
-        let next = context.retry.allow(share, failed, clock::now()).and_then(|()| {
+        let asking = if is_refusal {
+            refusals.should_ask_peer(&context.retry, clock::now())
+        } else {
+            Ok(())
+        };
+        let allowed = asking.and_then(|()| context.retry.allow(share, failed, clock::now()));
+        let next = allowed.and_then(|()| {
             let next = context.state.pool.lease(request.requirements, &tried, clock::now());
             next.map_err(|_| FailoverDenialReason::NoOtherBackend)
         });
         match next {
             Ok(next) => {
-                exchange.discard_attempt(kind.as_str());
+                if is_refusal {
+                    refusals.set_aside(exchange, failure);
+                } else {
+                    exchange.discard_attempt(kind.as_str());
+                }
                 leased = next;
             }
             Err(reason) => {
-                exchange.record().not_retried = Some(reason);
+                let (retry, now) = (&context.retry, clock::now());
+                if let Some(first) = refusals.end_with_failure(exchange, &failure, retry, now) {
+                    return Ok((*first, lease));
+                }
+                exchange.record().not_retried = Some(reason).filter(|_| !is_refusal);
                 return give_up(exchange, failure, lease, reason);
             }
         }
@@ -108,7 +121,7 @@ fn failed_request<'a>(
         kind,
         failed_attempts,
         tried_backends,
-        has_side_effects: request.has_side_effects(),
+        has_side_effects: !kind.precludes_effects() && request.has_side_effects(),
         body: request.body.original(),
     }
 }
@@ -164,7 +177,8 @@ async fn send_to_backend(
             result => break result,
         }
     };
-    let (head, body) = result.map_err(|error| send_failure(&error))?.into_parts();
+    let (mut head, body) = result.map_err(|error| send_failure(&error))?.into_parts();
+    headers::remove_gateway_headers(&mut head.headers);
     exchange.on_head(head.status.as_u16(), &head.headers);
     let max_wait = context.retry.first_output_buffer_timeout();
     let prefetched = first_output::buffer_until_first_output(
@@ -183,10 +197,7 @@ async fn send_to_backend(
     let response = Response::from_parts(head, prefetched);
     match failure_kind {
         None => Ok(response),
-        Some(kind) => {
-            let message = kind.as_str().into();
-            Err(AttemptFailure { kind, message, fallback: Ok(Box::new(response)) })
-        }
+        Some(kind) => Err(AttemptFailure::of_response(kind, response)),
     }
 }
 
@@ -197,10 +208,13 @@ fn classify_failure(
     status: StatusCode,
     prefetched: &PrefetchedBody<BackendBody>,
 ) -> Option<FailureKind> {
-    if request.is_lookup && status == StatusCode::NOT_FOUND {
+    let kind = first_output::classify_failure(exchange, status, prefetched, request.backend_model);
+    let names_response = request.is_lookup || request.fields.parameters.previous_response.is_some();
+    // A 404 to a request that names a stored response is about this response.
+    if names_response && status == StatusCode::NOT_FOUND && kind == Some(FailureKind::MissingPath) {
         return Some(FailureKind::NotStored);
     }
-    first_output::classify_failure(exchange, status, prefetched, request.backend_model)
+    kind
 }
 
 /// The result for the client after a failed attempt without failover: the response of the last
@@ -231,7 +245,7 @@ pub(super) fn give_up(
 
 pub(super) fn deadline_failure(deadline: FirstOutputDeadline) -> AttemptFailure {
     let kind = deadline.failure_kind();
-    AttemptFailure { kind, message: kind.as_str().into(), fallback: Err(deadline.error()) }
+    AttemptFailure::without_response(kind, kind.as_str(), deadline.error())
 }
 
 pub(super) fn send_failure(error: &SendError) -> AttemptFailure {
@@ -252,5 +266,5 @@ pub(super) fn send_failure(error: &SendError) -> AttemptFailure {
             GatewayError::ResponseHeadTimeout { seconds: limit.as_secs() },
         ),
     };
-    AttemptFailure { kind, message: error.to_string().into(), fallback: Err(gateway_error) }
+    AttemptFailure::without_response(kind, error.to_string(), gateway_error)
 }

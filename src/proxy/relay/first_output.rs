@@ -20,6 +20,8 @@ use tokenweir_net::backend_body::BackendBody;
 /// Maximum bytes of a response that are buffered before its first output. A response that exceeds
 /// this size without output is forwarded like a response with output.
 const MAX_BUFFERED_BYTES: usize = 64 << 10;
+/// The status with which Anthropic's API and servers like it report that they are overloaded.
+const OVERLOADED: u16 = 529;
 /// Maximum wait for the body of an error response.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Texts by which an error response of vLLM shows that its engine is dead. The vLLM process ends a
@@ -124,7 +126,7 @@ fn buffer_frame(
 }
 
 /// The kind of failure that the beginning of a response shows. `None`: the attempt did not fail, or
-/// every backend would respond in the same way. `model` is the name of the model at the backend.
+/// another backend could not avoid its failure. `model` is the name of the model at the backend.
 pub(super) fn classify_failure(
     exchange: &mut Exchange,
     status: StatusCode,
@@ -132,22 +134,20 @@ pub(super) fn classify_failure(
     model: Option<&str>,
 ) -> Option<FailureKind> {
     match status {
-        StatusCode::SERVICE_UNAVAILABLE => Some(FailureKind::Busy),
-        // An unsupported request would fail on every backend.
-        StatusCode::NOT_IMPLEMENTED => None,
-        // Only a 404 that names a known model means that the backend lacks the model. For a path or
-        // an item that does not exist, every backend would respond with 404.
-        StatusCode::NOT_FOUND => {
-            let is_known = exchange.record().model.is_known();
-            let is_named = model.is_some_and(|model| contains_any(prefetched, &[model.as_bytes()]));
-            (is_known && is_named).then_some(FailureKind::UnknownModel)
+        status if matches!(status.as_u16(), 503 | OVERLOADED) => Some(FailureKind::Busy),
+        // A 404 that names the model is about the model.
+        StatusCode::NOT_FOUND
+            if model.is_some_and(|model| contains_any(prefetched, &[model.as_bytes()])) =>
+        {
+            Some(FailureKind::UnknownModel)
         }
+        StatusCode::NOT_IMPLEMENTED => Some(FailureKind::MissingPath),
         status if status.is_server_error() && contains_any(prefetched, &ENGINE_DEAD_MESSAGES) => {
             Some(FailureKind::EngineDead)
         }
         status if status.is_server_error() => Some(FailureKind::ServerError),
         status if status.is_success() => classify_in_band_failure(exchange, prefetched),
-        _ => None,
+        status => Some(FailureKind::of_refusal(status.as_u16())),
     }
 }
 

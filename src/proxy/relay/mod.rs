@@ -2,8 +2,11 @@
 //! output.
 
 mod attempt;
+mod attempt_failure;
 mod failover;
 mod first_output;
+mod peer_answers;
+mod refusals;
 pub mod retry;
 mod unread;
 

@@ -1,11 +1,13 @@
 //! Decides whether a failed request is retried on another backend: attempt limit, retry budget,
 //! side effects and poison requests.
 
+use super::peer_answers::PeerAnswers;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokenweir_core::clock;
 use tokenweir_core::record::{FailoverDenialReason, RequestRecord};
 use tokenweir_core::resilience::{FailoverPolicy, FailureKind, PoisonRequestDetector};
 use tokenweir_core::units;
@@ -41,6 +43,8 @@ pub struct RetryController {
     /// tenant whose requests fail on every backend uses up the budget of the other tenants.
     budget_shares: Arc<[TpsBudget]>,
     poison_detector: Arc<PoisonRequestDetector>,
+    /// What peers answered to requests that one backend refused.
+    pub(super) peer_answers: Arc<PeerAnswers>,
 }
 
 /// The index of the budget share that the retries of a request use: the hash, modulo the number of
@@ -98,17 +102,21 @@ impl RetryController {
             budget: Arc::new(TpsBudget::new(BUDGET_WINDOW, min_retries_per_second, budget_ratio)),
             budget_shares: (0..BUDGET_SHARE_COUNT).map(new_share).collect(),
             poison_detector: Arc::default(),
+            peer_answers: Arc::new(PeerAnswers::new(clock::now())),
         }
     }
 
     /// A controller with the new settings and the state of this controller. The state is the
-    /// requests that were present at backend crashes, and the remaining budget. The budget starts
+    /// requests that were present at backend crashes, what peers answered, and the remaining budget. The budget starts
     /// anew if `budget_ratio` or `min_retries_per_second` changes.
     pub fn with_settings(&self, settings: RetrySettings) -> Self {
         let has_same_budget = self.settings.budget_ratio.total_cmp(&settings.budget_ratio).is_eq()
             && self.settings.min_retries_per_second == settings.min_retries_per_second;
-        let mut next =
-            Self { poison_detector: self.poison_detector.clone(), ..Self::new(settings) };
+        let mut next = Self {
+            poison_detector: self.poison_detector.clone(),
+            peer_answers: self.peer_answers.clone(),
+            ..Self::new(settings)
+        };
         if has_same_budget {
             (next.budget, next.budget_shares) = (self.budget.clone(), self.budget_shares.clone());
         }
@@ -177,12 +185,16 @@ impl RetryBudgetShare {
         };
         Self(hash as usize % BUDGET_SHARE_COUNT)
     }
+
+    /// The index of the share.
+    pub(super) const fn index(self) -> usize {
+        self.0
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_core::clock;
 
     const SHARE: RetryBudgetShare = RetryBudgetShare(0);
 

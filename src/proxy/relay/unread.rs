@@ -1,7 +1,8 @@
 //! Sends a request whose body the gateway does not keep: once, without failover.
 
 use super::attempt::{self, PreparedRequest};
-use super::failover::{self, AttemptFailure, PrefetchedResponse};
+use super::attempt_failure::{AttemptFailure, PrefetchedResponse};
+use super::failover;
 use super::first_output;
 use crate::backend::Lease;
 use crate::proxy::context::ProxyContext;
@@ -12,6 +13,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
+use tokenweir_core::headers;
 use tokenweir_core::observe::{Exchange, PrefetchedBody};
 use tokenweir_core::record::{FailoverDenialReason, RoutingDecision};
 use tokenweir_net::client::SendError;
@@ -49,7 +51,7 @@ pub(crate) async fn send(
         Ok(Err(error)) => failover::send_failure(&error),
         Err(deadline) => failover::deadline_failure(deadline),
     };
-    lease.backend().on_failure(failure.kind, &failure.message, clock::now());
+    failure.apply_to(lease.backend());
     let reason = FailoverDenialReason::NotRetryable;
     exchange.record().not_retried = Some(reason);
     failover::give_up(exchange, failure, lease, reason)
@@ -61,20 +63,20 @@ fn classify(
     request: &PreparedRequest<'_>,
     response: Response<tokenweir_net::backend_body::BackendBody>,
 ) -> Result<PrefetchedResponse, AttemptFailure> {
-    let (head, body) = response.into_parts();
+    let (mut head, body) = response.into_parts();
+    headers::remove_gateway_headers(&mut head.headers);
     exchange.on_head(head.status.as_u16(), &head.headers);
     let body = PrefetchedBody::new(body);
     let kind = if head.status == StatusCode::SWITCHING_PROTOCOLS {
         None
     } else {
+        // No peer can be asked whether it refuses the request, too.
         first_output::classify_failure(exchange, head.status, &body, request.backend_model)
+            .filter(|kind| !kind.is_judged_by_peers())
     };
     let response = Response::from_parts(head, body);
     match kind {
         None => Ok(response),
-        Some(kind) => {
-            let message = kind.as_str().into();
-            Err(AttemptFailure { kind, message, fallback: Ok(Box::new(response)) })
-        }
+        Some(kind) => Err(AttemptFailure::of_response(kind, response)),
     }
 }

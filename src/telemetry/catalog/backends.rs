@@ -291,15 +291,20 @@ fn emit_by_backend_or_leaving(
 
 /// All values that [`attempt_result`] can return.
 fn attempt_results() -> Vec<&'static str> {
-    [&["ok", "error_status", "stale"][..], &FailureKind::ALL.map(FailureKind::as_str)].concat()
+    [
+        &["ok", "client_error", "error_status", "stale"][..],
+        &FailureKind::ALL.map(FailureKind::as_str),
+    ]
+    .concat()
 }
 
-/// The result of an attempt: why it failed, `error_status` for a response with a status of 5xx, or
-/// `ok`.
+/// The result of an attempt: why it failed, `error_status` for a response with a status of 5xx,
+/// `client_error` for a status of 4xx that the client causes, or `ok`.
 fn attempt_result(attempt: &Attempt) -> &'static str {
     match (attempt.failure, attempt.status) {
         (Some(failure), _) => failure,
         (None, Some(500..)) => "error_status",
+        (None, Some(400..)) => "client_error",
         _ => "ok",
     }
 }

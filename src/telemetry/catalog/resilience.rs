@@ -66,7 +66,6 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
 /// Whether the request had attempts on more than one backend. A second attempt on another
 /// connection to the same backend is not a failover.
 fn has_failed_over(record: &RequestRecord) -> bool {
-    let mut backends = record.attempts.iter().map(|attempt| &attempt.backend);
-    let first = backends.next();
-    backends.any(|other| Some(other) != first)
+    let Some((last, earlier)) = record.attempts.split_last() else { return false };
+    earlier.iter().any(|attempt| attempt.failure.is_some() && attempt.backend != last.backend)
 }

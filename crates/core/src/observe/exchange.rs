@@ -14,7 +14,7 @@ use super::record_slot::RecordSlot;
 use super::sink::RecordReceiver;
 use crate::clock;
 use crate::openai::Api;
-use crate::record::{Outcome, RequestRecord, SlowCause, Termination};
+use crate::record::{Outcome, RequestRecord, SlowCause, Termination, Timings};
 use bytes::Bytes;
 use http::HeaderMap;
 use std::sync::Arc;
@@ -40,6 +40,16 @@ struct ExchangeState {
     /// Number of request bytes so far, of a body that the gateway forwards unread. `None`: the body
     /// was received as a whole.
     forwarded_bytes: Option<Arc<AtomicU64>>,
+}
+
+/// The response of an attempt that is set aside while the request is sent to another backend.
+pub struct AttemptAside {
+    response: AttemptResponse,
+    status: Option<u16>,
+    bytes_out: u64,
+    timings: Timings,
+    /// The span of the attempt.
+    span_id: Option<u64>,
 }
 
 /// The status of a response that begins a WebSocket.
@@ -167,6 +177,43 @@ impl Exchange {
             attempt.ended.get_or_insert_with(clock::now);
             attempt.failure = Some(reason);
         }
+    }
+
+    /// Discards the response of the current attempt, as [`Self::discard_attempt`] does, and returns it
+    /// for [`Self::restore_attempt`].
+    pub fn set_attempt_aside(&mut self, reason: &'static str) -> AttemptAside {
+        let ExchangeState { record, response, .. } = &mut *self.inner;
+        let backend = response.backend.take();
+        let aside = AttemptAside {
+            response: std::mem::take(response),
+            status: record.status,
+            bytes_out: record.bytes_out,
+            timings: record.timings,
+            span_id: record.attempts.last().map(|attempt| attempt.span_id),
+        };
+        response.backend = backend;
+        self.discard_attempt(reason);
+        aside
+    }
+
+    /// Makes a response that was set aside the response of the exchange. Its attempt becomes the last
+    /// one of the record.
+    pub fn restore_attempt(&mut self, aside: AttemptAside) {
+        let ExchangeState { record, response, .. } = &mut *self.inner;
+        let now = clock::now();
+        let attempts = &mut record.attempts;
+        if let Some(attempt) = attempts.last_mut() {
+            attempt.ended.get_or_insert(now);
+        }
+        if let Some(index) =
+            attempts.iter().position(|attempt| Some(attempt.span_id) == aside.span_id)
+        {
+            attempts[index..].rotate_left(1);
+        }
+        *response = aside.response;
+        record.status = aside.status;
+        record.bytes_out = aside.bytes_out;
+        record.timings = aside.timings;
     }
 
     /// Observes a chunk of the response body. Returns the bytes to forward, which can be empty.

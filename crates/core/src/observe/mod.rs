@@ -22,7 +22,7 @@ mod exchange;
 
 mod observed_body;
 
-pub use exchange::Exchange;
+pub use exchange::{AttemptAside, Exchange};
 pub use observed_body::{ObservedBody, ObservedBodyError, PrefetchedBody};
 pub use observer::ResponseObserver;
 pub use open_streams::{

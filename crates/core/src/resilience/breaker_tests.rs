@@ -142,7 +142,7 @@ fn slow_start_begins_with_a_tenth_of_the_traffic_and_grows_linearly() {
 #[test]
 fn overload_causes_a_short_backoff_and_no_ejection() {
     let (breaker, now) = breaker();
-    (0..10).for_each(|_| breaker.on_overload(now));
+    (0..10).for_each(|_| breaker.on_overload(None, now));
     assert!(!admits(&breaker, now, 0.0));
     assert_eq!(breaker.state(), BreakerState::Resting);
     assert!(admits(&breaker, now + OVERLOAD_BACKOFF, 0.99), "without slow start");

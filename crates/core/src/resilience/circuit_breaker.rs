@@ -6,13 +6,14 @@
 //!    ▲  ▲                                             ▲                           │  │
 //!    │  └── slow start: few requests ◄── success ─────┼───────────────────────────┘  │
 //!    │                                                └────── failure ───────────────┘
-//!    └── resting: overloaded or paused, for one second
+//!    └── resting: overloaded or paused, for one second or for the time that it stated
 //! ```
 //!
-//! A half-open backend gets one request at a time. Failures that clients can cause at will (4xx,
-//! disconnects, prompts that are too long) are not reported to the breaker. A routing decision
+//! A half-open backend gets one request at a time. Failures that clients can cause at will
+//! (disconnects, requests that all backends refuse) are not reported to the breaker. A routing decision
 //! reads two atomics and takes no lock, except during slow start.
 
+use super::breaker_state::BreakerState;
 use super::recent_outcomes::RecentOutcomes;
 use crate::units;
 use schemars::JsonSchema;
@@ -66,19 +67,6 @@ pub struct CircuitBreaker {
     inner: Box<Mutex<BreakerInner>>,
 }
 
-/// State of a circuit breaker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum BreakerState {
-    /// The backend gets requests.
-    Closed,
-    /// The backend reported a moment ago that it is overloaded or paused.
-    Resting,
-    /// The backend gets no requests, because it failed or is shutting down.
-    Open,
-    /// The backend gets one request at a time.
-    HalfOpen,
-}
-
 #[derive(Debug)]
 struct BreakerInner {
     settings: CircuitBreakerSettings,
@@ -91,14 +79,20 @@ struct BreakerInner {
     total_ejections: u64,
     /// When a success or a health check last ended an ejection. `None`: never.
     closed_at: Option<Instant>,
+    /// When a request last succeeded. `None`: never.
+    succeeded_at: Option<Instant>,
     /// The outcomes of the last minute.
     outcomes: RecentOutcomes,
 }
 
 /// Longest ejection.
 const MAX_EJECTION_TIME: Duration = Duration::from_mins(5);
-/// Time for which a backend that is overloaded or paused gets no requests.
+/// Time for which a backend that is overloaded or paused gets no requests, unless it states another.
 const OVERLOAD_BACKOFF: Duration = Duration::from_secs(1);
+/// Longest time for which a backend gets no requests because it stated so.
+const MAX_REST: Duration = Duration::from_mins(1);
+/// Time after a success in which a backend [serves](CircuitBreaker::is_serving).
+const SERVING_TIME: Duration = Duration::from_secs(5);
 /// Time for which a backend that is shutting down gets no requests. Within it vLLM either exits or
 /// continues to serve.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
@@ -189,6 +183,7 @@ impl CircuitBreaker {
         let mut inner = self.lock_inner();
         inner.outcomes.record(false, now);
         inner.consecutive_failures = 0;
+        inner.succeeded_at = Some(now);
         // While the breaker is open, a success belongs to a request from before the ejection.
         let is_recovered = inner.state == BreakerState::HalfOpen;
         if is_recovered {
@@ -231,12 +226,21 @@ impl CircuitBreaker {
         was_not_open
     }
 
-    /// Records that the backend reported that it is overloaded or paused.
-    pub fn on_overload(&self, now: Instant) {
+    /// Whether a request succeeded in the last seconds.
+    pub fn is_serving(&self, now: Instant) -> bool {
+        let succeeded_at = self.lock_inner().succeeded_at;
+        succeeded_at.is_some_and(|at| now.saturating_duration_since(at) < SERVING_TIME)
+    }
+
+    /// Records that the backend reported that it is overloaded or paused. `rest`: the time for which
+    /// the backend wants no requests. `None`: it stated none.
+    pub fn on_overload(&self, rest: Option<Duration>, now: Instant) {
         let mut inner = self.lock_inner();
         if matches!(inner.state, BreakerState::Closed | BreakerState::Resting) {
             inner.state = BreakerState::Resting;
-            self.set_open_until(now + OVERLOAD_BACKOFF);
+            let rest = rest.unwrap_or_default().clamp(OVERLOAD_BACKOFF, MAX_REST);
+            let until = self.since_origin(now + rest).max(1);
+            self.open_until.fetch_max(until, Ordering::Relaxed);
         }
     }
 
@@ -338,6 +342,7 @@ impl BreakerInner {
             ejections: 0,
             total_ejections: 0,
             closed_at: None,
+            succeeded_at: None,
             outcomes: RecentOutcomes::new(now),
         }
     }
@@ -347,23 +352,6 @@ impl BreakerInner {
     fn ejection_time(&self) -> Duration {
         let doublings = self.ejections.saturating_sub(1).min(16);
         self.settings.base_ejection_time.saturating_mul(1 << doublings).min(MAX_EJECTION_TIME)
-    }
-}
-
-// === impl BreakerState ===
-
-impl BreakerState {
-    /// All states.
-    pub const ALL: [Self; 4] = [Self::Closed, Self::Resting, Self::Open, Self::HalfOpen];
-
-    /// Name in metrics and in `/status`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Resting => "resting",
-            Self::Open => "open",
-            Self::HalfOpen => "half_open",
-        }
     }
 }
 

@@ -38,6 +38,14 @@ pub enum FailureKind {
     Empty,
     /// The backend does not have the stored response that the request is about.
     NotStored,
+    /// The backend did not accept the credential: 401, 403 or 407.
+    Unauthorized,
+    /// The backend got too many requests: 429.
+    RateLimited,
+    /// The backend does not serve the path: 404, 405 or 501.
+    MissingPath,
+    /// Any other status outside of 2xx and 5xx, such as 400 or a redirect.
+    UnexpectedStatus,
 }
 
 /// Whether the request may fail over to another backend.
@@ -61,19 +69,21 @@ pub enum BreakerAction {
     MarkDown,
     /// The circuit breaker counts a failure.
     CountFailure,
-    /// The backend gets no requests for one second, because it is overloaded, not defective.
+    /// The circuit breaker counts a failure, unless the backend answered another request with
+    /// success in the last seconds: then the cause may be this request.
+    CountUnlessServing,
+    /// The backend gets no requests for one second or for the time that it states in `Retry-After`,
+    /// because it is overloaded, not defective.
     BackOff,
     /// The circuit breaker ejects the backend at once.
     Eject,
     /// The backend gets no new requests for ten seconds. Then one request probes it.
     Drain,
-    /// The gateway fetches the model list of the backend again.
-    RefreshModels,
 }
 
 impl FailureKind {
     /// All kinds.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 21] = [
         Self::Unreachable,
         Self::GatewayExhausted,
         Self::Died,
@@ -91,14 +101,54 @@ impl FailureKind {
         Self::Draining,
         Self::Empty,
         Self::NotStored,
+        Self::Unauthorized,
+        Self::RateLimited,
+        Self::MissingPath,
+        Self::UnexpectedStatus,
     ];
+
+    /// The kind of a response whose status is neither 2xx nor 5xx, or 501.
+    pub const fn of_refusal(status: u16) -> Self {
+        match status {
+            401 | 403 | 407 => Self::Unauthorized,
+            404 | 405 | 501 => Self::MissingPath,
+            429 => Self::RateLimited,
+            _ => Self::UnexpectedStatus,
+        }
+    }
+
+    /// Whether the response does not show which side is the cause: the client or the backend. It is a
+    /// failure of the backend if another backend answers the same request with success.
+    pub const fn is_judged_by_peers(self) -> bool {
+        matches!(
+            self,
+            Self::UnknownModel
+                | Self::Unauthorized
+                | Self::RateLimited
+                | Self::MissingPath
+                | Self::UnexpectedStatus
+        )
+    }
+
+    /// Whether the response shows that the backend executed no part of the request, so that even a
+    /// request with side effects may be sent again.
+    pub const fn precludes_effects(self) -> bool {
+        matches!(
+            self,
+            Self::UnknownModel | Self::Unauthorized | Self::RateLimited | Self::MissingPath
+        )
+    }
 
     /// Whether the failed attempt counts as a failure of its backend. Otherwise the client or the
     /// gateway is the cause, or the backend has no such item or path.
     pub const fn is_of_backend(self) -> bool {
         !matches!(
             self,
-            Self::GatewayExhausted | Self::ClientTimeout | Self::TotalTimeout | Self::NotStored
+            Self::GatewayExhausted
+                | Self::ClientTimeout
+                | Self::TotalTimeout
+                | Self::NotStored
+                | Self::MissingPath
         )
     }
 
@@ -122,6 +172,10 @@ impl FailureKind {
             Self::Draining => "draining",
             Self::Empty => "empty",
             Self::NotStored => "not_stored",
+            Self::Unauthorized => "unauthorized",
+            Self::RateLimited => "rate_limited",
+            Self::MissingPath => "missing_path",
+            Self::UnexpectedStatus => "unexpected_status",
         }
     }
 
@@ -144,7 +198,11 @@ impl FailureKind {
             | Self::UnknownModel
             | Self::InBandError
             | Self::Draining
-            | Self::Empty => FailoverPolicy::Conditional,
+            | Self::Empty
+            | Self::Unauthorized
+            | Self::RateLimited
+            | Self::MissingPath
+            | Self::UnexpectedStatus => FailoverPolicy::Conditional,
         }
     }
 
@@ -156,12 +214,15 @@ impl FailureKind {
             | Self::ClientTimeout
             | Self::TotalTimeout
             | Self::Down
-            | Self::NotStored => BreakerAction::Nothing,
+            | Self::NotStored
+            | Self::MissingPath => BreakerAction::Nothing,
             Self::Unreachable => BreakerAction::MarkDown,
-            Self::Busy => BreakerAction::BackOff,
+            Self::Busy | Self::RateLimited => BreakerAction::BackOff,
             Self::EngineDead => BreakerAction::Eject,
             Self::Draining => BreakerAction::Drain,
-            Self::UnknownModel => BreakerAction::RefreshModels,
+            Self::UnknownModel | Self::Unauthorized | Self::UnexpectedStatus => {
+                BreakerAction::CountUnlessServing
+            }
             Self::Died
             | Self::Garbage
             | Self::ResponseHeadTimeout
@@ -181,6 +242,10 @@ impl FailureKind {
                 | Self::Busy
                 | Self::UnknownModel
                 | Self::NotStored
+                | Self::Unauthorized
+                | Self::RateLimited
+                | Self::MissingPath
+                | Self::UnexpectedStatus
         )
     }
 

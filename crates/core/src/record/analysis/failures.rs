@@ -1,7 +1,6 @@
 //! The failures of attempts that count against their backends.
 
 use crate::record::{RequestRecord, Termination};
-use crate::resilience::FailureKind;
 
 impl RequestRecord {
     /// Why the attempt with this index is a failure of its backend: the kind of the failure, or how
@@ -9,8 +8,7 @@ impl RequestRecord {
     pub fn backend_failure(&self, index: usize) -> Option<&'static str> {
         let attempt = self.attempts.get(index)?;
         if let Some(name) = attempt.failure {
-            let kind = FailureKind::ALL.into_iter().find(|kind| kind.as_str() == name)?;
-            return kind.is_of_backend().then_some(name);
+            return attempt.failure_kind()?.is_of_backend().then_some(name);
         }
         let is_last = index + 1 == self.attempts.len();
         // The operator's limit of the whole duration shows nothing about the backend.

@@ -37,8 +37,7 @@ impl RequestRecord {
 impl Attempt {
     /// Whether the failed attempt may have reached the engine, which then computed the prompt.
     fn may_have_used_engine(&self) -> bool {
-        let kind = FailureKind::ALL.into_iter().find(|kind| self.failure == Some(kind.as_str()));
-        kind.is_some_and(FailureKind::may_have_used_engine)
+        self.failure_kind().is_some_and(FailureKind::may_have_used_engine)
     }
 }
 

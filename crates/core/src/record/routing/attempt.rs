@@ -1,6 +1,7 @@
 //! Attempts to serve a request on a backend.
 
 use crate::record::BackendId;
+use crate::resilience::FailureKind;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,6 +26,15 @@ pub struct Attempt {
     pub status: Option<u16>,
     /// Why the attempt failed, from a closed set. `None`: it did not fail.
     pub failure: Option<&'static str>,
+}
+
+// === impl Attempt ===
+
+impl Attempt {
+    /// The kind of the failure. `None`: the attempt did not fail, or its client ended it.
+    pub fn failure_kind(&self) -> Option<FailureKind> {
+        FailureKind::ALL.into_iter().find(|kind| self.failure == Some(kind.as_str()))
+    }
 }
 
 /// Why a failed request was not tried on another backend.

@@ -1,0 +1,25 @@
+//! Builds the routes of a pool from the configuration and the model lists of its backends.
+
+use crate::backend::Backend;
+use crate::backend::routes::model_labels::ModelLabelTable;
+use crate::backend::routes::{ModelListInterner, RouteRule, RouteTable};
+use std::sync::Arc;
+use tokenweir_core::clock;
+use tokenweir_core::model::ServedModel;
+
+/// Builds the routes to `backends` from the configured rules and the models that each backend
+/// lists, and assigns model labels.
+pub(super) fn build_routes(
+    rules: &[RouteRule],
+    backends: &[Arc<Backend>],
+    labels: &mut ModelLabelTable,
+) -> RouteTable {
+    let advertised = backends.iter().map(|backend| backend.health.load_state().models.clone());
+    let advertised: Vec<Option<Arc<[ServedModel]>>> = advertised.collect();
+    labels.update(
+        rules.iter().map(RouteRule::name),
+        ModelListInterner::distinct_models(&advertised),
+        clock::now(),
+    );
+    RouteTable::new(rules, &advertised, labels)
+}

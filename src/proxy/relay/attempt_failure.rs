@@ -1,0 +1,49 @@
+//! A failed attempt, with what the client gets if the request does not fail over.
+
+use crate::backend::Backend;
+use http::Response;
+use std::borrow::Cow;
+use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::headers;
+use tokenweir_core::observe::PrefetchedBody;
+use tokenweir_core::resilience::FailureKind;
+use tokenweir_net::backend_body::BackendBody;
+
+/// A response of a backend whose head and first frames have been read.
+pub(crate) type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
+
+/// A failed attempt.
+pub(super) struct AttemptFailure {
+    pub(super) kind: FailureKind,
+    /// A description of the failure for logs and status pages.
+    pub(super) message: Cow<'static, str>,
+    /// The time for which the backend wants no requests. `None`: it stated none.
+    pub(super) rest: Option<Duration>,
+    /// The result for the client if the request cannot fail over: the response of the backend, or
+    /// an error if the backend sent no response.
+    pub(super) fallback: Result<Box<PrefetchedResponse>, GatewayError>,
+}
+
+impl AttemptFailure {
+    /// The failure that a response shows.
+    pub(super) fn of_response(kind: FailureKind, response: PrefetchedResponse) -> Self {
+        let rest = headers::retry_after(response.headers(), clock::wall_time());
+        Self { kind, message: kind.as_str().into(), rest, fallback: Ok(Box::new(response)) }
+    }
+
+    /// A failure without a response.
+    pub(super) fn without_response(
+        kind: FailureKind,
+        message: impl Into<Cow<'static, str>>,
+        error: GatewayError,
+    ) -> Self {
+        Self { kind, message: message.into(), rest: None, fallback: Err(error) }
+    }
+
+    /// Applies the failure to the backend of the attempt.
+    pub(super) fn apply_to(&self, backend: &Backend) {
+        backend.on_failure(self.kind, &self.message, self.rest, clock::now());
+    }
+}

@@ -1,0 +1,114 @@
+//! What peers answered to requests that one backend refused: a status such as 400 or 401 does not show
+//! whether the client or the backend causes it.
+//!
+//! Each comparison sends the request again. So a client whose requests all backends refuse alike has
+//! most of its further requests of this kind sent once.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokenweir_core::routing::mix;
+
+/// Number of slots. Refusals with the same slot share what was learned.
+const SLOT_COUNT: usize = 4096;
+/// Time after the last comparison in which its result counts.
+const MEMORY: Duration = Duration::from_secs(10);
+/// Weight of one comparison in the learned share.
+const LEARNING_RATE: f32 = 0.25;
+/// Up to this number, the share of refused requests that are sent to a peer is the learned share of
+/// those that the peer answers otherwise, times this factor. One request in four that only its backend
+/// refuses is enough to compare all.
+const COMPARISONS_PER_DIFFERENCE: f32 = 4.0;
+/// Least share of refused requests that are sent to a peer.
+const MIN_COMPARED: f32 = 1.0 / 32.0;
+
+/// The learned shares of refused requests that a peer answered otherwise: one for each slot.
+#[derive(Debug)]
+pub(super) struct PeerAnswers {
+    origin: Instant,
+    /// The milliseconds from `origin` to the last comparison plus 1, and the bits of the share. 0: no
+    /// comparison.
+    slots: Box<[AtomicU64]>,
+}
+
+/// The refusals that are learned about together: those of one backend with one status to one group of
+/// clients.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RefusalSlot(usize);
+
+// === impl PeerAnswers ===
+
+impl PeerAnswers {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { origin: now, slots: (0..SLOT_COUNT).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// The slot of a refusal. `group` is the index of the group of clients, and `backend` is a hash of
+    /// the name of the backend.
+    pub(super) fn slot(group: usize, backend: u64, status: u16) -> RefusalSlot {
+        let hash = mix(backend ^ (u64::from(status) << 32) ^ group as u64);
+        RefusalSlot(hash as usize % SLOT_COUNT)
+    }
+
+    /// Whether a refused request is sent to a peer. `random`: a uniform random number in `[0, 1)`.
+    pub(super) fn should_ask(&self, slot: RefusalSlot, random: f32, now: Instant) -> bool {
+        let share = self.share(slot, now) * COMPARISONS_PER_DIFFERENCE;
+        random < share.max(MIN_COMPARED)
+    }
+
+    /// Learns whether a peer answered a refused request otherwise.
+    pub(super) fn learn(&self, slot: RefusalSlot, is_otherwise: bool, now: Instant) {
+        let share = self.share(slot, now);
+        let observed = if is_otherwise { 1.0 } else { 0.0 };
+        let share = LEARNING_RATE.mul_add(observed - share, share);
+        let value = (self.milliseconds(now) + 1) << 32 | u64::from(share.to_bits());
+        self.slots[slot.0].store(value, Ordering::Relaxed);
+    }
+
+    /// The learned share, from 0 to 1. 1 without a recent comparison.
+    fn share(&self, slot: RefusalSlot, now: Instant) -> f32 {
+        let value = self.slots[slot.0].load(Ordering::Relaxed);
+        let age = (self.milliseconds(now) + 1).saturating_sub(value >> 32);
+        if value == 0 || u128::from(age) > MEMORY.as_millis() {
+            return 1.0;
+        }
+        f32::from_bits(value as u32)
+    }
+
+    /// Milliseconds since the start. They fit into 31 bits for 24 days and then begin anew: a slot then
+    /// forgets its share once.
+    fn milliseconds(&self, now: Instant) -> u64 {
+        (now.saturating_duration_since(self.origin).as_millis() as u64) & 0x7fff_ffff
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_core::clock;
+
+    fn slot(status: u16) -> RefusalSlot {
+        PeerAnswers::slot(1, 7, status)
+    }
+
+    #[test]
+    fn refusals_that_all_backends_share_are_soon_compared_rarely_and_compared_again_later() {
+        let now = clock::now();
+        let answers = PeerAnswers::new(now);
+        assert!(answers.should_ask(slot(400), 0.99, now), "nothing is known");
+        (0..30).for_each(|_| answers.learn(slot(400), false, now));
+        assert!(!answers.should_ask(slot(400), 0.04, now));
+        assert!(answers.should_ask(slot(400), 0.03, now), "one in 32");
+        assert!(answers.should_ask(slot(401), 0.99, now), "another status");
+        let later = now + MEMORY + Duration::from_secs(1);
+        assert!(answers.should_ask(slot(400), 0.99, later), "the comparisons are old");
+    }
+
+    #[test]
+    fn one_difference_makes_the_next_refusals_compared() {
+        let now = clock::now();
+        let answers = PeerAnswers::new(now);
+        (0..30).for_each(|_| answers.learn(slot(401), false, now));
+        answers.learn(slot(401), true, now);
+        assert!(answers.should_ask(slot(401), 0.99, now));
+    }
+}

@@ -1,0 +1,205 @@
+//! The backends that refused a request with a status that does not show its cause, until a peer
+//! answers. If a peer answers with success, the refusals are failures of their backends. If the peers
+//! refuse too, the client is the cause: it gets the first refusal.
+
+use super::attempt_failure::{AttemptFailure, PrefetchedResponse};
+use super::peer_answers::{PeerAnswers, RefusalSlot};
+use super::retry::{RetryBudgetShare, RetryController};
+use crate::backend::Backend;
+use http::StatusCode;
+use memchr::memmem;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir_core::observe::{AttemptAside, Exchange};
+use tokenweir_core::record::{FailoverDenialReason, RoutingDecision};
+use tokenweir_core::resilience::FailureKind;
+
+/// The refusals of one request so far.
+#[derive(Default)]
+pub(super) struct Refusals {
+    refused: Vec<Refusal>,
+    /// The response that the client gets if no peer answers with success.
+    held: Option<Box<HeldResponse>>,
+}
+
+/// A response that the client may get later.
+pub(super) struct HeldResponse {
+    aside: AttemptAside,
+    response: Box<PrefetchedResponse>,
+    decision: Option<Arc<RoutingDecision>>,
+}
+
+struct Refusal {
+    backend: Arc<Backend>,
+    /// The span of the attempt, which identifies it.
+    span_id: u64,
+    kind: FailureKind,
+    status: u16,
+    rest: Option<Duration>,
+    /// Whether the response is about the path, and not about an item that the request names.
+    is_about_path: bool,
+    slot: RefusalSlot,
+}
+
+// === impl Refusals ===
+
+impl Refusals {
+    /// Records the failure of the current attempt if peers must judge it. Returns whether they must.
+    pub(super) fn record(
+        &mut self,
+        exchange: &mut Exchange,
+        failure: &AttemptFailure,
+        backend: &Arc<Backend>,
+        share: RetryBudgetShare,
+    ) -> bool {
+        let (true, Ok(response)) = (failure.kind.is_judged_by_peers(), &failure.fallback) else {
+            return false;
+        };
+        let record = exchange.record();
+        let status = response.status().as_u16();
+        self.refused.push(Refusal {
+            backend: backend.clone(),
+            span_id: record.attempts.last().map_or(0, |attempt| attempt.span_id),
+            kind: failure.kind,
+            status,
+            rest: failure.rest,
+            is_about_path: is_about_path(response, record.route),
+            slot: PeerAnswers::slot(share.index(), backend.identity.id_hash, status),
+        });
+        true
+    }
+
+    /// Whether the last refusal is worth the request to a peer.
+    pub(super) fn should_ask_peer(
+        &self,
+        retry: &RetryController,
+        now: Instant,
+    ) -> Result<(), FailoverDenialReason> {
+        let is_worth =
+            |last: &Refusal| retry.peer_answers.should_ask(last.slot, fastrand::f32(), now);
+        let is_asked = self.refused.last().is_none_or(is_worth);
+        is_asked.then_some(()).ok_or(FailoverDenialReason::NotRetryable)
+    }
+
+    /// Sets the response of the refused attempt aside before a failover, unless an earlier one tells
+    /// the client more.
+    pub(super) fn set_aside(&mut self, exchange: &mut Exchange, failure: AttemptFailure) {
+        let decision = exchange.record().decision.clone();
+        let aside = exchange.set_attempt_aside(failure.kind.as_str());
+        let Ok(response) = failure.fallback else { return };
+        if self.tells_more(response.status()) {
+            self.held = Some(Box::new(HeldResponse { aside, response, decision }));
+        }
+    }
+
+    /// Whether a refusal with this status tells the client more than the held one. What a backend says
+    /// about the content of a request says more than what it says about its credentials or its load.
+    fn tells_more(&self, status: StatusCode) -> bool {
+        let is_about_content = |status: StatusCode| {
+            FailureKind::of_refusal(status.as_u16()) == FailureKind::UnexpectedStatus
+        };
+        self.held.as_ref().is_none_or(|held| {
+            is_about_content(status) && !is_about_content(held.response.status())
+        })
+    }
+
+    /// Ends the request with the response of the last attempt. An error event in it is a refusal in
+    /// another form.
+    pub(super) fn end_with_response(
+        self,
+        exchange: &mut Exchange,
+        retry: &RetryController,
+        now: Instant,
+    ) {
+        if self.refused.is_empty() {
+            return;
+        }
+        let observer = exchange.observer();
+        let is_success = observer.is_none_or(|observer| observer.observed().error.is_none());
+        if !is_success {
+            self.blame_client(exchange, retry, now);
+            return;
+        }
+        let path = exchange.record().route;
+        for refusal in self.refused {
+            retry.peer_answers.learn(refusal.slot, true, now);
+            refusal.apply(now);
+            if let Some(path) = path.filter(|_| refusal.is_about_path) {
+                refusal.backend.on_missing_path(path, refusal.status, now);
+            }
+        }
+    }
+
+    /// Ends the request without a success. `failure` is that of the last attempt. Returns the response
+    /// that the client gets instead of the result of that attempt. `None`: it gets that result.
+    pub(super) fn end_with_failure(
+        mut self,
+        exchange: &mut Exchange,
+        failure: &AttemptFailure,
+        retry: &RetryController,
+        now: Instant,
+    ) -> Option<Box<PrefetchedResponse>> {
+        self.blame_client(exchange, retry, now);
+        let last = failure.fallback.as_ref().ok().filter(|_| failure.kind.is_judged_by_peers());
+        if last.is_some_and(|response| self.tells_more(response.status())) {
+            return None;
+        }
+        let held = self.held.take()?;
+        if last.is_none() {
+            exchange.discard_attempt(failure.kind.as_str());
+        }
+        exchange.restore_attempt(held.aside);
+        exchange.record().decision = held.decision;
+        Some(held.response)
+    }
+
+    /// Takes back the failures of the refused attempts: no backend answered otherwise. A backend that
+    /// lists the model or refuses the credential of the configuration remains the cause.
+    fn blame_client(&self, exchange: &mut Exchange, retry: &RetryController, now: Instant) {
+        let is_compared = exchange.record().attempts.len() > 1;
+        for refusal in &self.refused {
+            if is_compared {
+                retry.peer_answers.learn(refusal.slot, false, now);
+            }
+            let mut attempts = exchange.record().attempts.iter_mut();
+            let Some(attempt) = attempts.find(|attempt| attempt.span_id == refusal.span_id) else {
+                continue;
+            };
+            if refusal.is_of_gateways_credential() {
+                attempt.failure = Some(refusal.kind.as_str());
+                refusal.apply(now);
+            } else if refusal.kind != FailureKind::UnknownModel {
+                attempt.failure = None;
+            }
+        }
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// Applies the refusal to its backend as a failure.
+    fn apply(&self, now: Instant) {
+        let why = format!("{}: its answer was {}", self.kind.as_str(), self.status);
+        self.backend.on_failure(self.kind, &why, self.rest, now);
+    }
+
+    /// Whether the backend refused the credential of the configuration, which no client can change.
+    fn is_of_gateways_credential(&self) -> bool {
+        self.kind == FailureKind::Unauthorized && self.backend.identity.authorization.is_some()
+    }
+}
+
+/// Whether a refusal is about the path of the request. A 404 of an API names an item in an error object,
+/// such as an adapter. A 404 of a server without the path has no such object, or names the path.
+fn is_about_path(response: &PrefetchedResponse, path: Option<&str>) -> bool {
+    if FailureKind::of_refusal(response.status().as_u16()) != FailureKind::MissingPath {
+        return false;
+    }
+    let chunks = response.body().frames.iter().filter_map(http_body::Frame::data_ref);
+    let body = chunks.map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat();
+    let has = |text: &[u8]| memmem::find(&body, text).is_some();
+    response.status() != StatusCode::NOT_FOUND
+        || !has(b"\"error\"")
+        || path.is_some_and(|path| has(path.as_bytes()))
+}
