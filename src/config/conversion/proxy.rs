@@ -34,7 +34,10 @@ impl Config {
         available_memory: Option<usize>,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<ProxySettings, ProxySettingsError> {
-        let header_names = &self.routing.session_headers;
+        let identities = &self.identities;
+        let of_identities =
+            || [&identities.session_headers[..], &identities.conversation_headers].concat();
+        let session_headers = self.routing.session_headers.clone().unwrap_or_else(of_identities);
         let identity_secret = self.identities.hash_secret().map(|secret| secret.resolve(&env));
         Ok(ProxySettings {
             requests: RequestSettings {
@@ -47,7 +50,10 @@ impl Config {
                 identities: self.identities.reader(identity_secret.transpose()?.as_ref()),
                 tiers: self.tiers.resolver(&env)?,
                 // The rules have checked that the names parse.
-                session_headers: header_names.iter().filter_map(|name| name.parse().ok()).collect(),
+                session_headers: session_headers
+                    .iter()
+                    .filter_map(|name| name.parse().ok())
+                    .collect(),
             },
             retry: self.retry,
             admission: self.admission.settings(),

@@ -176,8 +176,8 @@ fn check_sizes(config: &Config) -> Result<(), RuleViolation> {
 }
 
 fn check_session_headers(config: &Config) -> Result<(), RuleViolation> {
-    let names = &config.routing.session_headers;
-    match names.iter().find(|name| name.parse::<HeaderName>().is_err()) {
+    let mut names = config.routing.session_headers.iter().flatten();
+    match names.find(|name| name.parse::<HeaderName>().is_err()) {
         Some(name) => Err(violation_at(
             "routing.session_headers",
             format!("`{name}` is not a valid header name"),

@@ -23,8 +23,9 @@ use tokenweir_core::units;
 pub struct RoutingConfig {
     /// The policy that picks the backend.
     pub policy: PolicyKind,
-    /// Headers that contain a session id, in order of preference.
-    pub session_headers: Vec<String>,
+    /// Headers that contain a session id, in order of preference. `null`: those of
+    /// `identities.session_headers` and `identities.conversation_headers`.
+    pub session_headers: Option<Vec<String>>,
     /// Weights of the `kv_aware` policy. They scale its predictions in seconds.
     pub kv_aware: kv_aware::KvAwareSettings,
     /// Number of recent decisions that `/decisions` shows, 0 to 16384. Each takes up to 4.5 KiB of
@@ -277,11 +278,11 @@ impl RoutingConfig {
 }
 
 impl Default for RoutingConfig {
-    /// Policy `kv_aware`, sessions by `x-session-id`, 1,024 decisions, no shadow policies.
+    /// Policy `kv_aware`, sessions as in `identities`, 1,024 decisions, no shadow policies.
     fn default() -> Self {
         Self {
             policy: PolicyKind::default(),
-            session_headers: vec!["x-session-id".to_owned()],
+            session_headers: None,
             kv_aware: kv_aware::KvAwareSettings::default(),
             decision_log_size: 1_024,
             shadow: Vec::new(),

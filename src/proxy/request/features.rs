@@ -1,6 +1,7 @@
 //! Derives the properties of a request for routing, trace capture and payload sampling: the hashes
 //! of its prompt, and its session.
 
+use super::identity;
 use crate::backend::routes::ModelRoute;
 use http::{HeaderMap, HeaderName};
 use std::collections::hash_map::RandomState;
@@ -49,16 +50,13 @@ pub(crate) fn hash_prompt(
     Arc::new(PromptFingerprint::new(seed, fields.prompt.parts(body)))
 }
 
-/// A hash of the session id. The session id is the value of the first header in `names` that the
-/// request has, otherwise the `prompt_cache_key` in the body. `None`: the request has neither.
+/// A hash of the [session name](identity::session_name). `None`: the request names no session.
 pub(crate) fn session_hash(
     headers: &HeaderMap,
     names: &[HeaderName],
     fields: &RequestFields,
 ) -> Option<u64> {
-    let from_header =
-        names.iter().find_map(|name| headers.get(name)).map(|value| stable_hash(value.as_bytes()));
-    from_header.or_else(|| fields.cache_key.as_ref().map(|key| stable_hash(key.as_bytes())))
+    identity::session_name(headers, names, fields).map(|name| stable_hash(&name))
 }
 
 /// The properties of a request that the trace capture stores. `None`: the request is not sampled.

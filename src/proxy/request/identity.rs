@@ -4,6 +4,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use tokenweir_core::access::PseudonymKey;
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::record::RequestIdentity;
@@ -57,17 +58,18 @@ impl IdentityReader {
         }
         let sent = &fields.identity;
         let headers = &HeadersByLength::new(headers);
-        let agent = sent.metadata_user.as_deref().map(AgentUser::parse).unwrap_or_default();
+        let agent = AgentUser::from_fields(fields);
         let from_body = |value: &Option<Box<str>>| value.as_deref().map(str::to_owned);
-        let user = first_header(headers, &self.user_headers)
+        let header_text = |names| first_header(headers, names).and_then(text);
+        let user = header_text(&self.user_headers)
             .or_else(|| from_body(&sent.safety_identifier))
             .or_else(|| from_body(&sent.user))
             .or(agent.user);
-        let session = first_header(headers, &self.session_headers)
+        let session = header_text(&self.session_headers)
             .or_else(|| from_body(&sent.metadata_session))
             .or(agent.session)
             .or_else(|| from_body(&fields.cache_key));
-        let conversation = first_header(headers, &self.conversation_headers)
+        let conversation = header_text(&self.conversation_headers)
             .or_else(|| from_body(&sent.conversation))
             .or_else(|| from_body(&sent.metadata_conversation));
         // Conversation and session have one kind, so that equal values stay equal.
@@ -89,7 +91,32 @@ impl IdentityReader {
     }
 }
 
+/// The name of the session of a request, for routing: the value of the first of these headers that the
+/// request has, or the value of the body that names the session or the conversation in
+/// [`IdentityReader::read`]. `None`: the request names no session.
+pub(crate) fn session_name<'a>(
+    headers: &'a HeaderMap,
+    names: &[HeaderName],
+    fields: &'a RequestFields,
+) -> Option<Cow<'a, [u8]>> {
+    let sent = &fields.identity;
+    let from_body = |value: &'a Option<Box<str>>| Some(value.as_deref()?.as_bytes().into());
+    first_header(&HeadersByLength::new(headers), names)
+        .map(|value| value.as_bytes().into())
+        .or_else(|| from_body(&sent.metadata_session))
+        .or_else(|| {
+            AgentUser::from_fields(fields).session.map(|session| session.into_bytes().into())
+        })
+        .or_else(|| from_body(&fields.cache_key))
+        .or_else(|| from_body(&sent.conversation))
+        .or_else(|| from_body(&sent.metadata_conversation))
+}
+
 impl AgentUser {
+    fn from_fields(fields: &RequestFields) -> Self {
+        fields.identity.metadata_user.as_deref().map(Self::parse).unwrap_or_default()
+    }
+
     /// Splits a `metadata.user_id` into user and session. It is an object in JSON, or a text with
     /// [`SESSION_SEPARATOR`], or the id of a user.
     fn parse(text: &str) -> Self {
@@ -134,10 +161,17 @@ fn length_bit(name: &HeaderName) -> u64 {
 }
 
 /// The value of the first of these headers that the request has.
-fn first_header(headers: &HeadersByLength<'_>, names: &[HeaderName]) -> Option<String> {
-    let value = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    let is_plausible = |value: &&str| (1..=MAX_VALUE_BYTES).contains(&value.len());
-    names.iter().filter_map(value).find(is_plausible).map(str::to_owned)
+fn first_header<'a>(
+    headers: &HeadersByLength<'a>,
+    names: &[HeaderName],
+) -> Option<&'a HeaderValue> {
+    let is_plausible = |value: &&HeaderValue| (1..=MAX_VALUE_BYTES).contains(&value.len());
+    names.iter().filter_map(|name| headers.get(name)).find(is_plausible)
+}
+
+/// The value as text. `None`: it is not ASCII.
+fn text(value: &HeaderValue) -> Option<String> {
+    value.to_str().ok().map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -184,6 +218,30 @@ mod tests {
         for value in [user, session] {
             let value = value.unwrap();
             assert!(value.len() == 32 && value.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        }
+    }
+
+    #[test]
+    fn routing_finds_the_session_where_the_identity_finds_it() {
+        let names = [HeaderName::from_static("x-session-id"), HeaderName::from_static("x-chat")];
+        let session = |header: Option<(&str, &str)>, body: &str| {
+            let header =
+                header.map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+            let (headers, fields) =
+                (HeaderMap::from_iter(header), RequestFields::parse(body.as_bytes()).unwrap());
+            let name = session_name(&headers, &names, &fields)?;
+            Some(String::from_utf8(name.into_owned()).unwrap())
+        };
+        for (header, body, expected) in [
+            (Some(("x-session-id", "s")), BODY, Some("s")),
+            (Some(("x-chat", "c")), BODY, Some("c")),
+            (Some(("x-chat", "")), BODY, Some("key")),
+            (None, r#"{"metadata":{"session_id":"m"},"prompt_cache_key":"k"}"#, Some("m")),
+            (None, r#"{"metadata":{"user_id":"user_1_account_2_session_3"}}"#, Some("3")),
+            (None, r#"{"conversation":"conv_1"}"#, Some("conv_1")),
+            (None, r#"{"user":"alice"}"#, None),
+        ] {
+            assert_eq!(session(header, body).as_deref(), expected, "{header:?} {body}");
         }
     }
 
