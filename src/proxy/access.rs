@@ -7,6 +7,7 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Full;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_core::access::{
@@ -14,11 +15,11 @@ use tokenweir_core::access::{
     TokenCharge, remove_credentials,
 };
 use tokenweir_core::error::{self, GatewayError};
-use tokenweir_core::observe::Sink;
+use tokenweir_core::observe::{ExchangeRegistry, Sink};
 use tokenweir_core::openai::engine_control::Permissions;
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::openai::route::{ApiRoute, RouteError};
-use tokenweir_core::record::RequestRecord;
+use tokenweir_core::record::{ClientIdentity, RequestRecord};
 
 /// API keys, permissions and CORS settings of the client listener. The keys can be replaced while
 /// requests are open.
@@ -35,6 +36,15 @@ pub struct AccessControl {
     /// The reason why the last reload of the key file failed. `None`: it did not fail, so the keys
     /// are those of the file.
     reload_error: ArcSwapOption<String>,
+}
+
+/// Finds the open streams whose key was removed.
+#[derive(Default)]
+pub struct RevocationSweep {
+    /// The keys at the last sweep. `None`: no key was required.
+    keys: Option<Arc<ApiKeys>>,
+    /// The addresses of the identities of all keys. `None`: the keys have not changed so far.
+    valid: Option<HashSet<usize>>,
 }
 
 /// The result of authentication: the principal, and whether its key and limits allow the request.
@@ -160,6 +170,29 @@ impl AccessControl {
         AuthOutcome {
             principal: Principal { key: Some(key), permissions, rate_limit_status },
             permit,
+        }
+    }
+}
+
+// === impl RevocationSweep ===
+
+impl RevocationSweep {
+    /// A sweep that finds the keys that are removed from now on.
+    pub fn new(access: &AccessControl) -> Self {
+        Self { keys: access.keys(), valid: None }
+    }
+
+    /// Marks the streams whose key is no longer among the keys. After a change of the keys each call
+    /// looks at all streams: a request from before the change can begin its stream later.
+    pub fn sweep(&mut self, access: &AccessControl, streams: &ExchangeRegistry, now: Instant) {
+        let address = |identity: &Arc<ClientIdentity>| Arc::as_ptr(identity).addr();
+        let keys = access.keys.load();
+        if keys.as_ref().map(Arc::as_ptr) != self.keys.as_ref().map(Arc::as_ptr) {
+            self.keys = keys.clone();
+            self.valid = self.keys.as_ref().map(|keys| keys.identities().map(address).collect());
+        }
+        if let Some(valid) = &self.valid {
+            streams.mark_revoked(|identity| valid.contains(&address(identity)), now);
         }
     }
 }

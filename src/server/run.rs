@@ -8,6 +8,7 @@ use super::limits::ServerLimits;
 use super::state::ServerState;
 use super::{admin_listener, listener, memory_monitor};
 use crate::admin::{self, Admin};
+use crate::proxy::access::RevocationSweep;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -151,10 +152,13 @@ async fn log_drain_progress(open_streams: Arc<ExchangeRegistry>) {
 async fn sweep_streams(state: Arc<ServerState>) {
     let mut ticks = tokio::time::interval(STREAM_SWEEP_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let proxy = &state.admin.proxy;
+    let mut revocation = RevocationSweep::new(&proxy.access);
     loop {
         let delay = next_tick_delay(&mut ticks).await;
-        state.admin.proxy.telemetry.on_scheduling_delay(delay);
-        state.admin.proxy.open_streams.sweep(clock::now());
+        proxy.telemetry.on_scheduling_delay(delay);
+        revocation.sweep(&proxy.access, &proxy.open_streams, clock::now());
+        proxy.open_streams.sweep(clock::now());
         state.abort_registry.sweep(clock::now(), state.limits.load().write_timeout);
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir::proxy::{BodyMemory, ConfiguredRoute, ConfiguredRoutes};
 use tokenweir::server::DrainOutcome;
-use tokenweir_core::access::TenantEntry;
+use tokenweir_core::access::{KeyFile, TenantEntry};
 use tokenweir_core::http1::websocket;
 use tokenweir_core::record::{Outcome, RequestRecord, Termination};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -226,8 +226,13 @@ fn realtime_head(query: &str, handshake: &str) -> String {
 
 /// Opens a WebSocket. The client sends its first bytes together with the handshake.
 async fn open(gateway: &Running, query: &str) -> TcpStream {
+    open_with(gateway, query, "").await
+}
+
+/// Opens a WebSocket with further headers.
+async fn open_with(gateway: &Running, query: &str, headers: &str) -> TcpStream {
     let mut client = gateway.connect().await;
-    let head = realtime_head(query, HANDSHAKE) + "first";
+    let head = realtime_head(query, &format!("{HANDSHAKE}{headers}")) + "first";
     client.write_all(head.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     while !answer.ends_with(b"\r\n\r\nfirst") {
@@ -307,6 +312,21 @@ async fn a_shutdown_closes_websockets_without_waiting_for_their_end() {
     assert_eq!(read_rest(&mut client).await, "");
     let record = record(&gateway).await;
     assert_eq!((record.end, record.outcome), (Termination::Shutdown, Outcome::Shutdown));
+}
+
+#[tokio::test]
+async fn a_websocket_whose_key_is_removed_is_closed_and_one_whose_key_stays_is_not() {
+    let backend = backend().await;
+    let access = access(tenant());
+    let gateway = gateway(&backend, Setup { access: access.clone(), ..Setup::default() }).await;
+    let mut client = open_with(&gateway, "", &format!("authorization: Bearer {KEY}\r\n")).await;
+    let reload = |tenants: Vec<TenantEntry>| access.replace_keys(Some(&KeyFile { tenants }));
+    reload(vec![tenant()]);
+    exchange(&mut client, b"still").await;
+    reload(Vec::new());
+    assert_eq!(read_rest(&mut client).await, "");
+    let record = record(&gateway).await;
+    assert_eq!((record.outcome, record.end), (Outcome::Cancelled, Termination::KeyRevoked));
 }
 
 #[tokio::test]

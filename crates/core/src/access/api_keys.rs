@@ -90,17 +90,34 @@ impl ApiKeys {
             }
             let tenant = Arc::new(Tenant::new(entry, previous.tenants.get(&name)));
             for key in &entry.keys {
-                let principal = ClientIdentity {
-                    tenant: name.clone(),
-                    key: key.name.as_str().into(),
-                    is_tenant_label: api_keys.tenant_labels.contains(&name),
-                };
+                let principal = previous.unchanged_identity(key, &name).unwrap_or_else(|| {
+                    Arc::new(ClientIdentity {
+                        tenant: name.clone(),
+                        key: key.name.as_str().into(),
+                        is_tenant_label: api_keys.tenant_labels.contains(&name),
+                    })
+                });
                 let key = ApiKey::new(key, principal, tenant.clone());
                 api_keys.by_digest.insert(key.digest.lookup_hash(), Arc::new(key));
             }
             api_keys.tenants.insert(name, tenant);
         }
         api_keys
+    }
+
+    /// The identity of a key that these keys have with the same secret and the same names. A key that
+    /// stays keeps its identity, so that an identity that is in use shows whether its key is still valid.
+    fn unchanged_identity(&self, entry: &KeyEntry, tenant: &str) -> Option<Arc<ClientIdentity>> {
+        let key = self.by_digest.get(&entry.hash.lookup_hash())?;
+        let is_same = key.digest.is_same(&entry.hash)
+            && *key.caller.key == *entry.name
+            && *key.caller.tenant == *tenant;
+        is_same.then(|| key.caller.clone())
+    }
+
+    /// The identities of all keys.
+    pub fn identities(&self) -> impl Iterator<Item = &Arc<ClientIdentity>> {
+        self.by_digest.values().map(|key| &key.caller)
     }
 
     /// The key of a request. `None`: the request has no key, or the key is unknown.
@@ -144,10 +161,9 @@ impl ApiKeys {
 // === impl ApiKey, Tenant ===
 
 impl ApiKey {
-    fn new(entry: &KeyEntry, principal: ClientIdentity, tenant: Arc<Tenant>) -> Self {
-        let usage_limiter =
-            tenant.key_usage_limiters.get(&principal.key).cloned().unwrap_or_default();
-        Self { digest: entry.hash, caller: Arc::new(principal), tenant, usage_limiter }
+    fn new(entry: &KeyEntry, caller: Arc<ClientIdentity>, tenant: Arc<Tenant>) -> Self {
+        let usage_limiter = tenant.key_usage_limiters.get(&caller.key).cloned().unwrap_or_default();
+        Self { digest: entry.hash, caller, tenant, usage_limiter }
     }
 
     /// Tier of the tenant. `None`: the key file has no tier for the tenant.

@@ -60,6 +60,7 @@ const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const TRUNCATION_MESSAGE: &str = "the backend ended the stream before the response was complete";
 const TOTAL_TIMEOUT_MESSAGE: &str =
     "the gateway ended the stream: the request took longer than its total timeout";
+const KEY_REVOKED_MESSAGE: &str = "the gateway ended the stream: its API key was removed";
 const STALL_MESSAGE: &str = "the gateway ended the stream: the backend sent no output for too long";
 
 impl Exchange {
@@ -260,6 +261,7 @@ impl Exchange {
         let message = match termination {
             Termination::IdleTimeout => STALL_MESSAGE,
             Termination::TotalTimeout => TOTAL_TIMEOUT_MESSAGE,
+            Termination::KeyRevoked => KEY_REVOKED_MESSAGE,
             _ => TRUNCATION_MESSAGE,
         };
         let sends_error_event = self.inner.policy.rules.on_truncation == OnTruncation::ErrorEvent;
@@ -282,6 +284,9 @@ impl Exchange {
         }
         if self.inner.in_flight.is_closing(response.entry.as_ref()?.activity()) {
             return Some(Termination::Shutdown);
+        }
+        if response.entry.as_ref()?.activity().is_revoked(clock::now()) {
+            return Some(Termination::KeyRevoked);
         }
         let is_overdue = policy.ends_by.is_some_and(|deadline| clock::now() >= deadline);
         Some(if is_overdue { Termination::TotalTimeout } else { Termination::IdleTimeout })

@@ -18,6 +18,7 @@ pub(super) fn outcome(record: &RequestRecord) -> Outcome {
         _ if observed.is_stream && observed.error.is_some() => Outcome::StreamError,
         (_, Termination::IdleTimeout | Termination::TotalTimeout) => Outcome::Timeout,
         (_, Termination::UpstreamReset) => Outcome::Truncated,
+        (_, Termination::KeyRevoked) => Outcome::Cancelled,
         (_, Termination::Complete) if !is_complete => Outcome::Truncated,
         (_, Termination::ClientDisconnected | Termination::WriteTimeout) if !is_complete => {
             Outcome::Cancelled

@@ -11,7 +11,7 @@ use super::stream_activity::StreamActivity;
 use super::stream_policy::{StreamPolicy, StreamRules};
 use super::stream_snapshot::{OpenStream, OpenStreamsSnapshot, StreamInfo};
 use crate::openai::PhraseMatcher;
-use crate::record::{ResponseBuckets, SlowLimits};
+use crate::record::{ClientIdentity, ResponseBuckets, SlowLimits};
 use crate::units;
 use arc_swap::ArcSwap;
 use schemars::JsonSchema;
@@ -158,7 +158,10 @@ impl ExchangeRegistry {
         let limits = self.settings.load().stalls;
         for (_, activity) in self.streams.values() {
             activity.check_keep_alive(now);
-            if activity.is_first_output_overdue(now) || activity.is_overdue(now) {
+            if activity.is_first_output_overdue(now)
+                || activity.is_overdue(now)
+                || activity.is_revoked(now)
+            {
                 activity.cut();
             }
             if activity.is_tunnel() {
@@ -177,6 +180,15 @@ impl ExchangeRegistry {
             if abort_after.is_some_and(|limit| silent_for >= limit) {
                 activity.cut();
             }
+        }
+    }
+
+    /// Marks the streams whose client has no valid key any more. A sweep closes a WebSocket at once, and
+    /// another stream if it does not end soon.
+    pub fn mark_revoked(&self, is_valid: impl Fn(&Arc<ClientIdentity>) -> bool, now: Instant) {
+        for (_, activity) in self.streams.values() {
+            let has_key = activity.subject.caller.as_ref().is_none_or(&is_valid);
+            activity.set_revoked((!has_key).then_some(now));
         }
     }
 

@@ -27,6 +27,8 @@ pub struct StreamActivity {
     /// Nanoseconds from the epoch to the last byte. Maintained only if keep-alive comments are on.
     last_byte_nanos: AtomicU64,
     needs_keep_alive: AtomicBool,
+    /// Nanoseconds from the epoch to the removal of the client's key; 0 while the key is valid.
+    revoked_nanos: AtomicU64,
     /// The stream waits for bytes of its backend, not for its client to read.
     waits_for_backend: AtomicBool,
     is_stalled: AtomicBool,
@@ -47,6 +49,10 @@ struct TunnelBytes {
 
 /// Silence of a stream whose client does not read, after which its phase is [`StreamPhase::WriteStalled`](super::stream_snapshot::StreamPhase::WriteStalled).
 const WRITE_BLOCKED_AFTER: Duration = Duration::from_secs(1);
+
+/// Time that a stream of events still gets after the key of its client was removed, so that the
+/// exchange of a key breaks few responses. A WebSocket has no end of its own and gets none.
+const REVOKED_STREAM_TIME: Duration = Duration::from_secs(30);
 
 impl StreamActivity {
     pub(super) fn new(
@@ -70,6 +76,7 @@ impl StreamActivity {
             ),
             last_byte_nanos: AtomicU64::new(since_epoch(now)),
             needs_keep_alive: AtomicBool::new(false),
+            revoked_nanos: AtomicU64::new(0),
             terms,
             waits_for_backend: AtomicBool::new(true),
             is_stalled: AtomicBool::new(false),
@@ -189,6 +196,23 @@ impl StreamActivity {
     pub(super) fn is_first_output_overdue(&self, now: Instant) -> bool {
         let deadline = self.first_output_deadline_nanos.load(Ordering::Relaxed);
         deadline > 0 && nanos_since(self.epoch, now) >= deadline
+    }
+
+    /// Sets when the key of the client was removed. A later call does not move the time. `None`: the key
+    /// is valid.
+    pub(super) fn set_revoked(&self, now: Option<Instant>) {
+        let was_revoked = self.revoked_nanos.load(Ordering::Relaxed) > 0;
+        if was_revoked != now.is_some() {
+            let nanos = now.map(|now| nanos_since(self.epoch, now)).unwrap_or_default();
+            self.revoked_nanos.store(nanos, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether to end the stream because the key of its client was removed.
+    pub fn is_revoked(&self, now: Instant) -> bool {
+        let revoked = self.revoked_nanos.load(Ordering::Relaxed);
+        let time = if self.is_tunnel() { Duration::ZERO } else { REVOKED_STREAM_TIME };
+        revoked > 0 && nanos_since(self.epoch, now) >= revoked + time.as_nanos() as u64
     }
 
     /// Whether the stream has reached its total timeout.

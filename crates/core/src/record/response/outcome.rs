@@ -46,6 +46,8 @@ pub enum Termination {
     IdleTimeout,
     /// The gateway aborted the response because the request took longer than its total timeout.
     TotalTimeout,
+    /// The gateway aborted the response because the API key of its client was removed.
+    KeyRevoked,
     /// The gateway shut down.
     Shutdown,
 }
@@ -168,6 +170,7 @@ impl Termination {
             | Self::LocalReply
             | Self::IdleTimeout
             | Self::TotalTimeout
+            | Self::KeyRevoked
             | Self::Shutdown => TerminationInitiator::Gateway,
         }
     }
@@ -236,6 +239,7 @@ pub const TERMINATION_REASONS: &[&str] = &[
     "ok_client_disconnected_after_end",
     "client_cancelled",
     "client_write_timeout",
+    "client_key_revoked",
     "client_error",
     "upstream_status",
     "inband_error",
@@ -261,6 +265,7 @@ pub(in crate::record) fn termination_reason(
         }
         (Outcome::Ok, _) => "ok",
         (Outcome::Cancelled, Termination::WriteTimeout) => "client_write_timeout",
+        (Outcome::Cancelled, Termination::KeyRevoked) => "client_key_revoked",
         (Outcome::Cancelled, _) => "client_cancelled",
         (Outcome::ClientError, _) => "client_error",
         (Outcome::Rejected, _) => "gateway_reject",
@@ -290,6 +295,7 @@ mod tests {
             Termination::LocalReply,
             Termination::IdleTimeout,
             Termination::TotalTimeout,
+            Termination::KeyRevoked,
             Termination::Shutdown,
         ];
         for outcome in Outcome::ALL {
