@@ -19,8 +19,8 @@ const MAX_RESPONSES: usize = 32_768;
 /// Maximum length of the id of a response, in bytes. Longer ids are not remembered.
 const MAX_ID_BYTES: usize = 128;
 
-/// The stored responses that this gateway has seen. As a sink, the table remembers the response of
-/// each request that has ended.
+/// The stored responses that this gateway has seen. As a sink, the table remembers each response when
+/// it names its id: a client may cancel a response that is still running.
 #[derive(Default)]
 pub struct StoredResponses(Mutex<Table>);
 
@@ -48,14 +48,16 @@ struct Owner {
 }
 
 impl StoredResponses {
-    /// Remembers the response of a request that has ended, if a backend may have stored it. The
-    /// first tenant of an id keeps it.
-    fn remember(&self, record: &RequestRecord) {
-        if record.api != Some(Api::Responses) || record.options.forbids_store {
+    /// Remembers a response with this id, if a backend may have stored it. The first tenant of an id
+    /// keeps it.
+    fn remember(&self, record: &RequestRecord, id: &str) {
+        if record.api != Some(Api::Responses)
+            || record.options.forbids_store
+            || id.len() > MAX_ID_BYTES
+        {
             return;
         }
-        let id = record.observed.response_id.as_deref().filter(|id| id.len() <= MAX_ID_BYTES);
-        let Some((id, backend)) = id.zip(record.backend()) else { return };
+        let Some(backend) = record.backend() else { return };
         let tenant = record.caller.as_ref().map(|identity| identity.tenant.clone());
         let owner = Owner { backend: backend.clone(), tenant };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, owner);
@@ -116,9 +118,15 @@ impl StoredResponses {
 }
 
 impl Sink for StoredResponses {
+    fn response_named(&self, record: &RequestRecord, id: &str) {
+        self.remember(record, id);
+    }
+
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            self.remember(record);
+            if let Some(id) = &record.observed.response_id {
+                self.remember(record, id);
+            }
         }
     }
 }
@@ -147,10 +155,9 @@ mod tests {
     use super::*;
     use tokenweir_core::record::{ClientIdentity, fixtures};
 
-    fn ended(id: &str, tenant: &str) -> RequestRecord {
+    fn begun(tenant: &str) -> RequestRecord {
         let mut record = fixtures::streamed();
         record.api = Some(Api::Responses);
-        record.observed.response_id = Some(id.into());
         let identity =
             ClientIdentity { tenant: tenant.into(), key: "main".into(), is_tenant_label: false };
         record.caller = Some(Arc::new(identity));
@@ -160,9 +167,9 @@ mod tests {
     #[test]
     fn a_response_is_found_by_its_tenant_only_and_the_first_tenant_keeps_it() {
         let responses = StoredResponses::default();
-        responses.remember(&ended("resp_1", "a"));
-        responses.remember(&ended("resp_1", "b"));
-        let backend = ended("resp_1", "a").backend().unwrap().clone();
+        responses.remember(&begun("a"), "resp_1");
+        responses.remember(&begun("b"), "resp_1");
+        let backend = begun("a").backend().unwrap().clone();
         assert_eq!(responses.find("resp_1", Some("a")), StoredResponse::At(backend));
         assert_eq!(responses.find("resp_1", Some("b")), StoredResponse::OfAnotherTenant);
         assert_eq!(responses.find("resp_1", None), StoredResponse::OfAnotherTenant);
@@ -172,14 +179,14 @@ mod tests {
     #[test]
     fn responses_that_no_backend_stores_are_not_remembered() {
         let responses = StoredResponses::default();
-        let mut forbidden = ended("resp_1", "a");
+        let mut forbidden = begun("a");
         forbidden.options.forbids_store = true;
-        let mut chat = ended("resp_1", "a");
+        let mut chat = begun("a");
         chat.api = Some(Api::Chat);
-        let long = ended(&"x".repeat(MAX_ID_BYTES + 1), "a");
-        for record in [forbidden, chat, long] {
-            responses.remember(&record);
+        for record in [forbidden, chat] {
+            responses.remember(&record, "resp_1");
         }
+        responses.remember(&begun("a"), &"x".repeat(MAX_ID_BYTES + 1));
         assert!(responses.0.lock().unwrap().by_id.is_empty());
     }
 
@@ -187,7 +194,7 @@ mod tests {
     fn the_table_is_bounded_and_forgets_the_oldest_response() {
         let responses = StoredResponses::default();
         for index in 0..=MAX_RESPONSES {
-            responses.remember(&ended(&format!("resp_{index}"), "a"));
+            responses.remember(&begun("a"), &format!("resp_{index}"));
         }
         let table = responses.0.lock().unwrap();
         assert_eq!((table.by_id.len(), table.order.len()), (MAX_RESPONSES, MAX_RESPONSES));

@@ -119,6 +119,12 @@ impl RecordReceiver for Telemetry {
         });
     }
 
+    fn response_named(&self, record: &RequestRecord, id: &str) {
+        supervise::catch_panic(BackgroundTask::RecordSink, || {
+            self.sinks.iter().for_each(|sink| sink.response_named(record, id));
+        });
+    }
+
     fn finished(&self, mut record: Box<RequestRecord>) {
         record.sample_reason = self.determine_sample_reason(&record);
         for sink in &self.sinks {

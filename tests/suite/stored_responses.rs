@@ -2,7 +2,7 @@
 //! another tenant.
 
 use crate::access::{KEY, access, tenant};
-use crate::support::scripted_backend::{ScriptedBackend, Step, json};
+use crate::support::scripted_backend::{ScriptedBackend, Step, chunk, event_stream_head, json};
 use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
 use std::sync::Arc;
 use tokenweir::proxy::access::AccessControl;
@@ -10,6 +10,7 @@ use tokenweir_core::access::cors::Cors;
 use tokenweir_core::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
 use tokenweir_core::openai::engine_control::Permission;
 use tokenweir_core::record::Outcome;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const RESPONSES: &str = "/v1/responses";
 const OTHER_KEY: &str = "sk-tw-the-key-of-another-tenant";
@@ -90,6 +91,35 @@ async fn a_stored_response_is_asked_for_at_its_backend_only() {
             assert_eq!(record.output_tokens(), None);
             assert_eq!(record.observed.usage.input, None);
         }
+    }
+}
+
+#[tokio::test]
+async fn a_running_response_belongs_to_its_tenant() {
+    let created =
+        r#"{"type":"response.created","response":{"id":"resp_1","status":"in_progress"}}"#;
+    let delta = r#"{"type":"response.output_text.delta","delta":"Hi"}"#;
+    let fake = ScriptedBackend::start(move |seen| {
+        if seen.head.contains("/v1/responses/") {
+            return vec![Step::Send(json("200 OK", r#"{"id":"resp_1","status":"in_progress"}"#))];
+        }
+        let begun = [event_stream_head(), chunk(created), chunk(delta)].concat();
+        vec![Step::Send(begun), Step::AwaitClose]
+    })
+    .await;
+    let access = two_tenants(Vec::new());
+    let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
+    let mut stream = gateway.connect().await;
+    let ask = keyed_post(r#"{"model":"tiny","input":"a","stream":true}"#, KEY);
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("resp_1") {
+        assert!(stream.read_buf(&mut seen).await.unwrap() > 0, "the stream goes on");
+    }
+    for (method, path) in [("GET", "/v1/responses/resp_1"), ("POST", "/v1/responses/resp_1/cancel")]
+    {
+        assert_eq!(status(&gateway.raw(about(method, path, Some(KEY))).await), 200, "{method}");
+        assert_eq!(status(&gateway.raw(about(method, path, Some(OTHER_KEY))).await), 404);
     }
 }
 

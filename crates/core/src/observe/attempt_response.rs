@@ -95,7 +95,11 @@ impl AttemptResponse {
     ) -> Bytes {
         let Some(observer) = &mut self.observer else { return frame };
         let had_output = record.timings.first_output.is_some();
+        let had_id = observer.response_id().is_some();
         let chunk_summary = observer.on_data(&frame, now, &mut record.timings);
+        if let Some(id) = observer.response_id().filter(|_| !had_id) {
+            receiver.response_named(record, id);
+        }
         if let Some(entry) = &self.entry {
             entry.activity().on_bytes(now);
             if chunk_summary.outputs > 0 {

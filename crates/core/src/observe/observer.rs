@@ -209,6 +209,11 @@ impl ResponseObserver {
         &self.observed
     }
 
+    /// The id of the response. `None`: it has not arrived.
+    pub(super) fn response_id(&self) -> Option<&str> {
+        self.reader.answer().id.as_deref()
+    }
+
     /// The observations so far, for changes.
     pub(super) fn observed_mut(&mut self) -> &mut ObservedResponse {
         &mut self.observed

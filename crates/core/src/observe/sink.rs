@@ -7,6 +7,10 @@ pub trait Sink: Send + Sync + 'static {
     /// Called when the first output of a stream arrives. The record is not complete then.
     fn first_output(&self, _record: &RequestRecord) {}
 
+    /// Called when the response names its id, which may be long before its end. The record is not
+    /// complete then. Sinks that receive records in batches are not called.
+    fn response_named(&self, _record: &RequestRecord, _id: &str) {}
+
     /// Returns why this sink exports the trace of a finished request. `None`: this sink does not
     /// export it. The sinks are asked in order until one of them has a reason. Called before
     /// [`Sink::finished`].
@@ -23,6 +27,9 @@ pub trait Sink: Send + Sync + 'static {
 pub trait RecordReceiver: Send + Sync + 'static {
     /// Called when the first output of a stream arrives. The record is not complete then.
     fn first_output(&self, _record: &RequestRecord) {}
+
+    /// Called when the response names its id. The record is not complete then.
+    fn response_named(&self, _record: &RequestRecord, _id: &str) {}
 
     /// Called once for each exchange, when the exchange has ended. The receiver sets
     /// [`RequestRecord::sample_reason`].
