@@ -28,7 +28,9 @@ use tokenweir_core::error::ErrorEnvelope;
 use tokenweir_core::headers;
 use tokenweir_core::http1::websocket;
 use tokenweir_core::observe::{Exchange, ObservedBody, ResponseAbortHandle};
+use tokenweir_core::openai::Api;
 use tokenweir_core::openai::engine_control::Permission;
+use tokenweir_core::openai::prompt::PromptBytes;
 use tokenweir_core::openai::route::ApiRoute;
 use tokenweir_net::backend_body::BackendBody;
 
@@ -134,6 +136,13 @@ async fn forward_read<B: IncomingBody>(
     let record = exchange.record();
     let fields = body::peek_request(head, &original, record.api)?;
     record.options = settings.options(&head.headers, &fields);
+    // Only tenants are charged.
+    if principal.tenant().is_some() {
+        record.options.prompt_bytes = match record.api {
+            Some(Api::Audio) => PromptBytes::of_form(&original),
+            _ => PromptBytes::of_json(&fields.prompt, &original),
+        };
+    }
     let route = principal.model_route(pool, record, &fields)?;
     state.recording.log_start(record);
     let mut control =

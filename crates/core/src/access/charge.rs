@@ -2,8 +2,14 @@
 //! engine reported, or an estimate if the engine reported none.
 
 use crate::openai::Api;
+use crate::openai::prompt::PromptBytes;
 use crate::record::{Outcome, RequestRecord};
 use crate::resilience::FailureKind;
+
+/// Tokens of one byte of text whose prompt parts the gateway does not know.
+const TOKENS_PER_BYTE: f64 = 0.25;
+/// Tokens of one byte of an image or a sound: about a thousand for an image of a megabyte.
+const TOKENS_PER_MEDIA_BYTE: f64 = 1.0 / 1024.0;
 
 /// Tokens charged to a tenant and a key for one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -18,7 +24,7 @@ impl TokenCharge {
     /// The charge of a request that has ended.
     ///
     /// vLLM reports the prompt tokens at the end of a response. If the client disconnected earlier,
-    /// or the timeout that the client set expired, the predicted prompt tokens are charged:
+    /// or the timeout that the client set expired, the estimated prompt tokens are charged:
     /// otherwise an early disconnect would cost nothing. A request that failed because of its
     /// backend is charged with the reported tokens and with the output that arrived.
     pub fn from_record(record: &RequestRecord) -> Self {
@@ -28,11 +34,10 @@ impl TokenCharge {
             || [FailureKind::ClientTimeout, FailureKind::TotalTimeout]
                 .iter()
                 .any(|kind| last_failure == Some(kind.as_str()));
-        let generates = record.api.is_some_and(Api::generates);
-        let predicted_tokens =
-            || Some(record.selected_candidate()?.candidate.prompt.round() as u64);
-        let is_charged = is_ok_or_ended_by_client && generates && !record.attempts.is_empty();
-        let input = observed.usage.input.or_else(|| predicted_tokens().filter(|_| is_charged));
+        let is_charged =
+            is_ok_or_ended_by_client && computes_prompt(record) && !record.attempts.is_empty();
+        let input =
+            observed.usage.input.or_else(|| estimated_tokens(record).filter(|_| is_charged));
         Self { input: input.unwrap_or(0), output: record.output_tokens().unwrap_or(0) }
     }
 
@@ -40,6 +45,30 @@ impl TokenCharge {
     pub fn total(&self) -> u64 {
         self.input.saturating_add(self.output)
     }
+}
+
+/// Whether an engine computes the prompt of the request. Tokenizers and templates take no time of a
+/// GPU, and a request about a stored response has no prompt.
+fn computes_prompt(record: &RequestRecord) -> bool {
+    let route = record.route.unwrap_or_default();
+    let is_template = route.ends_with("/render") || route.ends_with("/derender");
+    let is_tokenizer = route.ends_with("tokenize") || route.ends_with("/count_tokens");
+    record.api.is_some_and(|api| api != Api::Http) && !is_template && !is_tokenizer
+}
+
+/// The estimated prompt tokens of a request: those that were predicted for its prompt parts, in the
+/// proportion of all text that can be prompt, and those of its media.
+fn estimated_tokens(record: &RequestRecord) -> Option<u64> {
+    let predicted = record.selected_candidate()?.candidate.prompt;
+    let PromptBytes { parts, text, media } = record.options.prompt_bytes;
+    let text_tokens = if text == 0 && media == 0 {
+        predicted
+    } else if parts == 0 || predicted <= 0.0 {
+        text as f64 * TOKENS_PER_BYTE
+    } else {
+        predicted * text as f64 / parts as f64
+    };
+    Some((text_tokens + media as f64 * TOKENS_PER_MEDIA_BYTE).round() as u64)
 }
 
 #[cfg(test)]
@@ -75,6 +104,32 @@ mod tests {
             TokenCharge::default(),
             "no backend received it"
         );
+    }
+
+    #[test]
+    fn leaving_costs_as_much_as_the_text_and_media_of_the_body_whatever_the_path_is() {
+        let mut record = fixtures::streamed();
+        let predicted = record.selected_candidate().unwrap().candidate.prompt;
+        record.outcome = Outcome::Cancelled;
+        record.observed.usage.input = None;
+        record.observed.usage_source = UsageSource::Missing;
+        let mut charged = |api, route, [parts, text, media]: [u64; 3]| {
+            (record.api, record.route) = (Some(api), Some(route));
+            record.options.prompt_bytes = PromptBytes { parts, text, media };
+            TokenCharge::from_record(&record).input
+        };
+        let doubled = (predicted * 2.0).round() as u64;
+        for route in ["/v1/embeddings", "/pooling", "/score", "/v1/chat/completions/batch"] {
+            assert_eq!(charged(Api::Other, route, [1_000, 2_000, 0]), doubled, "{route}");
+        }
+        assert_eq!(charged(Api::Chat, "/v1/chat/completions", [0, 4_000, 0]), 1_000);
+        assert_eq!(charged(Api::Audio, "/v1/audio/transcriptions", [0, 0, 1 << 20]), 1_024);
+        let image = charged(Api::Chat, "/v1/chat/completions", [1 << 20, 1_024, (1 << 20) - 1_024]);
+        assert!((1_023..1_100).contains(&image), "{image}");
+        for route in ["/tokenize", "/v1/messages/count_tokens", "/v1/completions/render"] {
+            assert_eq!(charged(Api::Other, route, [1_000, 1_000, 0]), 0, "{route}");
+        }
+        assert_eq!(charged(Api::Http, "/v1/responses/{response_id}", [1_000, 1_000, 0]), 0);
     }
 
     #[test]

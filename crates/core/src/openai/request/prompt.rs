@@ -2,6 +2,7 @@
 //! the order in which chat templates place them.
 
 use crate::json::JsonValue;
+use memchr::{memchr, memmem};
 use std::ops::Range;
 
 /// The byte ranges of the prompt parts in a body, and the cache salt.
@@ -47,8 +48,79 @@ impl PromptSpans {
     }
 }
 
+/// The bytes of a request body that can become the prompt of a model, for the estimate of its tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PromptBytes {
+    /// Bytes of the prompt parts, text and media.
+    pub parts: u64,
+    /// Bytes that can be text of the prompt, wherever the body has them.
+    pub text: u64,
+    /// Bytes of images, sounds and films in Base64, or of a form.
+    pub media: u64,
+}
+
+/// Bytes of a body that are taken for the names and values of other fields.
+const OTHER_FIELDS_BYTES: usize = 1024;
+/// Length of a body from which media are searched.
+const MIN_MEDIA_BODY_BYTES: usize = 4096;
+/// What precedes media in Base64: a data URL, or the field of a sound.
+const MEDIA_MARKERS: [&[u8]; 2] = [b";base64,", b"\"data\""];
+/// Shortest Base64 text that counts as media.
+const MIN_MEDIA_BYTES: usize = 64;
+
+impl PromptBytes {
+    /// The bytes of a JSON body. Fields that are not known can be a part of the prompt, too, such as
+    /// `documents` of a chat template. They are text, unless they are short.
+    pub fn of_json(spans: &PromptSpans, body: &[u8]) -> Self {
+        let parts = spans.parts(body).map(<[u8]>::len).sum::<usize>();
+        let media = media_bytes(body);
+        let text = parts.saturating_sub(media);
+        let text = text.max(body.len().saturating_sub(media + OTHER_FIELDS_BYTES));
+        Self { parts: parts as u64, text: text as u64, media: media as u64 }
+    }
+
+    /// The bytes of a form, which uploads a sound.
+    pub fn of_form(body: &[u8]) -> Self {
+        Self { parts: 0, text: 0, media: body.len() as u64 }
+    }
+}
+
+/// Number of bytes of media in Base64.
+fn media_bytes(body: &[u8]) -> usize {
+    if body.len() < MIN_MEDIA_BODY_BYTES {
+        return 0;
+    }
+    MEDIA_MARKERS.iter().map(|marker| media_bytes_after(marker, body)).sum()
+}
+
+/// Number of bytes of the media that follow each `marker`, up to the end of their string.
+fn media_bytes_after(marker: &[u8], mut rest: &[u8]) -> usize {
+    let mut bytes = 0;
+    while let Some(start) = memmem::find(rest, marker) {
+        rest = rest.get(start + marker.len()..).unwrap_or_default();
+        if marker.ends_with(b"\"") {
+            // The value of the field. A data URL is found by its own marker.
+            let value = rest.trim_ascii_start().strip_prefix(b":").map(<[u8]>::trim_ascii_start);
+            let value = value.and_then(|value| value.strip_prefix(b"\""));
+            let Some(value) = value.filter(|value| !value.starts_with(b"data:")) else { continue };
+            rest = value;
+        }
+        let length = memchr(b'"', rest).unwrap_or(rest.len());
+        let is_base64 = |byte: &u8| {
+            byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=' | b'-' | b'_' | b'\\')
+        };
+        let begin = rest.get(..MIN_MEDIA_BYTES.min(length)).unwrap_or_default();
+        if begin.len() == MIN_MEDIA_BYTES && begin.iter().all(is_base64) {
+            bytes += length;
+        }
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
+    use super::PromptBytes;
     use crate::openai::request_fields::RequestFields;
 
     fn parts(body: &str) -> Vec<String> {
@@ -66,6 +138,40 @@ mod tests {
             r#"[{"role":"user","content":"a ] \" b"}]"#,
         ];
         assert_eq!(parts(body), expected);
+    }
+
+    #[test]
+    fn text_in_any_field_can_be_prompt_and_media_are_no_text() {
+        let (text, media) = ("word ".repeat(2_000), "QUJD".repeat(5_000));
+        let bytes = |body: &str| {
+            let fields = RequestFields::parse(body.as_bytes()).unwrap();
+            PromptBytes::of_json(&fields.prompt, body.as_bytes())
+        };
+        let near = |value: u64, expected: usize| value.abs_diff(expected as u64) < 1_200;
+        for body in [
+            format!(r#"{{"messages":[{{"role":"user","content":"{text}"}}]}}"#),
+            format!(r#"{{"messages":[],"documents":[{{"text":"{text}"}}]}}"#),
+            format!(r#"{{"messages":[],"chat_template_kwargs":{{"a":"{text}"}}}}"#),
+            format!(r#"{{"text_1":"{text}"}}"#),
+            format!(
+                r#"{{"messages":[{{"role":"user","content":[{{"type":"text","text":"{text}"}},
+                {{"type":"image_url","image_url":{{"url":"data:image/png;base64,{media}"}}}}]}}]}}"#
+            ),
+            format!(
+                r#"{{"messages":[{{"role":"user","content":[{{"type":"input_audio",
+                "input_audio":{{"data" : "{media}","format":"wav"}}}},{{"text":"{text}"}}]}}]}}"#
+            ),
+            format!(r#"{{"data":"data:a/b;base64,{media}","messages":["{text}"]}}"#),
+        ] {
+            let PromptBytes { text: counted, media: counted_media, .. } = bytes(&body);
+            assert!(near(counted, text.len()), "{counted}: {}", &body[..60]);
+            let has_media = body.contains(&media);
+            assert_eq!(counted_media, if has_media { media.len() as u64 } else { 0 });
+        }
+        let short = bytes(r#"{"model":"m","messages":["a"],"n":1}"#);
+        assert_eq!(short, PromptBytes { parts: 5, text: 5, media: 0 });
+        let unclosed = format!("{{\"a\":\"{}", ";base64,".repeat(100_000));
+        assert!(super::media_bytes(unclosed.as_bytes()) <= unclosed.len());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Options of a request that are reported.
 
 use crate::openai::GenerationParameters;
+use crate::openai::prompt::PromptBytes;
 
 /// The options of an inference request.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +18,8 @@ pub struct RequestOptions {
     pub messages: Option<u64>,
     /// The user, the session and the conversation of the request.
     pub identity: RequestIdentity,
+    /// The bytes of the body that can become the prompt. Zeros: they were not counted.
+    pub prompt_bytes: PromptBytes,
     /// The client forbids the backend to store the response.
     pub forbids_store: bool,
     /// The client requested the usage event, and not continuous usage.
