@@ -74,10 +74,15 @@ async fn read_body(
     idle_timeout: Duration,
     memory_permit: &mut BodyMemoryPermit<'_>,
 ) -> Result<Bytes, GatewayError> {
-    if let Some(encoding) = head.headers.get(CONTENT_ENCODING)
-        && encoding.as_bytes() != b"identity"
+    let encodings = head.headers.get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes);
+    let is_identity = |encoding: &[u8]| {
+        let encoding = encoding.trim_ascii();
+        encoding.is_empty() || encoding.eq_ignore_ascii_case(b"identity")
+    };
+    if let Some(encoding) =
+        encodings.flat_map(|it| it.split(|byte| *byte == b',')).find(|it| !is_identity(it))
     {
-        let encoding = String::from_utf8_lossy(encoding.as_bytes()).into_owned();
+        let encoding = String::from_utf8_lossy(encoding.trim_ascii()).into_owned();
         return Err(GatewayError::EncodedBody { encoding });
     }
     let length = declared_length(head, limit)?.unwrap_or(0);

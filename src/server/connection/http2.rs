@@ -19,6 +19,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokenweir_core::error::GatewayError;
 use tokenweir_net::tls::MaybeTlsStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -58,8 +59,19 @@ pub(super) async fn serve(
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
         let abort_handle = executor.prepare_stream(context.register_stream());
         let request = request.map(RequestBody::Http2);
-        let (permit, responding) = context.start_request(request, abort_handle, Some(&requests));
-        async { Ok::<_, Infallible>(responding.await.map(|body| GuardedBody::new(body, permit))) }
+        // hyper limits the bytes of a head and not its fields.
+        let started = if request.headers().len() > limits.max_headers {
+            Err(context.refuse_request(&GatewayError::HeadTooLarge, &request, &requests))
+        } else {
+            Ok(context.start_request(request, abort_handle, Some(&requests)))
+        };
+        async {
+            let (permit, response) = match started {
+                Ok((permit, responding)) => (permit, responding.await),
+                Err(refused) => refused,
+            };
+            Ok::<_, Infallible>(response.map(|body| GuardedBody::new(body, permit)))
+        }
     });
     let builder = connection_builder(executor.clone(), limits);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));

@@ -74,6 +74,19 @@ impl ConnectionContext {
         (permit, Box::pin(respond(proxy, client, accepted, abort_handle, request)))
     }
 
+    /// The permit and the response of an HTTP/2 request that is refused by its head alone, as a malformed
+    /// head of HTTP/1.1 is.
+    pub(super) fn refuse_request(
+        &self,
+        error: &GatewayError,
+        request: &Request<RequestBody>,
+        connection_requests: &Arc<InFlightRequests>,
+    ) -> (RequestPermit, Response<ProxyResponseBody>) {
+        let envelope = ErrorEnvelope::for_path(request.uri().path());
+        let response = error.to_response_in(envelope, None).map(Either::Left);
+        (self.permit.acquire_request(Some(connection_requests.clone())), response)
+    }
+
     /// The handle that aborts all responses of the connection.
     pub(super) fn abort_handle(&self) -> &ResponseAbortHandle {
         &self.abort_handle
