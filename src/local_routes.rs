@@ -1,7 +1,8 @@
 //! Responds to the paths of the client listener that the gateway answers itself, without a backend:
-//! `/health`, `/version`, and `/v1/models` with the models of all backends in one list.
+//! `/health`, `/version`, `/v1/models` with the models of all backends in one list, and its entries.
 
 use crate::backend::pool::BackendPool;
+use crate::backend::routes::RouteTable;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
@@ -9,15 +10,15 @@ use http_body_util::Full;
 use serde::Serialize;
 use serde_json::json;
 use tokenweir_core::access::ModelAllowlist;
-use tokenweir_core::error::GatewayError;
+use tokenweir_core::error::{self, GatewayError};
 use tokenweir_core::model::{ModelEntry, ServedModel};
-use tokenweir_core::openai::route::ApiRoute;
+use tokenweir_core::openai::route::{self, ApiRoute};
 
 #[derive(Serialize)]
 struct ModelListResponse<'a> {
     object: &'static str,
     data: Vec<&'a ModelEntry>,
-    /// Extension of the gateway: models that `data` leaves out because all their backends are down.
+    /// Extension of the gateway: models that `data` leaves out because no backend serves them now.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unavailable_models: Vec<&'a str>,
 }
@@ -27,11 +28,13 @@ struct ModelListResponse<'a> {
 /// not ready.
 pub fn respond(
     route: ApiRoute,
+    path: &str,
     pool: &BackendPool,
     allowed: &ModelAllowlist,
 ) -> Response<Full<Bytes>> {
     match route {
         ApiRoute::Models => list_models(pool, allowed),
+        ApiRoute::Model => describe_model(path, pool, allowed),
         ApiRoute::Version => json_response(&json!({ "version": env!("CARGO_PKG_VERSION") })),
         // Like vLLM: 200 without a body while the gateway is ready.
         ApiRoute::Health if pool.is_ready() => Response::default(),
@@ -39,16 +42,46 @@ pub fn respond(
     }
 }
 
-/// The response to `/v1/models`, without models whose backends are all down. The entries of models
+/// Whether a backend of the model serves requests now.
+fn is_available(model: &ServedModel, routes: &RouteTable, is_serving: &[bool]) -> bool {
+    let backends = &routes.lookup(Some(&model.id)).backends;
+    backends.iter().any(|position| is_serving.get(*position) == Some(&true))
+}
+
+/// The response to `/v1/models/{model}`: the entry of the list. A model that the client may not use does
+/// not exist for it.
+fn describe_model(
+    path: &str,
+    pool: &BackendPool,
+    allowed: &ModelAllowlist,
+) -> Response<Full<Bytes>> {
+    let id = route::model_id(path).unwrap_or_default();
+    let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
+    let routes = pool.routes();
+    let is_allowed = |model: &&ServedModel| allowed.allow(Some(&model.id));
+    let mut models = routes.models().iter().filter(is_allowed);
+    match models.clone().find(|model| *model.id == *id) {
+        Some(model) if is_available(model, &routes, &pool.backends_serving()) => {
+            json_response(&model.entry)
+        }
+        None if pool.is_ready() => {
+            let ids: Vec<_> = models.by_ref().map(|model| &model.id).collect();
+            let known = error::listed(ids.into_iter());
+            let error =
+                GatewayError::UnknownModel { model: error::truncate_model_name(&id), known };
+            error.response()
+        }
+        _ => GatewayError::NoBackend.response(),
+    }
+}
+
+/// The response to `/v1/models`, without models that no backend serves now. The entries of models
 /// are forwarded as the backends sent them, so that fields that the gateway does not know are
 /// preserved.
 fn list_models(pool: &BackendPool, allowed: &ModelAllowlist) -> Response<Full<Bytes>> {
     let routes = pool.routes();
-    let is_up = pool.backends_up();
-    let is_available = |model: &&ServedModel| {
-        let backends = &routes.lookup(Some(&model.id)).backends;
-        backends.iter().any(|position| is_up.get(*position) == Some(&true))
-    };
+    let is_serving = pool.backends_serving();
+    let is_available = |model: &&ServedModel| is_available(model, &routes, &is_serving);
     let (available, unavailable): (Vec<_>, Vec<_>) = routes.models().iter().partition(is_available);
     if available.is_empty() && !pool.is_ready() {
         return GatewayError::NoBackend.response();

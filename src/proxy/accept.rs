@@ -68,7 +68,7 @@ pub fn accept_request<B>(
     let permit = match (route, permit) {
         (_, Err(error)) => Err(error),
         _ if !has_host => Err(GatewayError::BadHead),
-        (Err(no_route), _) => Err(no_route_error(no_route, request.uri().path())),
+        (Err(no_route), _) => Err(no_route_error(context, no_route, request)),
         // `open()` does not include this request yet.
         (Ok((route, _)), Ok(permit)) if route.is_forwarded() => context
             .state
@@ -81,8 +81,12 @@ pub fn accept_request<B>(
         (Ok((ApiRoute::Forward(api), _)), _) => Some(api),
         (Ok((ApiRoute::StoredResponse | ApiRoute::Realtime, _)), _) => Some(Api::Http),
         (Ok((local_route, _)), Ok(_)) => {
-            let mut response =
-                local_routes::respond(local_route, &context.state.pool, principal.allowed_models());
+            let mut response = local_routes::respond(
+                local_route,
+                request.uri().path(),
+                &context.state.pool,
+                principal.allowed_models(),
+            );
             context.state.access.cors().apply(origin.as_ref(), response.headers_mut());
             return AcceptedRequest::AnsweredLocally(response);
         }
@@ -116,9 +120,21 @@ fn find_route(
     }
 }
 
-fn no_route_error(no_route: RouteError, path: &str) -> GatewayError {
+fn no_route_error<B>(
+    context: &ProxyContext,
+    no_route: RouteError,
+    request: &Request<B>,
+) -> GatewayError {
+    let path = request.uri().path();
     match no_route {
-        RouteError::NotFound => GatewayError::NotFound { path: path.chars().take(200).collect() },
+        RouteError::NotFound => GatewayError::NotFound {
+            path: path.chars().take(200).collect(),
+            nearest: ApiRoute::nearest_path(path, context.settings.routes.paths()),
+        },
+        // Clients that prefer a WebSocket fall back to HTTP after 426, and try again after 405.
+        RouteError::MethodNotAllowed(allow) if headers::asks_for_upgrade(request.headers()) => {
+            GatewayError::UpgradeNotOffered { allow }
+        }
         RouteError::MethodNotAllowed(allow) => GatewayError::MethodNotAllowed { allow },
     }
 }

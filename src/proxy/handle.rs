@@ -26,7 +26,6 @@ use std::time::Duration;
 use tokenweir_core::access::ConcurrencyPermit;
 use tokenweir_core::error::ErrorEnvelope;
 use tokenweir_core::headers;
-use tokenweir_core::http1::websocket;
 use tokenweir_core::observe::{Exchange, ObservedBody, ResponseAbortHandle};
 use tokenweir_core::openai::Api;
 use tokenweir_core::openai::engine_control::Permission;
@@ -82,11 +81,14 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
                 response.map(Either::Left)
             }
         };
-        headers::rewrite_response_headers(response.headers_mut(), &request_id);
-        // The rewrite has removed the header, because it applies to one hop.
+        // The header applies to one hop, so the rewrite removes it.
         let status = response.status();
-        if matches!(status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::UPGRADE_REQUIRED) {
-            response.headers_mut().insert(UPGRADE, websocket::PROTOCOL);
+        let is_about_upgrade =
+            matches!(status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::UPGRADE_REQUIRED);
+        let upgrade = response.headers_mut().remove(UPGRADE).filter(|_| is_about_upgrade);
+        headers::rewrite_response_headers(response.headers_mut(), &request_id);
+        if let Some(upgrade) = upgrade {
+            response.headers_mut().insert(UPGRADE, upgrade);
         }
         principal.rate_limit_status.write(response.headers_mut());
         context.state.access.cors().apply(origin.as_ref(), response.headers_mut());

@@ -7,8 +7,6 @@ use tokenweir_core::record::RequestRecord;
 
 /// The request header with which a client asks for the response headers. Its value is `1`.
 const REQUEST_HEADER: HeaderName = HeaderName::from_static("x-tokenweir-explain");
-/// The beginning of the names of all these headers.
-const PREFIX: &str = "x-tokenweir-";
 /// The name of the backend.
 const BACKEND: HeaderName = HeaderName::from_static("x-tokenweir-backend");
 /// The reason of the routing decision.
@@ -21,16 +19,9 @@ pub(super) fn is_requested(headers: &HeaderMap) -> bool {
     headers.get(REQUEST_HEADER).is_some_and(|value| value == "1")
 }
 
-/// Replaces the headers in the response of a backend. `is_allowed`: the client asks for the headers
-/// and has the permission. Otherwise headers of these names are removed, because a gateway behind
-/// this one may have set them.
+/// Adds the headers to the response of a backend. `is_allowed`: the client asks for the headers and has
+/// the permission.
 pub(super) fn write(headers: &mut HeaderMap, record: &RequestRecord, is_allowed: bool) {
-    // One pass over the few headers of a response costs less than three lookups.
-    if headers.keys().any(|name| name.as_str().starts_with(PREFIX)) {
-        for name in [BACKEND, REASON, QUEUE_MILLIS] {
-            headers.remove(name);
-        }
-    }
     if !is_allowed {
         return;
     }
@@ -52,7 +43,7 @@ mod tests {
     use tokenweir_core::record::fixtures::streamed;
 
     fn written(is_allowed: bool) -> Vec<(String, String)> {
-        let mut headers = HeaderMap::from_iter([(BACKEND, HeaderValue::from_static("of-backend"))]);
+        let mut headers = HeaderMap::new();
         write(&mut headers, &streamed(), is_allowed);
         let text = |(name, value): (&HeaderName, &HeaderValue)| {
             (name.to_string(), value.to_str().unwrap().to_owned())

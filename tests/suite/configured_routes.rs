@@ -3,7 +3,7 @@
 
 use crate::access::{KEY, access, tenant};
 use crate::support::scripted_backend::{
-    ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json,
+    Page, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json,
 };
 use crate::support::test_gateway::{Setup, advance_time, body, post, start, start_with, status};
 use http::Method;
@@ -137,7 +137,7 @@ async fn a_whole_response_has_the_total_timeout_of_its_path() {
 }
 
 #[tokio::test]
-async fn models_whose_backends_are_all_down_are_listed_apart() {
+async fn models_that_no_backend_serves_now_are_listed_apart() {
     let fakes = [scoring().await, scoring().await];
     fakes[0].set_models(&["a", "both"]);
     fakes[1].set_models(&["b", "both"]);
@@ -145,14 +145,19 @@ async fn models_whose_backends_are_all_down_are_listed_apart() {
     let get = "GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
     let all: Value = serde_json::from_slice(&body(&gateway.raw(get).await).0).unwrap();
     assert_eq!(all.get("unavailable_models"), None);
-    fakes[1].set_healthy(false);
-    gateway.pool.backends()[1].mark_down("refused");
+    let asleep = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
+                  vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0\n";
+    fakes[1].set_metrics(Some(Page::of(asleep)));
+    wait_until!(gateway.pool.backends()[1].health.state().is_asleep());
     let list: Value = serde_json::from_slice(&body(&gateway.raw(get).await).0).unwrap();
     let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|it| it["id"].clone()).collect();
     assert_eq!(
         (ids, &list["unavailable_models"]),
         (vec!["a".into(), "both".into()], &["b"].into())
     );
+    let retrieve = |model: &str| get.replace("/v1/models", &format!("/v1/models/{model}"));
+    assert_eq!(status(&gateway.raw(retrieve("a")).await), 200);
+    assert_eq!(status(&gateway.raw(retrieve("b")).await), 503, "it exists");
     fakes[0].set_healthy(false);
     gateway.pool.backends()[0].mark_down("refused");
     assert_eq!(status(&gateway.raw(get).await), 503);

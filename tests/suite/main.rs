@@ -73,6 +73,7 @@ mod operate;
 mod operations;
 mod own_cost;
 mod packages;
+mod paths;
 mod peer_exchange;
 mod proxy;
 mod quality;

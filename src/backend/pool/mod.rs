@@ -88,13 +88,16 @@ impl BackendPool {
         self.registry.snapshot().backends.clone()
     }
 
-    /// Whether each backend, by position, is not down. A backend that is ejected, drained or asleep
-    /// counts as up: it can serve its models later without a change of its process.
-    pub fn backends_up(&self) -> Vec<bool> {
+    /// Whether each backend, by position, serves requests now. A backend that is ejected counts as
+    /// serving: it gets requests again in seconds, and at once in panic mode.
+    pub fn backends_serving(&self) -> Vec<bool> {
         let now = clock::now();
         let snapshot = self.registry.snapshot();
         let backends = snapshot.backends.iter();
-        backends.map(|backend| backend.availability(now) != Availability::Down).collect()
+        let is_serving = |backend: &Arc<Backend>| {
+            matches!(backend.availability(now), Availability::Available | Availability::Ejected)
+        };
+        backends.map(is_serving).collect()
     }
 
     /// Backends that were removed from the pool and still have requests in flight.

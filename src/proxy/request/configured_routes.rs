@@ -66,14 +66,20 @@ impl ConfiguredRoutes {
         Self(routes.map(Arc::new).collect())
     }
 
-    /// The route of a request.
+    /// The paths.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &'static str> {
+        self.0.iter().map(|route| route.path)
+    }
+
+    /// The route of a request. A HEAD request has the route of a GET request.
     pub(crate) fn lookup(
         &self,
         method: &Method,
         path: &str,
     ) -> Result<Arc<ConfiguredRoute>, RouteError> {
         let route = self.0.iter().find(|route| route.path == path).ok_or(RouteError::NotFound)?;
-        if route.methods.contains(method) {
+        let served_as = if *method == Method::HEAD { &Method::GET } else { method };
+        if route.methods.contains(method) || route.methods.contains(served_as) {
             Ok(route.clone())
         } else {
             Err(RouteError::MethodNotAllowed(route.allowed))
@@ -104,6 +110,7 @@ mod tests {
         let routes = [ConfiguredRoute::new("/a/b", methods, None)];
         let routes = ConfiguredRoutes::new(routes.into_iter());
         assert_eq!(routes.lookup(&Method::POST, "/a/b").unwrap().path(), "/a/b");
+        assert!(routes.lookup(&Method::HEAD, "/a/b").is_ok());
         let wrong = routes.lookup(&Method::DELETE, "/a/b").unwrap_err();
         assert_eq!(wrong, RouteError::MethodNotAllowed("GET, POST"));
         for path in ["/a", "/a/b/", "//a/b", "/A/b"] {

@@ -321,7 +321,7 @@ async fn headers_for_engine_selection_and_priority_pass_only_with_a_permission()
 
 /// The paths of vLLM 0.32 and 0.33 that control or describe the server, and the generating paths
 /// that the gateway does not check. `docs/operate/security.md` has the same list.
-const NOT_SERVED: [&str; 44] = [
+const NOT_SERVED: [&str; 43] = [
     "/abort_requests",
     "/cohere/v2/chat",
     "/cohere/v2/chat/render",
@@ -361,7 +361,6 @@ const NOT_SERVED: [&str; 44] = [
     "/update_weight_version",
     "/update_weights",
     "/v1/load_lora_adapter",
-    "/v1/systemone",
     "/v1/unload_lora_adapter",
     "/wake_up",
     "/weight_checker",

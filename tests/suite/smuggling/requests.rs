@@ -313,7 +313,7 @@ fn targets() -> Vec<Case> {
         case("a fragment", Served, to(&format!("{CHAT}#a"))),
         case("only a host", Refused(404), to("g:80")),
         case("an asterisk", Refused(404), to("*")),
-        case("an absolute form without a path", Refused(404), to("http://h")),
+        case("an absolute form without a path", Refused(405), to("http://h")),
         case("two slashes", Refused(404), to(&format!("/{CHAT}"))),
         case("dot segments", Refused(404), to("/v1/../metrics")),
         case("percent-encoded dot segments", Refused(404), to("/v1/%2e%2e/metrics")),

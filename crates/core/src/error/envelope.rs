@@ -80,7 +80,7 @@ mod tests {
             (GatewayError::EncodedBody { encoding: "gzip".into() }, "invalid_request_error"),
             (GatewayError::InvalidApiKey, "authentication_error"),
             (GatewayError::ModelNotAllowed { model: "a".into() }, "permission_error"),
-            (GatewayError::NotFound { path: "/x".into() }, "not_found_error"),
+            (GatewayError::NotFound { path: "/x".into(), nearest: None }, "not_found_error"),
             (GatewayError::BodyTooLarge { limit: 1 }, "request_too_large"),
             (
                 GatewayError::RateLimited {

@@ -13,10 +13,18 @@ const MAX_LISTED_NAMES: usize = 20;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GatewayError {
     /// The gateway does not serve the path.
-    #[error("the path `{path}` does not exist; the gateway serves inference APIs only")]
+    #[error("the path `{path}` does not exist; {}", path_hint(.nearest.as_deref()))]
     NotFound {
         /// The path that the client sent.
         path: String,
+        /// The served path that the client probably meant. `None`: none is near.
+        nearest: Option<&'static str>,
+    },
+    /// The client asks for a WebSocket or another protocol on a path that does not offer it.
+    #[error("this path offers no upgrade to another protocol: send a {allow} request over HTTP")]
+    UpgradeNotOffered {
+        /// The allowed method.
+        allow: &'static str,
     },
     /// The gateway serves the path with another method only.
     #[error("this path allows the method {allow} only")]
@@ -228,6 +236,14 @@ impl fmt::Display for RateLimitKind {
             Self::Concurrency => "concurrent requests",
         })
     }
+}
+
+/// What the error about an unknown path says about other paths.
+fn path_hint(nearest: Option<&str>) -> String {
+    nearest.map_or_else(
+        || "the gateway serves inference APIs only".to_owned(),
+        |nearest| format!("did you mean `{nearest}`? A client adds the path to its base URL, which usually ends in `/v1`"),
+    )
 }
 
 /// A list of names for an error message, each in backticks: the first 20, and the number of further

@@ -8,11 +8,12 @@ mod table;
 mod envelope;
 
 use crate::headers::{X_GATEWAY_ERROR, X_SHOULD_RETRY};
+use crate::http1::websocket;
 use crate::record::Outcome;
 use bytes::Bytes;
 pub use envelope::ErrorEnvelope;
 pub use gateway_error::{GatewayError, RateLimitKind, listed, truncate_model_name};
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 pub use table::{Fault, REASONS, SHED_REASONS};
@@ -77,9 +78,19 @@ impl GatewayError {
         if row.status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if let Self::MethodNotAllowed { allow } = self {
+        if let Self::MethodNotAllowed { allow } | Self::UpgradeNotOffered { allow } = self {
             headers.insert(ALLOW, HeaderValue::from_static(allow));
         }
+        match self {
+            Self::WebSocketRequired => headers.insert(UPGRADE, websocket::PROTOCOL),
+            Self::UpgradeNotOffered { .. } => {
+                headers.insert(UPGRADE, HeaderValue::from_static("HTTP/1.1"))
+            }
+            Self::EncodedBody { .. } => {
+                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
+            }
+            _ => None,
+        };
         response
     }
 }

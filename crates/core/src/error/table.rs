@@ -8,6 +8,7 @@ use http::StatusCode;
 pub const REASONS: &[&str] = &[
     "not_found",
     "method_not_allowed",
+    "upgrade_not_offered",
     "websocket_required",
     "response_not_found",
     "bad_body",
@@ -120,6 +121,9 @@ impl GatewayError {
             Self::MethodNotAllowed { .. } => {
                 row(S::METHOD_NOT_ALLOWED, Client, "BadRequestError", "method_not_allowed")
             }
+            Self::UpgradeNotOffered { .. } => {
+                row(S::UPGRADE_REQUIRED, Client, "BadRequestError", "upgrade_not_offered")
+            }
             Self::WebSocketRequired => {
                 row(S::UPGRADE_REQUIRED, Client, "BadRequestError", "websocket_required")
             }
@@ -162,6 +166,7 @@ impl GatewayError {
             Self::Exhausted => unavailable("gateway_exhausted"),
             Self::BodyMemory => unavailable("body_memory"),
             Self::UnknownModel { .. } => ErrorRow {
+                code: Some("model_not_found"),
                 param: Some("model"),
                 ..row(S::NOT_FOUND, Client, "NotFoundError", "unknown_model")
             },

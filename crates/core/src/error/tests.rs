@@ -17,9 +17,10 @@ fn a_long_name_list_is_truncated() {
 #[test]
 fn a_reason_is_in_the_list_and_a_fault_agrees_with_its_status() {
     let errors = [
-        GatewayError::NotFound { path: "/x".into() },
+        GatewayError::NotFound { path: "/x".into(), nearest: None },
         GatewayError::MethodNotAllowed { allow: "POST" },
         GatewayError::WebSocketRequired,
+        GatewayError::UpgradeNotOffered { allow: "POST" },
         GatewayError::BadBody(RequestBodyError::NotObject),
         GatewayError::SignedBody { model: "a".into(), served_as: "b".into() },
         GatewayError::SignedField { field: "session_id" },

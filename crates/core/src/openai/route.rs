@@ -18,6 +18,8 @@ pub enum ApiRoute {
     Realtime,
     /// The gateway answers with the merged model list of all backends.
     Models,
+    /// The gateway answers with one entry of the model list.
+    Model,
     /// The gateway answers with its own health.
     Health,
     /// The gateway answers with its own version.
@@ -36,6 +38,10 @@ pub enum RouteError {
 const POST: &str = "POST";
 const GET: &str = "GET";
 const GET_OR_DELETE: &str = "GET, DELETE";
+
+/// The path template of one entry of the model list.
+const MODEL_PATH: &str = "/v1/models/{model}";
+const MODEL_PREFIX: &str = "/v1/models/";
 
 /// The path template of a stored response.
 pub const STORED_RESPONSE_PATH: &str = "/v1/responses/{response_id}";
@@ -68,6 +74,8 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (POST, "/v2/embed", ApiRoute::Forward(Api::Other)),
     (POST, "/pooling", ApiRoute::Forward(Api::Other)),
     (POST, "/classify", ApiRoute::Forward(Api::Other)),
+    (POST, "/v1/decisions", ApiRoute::Forward(Api::Other)),
+    (POST, "/v1/systemone", ApiRoute::Forward(Api::Other)),
     (POST, "/score", ApiRoute::Forward(Api::Other)),
     (POST, "/v1/score", ApiRoute::Forward(Api::Other)),
     (POST, "/rerank", ApiRoute::Forward(Api::Other)),
@@ -79,6 +87,8 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (POST, "/detokenize", ApiRoute::Forward(Api::Other)),
     (GET, "/v1/realtime", ApiRoute::Realtime),
     (GET, "/v1/models", ApiRoute::Models),
+    // Some load balancers check the health of a service at this path unless told otherwise.
+    (GET, "/", ApiRoute::Health),
     (GET, "/health", ApiRoute::Health),
     (GET, "/ping", ApiRoute::Health),
     (GET, "/version", ApiRoute::Version),
@@ -99,26 +109,66 @@ impl ApiRoute {
             }
             allowed = Some(route_method);
         }
-        if allowed.is_none()
-            && let Some((_, is_cancel)) = stored_response(path)
-        {
+        match allowed {
+            Some(allowed) => Err(RouteError::MethodNotAllowed(allowed)),
+            None => Self::lookup_item(method, path),
+        }
+    }
+
+    /// The route of a request whose path contains the id of an item.
+    fn lookup_item(method: &Method, path: &str) -> Result<(Self, &'static str), RouteError> {
+        let wrong_method = |allowed| Err(RouteError::MethodNotAllowed(allowed));
+        if model_id(path).is_some() {
             return match *method {
-                Method::POST if is_cancel => Ok((Self::StoredResponse, CANCEL_RESPONSE_PATH)),
-                Method::GET | Method::DELETE if !is_cancel => {
-                    Ok((Self::StoredResponse, STORED_RESPONSE_PATH))
-                }
-                _ => {
-                    Err(RouteError::MethodNotAllowed(if is_cancel { POST } else { GET_OR_DELETE }))
-                }
+                Method::GET | Method::HEAD => Ok((Self::Model, MODEL_PATH)),
+                _ => wrong_method(GET),
             };
         }
-        Err(allowed.map_or(RouteError::NotFound, RouteError::MethodNotAllowed))
+        let Some((_, is_cancel)) = stored_response(path) else { return Err(RouteError::NotFound) };
+        match *method {
+            Method::POST if is_cancel => Ok((Self::StoredResponse, CANCEL_RESPONSE_PATH)),
+            Method::GET | Method::HEAD | Method::DELETE if !is_cancel => {
+                Ok((Self::StoredResponse, STORED_RESPONSE_PATH))
+            }
+            _ => wrong_method(if is_cancel { POST } else { GET_OR_DELETE }),
+        }
+    }
+
+    /// The path of the API that the client probably meant. `None`: no path is near. `configured`: the
+    /// paths of the configuration.
+    ///
+    /// Base URLs have `/v1` twice or lack it, end in `/`, or have the prefix of another server.
+    pub fn nearest_path<'a>(
+        path: &str,
+        configured: impl Iterator<Item = &'a str>,
+    ) -> Option<&'a str> {
+        let parts_of = |path: &str| -> Vec<String> {
+            // A plural is compared as its singular.
+            let normalize = |part: &str| part.trim_end_matches('s').to_ascii_lowercase();
+            path.split('/').filter(|part| !part.is_empty()).map(normalize).collect()
+        };
+        let wanted = parts_of(path);
+        let known = configured.chain(API_ROUTES.iter().map(|(_, path, _)| *path));
+        let similarity = |known: &str| {
+            let parts = parts_of(known);
+            let version_count = usize::from(matches!(known.get(..4), Some("/v1/" | "/v2/")));
+            let name = parts.get(version_count..).filter(|name| !name.is_empty())?;
+            let is_whole = wanted.ends_with(&parts);
+            (is_whole || wanted.ends_with(name)).then_some((name.len(), is_whole))
+        };
+        known.filter_map(|known| Some((similarity(known)?, known))).max().map(|(_, known)| known)
     }
 
     /// Whether a backend answers the request.
     pub const fn is_forwarded(self) -> bool {
         matches!(self, Self::Forward(_) | Self::StoredResponse | Self::Realtime)
     }
+}
+
+/// The id of the model in a path, without decoding. `None`: the path is not that of a model. An id may
+/// contain `/`, encoded or not.
+pub fn model_id(path: &str) -> Option<&str> {
+    path.strip_prefix(MODEL_PREFIX).filter(|id| !id.is_empty())
 }
 
 /// The id of the stored response in a path. `None`: the path is not that of a stored response.
@@ -151,6 +201,7 @@ mod tests {
             "/v1/load_lora_adapter",
             "/collective_rpc",
             "/invocations",
+            "/v1/models/",
             "/sleep",
             "/metrics",
             "/v1/chat/completions/",
@@ -189,6 +240,47 @@ mod tests {
             &long,
         ] {
             assert_eq!(lookup(Method::GET, path), Err(RouteError::NotFound), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_model_is_found_by_its_id_whatever_characters_it_has() {
+        let lookup = |method: Method, path: &str| ApiRoute::lookup(&method, path);
+        for id in ["tiny", "org/big", "org%2Fbig", "a/b/c", "a%20b:c"] {
+            let path = format!("/v1/models/{id}");
+            assert_eq!(lookup(Method::GET, &path), Ok((ApiRoute::Model, MODEL_PATH)), "{id}");
+            assert_eq!(lookup(Method::HEAD, &path), Ok((ApiRoute::Model, MODEL_PATH)), "{id}");
+            assert_eq!(model_id(&path), Some(id));
+            let wrong_method = Err(RouteError::MethodNotAllowed("GET"));
+            assert_eq!(lookup(Method::DELETE, &path), wrong_method, "{id}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_path_is_the_one_that_the_client_meant() {
+        let configured = ["/v1/audio/speech"];
+        let nearest = |path| ApiRoute::nearest_path(path, configured.into_iter());
+        for (path, expected) in [
+            ("/v1/v1/chat/completions", Some("/v1/chat/completions")),
+            ("/chat/completions", Some("/v1/chat/completions")),
+            ("//v1/chat/completions", Some("/v1/chat/completions")),
+            ("/v1//chat/completions/", Some("/v1/chat/completions")),
+            ("/V1/Chat/Completions", Some("/v1/chat/completions")),
+            ("/openai/v1/completions", Some("/v1/completions")),
+            ("/api/v1/models", Some("/v1/models")),
+            ("/v1/models/", Some("/v1/models")),
+            ("/models", Some("/v1/models")),
+            ("/v1", None),
+            ("/v1/v1/messages/count_tokens", Some("/v1/messages/count_tokens")),
+            ("/v1/tokenize", Some("/tokenize")),
+            ("/rerank/", Some("/rerank")),
+            ("/v1/chat/completion", Some("/v1/chat/completions")),
+            ("/audio/speech", Some("/v1/audio/speech")),
+            ("/v1/load_lora_adapter", None),
+            ("/sleep", None),
+            ("/metrics", None),
+        ] {
+            assert_eq!(nearest(path), expected, "{path}");
         }
     }
 

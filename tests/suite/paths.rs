@@ -1,0 +1,211 @@
+//! Paths that the gateway answers itself, and what a client learns that asks for another one.
+
+use crate::access::{KEY, access, tenant};
+use crate::support::http2_client;
+use crate::support::scripted_backend::{ScriptedBackend, Step, json};
+use crate::support::test_gateway::{Setup, body, post, start, start_with, status};
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::Request;
+use serde_json::Value;
+use tokenweir_core::access::TenantEntry;
+
+const CHAT: &str = "/v1/chat/completions";
+const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
+
+async fn answering() -> ScriptedBackend {
+    ScriptedBackend::start(|_| vec![Step::Send(json("200 OK", r#"{"object":"x"}"#))]).await
+}
+
+fn request(method: &str, path: &str, headers: &str) -> String {
+    format!("{method} {path} HTTP/1.1\r\nhost: g\r\n{headers}connection: close\r\n\r\n")
+}
+
+fn text(answer: &[u8]) -> String {
+    String::from_utf8_lossy(answer).into_owned()
+}
+
+#[tokio::test]
+async fn a_model_is_retrieved_by_its_id_as_the_list_has_it() {
+    let fake = answering().await;
+    fake.set_models(&["tiny", "org/Big-Model", "a%20b"]);
+    let gateway = start(&[fake.addr]).await;
+    let list = gateway.raw(request("GET", "/v1/models", "")).await;
+    let list: Value = serde_json::from_slice(&body(&list).0).unwrap();
+    for (path, id) in [
+        ("tiny", "tiny"),
+        ("org%2FBig-Model", "org/Big-Model"),
+        ("org/Big-Model", "org/Big-Model"),
+        ("a%2520b", "a%20b"),
+    ] {
+        let path = format!("/v1/models/{path}");
+        let answer = gateway.raw(request("GET", &path, "")).await;
+        let entry: Value = serde_json::from_slice(&body(&answer).0).unwrap();
+        assert_eq!((status(&answer), &entry["id"]), (200, &Value::from(id)), "{path}");
+        assert!(list["data"].as_array().unwrap().contains(&entry), "{path}");
+        let head = gateway.raw(request("HEAD", &path, "")).await;
+        assert_eq!((status(&head), body(&head).0), (200, Vec::new()), "{path}");
+    }
+    for path in ["none", "org", "a%20b", "tiny/", "%ff", "../tiny"] {
+        let answer = gateway.raw(request("GET", &format!("/v1/models/{path}"), "")).await;
+        let error: Value = serde_json::from_slice(&body(&answer).0).unwrap();
+        let seen = (status(&answer), &error["error"]["code"]);
+        assert_eq!(seen, (404, &Value::from("model_not_found")), "{path}");
+    }
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_model_that_the_tenant_may_not_use_does_not_exist_for_it() {
+    let fake = answering().await;
+    fake.set_models(&["tiny", "secret"]);
+    let restricted = TenantEntry { models: Some(vec!["tiny".into()]), ..tenant() };
+    let setup = Setup { access: access(restricted), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    for (model, expected) in [("tiny", 200), ("secret", 404)] {
+        let path = format!("/v1/models/{model}");
+        assert_eq!(status(&gateway.raw(request("GET", &path, "")).await), 401, "{model}");
+        let key = format!("authorization: Bearer {KEY}\r\n");
+        let answer = gateway.raw(request("GET", &path, &key)).await;
+        assert_eq!(status(&answer), expected, "{model}");
+        assert!(!text(&answer).contains("secret`,"), "{}", text(&answer));
+    }
+}
+
+#[tokio::test]
+async fn an_upgrade_that_a_path_does_not_offer_gets_426_and_a_wrong_method_405() {
+    let fake = answering().await;
+    let gateway = start(&[fake.addr]).await;
+    let socket = "upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n\
+                  sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    for (path, headers, expected) in [
+        ("/v1/responses", socket, 426),
+        (CHAT, "upgrade: other/1\r\nconnection: keep-alive, Upgrade\r\n", 426),
+        (CHAT, "upgrade: h2c\r\nconnection: upgrade\r\n", 405),
+        (CHAT, "upgrade: websocket\r\n", 405),
+        ("/v1/responses", "", 405),
+        ("/v1/nothing", socket, 404),
+        ("/v1/models", socket, 200),
+    ] {
+        // The connection header is given once, so that it decides alone.
+        let request = format!("GET {path} HTTP/1.1\r\nhost: g\r\n{headers}\r\n");
+        let mut client = gateway.connect().await;
+        let answer = answer_of(&mut client, &request).await;
+        assert_eq!(status(answer.as_bytes()), expected, "{path} {headers}");
+        assert_eq!(answer.contains("\r\nupgrade: HTTP/1.1\r\n"), expected == 426, "{answer}");
+        let has_allow = answer.contains("\r\nallow: POST\r\n");
+        assert_eq!(has_allow, matches!(expected, 405 | 426), "{answer}");
+    }
+    assert!(fake.seen().is_empty());
+}
+
+/// Sends a request on a connection that stays open, and returns the head of the answer.
+async fn answer_of(client: &mut tokio::net::TcpStream, request: &str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    client.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.windows(4).any(|end| end == b"\r\n\r\n") {
+        assert!(client.read_buf(&mut answer).await.unwrap() > 0, "{}", text(&answer));
+    }
+    text(&answer)
+}
+
+#[tokio::test]
+async fn the_error_about_an_unknown_path_names_the_path_that_was_meant() {
+    let fake = answering().await;
+    let gateway = start(&[fake.addr]).await;
+    for (path, hint) in [
+        ("/v1/v1/chat/completions", "did you mean `/v1/chat/completions`?"),
+        ("/chat/completions", "did you mean `/v1/chat/completions`?"),
+        ("/v1/chat/completions/", "did you mean `/v1/chat/completions`?"),
+        ("//v1/embeddings", "did you mean `/v1/embeddings`?"),
+        ("/sleep", "serves inference APIs only"),
+    ] {
+        let answer = gateway.raw(post(path, ASK)).await;
+        assert_eq!(status(&answer), 404, "{path}");
+        assert!(text(&answer).contains(hint), "{}", text(&answer));
+    }
+    assert!(fake.seen().is_empty());
+}
+
+#[tokio::test]
+async fn the_root_answers_the_probes_of_load_balancers() {
+    let fake = answering().await;
+    let setup = Setup { access: access(tenant()), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    for method in ["GET", "HEAD"] {
+        assert_eq!(status(&gateway.raw(request(method, "/", "")).await), 200);
+    }
+    fake.set_healthy(false);
+    gateway.pool.backends()[0].mark_down("refused");
+    assert_eq!(status(&gateway.raw(request("GET", "/", "")).await), 503);
+}
+
+#[tokio::test]
+async fn a_request_of_http2_reaches_the_backend_as_one_of_http1() {
+    let fake = answering().await;
+    let gateway = start(&[fake.addr]).await;
+    let mut sender = http2_client::handshake(gateway.connect().await).await;
+    let ask = |fields: &[(&str, &str)]| {
+        let builder = Request::post(format!("http://gateway{CHAT}"));
+        let builder =
+            fields.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value));
+        builder.body(Full::new(Bytes::from(ASK))).unwrap()
+    };
+    sender.ready().await.unwrap();
+    let fields = [("cookie", "a=1"), ("cookie", "b=2"), ("x-forwarded-for", "192.0.2.1")];
+    let answer = sender.send_request(ask(&fields)).await.unwrap();
+    assert_eq!(http2_client::whole(answer).await.0, 200);
+    let head = fake.seen().pop().unwrap().head.to_ascii_lowercase();
+    assert_eq!(head.matches("cookie:").count(), 1, "{head}");
+    assert!(head.contains("\r\ncookie: a=1; b=2\r\n"), "{head}");
+    assert!(head.contains("\r\nx-forwarded-for: 192.0.2.1, 127.0.0.1\r\n"), "{head}");
+    // As over HTTP/1.1, the number of fields is limited.
+    let names: Vec<String> = (0..101).map(|number| format!("x-h{number}")).collect();
+    let many: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "1")).collect();
+    sender.ready().await.unwrap();
+    let answer = sender.send_request(ask(&many)).await.unwrap();
+    assert_eq!(answer.headers()["x-gateway-error"], "head_too_large");
+    assert_eq!(http2_client::whole(answer).await.0, 431);
+    assert_eq!(fake.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_body_without_coding_passes_however_it_is_named_and_an_encoded_one_states_the_remedy() {
+    let fake = answering().await;
+    let gateway = start(&[fake.addr]).await;
+    let encoded = |coding: &str| {
+        post(CHAT, ASK).replacen("host:", &format!("content-encoding: {coding}\r\nhost:"), 1)
+    };
+    for coding in ["identity", "Identity", "identity, identity", ""] {
+        assert_eq!(status(&gateway.raw(encoded(coding)).await), 200, "{coding}");
+    }
+    for coding in ["gzip", "deflate", "br", "zstd", "identity, GZIP"] {
+        let answer = gateway.raw(encoded(coding)).await;
+        assert_eq!(status(&answer), 415, "{coding}");
+        let answer = text(&answer);
+        assert!(answer.contains("\r\naccept-encoding: identity\r\n"), "{answer}");
+        assert!(answer.contains("without a Content-Encoding"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn headers_of_a_backend_do_not_pass_as_those_of_the_gateway() {
+    let answer = "HTTP/1.1 200 OK\r\nx-gateway-error: fake\r\nx-request-id: of-engine\r\n\
+                  x-ratelimit-remaining-tokens: 1\r\nx-tokenweir-backend: b\r\nx-other: kept\r\n\
+                  content-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+    let fake = ScriptedBackend::answering(answer).await;
+    let gateway = start(&[fake.addr]).await;
+    let answer = text(
+        &gateway.raw(post(CHAT, ASK).replacen("host:", "x-request-id: mine\r\nhost:", 1)).await,
+    );
+    for (header, is_kept) in [
+        ("x-gateway-error", false),
+        ("x-ratelimit-remaining-tokens", false),
+        ("x-tokenweir-backend", false),
+        ("x-request-id: mine", true),
+        ("x-other: kept", true),
+    ] {
+        assert_eq!(answer.contains(&format!("\r\n{header}")), is_kept, "{header}: {answer}");
+    }
+}
