@@ -176,7 +176,7 @@ async fn forward_read<B: IncomingBody>(
         head,
         fields: &fields,
         body,
-        requirements,
+        requirements: &requirements,
         deadline: deadlines.first_output,
         backend_model: route.served_as.as_deref().or(requirements.model),
         is_lookup: false,

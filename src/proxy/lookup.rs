@@ -47,7 +47,7 @@ pub(super) async fn forward<B: IncomingBody>(
         head,
         fields: &fields,
         body: UpstreamBody::new(body, exchange.record(), head, &fields, &model_route, Vec::new())?,
-        requirements,
+        requirements: &requirements,
         deadline: deadline::first_output_deadline(
             exchange.record(),
             &head.headers,

@@ -123,7 +123,7 @@ async fn forward(
         head,
         fields: &fields,
         body,
-        requirements,
+        requirements: &requirements,
         deadline: deadlines.first_output,
         backend_model: model,
         is_lookup: false,

@@ -4,9 +4,9 @@
 
 use data_encoding::HEXLOWER;
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, COOKIE,
-    EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE, VIA,
+    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, ALT_SVC, CACHE_CONTROL, CONNECTION, CONTENT_TYPE,
+    COOKIE, EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER,
+    STRICT_TRANSPORT_SECURITY, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
@@ -25,6 +25,7 @@ pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry")
 /// Header of some servers that is like `Retry-After`, in milliseconds.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+const X_ACCEL_REDIRECT: HeaderName = HeaderName::from_static("x-accel-redirect");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -163,12 +164,14 @@ pub fn set_session_id(headers: &mut HeaderMap, session_id: &HeaderValue) {
 }
 
 /// Removes the headers that only the gateway writes, so that a backend cannot speak for it: those of
-/// errors and decisions, the request id, and the limits of tenants.
+/// errors and decisions, the request id, and the limits of tenants. Also those that are about the whole
+/// site or that command a proxy before the gateway.
 pub fn remove_gateway_headers(headers: &mut HeaderMap) {
     remove_headers_where(headers, |name| {
         let name_text = name.as_str();
         *name == X_REQUEST_ID
             || *name == X_GATEWAY_ERROR
+            || [ALT_SVC, STRICT_TRANSPORT_SECURITY, X_ACCEL_REDIRECT].contains(name)
             || [GATEWAY_PREFIX, RATE_LIMIT_PREFIX].iter().any(|it| name_text.starts_with(it))
     });
 }
@@ -350,6 +353,9 @@ mod tests {
             ("x-request-id", "of-engine"),
             ("x-tokenweir-anything", "1"),
             ("x-ratelimit-remaining-tokens", "7"),
+            ("alt-svc", "h2"),
+            ("strict-transport-security", "max-age=1"),
+            ("x-accel-redirect", "/secret"),
             ("retry-after", "7"),
             ("set-cookie", "a=1"),
             ("x-vllm-other", "1"),

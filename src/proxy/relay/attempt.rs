@@ -25,7 +25,7 @@ pub(crate) struct PreparedRequest<'a> {
     /// The fields that were read from the body.
     pub(crate) fields: &'a RequestFields,
     pub(crate) body: UpstreamBody,
-    pub(crate) requirements: BackendRequirements<'a>,
+    pub(crate) requirements: &'a BackendRequirements<'a>,
     /// `None`: the first output has no deadline.
     pub(crate) deadline: Option<FirstOutputDeadline>,
     /// The model name that the backends use. `None`: the request names no model.

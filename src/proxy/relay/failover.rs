@@ -87,7 +87,7 @@ pub(crate) async fn send(
         };
         let allowed = asking.and_then(|()| context.retry.allow(share, failed, clock::now()));
         let next = allowed.and_then(|()| {
-            let next = context.state.pool.lease(request.requirements, &tried, clock::now());
+            let next = context.state.pool.lease(*request.requirements, &tried, clock::now());
             next.map_err(|_| FailoverDenialReason::NoOtherBackend)
         });
         match next {
@@ -143,7 +143,7 @@ async fn failover_when_down(
     loop {
         lease.backend().health.wait_declared_down().await;
         let tried = [tried, std::slice::from_ref(lease.backend())].concat();
-        if let Ok(next) = context.state.pool.lease(request.requirements, &tried, clock::now()) {
+        if let Ok(next) = context.state.pool.lease(*request.requirements, &tried, clock::now()) {
             let failed =
                 failed_request(FailureKind::Down, failed_attempts + 1, tried.len(), request);
             if context.retry.allow(share, failed, clock::now()).is_ok() {
