@@ -35,7 +35,8 @@ async def check(fleet: Fleet, report: Report, path: Path) -> None:
         found = [error for pair in pairs if (error := queue_error(*pair)) is not None]
         report.note("phases", f"{name}: error of the queue, share of TTFT", shares(found))
         errors += found
-    is_near = percentile(errors, 0.5) <= LIMITS[0] and percentile(errors, 0.99) <= LIMITS[1]
+    marks = [percentile(errors, share) for share in (0.5, 0.99) if errors]
+    is_near = bool(marks) and all(mark <= limit for mark, limit in zip(marks, LIMITS))
     report.check("phases", "all: error of the queue, share of TTFT", is_near, shares(errors))
 
 
