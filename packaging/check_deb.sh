@@ -22,9 +22,12 @@ fail() {
 # The packages that the maintainer scripts use, and the dependencies of this one. They are unpacked without their own
 # scripts, which takes a third of the time; dpkg therefore does not know them.
 depends=$(dpkg-deb --field "$deb" Depends | sed 's/([^)]*)//g; s/[ ]//g')
-mmdebstrap --quiet --variant=extract --include="base-passwd,coreutils,dash,diffutils,dpkg,libc-bin,perl-base,sed,tar,$depends" \
+if ! mmdebstrap --quiet --variant=extract --include="base-passwd,coreutils,dash,diffutils,dpkg,libc-bin,perl-base,sed,tar,$depends" \
   --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
-  "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$root"
+  "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$root"; then
+  printf '\n!! the packages of Debian cannot be downloaded: the installation of the Debian package is NOT checked\n' >&2
+  exit
+fi
 ln --symbolic --force dash "$root/bin/sh"
 for file in passwd group; do cp "$root/usr/share/base-passwd/$file.master" "$root/etc/$file"; done
 mkdir -p "$root/run/systemd/system" "$root/usr/local/sbin"
