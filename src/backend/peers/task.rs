@@ -50,16 +50,10 @@ pub async fn run(exchange: Arc<PeerExchange>, pool: Arc<BackendPool>) {
             never = exchange.discard(&mut queue) => match never {},
         };
         let error = match connected {
-            Ok((publisher, subscription)) => {
-                [delay, _] = RETRY_DELAYS;
-                if exchange.counters.set_connection(Ok(())) {
-                    tracing::info!("connected to the message bus of the gateways");
-                }
-                tokio::select! {
-                    error = exchange.publish(&mut queue, publisher, &mut sealer) => error,
-                    error = exchange.receive(subscription, &pool) => error,
-                }
-            }
+            Ok((publisher, subscription)) => tokio::select! {
+                error = exchange.publish(&mut queue, publisher, &mut sealer) => error,
+                error = exchange.receive(subscription, &pool, &mut delay) => error,
+            },
             Err(error) => error,
         };
         if exchange.counters.set_connection(Err(error.to_string())) {
@@ -122,14 +116,25 @@ impl PeerExchange {
         }
     }
 
-    /// Applies the messages of other gateways until the bus fails.
-    async fn receive(&self, mut subscription: Subscription, pool: &BackendPool) -> BusError {
+    /// Applies the messages of other gateways until the bus fails. The first message, also an own one,
+    /// shows that the bus works: a bus that accepts connections may still refuse to publish. Then
+    /// `retry_delay` becomes the shortest one.
+    async fn receive(
+        &self,
+        mut subscription: Subscription,
+        pool: &BackendPool,
+        retry_delay: &mut Duration,
+    ) -> BusError {
         let mut backends = BackendsByHash::default();
         loop {
             let bytes = match subscription.next(SILENCE_LIMIT).await {
                 Ok(bytes) => bytes,
                 Err(error) => return error,
             };
+            [*retry_delay, _] = RETRY_DELAYS;
+            if self.counters.set_connection(Ok(())) {
+                tracing::info!("connected to the message bus of the gateways");
+            }
             let received = self.receiver().receive(&bytes, clock::now(), now_millis());
             match received {
                 Ok(ReceivedMessage::Own) => {}
@@ -185,4 +190,60 @@ impl BackendsByHash {
 fn now_millis() -> u64 {
     let since_epoch = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::peers::PeerExchangeSettings;
+    use std::time::Instant;
+    use tokenweir_core::routing::Policy;
+    use tokenweir_peers::ExchangeKey;
+    use tokenweir_peers::bus::BusSettings;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    /// A server that lets clients subscribe, and refuses each PUBLISH.
+    async fn serve_subscriptions_only(mut stream: TcpStream) {
+        let mut buffer = [0; 4_096];
+        while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+            let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+            for line in text.split("\r\n") {
+                let reply = match line {
+                    "CLIENT" => "+OK\r\n",
+                    "SUBSCRIBE" => "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n",
+                    "PUBLISH" => "-NOPERM this user has no permissions\r\n",
+                    _ => continue,
+                };
+                let _ = stream.write_all(reply.as_bytes()).await;
+            }
+        }
+    }
+
+    /// Runs in real time, because the server uses real sockets.
+    #[tokio::test]
+    async fn a_bus_that_refuses_to_publish_is_tried_again_with_growing_delays() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let bus = BusSettings {
+            url: format!("redis://{}", listener.local_addr().unwrap()),
+            username: None,
+            password: None,
+            channel: "c".to_owned(),
+            timeout: Duration::from_secs(60),
+        };
+        let key = ExchangeKey::new(&[7; 32]).unwrap();
+        let exchange = PeerExchange::new(PeerExchangeSettings { bus, key });
+        let pool = Arc::new(BackendPool::new(Vec::new(), &[], Policy::default()));
+        let task = tokio::spawn(run(exchange.clone(), pool));
+        let mut connected_at: Vec<Instant> = Vec::new();
+        // Each attempt has two connections. The fourth attempt follows after 100, 200 and 400 ms.
+        while connected_at.len() < 7 {
+            let (stream, _) = listener.accept().await.unwrap();
+            connected_at.push(clock::now());
+            tokio::spawn(serve_subscriptions_only(stream));
+        }
+        assert!(connected_at[6] - connected_at[0] >= Duration::from_millis(700));
+        assert!(!exchange.status(clock::now()).connected, "no message came back");
+        task.abort();
+    }
 }
