@@ -31,8 +31,8 @@ use tokenweir_core::observe::{
 };
 use tokenweir_core::openai::Api;
 use tokenweir_core::record::{
-    BackendCondition, BackendId, RecentEngineTimes, RequestOptions, RequestRecord, RoutingDecision,
-    Timings,
+    BackendCondition, BackendId, RequestOptions, RequestRecord, RoutingDecision, Timings,
+    WaitReports,
 };
 use tokenweir_core::routing::{
     Candidate, LoadEstimator, Policy, PromptFingerprint, RoutingContext, RoutingRequest,
@@ -274,8 +274,8 @@ impl BackendMonitor for NoOp {
     fn condition(&self, _: Instant) -> BackendCondition {
         BackendCondition::default()
     }
-    fn recent_times(&self) -> RecentEngineTimes {
-        RecentEngineTimes::default()
+    fn wait_reports(&self, _: Instant, _: Instant) -> WaitReports {
+        WaitReports::default()
     }
     fn on_gap(&self, _: Duration) {}
     fn usual_gap(&self) -> Option<f64> {

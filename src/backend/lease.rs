@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokenweir_core::clock;
 use tokenweir_core::observe::BackendMonitor;
 use tokenweir_core::openai::Api;
-use tokenweir_core::record::{BackendCondition, ObservedResponse, RecentEngineTimes, UsageSource};
+use tokenweir_core::record::{BackendCondition, ObservedResponse, UsageSource, WaitReports};
 use tokenweir_core::routing::{Candidate, PromptFingerprint, Reservation, TokenCounts};
 
 /// The lease of one attempt on one backend. Dropping the lease releases the load of the attempt.
@@ -94,8 +94,17 @@ impl BackendMonitor for LeaseState {
         self.backend.condition(now)
     }
 
-    fn recent_times(&self) -> RecentEngineTimes {
-        self.backend.health.load_state().recent_times()
+    fn wait_reports(&self, from: Instant, until: Instant) -> WaitReports {
+        let estimator = &self.backend.load.estimator;
+        let (queues, slots) = (estimator.reported_queues(), estimator.slots());
+        // A first burst may be over before a report shows its queue.
+        let later = || queues.running_in(until, clock::now()).filter(|_| slots.is_none());
+        WaitReports {
+            mean_prefill: self.backend.health.load_state().mean_prefill(),
+            mean_prompt_tokens: estimator.learned().prompt_tokens(),
+            slots,
+            running_while_queued: queues.running_in(from, until).or_else(later),
+        }
     }
 
     fn on_gap(&self, gap: Duration) {

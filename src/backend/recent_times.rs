@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::histogram::{self, BucketBounds, BucketLayout, OutputGap};
-use tokenweir_core::record::RecentEngineTimes;
 
 /// Histogram of the gaps between outputs in the streams of a backend, over the current time window
 /// and the previous time window.
@@ -17,15 +16,15 @@ pub(super) struct RollingGapHistogram {
     current_window: AtomicUsize,
 }
 
-/// Recent mean queue and prefill times of the requests of an engine, from the increase of the
-/// engine's counters.
+/// Recent mean prefill time of the requests of an engine, from the increase of the engine's
+/// counters.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct RecentMeanTimes {
+pub(super) struct MeanPrefill {
     /// The load of an earlier scrape, with which the counters are compared, and the start of that
     /// scrape. `None` before the first scrape.
     baseline: Option<(EngineLoad, Instant)>,
-    /// The mean times since the baseline.
-    times: RecentEngineTimes,
+    /// The mean since the baseline. `None`: not known.
+    time: Option<Duration>,
 }
 
 /// Upper bounds of the histogram buckets, in seconds. They do not depend on the configured buckets
@@ -37,7 +36,7 @@ const GAP_BUCKET_COUNT: usize = OutputGap::BOUNDS.len() + 1;
 pub(super) const GAP_WINDOW: Duration = Duration::from_secs(30);
 /// Minimum number of gaps in both windows together for which a p99 is computed.
 const MIN_GAPS_FOR_P99: u32 = 200;
-/// Age at which the baseline of [`RecentMeanTimes`] is replaced by the current scrape.
+/// Age at which the baseline of [`MeanPrefill`] is replaced by the current scrape.
 const MEAN_WINDOW: Duration = Duration::from_secs(10);
 
 // === impl RollingGapHistogram ===
@@ -74,37 +73,33 @@ impl RollingGapHistogram {
     }
 }
 
-// === impl RecentMeanTimes ===
+// === impl MeanPrefill ===
 
-impl RecentMeanTimes {
-    /// Updates the mean times with the load of a scrape that started at `scraped_at`.
+impl MeanPrefill {
+    /// Updates the mean with the load of a scrape that started at `scraped_at`.
     pub(super) fn record_load(&mut self, load: &EngineLoad, scraped_at: Instant) {
         let Some((baseline, baseline_at)) = &self.baseline else {
             self.baseline = Some((*load, scraped_at));
             return;
         };
-        let queue =
-            mean_duration(baseline.queue_seconds, load.queue_seconds, baseline.queued, load.queued);
-        let prefill = mean_duration(
+        let mean = mean_duration(
             baseline.prefill_seconds,
             load.prefill_seconds,
             baseline.prefilled,
             load.prefilled,
         );
-        let is_restarted = load.queued < baseline.queued;
-        if queue.is_some() {
-            self.times = RecentEngineTimes { queue, prefill };
-        }
+        let is_restarted = load.prefilled < baseline.prefilled;
+        self.time = mean.or(self.time);
         if is_restarted
-            || (queue.is_some() && scraped_at.saturating_duration_since(*baseline_at) > MEAN_WINDOW)
+            || (mean.is_some() && scraped_at.saturating_duration_since(*baseline_at) > MEAN_WINDOW)
         {
             self.baseline = Some((*load, scraped_at));
         }
     }
 
-    /// The recent mean times. They do not change while the engine's counters do not grow.
-    pub(super) fn times(&self) -> RecentEngineTimes {
-        self.times
+    /// The recent mean. It does not change while the engine's counters do not grow.
+    pub(super) const fn time(&self) -> Option<Duration> {
+        self.time
     }
 }
 
@@ -141,27 +136,21 @@ mod tests {
     }
 
     #[test]
-    fn means_cover_the_increase_of_the_counters() {
-        let mut means = RecentMeanTimes::default();
+    fn the_mean_covers_the_increase_of_the_counters() {
+        let mut mean = MeanPrefill::default();
         let now = clock::now();
-        let load = |count: f64, queue: f64, prefill: f64| EngineLoad {
-            queued: Some(count),
-            queue_seconds: Some(queue),
+        let load = |count: f64, prefill: f64| EngineLoad {
             prefilled: Some(count),
             prefill_seconds: Some(prefill),
             ..EngineLoad::default()
         };
-        means.record_load(&load(10.0, 100.0, 100.0), now);
-        assert_eq!(means.times(), RecentEngineTimes::default());
-        means.record_load(&load(12.0, 101.0, 100.5), now);
-        let expected = RecentEngineTimes {
-            queue: Some(Duration::from_millis(500)),
-            prefill: Some(Duration::from_millis(250)),
-        };
-        assert_eq!(means.times(), expected);
-        // A scrape without new requests keeps the means, and so does a restart.
-        means.record_load(&load(12.0, 101.0, 100.5), now);
-        means.record_load(&load(0.0, 0.0, 0.0), now);
-        assert_eq!(means.times(), expected);
+        mean.record_load(&load(10.0, 100.0), now);
+        assert_eq!(mean.time(), None);
+        mean.record_load(&load(12.0, 100.5), now);
+        assert_eq!(mean.time(), Some(Duration::from_millis(250)));
+        // A scrape without new requests keeps the mean, and so does a restart.
+        mean.record_load(&load(12.0, 100.5), now);
+        mean.record_load(&load(0.0, 0.0), now);
+        assert_eq!(mean.time(), Some(Duration::from_millis(250)));
     }
 }

@@ -1,12 +1,12 @@
 //! The state of a backend at one moment, as its health checks and scrapes found it.
 
-use super::recent_times::RecentMeanTimes;
+use super::recent_times::MeanPrefill;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokenweir_core::dialect::{EngineKind, EngineLoad};
 use tokenweir_core::engine_metrics::{EngineMetricSet, ScrapeError};
 use tokenweir_core::model::ServedModel;
-use tokenweir_core::record::{BackendCondition, RecentEngineTimes};
+use tokenweir_core::record::BackendCondition;
 
 /// The state of a backend at one moment. A change replaces the value by a new value.
 #[derive(Debug, Clone, Default)]
@@ -21,10 +21,8 @@ pub struct BackendState {
     pub models: Option<Arc<[ServedModel]>>,
     /// The result of the last successful scrape. `None`: no scrape has succeeded.
     pub sample: Option<LoadSample>,
-    /// Start of the last scrape that reported waiting requests. `None`: no scrape has.
-    queued_at: Option<Instant>,
-    /// Recent mean queue and prefill times, from the counters of the engine.
-    pub(super) mean_times: RecentMeanTimes,
+    /// Recent mean prefill time, from the counters of the engine.
+    pub(super) mean_prefill: MeanPrefill,
     /// The reason why the last scrape failed. `None`: it did not fail.
     pub metrics_error: Option<ScrapeError>,
     /// The reason why `health` is down or unknown, as text for status pages and logs.
@@ -40,8 +38,8 @@ struct StateSummary {
     condition: BackendCondition,
     /// Start of the scrape that reported the load in `condition`.
     scraped_at: Option<Instant>,
-    /// Recent mean queue and prefill times.
-    recent_times: RecentEngineTimes,
+    /// Recent mean prefill time. `None`: not known.
+    mean_prefill: Option<Duration>,
 }
 
 /// The result of the health checks of a backend.
@@ -70,21 +68,14 @@ pub struct LoadSample {
 impl BackendState {
     /// The same state with a summary that is derived from the other fields.
     pub(super) fn with_summary(mut self) -> Self {
-        let has_queue = |sample: &LoadSample| sample.load.waiting.is_some_and(|count| count >= 1.0);
-        let queued_sample = self.sample.filter(has_queue);
-        self.queued_at = queued_sample.map(|sample| sample.scraped_at).or(self.queued_at);
         let from_models = self.models().first().and_then(|model| model.server);
         let condition = self.sample.map(|sample| sample.load.condition()).unwrap_or_default();
         let from_metrics = || self.sample.as_ref().and_then(|sample| sample.load.server);
         self.summary = StateSummary {
             server_kind: from_models.or_else(from_metrics),
-            condition: BackendCondition {
-                last_queued_at: self.queued_at,
-                is_down: self.health == Health::Down,
-                ..condition
-            },
+            condition: BackendCondition { is_down: self.health == Health::Down, ..condition },
             scraped_at: self.sample.map(|sample| sample.scraped_at),
-            recent_times: self.mean_times.times(),
+            mean_prefill: self.mean_prefill.time(),
         };
         self
     }
@@ -124,9 +115,9 @@ impl BackendState {
         BackendCondition { age, ..self.summary.condition }
     }
 
-    /// Recent mean queue and prefill times, from the counters of the engine.
-    pub(super) const fn recent_times(&self) -> RecentEngineTimes {
-        self.summary.recent_times
+    /// Recent mean prefill time, from the counters of the engine. `None`: not known.
+    pub(super) const fn mean_prefill(&self) -> Option<Duration> {
+        self.summary.mean_prefill
     }
 
     /// The models that the backend lists. Empty if the list is not known yet.

@@ -182,7 +182,11 @@ async fn nothing_leaks(format: &str, more: &str) -> Ended {
     places.push(("capture".into(), ended.capture.clone()));
     for (place, text) in places {
         assert!(text.len() > 20, "{place} says something");
-        let leaked = leaked(&text);
+        let mut leaked = leaked(&text);
+        // `gen_ai.request.stop_sequences` is a parameter of the request, not its prompt.
+        if place == "spans" {
+            leaked.remove("stop");
+        }
         assert!(leaked.is_empty(), "{place} ({format}) contains {leaked:?}");
     }
     ended

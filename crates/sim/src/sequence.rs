@@ -45,6 +45,9 @@ pub struct FinishedSequence {
     pub id: SequenceId,
     /// Time of the submission.
     pub arrived: Duration,
+    /// Time at which the scheduler first saw the sequence. vLLM takes requests into its queue between
+    /// two batches.
+    pub queued: Duration,
     /// Time of the first admission to the batch.
     pub scheduled: Duration,
     /// Time of the first token.
@@ -70,7 +73,9 @@ pub(super) struct Sequence {
     hashed_blocks: usize,
     /// Number of cached tokens at the first admission. `None`: not yet admitted.
     cached: Option<u32>,
-    arrived: Duration,
+    pub(super) arrived: Duration,
+    /// Time at which the scheduler first saw the sequence. `None`: it has not.
+    pub(super) queued: Option<Duration>,
     /// Time of the first admission.
     admitted_at: Duration,
     first_token: Duration,
@@ -94,6 +99,7 @@ impl Sequence {
             hashed_blocks: 0,
             cached: None,
             arrived: now,
+            queued: None,
             admitted_at: now,
             first_token: now,
             last_token: now,
@@ -214,6 +220,7 @@ impl Sequence {
         (self.generated >= self.request.output_tokens).then_some(FinishedSequence {
             id: self.id,
             arrived: self.arrived,
+            queued: self.queued.unwrap_or(self.admitted_at),
             scheduled: self.admitted_at,
             first_token: self.first_token,
             last_token: self.last_token,

@@ -356,7 +356,7 @@ impl HealthChecker {
             state.metrics_error = load.err();
             if let Ok(load) = load {
                 state.sample = Some(LoadSample { load, scraped_at });
-                state.mean_times.record_load(&load, scraped_at);
+                state.mean_prefill.record_load(&load, scraped_at);
             }
         });
         match load {

@@ -4,25 +4,35 @@ use super::fields::millis;
 use serde::Serialize;
 use tokenweir_core::record::{RequestPhase, RequestPhases};
 
-/// Times of phases of a request, in milliseconds: the queue and the prefill of the engine, and the
-/// network.
+/// Times of the phases from sending a request to its first output, in milliseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct AccessLogPhaseTimes {
-    queue_ms: f64,
-    prefill_ms: f64,
-    network_ms: Option<f64>,
-    /// Whether the queue time is an estimate and not a report of the engine.
+    front_end_ms: Option<f64>,
+    queue_ms: Option<f64>,
+    prefill_ms: Option<f64>,
+    unexplained_ms: Option<f64>,
+    /// Whether a time is an estimate and not a report of the engine.
     estimated: bool,
 }
 
 impl AccessLogPhaseTimes {
+    /// `None`: nothing is known of these phases.
     pub(super) fn from_phases(phases: &RequestPhases) -> Option<Self> {
-        let queue = phases.get(RequestPhase::EngineQueue)?;
-        Some(Self {
-            queue_ms: millis(queue.took),
-            prefill_ms: millis(phases.get(RequestPhase::Prefill)?.took),
-            network_ms: phases.get(RequestPhase::Network).map(|network| millis(network.took)),
-            estimated: queue.is_estimated,
+        let shown = [
+            RequestPhase::FrontEnd,
+            RequestPhase::EngineQueue,
+            RequestPhase::Prefill,
+            RequestPhase::Unexplained,
+        ]
+        .map(|phase| phases.get(phase));
+        let [front_end_ms, queue_ms, prefill_ms, unexplained_ms] =
+            shown.map(|span| span.map(|span| millis(span.took)));
+        shown.iter().any(Option::is_some).then(|| Self {
+            front_end_ms,
+            queue_ms,
+            prefill_ms,
+            unexplained_ms,
+            estimated: shown.iter().flatten().any(|span| span.is_estimated),
         })
     }
 }

@@ -17,7 +17,7 @@ use tokenweir_core::headers::RequestId;
 use tokenweir_core::observe::{
     BackendMonitor, Exchange, ExchangeRegistry, ObservedBody, PrefetchedBody, RecordReceiver,
 };
-use tokenweir_core::record::{BackendCondition, RecentEngineTimes, RequestOptions, RequestRecord};
+use tokenweir_core::record::{BackendCondition, RequestOptions, RequestRecord, WaitReports};
 
 /// The client's side of an exchange.
 pub(crate) struct Seen {
@@ -177,8 +177,8 @@ impl BackendMonitor for Stub {
     fn condition(&self, _: Instant) -> BackendCondition {
         BackendCondition::default()
     }
-    fn recent_times(&self) -> RecentEngineTimes {
-        RecentEngineTimes::default()
+    fn wait_reports(&self, _: Instant, _: Instant) -> WaitReports {
+        WaitReports::default()
     }
     fn on_gap(&self, _: Duration) {}
     fn usual_gap(&self) -> Option<f64> {

@@ -210,7 +210,10 @@ impl AttemptResponse {
         if let Some(backend) = backend {
             record.observed.scale_estimated_tokens(backend.tokens_per_event());
             backend.on_answer(record.api, &record.observed);
-            record.recent = backend.recent_times();
+            if let (Some(sent), timings) = (record.timings.sent, &record.timings) {
+                let until = timings.first_output.unwrap_or(now);
+                record.wait_reports = backend.wait_reports(sent, until);
+            }
         }
     }
 }

@@ -8,8 +8,8 @@
 
 use super::{
     Attempt, BackendCondition, BackendId, ModelLabel, ObservedResponse, Outcome, PayloadConsumers,
-    RecentEngineTimes, RequestHeadAttributes, RequestOptions, RequestRecord, RoutingDecision,
-    SampleReason, Termination, Tier, Timings, UsageSource,
+    RequestHeadAttributes, RequestOptions, RequestRecord, RoutingDecision, SampleReason,
+    Termination, Tier, Timings, UsageSource, WaitReports,
 };
 use crate::headers::{RequestId, X_REQUEST_ID};
 use crate::histogram::OutputGapHistogram;
@@ -57,7 +57,7 @@ pub fn streamed() -> RequestRecord {
         timings: stream_timings(accepted),
         observed: observed_stream(),
         condition: BackendCondition::default(),
-        recent: RecentEngineTimes::default(),
+        wait_reports: WaitReports::default(),
         slow: None,
         sample_reason: Some(SampleReason::Sampled),
         captured: None,

@@ -31,8 +31,8 @@ pub use response::{
     UsageSource,
 };
 pub use routing::{
-    Attempt, BackendCondition, FailoverDenialReason, PredictedCandidate, RecentEngineTimes,
-    RoutingDecision, ShadowDecision, Stall,
+    Attempt, BackendCondition, FailoverDenialReason, PredictedCandidate, RoutingDecision,
+    ShadowDecision, Stall, WaitReports,
 };
 pub use sample_reason::SampleReason;
 pub use slow_cause::{SlowCause, SlowLimits};

@@ -8,8 +8,8 @@ use super::response::{
     ChunkTimings, ObservedResponse, Outcome, Termination, UsageSource, termination_reason,
 };
 use super::routing::{
-    Attempt, BackendCondition, FailoverDenialReason, PredictedCandidate, RecentEngineTimes,
-    RoutingDecision,
+    Attempt, BackendCondition, FailoverDenialReason, PredictedCandidate, RoutingDecision,
+    WaitReports,
 };
 use super::sample_reason::SampleReason;
 use super::slow_cause::SlowCause;
@@ -75,8 +75,8 @@ pub struct RequestRecord {
     pub observed: ObservedResponse,
     /// Condition of the backend when the response ended.
     pub condition: BackendCondition,
-    /// Mean engine times of the requests that the backend finished recently.
-    pub recent: RecentEngineTimes,
+    /// What the reports of the backend show about the wait for the first output.
+    pub wait_reports: WaitReports,
     /// Why the request was slow. `None`: the request was not slow.
     pub slow: Option<SlowCause>,
     /// Why the trace of the request is exported. `None`: the trace is not exported, or tracing is
@@ -134,7 +134,7 @@ impl RequestRecord {
             timings: Timings::begin(accepted),
             observed: ObservedResponse::default(),
             condition: BackendCondition::default(),
-            recent: RecentEngineTimes::default(),
+            wait_reports: WaitReports::default(),
             slow: None,
             sample_reason: None,
             captured: None,
@@ -291,6 +291,24 @@ impl RequestRecord {
         let is_estimated = self.observed.usage_source == UsageSource::Estimated;
         let output = self.output_tokens().filter(|_| !is_estimated);
         [usage.input, output, usage.cached, usage.reasoning]
+    }
+
+    /// Token counts at the end of the response: input, output, read from and written to the prefix
+    /// cache, reasoning. `None`: the engine did not report the number.
+    pub fn final_token_counts(&self) -> [Option<u64>; 5] {
+        let usage = &self.observed.usage;
+        if self.observed.usage_source != UsageSource::Exact {
+            return [None; 5];
+        }
+        let output = self.reported_output();
+        [usage.input, output, usage.cached, usage.cache_created, usage.reasoning]
+    }
+
+    /// The output tokens that the engine last reported. `None` also for the 0 of an API that has no
+    /// output, such as embeddings.
+    pub fn reported_output(&self) -> Option<u64> {
+        let generates = self.api.is_some_and(Api::generates);
+        self.observed.usage.output.filter(|tokens| *tokens > 0 || generates)
     }
 
     /// Output tokens ÷ the client's token limit. `None`: the exact count or the limit is missing,

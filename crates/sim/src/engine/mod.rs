@@ -171,6 +171,10 @@ impl Engine {
         if self.running.is_empty() && self.waiting.is_empty() {
             return None;
         }
+        // New sequences are at the end of the queue.
+        for sequence in self.waiting.iter_mut().rev().take_while(|it| it.queued.is_none()) {
+            sequence.queued = Some(now.max(sequence.arrived));
+        }
         let mut budget = self.spec.max_num_batched_tokens;
         let preempted = self.schedule_running(&mut budget);
         if !preempted {

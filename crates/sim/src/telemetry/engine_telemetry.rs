@@ -110,9 +110,9 @@ impl EngineTelemetry {
 
     /// Records a finished sequence.
     pub fn record_finished(&mut self, times: &FinishedSequence, finish: SimulatedFinishReason) {
-        let &FinishedSequence { arrived, scheduled, first_token, last_token, .. } = times;
+        let &FinishedSequence { arrived, queued, scheduled, first_token, last_token, .. } = times;
         self.e2e_request_latency.observe(last_token.saturating_sub(arrived));
-        self.request_queue_time.observe(scheduled.saturating_sub(arrived));
+        self.request_queue_time.observe(scheduled.saturating_sub(queued));
         self.request_inference_time.observe(last_token.saturating_sub(scheduled));
         self.request_prefill_time.observe(first_token.saturating_sub(scheduled));
         self.request_decode_time.observe(last_token.saturating_sub(first_token));

@@ -97,14 +97,14 @@ impl RequestSpanExporter {
 
 /// The attributes of a span, with vLLM's names.
 fn attributes(span_data: &RequestSpan, times: &FinishedSequence) -> Vec<KeyValue> {
-    let &FinishedSequence { arrived, scheduled, first_token, last_token, .. } = times;
+    let &FinishedSequence { arrived, queued, scheduled, first_token, last_token, .. } = times;
     let between = |name, start: Duration, end: Duration| {
         KeyValue::new(name, end.saturating_sub(start).as_secs_f64())
     };
     vec![
         between("gen_ai.latency.time_to_first_token", arrived, first_token),
         between("gen_ai.latency.e2e", arrived, last_token),
-        between("gen_ai.latency.time_in_queue", arrived, scheduled),
+        between("gen_ai.latency.time_in_queue", queued, scheduled),
         between("gen_ai.latency.time_in_model_prefill", scheduled, first_token),
         between("gen_ai.latency.time_in_model_decode", first_token, last_token),
         between("gen_ai.latency.time_in_model_inference", scheduled, last_token),
@@ -135,6 +135,7 @@ mod tests {
         let times = FinishedSequence {
             id: SequenceId(0),
             arrived: at(1),
+            queued: at(1),
             scheduled: at(2),
             first_token: at(4),
             last_token: at(11),

@@ -30,6 +30,7 @@ fn record_for_api(api: Api) -> RequestRecord {
         seed: Some(-7),
         output: Some("json"),
         reasoning: Some("low"),
+        stop_sequences: vec!["END".into(), "User:".into()],
         ..GenerationParameters::default()
     };
     record

@@ -60,7 +60,7 @@ pub(super) fn span_attributes(
             "tokenweir.tier",
             Some(record.tier.as_str()).filter(|tier| !tier.is_empty()).map(text),
         )
-        .put_some("tokenweir.phase", is_cancelled(record).then(|| record.phase()));
+        .put_some("tokenweir.last_phase", is_cancelled(record).then(|| record.phase()));
     let profiles = conventions.profiles.iter();
     profiles.fold(attributes, |attributes, profile| {
         viewer_profiles::attributes(*profile, attributes, record)
@@ -125,6 +125,7 @@ fn add_parameters(
     let is_latest = semconv == Semconv::Latest;
     let top_k = parameters.top_k.map(|k| if is_latest { Value::I64(k as i64) } else { k.into() });
     let previous = parameters.previous_response.as_deref();
+    let stop_sequences = &parameters.stop_sequences;
     attributes
         .put_some("gen_ai.request.temperature", parameters.temperature)
         .put_some("gen_ai.request.top_p", parameters.top_p)
@@ -132,6 +133,11 @@ fn add_parameters(
         .put_some("gen_ai.request.frequency_penalty", parameters.frequency_penalty)
         .put_some("gen_ai.request.presence_penalty", parameters.presence_penalty)
         .put_some("gen_ai.request.seed", parameters.seed)
+        .put_some(
+            "gen_ai.request.stop_sequences",
+            (!stop_sequences.is_empty())
+                .then(|| texts(stop_sequences.iter().map(|sequence| &**sequence))),
+        )
         .put_some("gen_ai.output.type", parameters.output)
         .put_some("gen_ai.request.reasoning.level", parameters.reasoning.filter(|_| is_latest))
         .put_some("gen_ai.request.previous_response.id", previous.filter(|_| is_latest).map(text))
@@ -154,7 +160,7 @@ fn add_response(
             words(finish_reasons.map(|reason| reason.map_or("error", FinishReason::as_str))),
         )
         .put_some("gen_ai.usage.input_tokens", usage.input.map(count))
-        .put_some("gen_ai.usage.output_tokens", usage.output.map(count))
+        .put_some("gen_ai.usage.output_tokens", record.reported_output().map(count))
         .put_some("gen_ai.usage.cache_read.input_tokens", usage.cached.map(count))
         .put_some(semconv.cache_write_attribute(), usage.cache_created.map(count))
         .put_some("gen_ai.usage.reasoning.output_tokens", usage.reasoning.map(count))
@@ -181,10 +187,7 @@ fn add_routing(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
         .put("tokenweir.route.freshness", chosen.candidate.certainty)
         .put_some("tokenweir.route.kv_usage", decision.backend_condition.kv_usage)
         .put_some("tokenweir.route.waiting", decision.backend_condition.waiting.map(i64::from))
-        .put_some(
-            "tokenweir.scrape_age_ms",
-            decision.backend_condition.age.map(|age| age.as_secs_f64() * 1_000.0),
-        )
+        .put_some("tokenweir.scrape_age", decision.backend_condition.age.map(seconds))
 }
 
 fn add_latency(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
@@ -205,10 +208,10 @@ fn add_latency(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
         .put_some("tokenweir.ttft_text", channel(timings.first_text))
         .put_some("tokenweir.ttft_tool_call", channel(timings.first_tool_call))
         .put_some("tokenweir.tpot", record.tpot().map(seconds))
-        .put_some("tokenweir.itl.mean", gaps.mean())
-        .put_some("tokenweir.itl.p95", gaps.quantile(0.95))
-        .put_some("tokenweir.itl.max", gaps.max())
-        .put_some("tokenweir.itl.per_token.mean", record.observed.inter_token_latency.mean())
+        .put_some("tokenweir.gap.mean", gaps.mean())
+        .put_some("tokenweir.gap.p95", gaps.quantile(0.95))
+        .put_some("tokenweir.gap.max", gaps.max())
+        .put_some("tokenweir.itl", record.observed.inter_token_latency.mean())
         .put_some(
             "tokenweir.client_write_stall",
             Some(write_stall).filter(|stall| !stall.is_zero()).map(seconds),
@@ -223,15 +226,16 @@ fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAtt
             RequestPhase::GatewayQueue => "tokenweir.phase.gateway_queue",
             RequestPhase::Gateway => "tokenweir.phase.gateway",
             RequestPhase::FailedAttempts => "tokenweir.phase.failed_attempts",
-            RequestPhase::Network => "tokenweir.phase.network",
+            RequestPhase::FrontEnd => "tokenweir.phase.front_end",
             RequestPhase::EngineQueue => "tokenweir.phase.queue",
             RequestPhase::Prefill => "tokenweir.phase.prefill",
+            RequestPhase::Unexplained => "tokenweir.phase.unexplained",
             RequestPhase::Decode => "tokenweir.phase.decode",
         };
         attributes = attributes.put(name, seconds(span.took));
     }
-    let queue = phases.get(RequestPhase::EngineQueue);
-    attributes.put_some("tokenweir.phase.estimated", queue.map(|queue| queue.is_estimated))
+    let unexplained = phases.get(RequestPhase::Unexplained).or(phases.get(RequestPhase::Prefill));
+    attributes.put_some("tokenweir.phase.estimated", unexplained.map(|span| span.is_estimated))
 }
 
 /// The event of the routing decision. It lists the backend and the predicted TTFT of the candidates

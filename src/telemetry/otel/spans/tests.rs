@@ -36,6 +36,21 @@ fn complete_response() {
 }
 
 #[test]
+fn embeddings_have_no_output_tokens() {
+    let mut record = streamed();
+    record.observed.usage.output = Some(0);
+    for (api, has_output) in [(Api::Embeddings, false), (Api::Other, false), (Api::Chat, true)] {
+        record.api = Some(api);
+        let spans =
+            build_spans(&record, &record.trace.clone().unwrap(), &SpanConventions::default());
+        let mut attributes = spans.iter().flat_map(|span| &span.attributes);
+        let has_tokens =
+            attributes.any(|attribute| attribute.key.as_str() == "gen_ai.usage.output_tokens");
+        assert_eq!(has_tokens, has_output, "{api:?}");
+    }
+}
+
+#[test]
 fn backend_4xx_is_an_error_of_the_client_span() {
     let mut record = before_output(streamed());
     record.status = Some(400);

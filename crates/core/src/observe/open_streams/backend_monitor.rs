@@ -1,7 +1,7 @@
 //! The reports between an exchange and its backend.
 
 use crate::openai::Api;
-use crate::record::{BackendCondition, ObservedResponse, RecentEngineTimes};
+use crate::record::{BackendCondition, ObservedResponse, WaitReports};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 pub trait BackendMonitor: Send + Sync + 'static {
     /// The load and state that the backend last reported.
     fn condition(&self, now: Instant) -> BackendCondition;
-    /// Mean queue and prefill times of the requests that its engine finished recently.
-    fn recent_times(&self) -> RecentEngineTimes;
+    /// What its reports show about the wait of a request that was sent at `from` and had its first
+    /// output, or ended without, at `until`.
+    fn wait_reports(&self, from: Instant, until: Instant) -> WaitReports;
     /// Records the time between two outputs of a stream.
     fn on_gap(&self, gap: Duration);
     /// The p99 of its recent output gaps, in seconds. `None`: too few samples.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::clock;
 use crate::headers::{RequestId, X_REQUEST_ID};
-use crate::record::{BackendCondition, BackendId, ModelLabel, RecentEngineTimes};
+use crate::record::{BackendCondition, BackendId, ModelLabel, WaitReports};
 use http::{HeaderMap, HeaderValue};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,8 +28,8 @@ impl BackendMonitor for RecordingBackend {
         BackendCondition { running: Some(7), ..BackendCondition::default() }
     }
 
-    fn recent_times(&self) -> RecentEngineTimes {
-        RecentEngineTimes::default()
+    fn wait_reports(&self, _: Instant, _: Instant) -> WaitReports {
+        WaitReports::default()
     }
 
     fn on_gap(&self, gap: Duration) {

@@ -25,6 +25,8 @@ pub struct GenerationParameters {
     pub output: Option<&'static str>,
     /// The requested reasoning effort. `None` also for a value that the gateway does not know.
     pub reasoning: Option<&'static str>,
+    /// `stop` or `stop_sequences`, up to [`MAX_STOP_SEQUENCES`]. Empty: the request has none.
+    pub stop_sequences: Vec<Box<str>>,
     /// `previous_response_id`: the stored response that a Responses request continues.
     pub previous_response: Option<Box<str>>,
 }
@@ -41,7 +43,13 @@ pub(super) enum GenerationParameter {
     OutputFormat,
     Reasoning,
     PreviousResponseId,
+    StopSequences,
 }
+
+/// Most stop sequences that are kept. OpenAI allows 4, vLLM any number.
+const MAX_STOP_SEQUENCES: usize = 16;
+/// Length in bytes to which a stop sequence is cut.
+const MAX_STOP_SEQUENCE_BYTES: usize = 256;
 
 /// The known values of `reasoning_effort`.
 const REASONING_EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
@@ -71,6 +79,14 @@ impl GenerationParameters {
             GenerationParameter::PreviousResponseId => {
                 self.previous_response = value.as_text().map(Into::into);
             }
+            GenerationParameter::StopSequences => match value.as_text() {
+                Some(text) if self.stop_sequences.len() < MAX_STOP_SEQUENCES => {
+                    let length = text.floor_char_boundary(MAX_STOP_SEQUENCE_BYTES);
+                    self.stop_sequences.push(text[..length].into());
+                }
+                Some(_) => {}
+                None => self.stop_sequences.clear(),
+            },
         }
     }
 }
@@ -100,6 +116,7 @@ mod tests {
             seed: Some(-42),
             output: Some("json"),
             reasoning: Some("low"),
+            stop_sequences: Vec::new(),
             previous_response: None,
         };
         assert_eq!(chat, expected);
@@ -109,6 +126,24 @@ mod tests {
         );
         assert_eq!((responses.reasoning, responses.output), (Some("high"), Some("text")));
         assert_eq!(responses.previous_response.as_deref(), Some("resp_1"));
+    }
+
+    #[test]
+    fn stop_sequences_are_a_text_or_an_array() {
+        for (body, expected) in [
+            (r#"{"stop":"END"}"#, &["END"][..]),
+            (r#"{"stop":["a","b"]}"#, &["a", "b"]),
+            (r#"{"stop_sequences":["x"]}"#, &["x"]),
+            (r#"{"stop":null}"#, &[]),
+            (r#"{"stop":[]}"#, &[]),
+            (r#"{"stop":["a"],"stop":["b"]}"#, &["b"]),
+        ] {
+            let parsed = parse_parameters(body).stop_sequences;
+            let texts: Vec<&str> = parsed.iter().map(|text| &**text).collect();
+            assert_eq!(texts, expected, "{body}");
+        }
+        let many = format!(r#"{{"stop":[{}"z"]}}"#, r#""a","#.repeat(100));
+        assert_eq!(parse_parameters(&many).stop_sequences.len(), MAX_STOP_SEQUENCES);
     }
 
     #[test]

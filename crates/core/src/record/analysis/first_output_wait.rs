@@ -1,78 +1,118 @@
-//! Splits the time from sending a request to its first output: the engine's queue, the prefill, or
-//! a backend that did not respond.
+//! Splits the time from sending a request to its first output: the engine's front end, its queue,
+//! the prefill, and what nothing explains.
 //!
 //! The split is determined when the request has ended, because the queue of a burst does not exist
 //! yet when the requests of the burst are routed.
 
-use super::phases::{RequestPhase, RequestPhases};
 use crate::record::{RequestRecord, Timings, UsageSource};
+use crate::routing::Candidate;
 use std::time::Duration;
 
 /// The parts of the time from sending a request to its first output, or to its end without output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FirstOutputWait {
+    /// From sending the request to the head of the response, if the engine sends the head before it
+    /// computes anything: the way to the engine, and its API server, which reads the prompt.
+    pub(super) front_end: Duration,
     /// Time in the engine's queue.
     pub(super) queue: Duration,
     /// Time of the prefill.
     pub(super) prefill: Duration,
-    /// Time that neither the queue nor the prefill explains: an engine or host without progress,
-    /// the network, or a cause that the backend does not report.
+    /// Time that none of these explains: an engine or host without progress, the way back, or a
+    /// cause that the backend does not report.
     pub(super) unexplained: Duration,
+    /// The part of `unexplained` by which the prefill may be longer than expected.
+    tolerated: Duration,
+    /// The engine has reported the time of the prefill of this request.
+    pub(super) is_prefill_measured: bool,
+    /// The engine has reported its queue time of this request.
+    pub(super) is_queue_measured: bool,
+    /// The time of the prefill is known, or there is an estimate of it.
+    pub(super) is_prefill_known: bool,
+    /// The queue time is known, or there is an estimate of it.
+    pub(super) is_queue_known: bool,
     /// The prompt is known to be too short for a long prefill.
     is_short_prompt: bool,
 }
 
 /// A prompt with fewer tokens to compute is short.
 const MIN_LONG_PROMPT_TOKENS: f64 = 256.0;
-
 /// Multiple of the predicted prefill time up to which a wait counts as prefill: other sequences are
 /// computed in the same batches.
 const PREFILL_TOLERANCE_FACTOR: f64 = 3.0;
 /// An unexplained wait up to this duration does not count as an unresponsive backend.
 const MIN_UNRESPONSIVE_WAIT: Duration = Duration::from_secs(1);
+/// Prompt tokens that an engine computes in one batch: the smallest default of vLLM's
+/// `--max-num-batched-tokens`. No engine reports the number.
+const BATCH_TOKENS: f64 = 2_048.0;
+/// Least time from the head of a response to its first output if the engine sends the head before
+/// the prefill.
+const MIN_TIME_AFTER_EARLY_HEAD: Duration = Duration::from_millis(1);
+/// Share of the slots that an engine fills while requests wait for slots. If fewer requests run,
+/// they wait for blocks of the KV cache, and the running requests are the limit.
+const FULL_SLOTS_SHARE: f64 = 0.85;
 
 impl FirstOutputWait {
     /// Determines the parts for a request that has ended.
-    pub(super) fn from_record(record: &RequestRecord, phases: &RequestPhases) -> Self {
+    pub(super) fn from_record(record: &RequestRecord) -> Self {
         let timings = &record.timings;
         let (Some(sent), Some(end)) = (timings.sent, timings.first_output.or(timings.ended)) else {
             return Self::default();
         };
         let wait = end.saturating_duration_since(sent);
-        let [queue, prefill] =
-            [RequestPhase::EngineQueue, RequestPhase::Prefill].map(|phase| phases.get(phase));
-        let is_measured = prefill.is_some_and(|span| !span.is_estimated);
+        let engine = record.observed.engine_times.unwrap_or_default();
         let tokens = computed_tokens(record);
-        let is_short_prompt = tokens.is_some_and(|tokens| tokens < MIN_LONG_PROMPT_TOKENS);
-        let [queue, prefill] =
-            [queue, prefill].map(|span| span.map_or(Duration::ZERO, |span| span.took));
-        if is_measured {
-            let unexplained = wait.saturating_sub(queue + prefill);
-            return Self { queue, prefill, unexplained, is_short_prompt };
-        }
-        let PredictedPrefill { prompt, backlog } = PredictedPrefill::from_record(record, tokens);
-        // Mean prefill times of other requests do not show that a short prompt took as long.
-        let prefill = prompt.mul_f64(PREFILL_TOLERANCE_FACTOR).min(wait);
-        let after_prefill = wait.saturating_sub(prefill);
-        let queue =
-            if was_queued(record) { after_prefill } else { queue.max(backlog).min(after_prefill) };
+        let predicted = PredictedPrefill::from_record(record, tokens);
+        let expected = engine.prefill.or(predicted.expected);
+        let at_least = expected.unwrap_or_default() + engine.queue.unwrap_or_default();
+        let front_end = front_end(timings, wait, at_least);
+        let engine_wait = wait.saturating_sub(front_end);
+        let queue_evidence = QueueEvidence::from_record(record);
+        let was_queued = queue_evidence == QueueEvidence::Queued;
+        let prefill = engine.prefill.unwrap_or_else(|| {
+            let expected = expected.unwrap_or_default();
+            let alone = predicted.alone.filter(|_| was_queued);
+            expected.min(alone.unwrap_or(expected)).min(engine_wait)
+        });
+        let after_prefill = engine_wait.saturating_sub(prefill);
+        let queue = engine.queue.unwrap_or_else(|| match queue_evidence {
+            QueueEvidence::Queued => after_prefill,
+            QueueEvidence::OthersQueued => {
+                engine_wait.mul_f64(predicted.backlog_share).min(after_prefill)
+            }
+            QueueEvidence::None => Duration::ZERO,
+        });
         let unexplained = after_prefill.saturating_sub(queue);
-        Self { queue, prefill, unexplained, is_short_prompt }
+        let longest_prefill = predicted.prompt.mul_f64(PREFILL_TOLERANCE_FACTOR);
+        Self {
+            front_end,
+            queue,
+            prefill,
+            unexplained,
+            tolerated: longest_prefill.saturating_sub(prefill).min(unexplained),
+            is_prefill_measured: engine.prefill.is_some(),
+            is_queue_measured: engine.queue.is_some(),
+            is_prefill_known: expected.is_some(),
+            is_queue_known: engine.queue.is_some() || was_queued || expected.is_some(),
+            is_short_prompt: tokens.is_some_and(|tokens| tokens < MIN_LONG_PROMPT_TOKENS),
+        }
     }
 
     /// The time that the length of the prompt explains.
     pub(super) fn long_prompt(self) -> Duration {
-        if self.is_short_prompt { Duration::ZERO } else { self.prefill }
+        if self.is_short_prompt { Duration::ZERO } else { self.prefill + self.tolerated }
     }
 
     /// The time that neither the queue nor the length of the prompt explains.
     pub(super) fn unresponsive(self) -> Duration {
-        self.unexplained + self.prefill.saturating_sub(self.long_prompt())
+        (self.front_end + self.unexplained + self.prefill).saturating_sub(self.long_prompt())
     }
 
     /// Name of the longest part, as the phase of a request that ended without output.
     pub(super) fn phase(self) -> &'static str {
-        let Self { queue, prefill, unexplained, .. } = self;
+        let Self { queue, tolerated, .. } = self;
+        let prefill = self.prefill + tolerated;
+        let unexplained = (self.front_end + self.unexplained).saturating_sub(tolerated);
         if unexplained > MIN_UNRESPONSIVE_WAIT && unexplained > queue.max(prefill) {
             "unresponsive"
         } else if queue > prefill {
@@ -104,9 +144,7 @@ impl RequestRecord {
         match timings {
             Timings { terminal: Some(_), .. } => "done",
             Timings { first_output: Some(_), .. } => "decode",
-            Timings { headers: Some(_), .. } => {
-                FirstOutputWait::from_record(self, &RequestPhases::from_record(self)).phase()
-            }
+            Timings { headers: Some(_), .. } => FirstOutputWait::from_record(self).phase(),
             Timings { sent: Some(_), .. } => "headers",
             Timings { queued: Some(_), dequeued: None, .. } => "queued",
             Timings { received: Some(_), .. } => "routing",
@@ -120,23 +158,60 @@ impl RequestRecord {
 struct PredictedPrefill {
     /// Prefill time of the prompt.
     prompt: Duration,
-    /// Prefill time of the prompts that were sent to the backend before this prompt.
-    backlog: Duration,
+    /// Share of the wait in which the prompts before this one were computed, without the batch that
+    /// was in progress and the batch of this one.
+    backlog_share: f64,
+    /// Prefill time of a prompt that gets the slot of a request that has ended: it is computed in a
+    /// batch in which the other sequences decode. `None`: nothing is known.
+    alone: Option<Duration>,
+    /// The expected prefill time: the mean of recent requests, corrected by the difference between
+    /// this prompt and their mean prompt. `None`: nothing is known.
+    expected: Option<Duration>,
 }
 
 impl PredictedPrefill {
     /// `tokens`: the number of tokens of the prompt to compute.
     fn from_record(record: &RequestRecord, tokens: Option<f64>) -> Self {
+        let reports = &record.wait_reports;
+        let mean = reports.mean_prefill;
         let (Some(predicted), Some(tokens)) = (record.selected_candidate(), tokens) else {
-            return Self::default();
+            return Self { expected: mean, ..Self::default() };
         };
-        let candidate = predicted.candidate;
-        let prefill_time = |tokens: f64| {
-            let seconds = (tokens * candidate.prefill.per_token).max(0.0);
-            Duration::try_from_secs_f64(seconds).unwrap_or_default()
+        let Candidate { backlog, prefill, .. } = *predicted.candidate;
+        let prompt = seconds(tokens * prefill.per_token);
+        let gap = record.observed.inter_chunk_latency.mean();
+        // The batch of this prompt begins with prompts before it: half a batch on average.
+        let batches_between = (backlog / BATCH_TOKENS - 1.5).max(0.0);
+        // While an engine makes no progress, the mean becomes longer than any prompt explains.
+        let most = prompt.mul_f64(PREFILL_TOLERANCE_FACTOR).max(MIN_UNRESPONSIVE_WAIT);
+        let corrected = |mean: Duration| {
+            let longer_by = (tokens - reports.mean_prompt_tokens) * prefill.per_token;
+            seconds(mean.as_secs_f64() + longer_by).max(prompt.min(mean)).min(most)
         };
-        Self { prompt: prefill_time(tokens), backlog: prefill_time(candidate.backlog) }
+        Self {
+            prompt,
+            backlog_share: batches_between / (2.0 + batches_between),
+            alone: gap.map(|gap| prompt + seconds(gap)),
+            expected: Some(mean.map_or(prompt, corrected)),
+        }
     }
+}
+
+/// A duration. Zero if `seconds` is negative or not finite.
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()
+}
+
+/// The time to the head of the response. Zero if the backend sends the head with its first output:
+/// then the queue and the prefill, `engine_time`, are not after the head.
+fn front_end(timings: &Timings, wait: Duration, engine_time: Duration) -> Duration {
+    let (Some(sent), Some(head)) = (timings.sent, timings.headers) else {
+        return Duration::ZERO;
+    };
+    let front_end = head.saturating_duration_since(sent);
+    let is_early =
+        wait.saturating_sub(front_end) >= (engine_time / 2).max(MIN_TIME_AFTER_EARLY_HEAD);
+    if is_early { front_end } else { Duration::ZERO }
 }
 
 /// Number of tokens of the prompt that the engine had to compute: its own count, else the
@@ -153,18 +228,46 @@ fn computed_tokens(record: &RequestRecord) -> Option<f64> {
     counted.or_else(predicted)
 }
 
-/// Whether requests waited in the engine while this request was open, according to the reports of
-/// the backend. The reports are ignored if the backend has gone down since.
-fn was_queued(record: &RequestRecord) -> bool {
-    let at_routing =
-        record.decision.as_ref().and_then(|decision| decision.backend_condition.waiting);
-    let had_no_slot =
-        record.selected_candidate().is_some_and(|chosen| chosen.candidate.slot_wait > 0.0);
-    let has_reported_queue = record.condition.last_queued_at >= record.timings.sent;
-    !record.condition.is_down
-        && (at_routing.is_some_and(|waiting| waiting > 0)
-            || had_no_slot
-            || (has_reported_queue && record.condition.last_queued_at.is_some()))
+/// What is known of the queue of the engine during the wait of a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum QueueEvidence {
+    /// The request waited until another request ended.
+    Queued,
+    /// Requests waited, but this one found a free slot, so it could only wait for the prompts before
+    /// it.
+    OthersQueued,
+    /// No report shows a queue.
+    None,
+}
+
+impl QueueEvidence {
+    /// At most as many requests run as the engine has slots, or as its KV cache holds. A request that
+    /// found fewer did not wait for the end of another. Reports are ignored if the backend has gone
+    /// down since.
+    fn from_record(record: &RequestRecord) -> Self {
+        if record.condition.is_down {
+            return Self::None;
+        }
+        let reports = &record.wait_reports;
+        let at_routing = record.decision.as_ref().map(|decision| decision.backend_condition);
+        let queued_at_routing = at_routing.filter(|condition| condition.waiting > Some(0));
+        let running_at_routing = || queued_at_routing?.running.map(f64::from);
+        let limit = match (reports.running_while_queued.or_else(running_at_routing), reports.slots)
+        {
+            (Some(running), Some(slots)) if running < FULL_SLOTS_SHARE * slots => Some(running),
+            (running, slots) => slots.or(running),
+        };
+        let found = record.selected_candidate().map(|chosen| *chosen.candidate);
+        let had_no_slot = found.is_some_and(|candidate| candidate.slot_wait > 0.0);
+        let is_beyond_limit =
+            found.zip(limit).map(|(found, limit)| found.running + found.waiting + 1.0 > limit);
+        let is_reported = reports.running_while_queued.is_some() || queued_at_routing.is_some();
+        match (had_no_slot || is_beyond_limit.unwrap_or(is_reported), is_reported) {
+            (true, _) => Self::Queued,
+            (false, true) => Self::OthersQueued,
+            (false, false) => Self::None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -172,8 +275,8 @@ mod tests {
     use super::*;
     use crate::openai::EngineTimes;
     use crate::record::fixtures::{at, decision, streamed};
-    use crate::record::{BackendCondition, Outcome, RecentEngineTimes, SlowCause, SlowLimits};
-    use crate::routing::{Candidate, PrefillCost};
+    use crate::record::{BackendCondition, Outcome, SlowCause, SlowLimits, WaitReports};
+    use crate::routing::PrefillCost;
     use std::sync::Arc;
 
     /// A streamed request with a prompt of `tokens` tokens that ended after `millis` without
@@ -205,27 +308,54 @@ mod tests {
         (SlowCause::from_record(record, &SlowLimits::default()), record.phase())
     }
 
+    /// The reports of a backend whose engine ran `running` requests while others waited.
+    fn queue_reports(running: f64) -> WaitReports {
+        WaitReports { running_while_queued: Some(running), ..WaitReports::default() }
+    }
+
     #[test]
     fn a_burst_that_waits_for_slots_is_queued_although_nothing_waited_when_it_was_routed() {
+        // The fixture found four requests at the backend.
         let mut record = record_without_output(30.0, 3_300);
-        record.condition.last_queued_at =
-            record.timings.sent.map(|sent| sent + Duration::from_secs(1));
+        record.wait_reports = queue_reports(4.0);
         assert_eq!(cause_and_phase(&record), (Some(SlowCause::EngineQueue), "engine_queue"));
         // The mean prefill time of other requests explains little of the wait.
         record.timings.first_output = record.timings.ended;
-        record.recent = RecentEngineTimes {
-            queue: Some(Duration::from_millis(1)),
-            prefill: Some(Duration::from_millis(12)),
-        };
+        record.wait_reports.mean_prefill = Some(Duration::from_millis(12));
         assert_eq!(cause_and_phase(&record).0, Some(SlowCause::EngineQueue));
     }
 
     #[test]
-    fn a_queue_reported_before_the_request_was_sent_is_ignored() {
-        let mut record = record_without_output(30.0, 3_300);
-        record.condition.last_queued_at =
-            record.timings.sent.and_then(|sent| sent.checked_sub(Duration::from_millis(1)));
-        assert_eq!(cause_and_phase(&record), (Some(SlowCause::Unresponsive), "unresponsive"));
+    fn a_request_that_found_a_free_slot_did_not_wait_in_the_queue_of_later_requests() {
+        for (running_while_queued, slots, is_queued) in [
+            (None, None, false),
+            (Some(5.0), None, false),
+            (Some(4.0), None, true),
+            (None, Some(5.0), false),
+            (None, Some(4.0), true),
+            (Some(4.0), Some(5.0), true),
+            (Some(4.5), Some(5.0), false),
+        ] {
+            let mut record = record_without_output(30.0, 3_300);
+            record.wait_reports = WaitReports { running_while_queued, slots, ..queue_reports(0.0) };
+            let case = format!("{running_while_queued:?} ran, {slots:?} slots");
+            assert_eq!(cause_and_phase(&record).1 == "engine_queue", is_queued, "{case}");
+        }
+    }
+
+    #[test]
+    fn the_head_of_a_response_ends_the_front_end_only_if_the_prefill_can_be_after_it() {
+        for (head, prefill, expected) in [(60, 30, 50), (60, 80, 50), (60, 81, 0), (99, 30, 0)] {
+            let mut record = streamed();
+            let accepted = record.timings.accepted;
+            record.timings.headers = Some(at(accepted, head));
+            record.observed.engine_times = Some(EngineTimes {
+                prefill: Some(Duration::from_millis(prefill)),
+                ..EngineTimes::default()
+            });
+            let front_end = FirstOutputWait::from_record(&record).front_end;
+            assert_eq!(front_end.as_millis(), expected, "head at {head}, prefill of {prefill}");
+        }
     }
 
     #[test]
@@ -234,10 +364,7 @@ mod tests {
         assert_eq!(cause_and_phase(&record), (Some(SlowCause::Unresponsive), "unresponsive"));
         // The engine resumes after ten seconds.
         record.timings.first_output = record.timings.ended;
-        record.recent = RecentEngineTimes {
-            queue: Some(Duration::ZERO),
-            prefill: Some(Duration::from_secs(9)),
-        };
+        record.wait_reports.mean_prefill = Some(Duration::from_secs(9));
         assert_eq!(cause_and_phase(&record).0, Some(SlowCause::Unresponsive));
     }
 
@@ -247,8 +374,7 @@ mod tests {
         record.timings.headers = None;
         record.outcome = Outcome::Timeout;
         record.condition.is_down = true;
-        record.condition.last_queued_at =
-            record.timings.sent.map(|sent| sent + Duration::from_secs(1));
+        record.wait_reports = queue_reports(4.0);
         assert_eq!(cause_and_phase(&record), (Some(SlowCause::Unresponsive), "headers"));
     }
 

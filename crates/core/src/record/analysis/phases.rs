@@ -1,8 +1,8 @@
 //! The phases of a request's time. The gateway measures some of them. For the other phases, the
-//! engine reports its times in the response, or the gateway estimates them from the mean times of
-//! recent requests.
+//! engine reports its times in the response, or the gateway estimates them.
 
-use crate::record::{RecentEngineTimes, RequestRecord};
+use super::first_output_wait::FirstOutputWait;
+use crate::record::RequestRecord;
 use std::time::Duration;
 
 /// A phase of a request.
@@ -15,12 +15,15 @@ pub enum RequestPhase {
     Gateway,
     /// In the attempts before the last one, which failed.
     FailedAttempts,
-    /// Network and other overhead: (sent → first output) − engine queue − prefill.
-    Network,
+    /// Way to the engine and its API server: sent → response head, if the engine sends the head
+    /// before it computes anything.
+    FrontEnd,
     /// In the queue of the engine.
     EngineQueue,
     /// Prefill: scheduled → first token.
     Prefill,
+    /// (Sent → first output) − front end − engine queue − prefill.
+    Unexplained,
     /// Decode: first output → last output.
     Decode,
 }
@@ -43,15 +46,16 @@ pub struct RequestPhases([Option<PhaseDuration>; RequestPhase::ALL.len()]);
 // === impl RequestPhase ===
 
 impl RequestPhase {
-    /// All phases in order of time. The time of the network phase is both before and after the
-    /// phases of the engine.
-    pub const ALL: [Self; 7] = [
+    /// All phases in order of time. The unexplained time is somewhere between sending the request and
+    /// its first output.
+    pub const ALL: [Self; 8] = [
         Self::GatewayQueue,
         Self::Gateway,
         Self::FailedAttempts,
-        Self::Network,
+        Self::FrontEnd,
         Self::EngineQueue,
         Self::Prefill,
+        Self::Unexplained,
         Self::Decode,
     ];
 
@@ -61,9 +65,10 @@ impl RequestPhase {
             Self::GatewayQueue => "gateway_queue",
             Self::Gateway => "gateway",
             Self::FailedAttempts => "failed_attempts",
-            Self::Network => "network",
+            Self::FrontEnd => "front_end",
             Self::EngineQueue => "queue",
             Self::Prefill => "prefill",
+            Self::Unexplained => "unexplained",
             Self::Decode => "decode",
         }
     }
@@ -80,18 +85,12 @@ impl RequestPhases {
         phases.set(RequestPhase::Gateway, record.overhead(), false);
         phases.set(RequestPhase::FailedAttempts, record.failed_attempts(), false);
         phases.set(RequestPhase::Decode, engine.decode.or_else(|| record.decode()), false);
-        let ttft = record.upstream_ttft();
-        let (times, is_estimated) = match (engine.queue, engine.prefill, ttft) {
-            // llama.cpp reports no queue time, so the queue time counts as network.
-            (queue, Some(prefill), _) => (Some((queue.unwrap_or_default(), prefill)), false),
-            (_, None, Some(ttft)) => (estimate_queue_and_prefill(&record.recent, ttft), true),
-            _ => (None, true),
-        };
-        let Some((queue, prefill)) = times else { return phases };
-        phases.set(RequestPhase::EngineQueue, Some(queue), is_estimated);
-        phases.set(RequestPhase::Prefill, Some(prefill), is_estimated);
-        let network = ttft.map(|ttft| ttft.saturating_sub(queue + prefill));
-        phases.set(RequestPhase::Network, network, is_estimated);
+        if record.upstream_ttft().is_some() {
+            phases.set_wait(&FirstOutputWait::from_record(record));
+        } else {
+            phases.set(RequestPhase::EngineQueue, engine.queue, false);
+            phases.set(RequestPhase::Prefill, engine.prefill, false);
+        }
         phases
     }
 
@@ -105,24 +104,20 @@ impl RequestPhases {
         self.0.iter().flatten().copied()
     }
 
+    /// Sets the phases between sending the request and its first output.
+    fn set_wait(&mut self, wait: &FirstOutputWait) {
+        let queue = wait.is_queue_known.then_some(wait.queue);
+        let prefill = wait.is_prefill_known.then_some(wait.prefill);
+        let is_estimated = !(wait.is_prefill_measured && wait.is_queue_measured);
+        self.set(RequestPhase::FrontEnd, Some(wait.front_end), false);
+        self.set(RequestPhase::EngineQueue, queue, !wait.is_queue_measured);
+        self.set(RequestPhase::Prefill, prefill, !wait.is_prefill_measured);
+        self.set(RequestPhase::Unexplained, Some(wait.unexplained), is_estimated);
+    }
+
     fn set(&mut self, phase: RequestPhase, duration: Option<Duration>, is_estimated: bool) {
         self.0[phase as usize] = duration.map(|took| PhaseDuration { phase, took, is_estimated });
     }
-}
-
-/// Estimates queue and prefill time from the backend's recent requests. If the sum of the two
-/// exceeds `ttft`, both are scaled down so that the sum equals `ttft`.
-fn estimate_queue_and_prefill(
-    recent: &RecentEngineTimes,
-    ttft: Duration,
-) -> Option<(Duration, Duration)> {
-    let (queue, prefill) = (recent.queue?, recent.prefill?);
-    let sum = queue + prefill;
-    if sum <= ttft {
-        return Some((queue, prefill));
-    }
-    let queue = ttft.mul_f64(queue.as_secs_f64() / sum.as_secs_f64());
-    Some((queue, ttft.saturating_sub(queue)))
 }
 
 #[cfg(test)]
@@ -143,19 +138,25 @@ mod tests {
     }
 
     #[test]
-    fn engine_times_are_exact_and_the_rest_of_the_wait_is_network() {
+    fn engine_times_are_exact_and_the_rest_of_the_wait_is_unexplained() {
         let mut record = streamed();
-        record.recent = RecentEngineTimes { queue: Some(ms(1)), prefill: Some(ms(1)) };
+        record.wait_reports.mean_prefill = Some(ms(1));
         record.observed.engine_times =
             Some(EngineTimes { queue: Some(ms(40)), prefill: Some(ms(45)), decode: Some(ms(299)) });
         let expected = [
             ("gateway", 8, false),
-            ("network", 5, false),
+            ("front_end", 0, false),
             ("queue", 40, false),
             ("prefill", 45, false),
+            ("unexplained", 5, false),
             ("decode", 299, false),
         ];
         assert_eq!(phase_rows(&record), expected);
+    }
+
+    /// The phases before the first that the engine has a part in.
+    fn gateway_rows(record: &RequestRecord) -> Vec<(&'static str, u128, bool)> {
+        phase_rows(record).into_iter().take_while(|(phase, ..)| *phase != "front_end").collect()
     }
 
     #[test]
@@ -164,8 +165,7 @@ mod tests {
         let accepted = record.timings.accepted;
         record.timings.queued = Some(at(accepted, 2));
         record.timings.dequeued = Some(at(accepted, 8));
-        let expected = [("gateway_queue", 6, false), ("gateway", 2, false), ("decode", 300, false)];
-        assert_eq!(phase_rows(&record), expected);
+        assert_eq!(gateway_rows(&record), [("gateway_queue", 6, false), ("gateway", 2, false)]);
     }
 
     #[test]
@@ -176,49 +176,59 @@ mod tests {
         failed.started = at(accepted, 3);
         failed.ended = Some(at(accepted, 9));
         record.attempts.insert(0, failed);
-        let expected =
-            [("gateway", 2, false), ("failed_attempts", 6, false), ("decode", 300, false)];
-        assert_eq!(phase_rows(&record), expected);
+        assert_eq!(gateway_rows(&record), [("gateway", 2, false), ("failed_attempts", 6, false)]);
     }
 
     #[test]
-    fn without_engine_times_the_times_of_other_requests_are_an_estimate() {
+    fn without_engine_times_the_wait_after_the_head_is_queue_only_if_the_request_was_queued() {
+        // The fixture found four requests at the backend, of which three waited.
+        for (slots, queue, unexplained) in [(4.0, 30, 0), (5.0, 0, 30)] {
+            let mut record = streamed();
+            record.wait_reports.mean_prefill = Some(ms(10));
+            record.wait_reports.slots = Some(slots);
+            let expected = [
+                ("gateway", 8, false),
+                ("front_end", 50, false),
+                ("queue", queue, true),
+                ("prefill", 10, true),
+                ("unexplained", unexplained, true),
+                ("decode", 300, false),
+            ];
+            assert_eq!(phase_rows(&record), expected, "{slots} slots");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_of_the_wait_is_unexplained() {
         let mut record = streamed();
-        record.recent = RecentEngineTimes { queue: Some(ms(30)), prefill: Some(ms(10)) };
+        record.decision = None;
         let expected = [
             ("gateway", 8, false),
-            ("network", 50, true),
-            ("queue", 30, true),
-            ("prefill", 10, true),
+            ("front_end", 50, false),
+            ("unexplained", 40, true),
             ("decode", 300, false),
         ];
         assert_eq!(phase_rows(&record), expected);
-    }
-
-    #[test]
-    fn without_engine_times_and_estimates_only_gateway_phases_are_known() {
-        assert_eq!(phase_rows(&streamed()), [("gateway", 8, false), ("decode", 300, false)]);
-        let mut record = streamed();
         record.timings.sent = None;
         record.timings.first_output = None;
         assert_eq!(phase_rows(&record), []);
     }
 
     #[test]
-    fn without_a_queue_time_the_wait_counts_as_network() {
+    fn a_prefill_that_the_engine_reports_without_a_queue_time_is_exact() {
         let mut record = streamed();
+        record.wait_reports.slots = Some(5.0);
         record.observed.engine_times =
-            Some(EngineTimes { prefill: Some(ms(70)), ..EngineTimes::default() });
-        let phases = RequestPhases::from_record(&record);
-        let took = |phase| phases.get(phase).map(|span| span.took);
-        assert_eq!(
-            (took(RequestPhase::Network), took(RequestPhase::Prefill)),
-            (Some(ms(20)), Some(ms(70)))
-        );
-        assert_eq!(
-            (took(RequestPhase::EngineQueue), took(RequestPhase::Decode)),
-            (Some(ms(0)), Some(ms(300)))
-        );
+            Some(EngineTimes { prefill: Some(ms(25)), ..EngineTimes::default() });
+        let expected = [
+            ("gateway", 8, false),
+            ("front_end", 50, false),
+            ("queue", 0, true),
+            ("prefill", 25, false),
+            ("unexplained", 15, true),
+            ("decode", 300, false),
+        ];
+        assert_eq!(phase_rows(&record), expected);
     }
 
     #[test]
@@ -235,13 +245,5 @@ mod tests {
             ("decode", 6, false),
         ];
         assert_eq!(phase_rows(&record), expected);
-    }
-
-    #[test]
-    fn estimated_phases_never_exceed_the_time_to_first_output() {
-        let recent = RecentEngineTimes { queue: Some(ms(30)), prefill: Some(ms(10)) };
-        assert_eq!(estimate_queue_and_prefill(&recent, ms(100)), Some((ms(30), ms(10))));
-        assert_eq!(estimate_queue_and_prefill(&recent, ms(20)), Some((ms(15), ms(5))));
-        assert_eq!(estimate_queue_and_prefill(&RecentEngineTimes::default(), ms(20)), None);
     }
 }

@@ -41,7 +41,7 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
     let phases = RequestPhases::from_record(record);
     let took = |phase| phases.get(phase).map_or(Duration::ZERO, |span| span.took);
     let upload = elapsed_between(Some(timings.accepted), timings.received);
-    let wait = FirstOutputWait::from_record(record, &phases);
+    let wait = FirstOutputWait::from_record(record);
     let stall_time = total_stall_time(timings, record);
     let is_preempted = record.preemptions().is_some_and(|preemptions| preemptions > 0);
     let (preempted, stalled) =

@@ -14,8 +14,6 @@ pub struct BackendCondition {
     pub waiting: Option<u32>,
     /// Number of preemptions since the start of the engine.
     pub preemptions: Option<u64>,
-    /// When the backend last reported requests that wait in the engine. `None`: it never did.
-    pub last_queued_at: Option<Instant>,
     /// The backend is down, so its last report may no longer hold.
     pub is_down: bool,
     /// A GPU of the backend lowers its clock because of a fault of cooling or of the power supply.
@@ -37,11 +35,17 @@ pub struct Stall {
     pub condition: BackendCondition,
 }
 
-/// Mean engine times of the requests that a backend finished recently.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RecentEngineTimes {
-    /// Mean time from the arrival of a request in the engine to its scheduling. `None`: unknown.
-    pub queue: Option<Duration>,
-    /// Mean time from the scheduling of a request to its first token. `None`: unknown.
-    pub prefill: Option<Duration>,
+/// What the reports of a backend show about the wait of one request for its first output.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct WaitReports {
+    /// Mean time from the scheduling of a request to its first token, of the requests that the
+    /// engine finished recently. `None`: unknown.
+    pub mean_prefill: Option<Duration>,
+    /// Mean number of prompt tokens that the engine computed for a request. 0: unknown.
+    pub mean_prompt_tokens: f64,
+    /// Number of sequences that the engine runs at once. `None`: not known.
+    pub slots: Option<f64>,
+    /// Number of requests that ran in the engine while others waited, during the wait of this
+    /// request, or after it while `slots` is not known. `None`: no report showed a queue.
+    pub running_while_queued: Option<f64>,
 }

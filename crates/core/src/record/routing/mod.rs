@@ -8,5 +8,5 @@ mod decision;
 mod tests;
 
 pub use attempt::{Attempt, FailoverDenialReason};
-pub use backend_condition::{BackendCondition, RecentEngineTimes, Stall};
+pub use backend_condition::{BackendCondition, Stall, WaitReports};
 pub use decision::{PredictedCandidate, RoutingDecision, ShadowDecision};

@@ -9,7 +9,7 @@
 use super::atomic_f64::AtomicF64;
 use super::cached_tokens::{CachedTokens, ResidentPrompt};
 use super::learned_estimates::LearnedEstimates;
-use super::load_report::{LastReport, LoadReport};
+use super::load_report::LastReport;
 use super::peer_backlogs::PeerBacklogs;
 use super::pending_outputs::{PendingOutputId, PendingOutputs};
 use super::reservation::{LocalLoad, Reservation, TokenCounts};
@@ -18,6 +18,8 @@ use super::slot_estimator::SlotEstimator;
 use crate::routing::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+pub use reported_queues::ReportedQueues;
 
 /// State from which the load of one backend is estimated. Times are seconds since `epoch`.
 #[derive(Debug)]
@@ -51,6 +53,7 @@ pub struct LoadEstimator {
     last_report: LastReport,
     sent_prompts: SentPrompts,
     peer_backlogs: PeerBacklogs,
+    reported_queues: ReportedQueues,
     /// Last, because its last fields are only used for learning.
     learned_estimates: LearnedEstimates,
 }
@@ -81,6 +84,7 @@ impl LoadEstimator {
             last_report: LastReport::nothing(),
             sent_prompts: SentPrompts::new(),
             peer_backlogs: PeerBacklogs::new(epoch),
+            reported_queues: ReportedQueues::default(),
             learned_estimates: LearnedEstimates::default(),
         }
     }
@@ -108,11 +112,6 @@ impl LoadEstimator {
     /// Estimates learned from the responses of the backend.
     pub fn learned(&self) -> &LearnedEstimates {
         &self.learned_estimates
-    }
-
-    /// Estimated number of sequences that the engine runs at once. `None`: not known.
-    pub fn slots(&self) -> Option<f64> {
-        self.slot_estimator.known()
     }
 
     /// Weight of the last report: 1 when it is new, ½ at the horizon, 0 without a report.
@@ -284,14 +283,6 @@ impl LoadEstimator {
         self.kv_tokens.fetch_sub(reservation.tokens, Ordering::Relaxed);
     }
 
-    /// Stores a report. `at`: time of the scrape. `local_load`: local load at that time.
-    pub fn on_report(&self, report: &LoadReport, local_load: &LocalLoad, at: Instant) {
-        if self.last_report.set(report, local_load, self.seconds(at)) {
-            self.pending_outputs.on_progress();
-        }
-        self.slot_estimator.on_report(report, self.ended_requests.load(Ordering::Relaxed));
-    }
-
     /// Records that a stream has stalled after its first output, or has resumed.
     pub fn on_stall_change(&self, is_stalled: bool, now: Instant) {
         if is_stalled {
@@ -305,12 +296,6 @@ impl LoadEstimator {
     /// Number of streams that are stalled now.
     pub fn silent(&self) -> u32 {
         self.stalled_streams.load(Ordering::Relaxed)
-    }
-
-    /// Resets the state that a restart of the backend invalidates: prefix table and slot estimate.
-    pub fn on_restart(&self) {
-        self.slot_estimator.forget();
-        self.sent_prompts.clear();
     }
 
     fn add_to_prefix_table(&self, prompt: &PromptFingerprint, tokens_per_byte: f64) {
@@ -405,5 +390,7 @@ impl LoadEstimator {
     }
 }
 
+mod reported_queues;
+mod reports;
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ mod slot_estimator;
 pub use cached_tokens::{CachedSource, ResidentPrompt};
 pub use learned_estimates::LearnedEstimates;
 pub use linear_cost::PrefillCost;
-pub use load_estimator::LoadEstimator;
+pub use load_estimator::{LoadEstimator, ReportedQueues};
 pub use load_report::{LoadReport, ReportedLoad};
 pub use peer_backlogs::{MAX_PEERS, PeerBacklogs};
 pub use reservation::{LocalLoad, Reservation, TokenCounts};

@@ -89,7 +89,8 @@ fn first_output_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
             "Phases of the time to first token",
             "s",
             "Mean time of the phases before the first output. Queues: too little capacity. \
-             Prefill: long or uncached prompts. Network: between gateway and engine.",
+             Front end: the engine's API server, which reads the prompt. Prefill: long or uncached \
+             prompts. Unexplained: nothing that the backend reports.",
         )
         .with_query(
             mean_by(metrics, "phase", "tokenweir_phase_seconds", "phase!=\"decode\""),

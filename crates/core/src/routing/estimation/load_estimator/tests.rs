@@ -1,5 +1,6 @@
 //! Tests of the load estimator, event by event.
 
+use super::super::load_report::LoadReport;
 use super::*;
 use proptest::prelude::*;
 

@@ -1,0 +1,36 @@
+//! What the estimator takes from the load reports of the backend.
+
+use super::super::load_report::LoadReport;
+use super::super::reservation::LocalLoad;
+use super::LoadEstimator;
+use super::reported_queues::ReportedQueues;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+impl LoadEstimator {
+    /// Estimated number of sequences that the engine runs at once. `None`: not known.
+    pub fn slots(&self) -> Option<f64> {
+        self.slot_estimator.known()
+    }
+
+    /// The queues of the engine that the reports showed.
+    pub fn reported_queues(&self) -> &ReportedQueues {
+        &self.reported_queues
+    }
+
+    /// Stores a report. `at`: time of the scrape. `local_load`: local load at that time.
+    pub fn on_report(&self, report: &LoadReport, local_load: &LocalLoad, at: Instant) {
+        if self.last_report.set(report, local_load, self.seconds(at)) {
+            self.pending_outputs.on_progress();
+        }
+        self.slot_estimator.on_report(report, self.ended_requests.load(Ordering::Relaxed));
+        self.reported_queues.on_report(report, at);
+    }
+
+    /// Resets the state that a restart of the backend invalidates: prefix table and slot estimate.
+    pub fn on_restart(&self) {
+        self.slot_estimator.forget();
+        self.reported_queues.clear();
+        self.sent_prompts.clear();
+    }
+}
