@@ -5,7 +5,6 @@ use super::banner::StartSummary;
 use super::diagnosis::DiagnosisTask;
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
-use super::process::environment::host_name;
 use super::process::logging::LogWriters;
 use super::process::{memory_limit, systemd};
 use super::reload::{ReloadTriggers, Reloader};
@@ -21,6 +20,7 @@ use crate::config::{Config, LoadedConfig, Overrides};
 use crate::gpu::GpuMonitor;
 use crate::proxy::{OverloadGuard, ProxyContext};
 use crate::server::{BoundListeners, DrainOutcome, Server, ServerState};
+use crate::telemetry::otel::resource::host_name;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -137,6 +137,7 @@ impl Application {
             health_checks,
             descriptors,
             state: state.clone(),
+            set_log_level: Box::new(logs.level_setter()),
         };
         // Listening is the last step. No later step can fail, so every connection that the kernel
         // accepts from here on is served.

@@ -4,7 +4,7 @@
 
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
-use super::process::environment::{ErrorChain, host_name, variable};
+use super::process::environment::{ErrorChain, variable};
 use super::process::signals::SighupListener;
 use super::process::{memory_limit, systemd};
 use super::secret_files::SecretFiles;
@@ -12,12 +12,13 @@ use crate::admin::{ReloadRequest, ReloadRequests};
 use crate::alertmanager::AlertmanagerSettings;
 use crate::backend::{Backend, HealthCheckSupervisor};
 use crate::config::{
-    self, BackendConfig, BackendTlsContexts, Config, ConfigError, LoadedConfig, Overrides,
-    ReloadOutcome,
+    self, BackendConfig, BackendTlsContexts, Config, ConfigError, LoadedConfig, LogLevel,
+    Overrides, ReloadOutcome,
 };
 use crate::proxy::ProxySettings;
 use crate::server::descriptor_budget::DescriptorBudget;
 use crate::server::{ServerLimits, ServerState};
+use crate::telemetry::otel::resource::host_name;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,8 @@ pub(super) struct Reloader {
     pub(super) descriptors: DescriptorBudget,
     /// The state of the running gateway, which a reload changes.
     pub(super) state: Arc<ServerState>,
+    /// Changes the level of the process log.
+    pub(super) set_log_level: Box<dyn Fn(LogLevel) + Send + Sync>,
 }
 
 /// The triggers of a reload: a change of the file, SIGHUP and requests to the admin listener.
@@ -232,6 +235,9 @@ impl Reloader {
         }
         if have_timeouts_changed || config.gpu != previous.gpu {
             self.state.admin.gpus.configure(&config.gpu.scrape_settings(), &client);
+        }
+        if config.log.level != previous.log.level {
+            (self.set_log_level)(config.log.level);
         }
         // The file of a token may have changed, although its path has not.
         self.state.admin.alertmanagers.configure(prepared.alertmanagers);

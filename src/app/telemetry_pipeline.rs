@@ -9,7 +9,7 @@ use crate::config::{Config, LoadedConfig, TraceCaptureConfig};
 use crate::proxy::access::AccessControl;
 use crate::proxy::{PayloadSampling, RecordingSettings, StoredResponses};
 use crate::telemetry::Telemetry;
-use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::access_log::{AccessLog, AccessLogCounts};
 use crate::telemetry::batch_dispatcher::BatchDispatcherGuard;
 use crate::telemetry::decision_log::DecisionLog;
 use crate::telemetry::metric::KnownLabelValues;
@@ -17,7 +17,7 @@ use crate::telemetry::metrics_push::{
     MetricsPushSettings, MetricsPushSource, MetricsPushStats, MetricsPusher,
 };
 use crate::telemetry::metrics_registry::Prometheus;
-use crate::telemetry::otel::{SpanSink, TracingSettings};
+use crate::telemetry::otel::{ExportFailure, Semconv, SpanSink, TracingSettings};
 use crate::telemetry::payload_log::{PayloadLog, PayloadLogSettings};
 use crate::telemetry::quality::{QualityMonitor, QualitySettings};
 use crate::telemetry::recent_requests::RecentRequests;
@@ -106,7 +106,8 @@ impl TelemetryPipeline {
         let stored_responses = Arc::<StoredResponses>::default();
         sinks.immediate.extend([pool.clone() as Arc<dyn Sink>, decisions.clone(), access.clone()]);
         sinks.immediate.push(stored_responses.clone());
-        let start_log = sinks.add_access_log(logs).filter(|_| config.log.access_start);
+        let has_keys = config.access.keys_file.is_some();
+        let start_log = sinks.add_access_log(logs, has_keys).filter(|_| config.log.access_start);
         let spans = sinks.add_spans(&tracing)?;
         let capture_ratio = sinks.add_trace_capture(&config.trace_capture)?;
         sinks.batched.push(recent_requests.clone());
@@ -120,7 +121,8 @@ impl TelemetryPipeline {
         let payload_sampling =
             is_sampled.then_some(PayloadSampling { log_ratio, quality_ratio, max_text_bytes });
         let has_exponential = config.has_exponential_histograms(&env);
-        let build_metrics = || build_metrics(config, pool, has_exponential);
+        let semconv = tracing.style.semconv;
+        let build_metrics = || build_metrics(config, pool, semconv, has_exponential);
         let metrics = config.metrics.enabled.then(build_metrics).transpose()?;
         let SinkSet { immediate, batched, status_sources, guards } = sinks;
         let (telemetry, dispatcher) = Telemetry::with_batch_dispatcher(metrics, immediate, batched);
@@ -154,6 +156,7 @@ impl TelemetryPipeline {
 fn build_metrics(
     config: &Config,
     pool: &BackendPool,
+    semconv: Semconv,
     has_exponential: bool,
 ) -> Result<Prometheus, ApplicationError> {
     let buckets = config.histogram_buckets()?;
@@ -166,7 +169,8 @@ fn build_metrics(
         slos: Vec::new(),
     };
     let level = config.metrics.level;
-    let metrics = Prometheus::with_level(level, label_values, &buckets, config.slos.clone());
+    let metrics =
+        Prometheus::with_level(level, semconv, label_values, &buckets, config.slos.clone());
     let metrics = if has_exponential { metrics.with_exponential_buckets() } else { metrics };
     let has_native = config.metrics.native_histograms;
     Ok(if has_native { metrics.with_native_histograms() } else { metrics })
@@ -228,12 +232,13 @@ impl TelemetryWorkers {
 
 impl SinkSet {
     /// Adds the access log and returns it. `None`: it is disabled.
-    fn add_access_log(&mut self, logs: &LogWriters) -> Option<Arc<AccessLog>> {
-        let dropped_lines = logs.dropped_lines_counter();
-        let (access_log, dropped_lines) = logs.access_log().zip(dropped_lines)?;
-        let lines = access_log.counter();
+    fn add_access_log(&mut self, logs: &LogWriters, has_keys: bool) -> Option<Arc<AccessLog>> {
+        let (access_log, line_counter) = logs.access_log(has_keys).zip(logs.line_counter())?;
+        let omitted = access_log.counter();
         Some(self.add(access_log, (), move |status, _| {
-            status.logs.access = lines.counts(dropped_lines());
+            let [written, dropped] = line_counter();
+            let rate_limited = omitted.omitted();
+            status.logs.access = AccessLogCounts { written, rate_limited, dropped };
         }))
     }
 
@@ -247,12 +252,15 @@ impl SinkSet {
         }
         let spans = SpanSink::start(settings)?;
         let counts = spans.counts().clone();
+        let most_waiting = (settings.batch.queue + settings.batch.size) as u64;
         self.add(spans.clone(), (), move |status, _| {
             status.spans = SpanCounts {
                 queued: counts.queued(),
                 exported: counts.exported(),
                 failed: counts.failed(),
                 filtered: counts.filtered(),
+                lost: counts.failed() + counts.dropped().saturating_sub(most_waiting),
+                last_failure: counts.last_failure().map(ExportFailure::as_str),
             };
         });
         Ok(Some(spans))

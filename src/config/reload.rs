@@ -4,7 +4,7 @@
 use super::load::LoadedConfig;
 use super::root::Config;
 use super::sections::limits::LimitsConfig;
-use super::sections::settings::RoutingConfig;
+use super::sections::settings::{LogConfig, RoutingConfig};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -83,9 +83,10 @@ fn merge_reloadable(old: &Config, new: &Config) -> Config {
         listen: old.listen,
         listen_reuse_port: old.listen_reuse_port,
         admin: old.admin,
+        // Objectives are bounds of histograms and have series from the start.
         slos: old.slos.clone(),
         metrics: old.metrics.clone(),
-        log: old.log.clone(),
+        log: LogConfig { level: new.log.level, ..old.log.clone() },
         quality: old.quality.clone(),
         tracing: old.tracing.clone(),
         trace_capture: old.trace_capture.clone(),
@@ -195,12 +196,12 @@ mod tests {
 
     #[test]
     fn keys_that_require_a_restart_keep_their_values_and_are_reported() {
-        let old = "listen: 127.0.0.1:1\nrouting: { decision_log_size: 5 }\nlog: { level: warn }\n";
-        let new = "listen: 127.0.0.1:2\nrouting: { decision_log_size: 6 }\nlog: { level: info }\n\
+        let old = "listen: 127.0.0.1:1\nrouting: { decision_log_size: 5 }\nlog: { level: warn, format: json }\n";
+        let new = "listen: 127.0.0.1:2\nrouting: { decision_log_size: 6 }\nlog: { level: info, format: human }\n\
                    usage: passive\n";
         let ReloadOutcome { changed, unapplied, loaded } = reload(old, new);
-        assert_eq!(changed, ["usage"]);
-        assert_eq!(unapplied, ["listen", "log.level", "routing.decision_log_size"]);
+        assert_eq!(changed, ["log.level", "usage"]);
+        assert_eq!(unapplied, ["listen", "log.format", "routing.decision_log_size"]);
         assert_eq!((loaded.config.listen.port(), loaded.config.routing.decision_log_size), (1, 5));
     }
 

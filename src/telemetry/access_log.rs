@@ -1,8 +1,8 @@
 //! The access log: one line per request, at its end, and on request one at its start. Lines have no
 //! prompts, responses or API keys.
 //!
-//! The lines of routine requests can be rate limited. The lines of all other requests are always
-//! written.
+//! The lines of routine requests without a tenant, and of requests that no backend got, can be rate
+//! limited. The lines of all other requests are always written.
 
 mod fields;
 mod phase_times;
@@ -31,41 +31,36 @@ pub struct AccessLog {
     /// Whether lines are written as JSON and not as text.
     is_json: bool,
     line_writer: AccessLogLineWriter,
-    /// Rate limit of the lines of routine requests. `None`: no limit.
+    /// Rate limit of the lines of routine requests without a tenant, and of requests of a tenant that
+    /// no backend got. `None`: no limit.
     rate_limit: Option<GcraLimiter>,
+    /// Rate limit of the lines of requests without a tenant and without an attempt, which everybody
+    /// who reaches the port can cause. `None`: no limit.
+    refused_rate_limit: Option<GcraLimiter>,
     /// Rate limit of the lines at the start of requests. `None`: no limit.
     start_rate_limit: Option<GcraLimiter>,
-    /// Number of lines that the rate limit omitted since the last written line.
+    /// Number of lines that the rate limits omitted since the last written line.
     omitted_since_last_line: AtomicU64,
-    counters: Arc<AccessLogCounters>,
+    /// Lines that the rate limits omitted.
+    omitted: Arc<AtomicU64>,
 }
 
 /// A function that receives one line or more, each with its line ending. The function must not
 /// block.
 pub type AccessLogLineWriter = Box<dyn Fn(String) + Send + Sync>;
 
-/// Counts of lines. The lines that the line writer dropped are counted as accepted, because only
-/// the line writer knows their number.
-#[derive(Debug, Default)]
-struct AccessLogCounters {
-    /// Lines passed to the line writer.
-    accepted: AtomicU64,
-    /// Lines that the rate limit omitted.
-    omitted: AtomicU64,
-}
-
-/// A handle that reads the counts of access log lines.
+/// A handle that reads the number of omitted access log lines.
 #[derive(Debug, Clone)]
-pub struct AccessLogStats(Arc<AccessLogCounters>);
+pub struct AccessLogStats(Arc<AtomicU64>);
 
 /// Number of access log lines by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct AccessLogCounts {
-    /// Lines passed to the writer and not dropped.
+    /// Lines that reached the output.
     pub written: u64,
-    /// Lines of routine requests that the rate limit omitted.
+    /// Lines that the rate limits omitted.
     pub rate_limited: u64,
-    /// Lines dropped because the reader of the log was too slow.
+    /// Lines dropped because the reader of the log was too slow, or because a write failed.
     pub dropped: u64,
 }
 
@@ -148,6 +143,10 @@ struct AccessLogLine<'a> {
     bytes_out: u64,
 }
 
+/// Most lines per second of requests that the gateway refused before they had a tenant, if clients need
+/// keys. They show what such a client does, and cannot fill a disk.
+const REFUSED_PER_SECOND: u32 = 10;
+
 /// Capacity of the buffer for a line. A longer line grows the buffer.
 const LINE_CAPACITY_BYTES: usize = 1536;
 
@@ -158,24 +157,36 @@ impl AccessLog {
             is_json,
             line_writer,
             rate_limit: None,
+            refused_rate_limit: None,
             start_rate_limit: None,
             omitted_since_last_line: AtomicU64::new(0),
-            counters: Arc::default(),
+            omitted: Arc::default(),
         }
     }
 
-    /// Limits the lines of routine requests, and the lines at the start of requests, to `per_second`
-    /// lines per second each, with bursts of up to `per_second` lines. `None`: no limit. The limiters
-    /// count time from `epoch`.
-    pub fn with_rate_limit(self, per_second: Option<u32>, epoch: Instant) -> Self {
-        let limiter = || per_second.map(|per_second| GcraLimiter::new(per_second, epoch));
-        Self { rate_limit: limiter(), start_rate_limit: limiter(), ..self }
+    /// Limits the lines of routine requests without a tenant, of refused requests without a tenant, and
+    /// the lines at the start of requests to `per_second` lines per second each, with bursts of up to
+    /// `per_second` lines. `None`: no limit. If clients need keys, a client without a key can cause
+    /// [`REFUSED_PER_SECOND`] lines. The limiters count time from `epoch`.
+    pub fn with_rate_limits(self, per_second: Option<u32>, has_keys: bool, epoch: Instant) -> Self {
+        let limiter = |limit: Option<u32>| limit.map(|limit| GcraLimiter::new(limit, epoch));
+        let refused = if has_keys {
+            Some(per_second.map_or(REFUSED_PER_SECOND, |limit| limit.min(REFUSED_PER_SECOND)))
+        } else {
+            per_second
+        };
+        Self {
+            rate_limit: limiter(per_second),
+            refused_rate_limit: limiter(refused),
+            start_rate_limit: limiter(per_second),
+            ..self
+        }
     }
 
     /// Writes the line at the start of a request, whose body was read at `now`.
     pub fn on_start(&self, record: &RequestRecord, now: Instant) {
         if self.start_rate_limit.as_ref().is_some_and(|limit| !limit.try_acquire(now)) {
-            self.counters.omitted.fetch_add(1, Ordering::Relaxed);
+            self.omitted.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let mut lines = String::new();
@@ -195,18 +206,24 @@ impl AccessLog {
             let _ = write!(lines, "{line}");
         }
         lines.push('\n');
-        self.counters.accepted.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A handle that reads the counts of lines.
     pub fn counter(&self) -> AccessLogStats {
-        AccessLogStats(self.counters.clone())
+        AccessLogStats(self.omitted.clone())
     }
 
     fn is_rate_limited(&self, record: &RequestRecord) -> bool {
+        let (has_tenant, was_sent) = (record.caller.is_some(), !record.attempts.is_empty());
+        let limit = match (has_tenant, was_sent) {
+            // The line may be the only record of what the tenant used.
+            (true, true) => return false,
+            (false, true) if !is_routine(record) => return false,
+            (false, true) | (true, false) => &self.rate_limit,
+            (false, false) => &self.refused_rate_limit,
+        };
         let ended = record.timings.ended.unwrap_or(record.timings.accepted);
-        is_routine(record)
-            && self.rate_limit.as_ref().is_some_and(|limit| !limit.try_acquire(ended))
+        limit.as_ref().is_some_and(|limit| !limit.try_acquire(ended))
     }
 }
 
@@ -216,7 +233,7 @@ impl Sink for AccessLog {
         for record in records {
             if self.is_rate_limited(record) {
                 self.omitted_since_last_line.fetch_add(1, Ordering::Relaxed);
-                self.counters.omitted.fetch_add(1, Ordering::Relaxed);
+                self.omitted.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
             let omitted_lines = self.omitted_since_last_line.swap(0, Ordering::Relaxed);
@@ -239,13 +256,9 @@ fn is_routine(record: &RequestRecord) -> bool {
 }
 
 impl AccessLogStats {
-    /// The counts since the start. `dropped` is the number of lines that the line writer dropped.
-    pub fn counts(&self, dropped: u64) -> AccessLogCounts {
-        AccessLogCounts {
-            written: self.0.accepted.load(Ordering::Relaxed).saturating_sub(dropped),
-            rate_limited: self.0.omitted.load(Ordering::Relaxed),
-            dropped,
-        }
+    /// Number of lines that the rate limits omitted since the start.
+    pub fn omitted(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

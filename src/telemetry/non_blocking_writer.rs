@@ -3,9 +3,9 @@
 //! and counted.
 
 use super::batch_worker::BatchWorkerGuard;
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokenweir_core::batch_queue::BatchQueue;
 use tokenweir_net::supervise::{self, BackgroundTask};
@@ -20,7 +20,12 @@ pub(crate) type NonBlockingWriterGuard = BatchWorkerGuard;
 
 struct NonBlockingWriterState {
     line_queue: Arc<BatchQueue<String>>,
+    written_lines: AtomicU64,
     dropped_lines: AtomicU64,
+    /// Whether lines were dropped since the last one that was written.
+    is_dropping: AtomicBool,
+    /// What is written, for the log.
+    name: &'static str,
 }
 
 /// How long the first queued line waits for further lines before they are written together.
@@ -35,12 +40,19 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl NonBlockingWriter {
     /// Starts a thread that writes to `out`. The lines of one [`NonBlockingWriter::give`] call
-    /// are one write. `out` is flushed after each batch.
-    pub(crate) fn start(mut out: impl Write + Send + 'static) -> (Self, NonBlockingWriterGuard) {
+    /// are one write. `out` is flushed after each batch. `name` is the name of the output in the log.
+    pub(crate) fn start(
+        name: &'static str,
+        mut out: impl Write + Send + 'static,
+    ) -> (Self, NonBlockingWriterGuard) {
         let line_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_BYTES));
-        let dropped_lines = AtomicU64::new(0);
-        let state =
-            Arc::new(NonBlockingWriterState { line_queue: line_queue.clone(), dropped_lines });
+        let state = Arc::new(NonBlockingWriterState {
+            line_queue: line_queue.clone(),
+            written_lines: AtomicU64::new(0),
+            dropped_lines: AtomicU64::new(0),
+            is_dropping: AtomicBool::new(false),
+            name,
+        });
         let writer = Self(state.clone());
         let write = move |_: &_| state.write_queued_lines(&mut out);
         (writer, BatchWorkerGuard::start(line_queue, SHUTDOWN_TIMEOUT, write))
@@ -51,8 +63,14 @@ impl NonBlockingWriter {
     pub(crate) fn give(&self, lines: String) {
         let bytes = lines.len();
         if let Err(lines) = self.0.line_queue.push(lines, bytes) {
-            self.0.dropped_lines.fetch_add(lines.lines().count() as u64, Ordering::Relaxed);
+            self.0
+                .drop_lines(count_lines(&lines), "its reader does not read as fast as lines come");
         }
+    }
+
+    /// Number of lines that were written and flushed.
+    pub(crate) fn written(&self) -> u64 {
+        self.0.written_lines.load(Ordering::Relaxed)
     }
 
     /// Number of lines that were dropped because the queue was full or closed, or because the
@@ -63,23 +81,50 @@ impl NonBlockingWriter {
 }
 
 impl NonBlockingWriterState {
+    /// Writes a batch. The thread cannot handle a write error, such as that of a closed output or of a
+    /// full disk: the lines that were not flushed are dropped.
     fn write_queued_lines(&self, out: &mut impl Write) {
+        let mut unflushed = 0;
         for lines in self.line_queue.take_batch() {
-            // The thread cannot handle a write error, such as that of a closed output. The lines
-            // are then dropped.
-            let write = || out.write_all(lines.as_bytes()).is_ok();
-            if supervise::catch_panic(BackgroundTask::LogWriter, write) != Some(true) {
-                self.dropped_lines.fetch_add(lines.lines().count() as u64, Ordering::Relaxed);
+            unflushed += count_lines(&lines);
+            if let Err(error) = attempt(|| out.write_all(lines.as_bytes())) {
+                self.drop_lines(std::mem::take(&mut unflushed), &error);
             }
         }
-        supervise::catch_panic(BackgroundTask::LogWriter, || drop(out.flush()));
+        if let Err(error) = attempt(|| out.flush())
+            && unflushed > 0
+        {
+            self.drop_lines(std::mem::take(&mut unflushed), &error);
+        }
+        self.written_lines.fetch_add(unflushed, Ordering::Relaxed);
+        if unflushed > 0 && self.is_dropping.swap(false, Ordering::Relaxed) {
+            tracing::info!(log = self.name, "lines of this log are written again");
+        }
     }
+
+    /// Counts dropped lines. Logs the first ones after a line that was written.
+    fn drop_lines(&self, lines: u64, error: &str) {
+        self.dropped_lines.fetch_add(lines, Ordering::Relaxed);
+        if !self.is_dropping.swap(true, Ordering::Relaxed) {
+            tracing::warn!(log = self.name, error, "lines of this log are lost");
+        }
+    }
+}
+
+/// The error of a write, also if it panicked.
+fn attempt(write: impl FnOnce() -> io::Result<()>) -> Result<(), String> {
+    let result = supervise::catch_panic(BackgroundTask::LogWriter, write);
+    result.unwrap_or_else(|| Err(io::Error::other("a panic"))).map_err(|error| error.to_string())
+}
+
+fn count_lines(lines: &str) -> u64 {
+    lines.lines().count() as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{self, BufWriter};
+    use std::io::BufWriter;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     /// A writer that sends each write to a channel. Before each write it waits for the gate.
@@ -105,7 +150,7 @@ mod tests {
     fn lines_are_batched_in_order_and_all_written_at_shutdown() {
         let ((writes_sender, writes), (_, gate)) = (channel(), channel());
         let out = BufWriter::new(GatedWriter { writes: writes_sender, gate });
-        let (writer, guard) = NonBlockingWriter::start(out);
+        let (writer, guard) = NonBlockingWriter::start("test", out);
         let lines: Vec<String> = (0..1_000).map(|number| format!("{number}\n")).collect();
         for line in &lines {
             writer.give(line.clone());
@@ -118,19 +163,27 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_failed_write_count_as_dropped() {
-        let full_device = std::fs::OpenOptions::new().append(true).open("/dev/full").unwrap();
-        let (writer, guard) = NonBlockingWriter::start(full_device);
+    fn only_lines_that_reached_the_output_count_as_written() {
+        let full_device = || std::fs::OpenOptions::new().append(true).open("/dev/full").unwrap();
+        let buffered = BufWriter::new(full_device());
+        let outputs: [Box<dyn Write + Send>; 2] = [Box::new(full_device()), Box::new(buffered)];
+        for out in outputs {
+            let (writer, guard) = NonBlockingWriter::start("test", out);
+            writer.give("one\ntwo\n".to_owned());
+            drop(guard);
+            assert_eq!((writer.written(), writer.dropped()), (0, 2));
+        }
+        let (writer, guard) = NonBlockingWriter::start("test", io::sink());
         writer.give("one\ntwo\n".to_owned());
         drop(guard);
-        assert_eq!(writer.dropped(), 2);
+        assert_eq!((writer.written(), writer.dropped()), (2, 0));
     }
 
     #[test]
     fn stalled_reader_drops_lines_without_blocking_callers() {
         let ((writes_sender, _writes), (gate_sender, gate)) = (channel(), channel());
         let out = GatedWriter { writes: writes_sender, gate };
-        let (writer, guard) = NonBlockingWriter::start(out);
+        let (writer, guard) = NonBlockingWriter::start("test", out);
         let line = format!("{}\n", "x".repeat(1 << 19));
         (0..40).for_each(|_| writer.give(line.repeat(2)));
         // The thread has taken up to 8 MiB, and up to 8 MiB are queued.

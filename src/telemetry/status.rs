@@ -284,6 +284,10 @@ pub struct SpanCounts {
     pub failed: u64,
     /// Spans that were not exported because their trace is not sampled.
     pub filtered: u64,
+    /// Spans that are lost: those that failed, and those that did not fit into the queue.
+    pub lost: u64,
+    /// Why the last export failed. `None`: none has failed.
+    pub last_failure: Option<&'static str>,
 }
 
 /// Number of access log lines and of payload log records by result.

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tokenweir::telemetry::catalog;
 use tokenweir::telemetry::metric::{KnownLabelValues, MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir::telemetry::metrics_registry::{MetricDetail, MetricsLevel};
+use tokenweir::telemetry::otel::Semconv;
 use tokenweir::telemetry::quality;
 use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::slo::Objective;
@@ -18,6 +20,11 @@ const CHAT: &str = "/v1/chat/completions";
 /// A page of the documentation, by its path from the top of the repository.
 fn document(path: &str) -> String {
     std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// Whether a metric exists with the default version of the GenAI conventions.
+fn exists_by_default(row: &MetricDescriptor) -> bool {
+    MetricsLevel::Full.detail(row, Semconv::default()) != MetricDetail::Omitted
 }
 
 /// The samples of a page as (series, value); fails on a line that is not lawful.
@@ -109,7 +116,7 @@ fn max_series() -> BTreeMap<String, usize> {
     // Labels of a GPU: their values together are the GPUs of all backends.
     let gpu = ["backend", "exporter", "gpu"];
     let mut most = BTreeMap::new();
-    for row in catalog::rows() {
+    for row in catalog::rows().filter(|row| exists_by_default(row)) {
         let has = |name: &str| row.labels.iter().any(|label| label.name == name);
         let is_open = |label: &MetricLabel| {
             open.iter().any(|(other, _)| *other == label.name) || gpu.contains(&label.name)
@@ -187,7 +194,7 @@ async fn every_row_has_series_from_the_start_without_any_backend_up() {
             || has("exporter")
             || (has("gen_ai_request_model") && has("backend"))
     };
-    for row in catalog::rows().filter(|row| !is_optional(row)) {
+    for row in catalog::rows().filter(|row| exists_by_default(row) && !is_optional(row)) {
         let is_of_row = |series: &str| {
             let name = series.split('{').next().unwrap();
             name.strip_prefix(row.name).is_some_and(|rest| rest.is_empty() || rest == "_count")

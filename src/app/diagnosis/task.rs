@@ -157,7 +157,8 @@ impl DiagnosisTask {
         GatewayConditions {
             reload_problem: self.configuration.reload_problem().map(|it| (*it).clone()),
             certificates: certificates.collect(),
-            failed_spans: status.spans.failed,
+            lost_spans: status.spans.lost,
+            span_export_failure: status.spans.last_failure,
             refused_connections: status.connections.full + status.connections.accept_errors,
             open_streams: streams.count,
             unread_streams: unread.copied().unwrap_or_default(),

@@ -7,13 +7,6 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// The name of this machine, or of the pod in Kubernetes.
-pub(crate) fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let name = name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
-    name.or_else(|| variable("HOSTNAME")).unwrap_or_else(|| "localhost".to_owned())
-}
-
 /// Displays an error and its causes on one line, separated by `: `.
 pub(crate) struct ErrorChain<'a>(pub(crate) &'a dyn std::error::Error);
 

@@ -2,7 +2,8 @@
 //! standard output. A separate thread writes each of them. If the reader of a log is too slow,
 //! lines are dropped and requests are not delayed.
 
-use crate::config::{LogConfig, LogFormat};
+use super::line_limit::{LimitedWriter, LineLimit};
+use crate::config::{LogConfig, LogFormat, LogLevel};
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::non_blocking_writer::{NonBlockingWriter, NonBlockingWriterGuard};
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -10,7 +11,9 @@ use std::io::{BufWriter, IsTerminal};
 use std::panic::PanicHookInfo;
 use tokenweir_core::clock;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 /// The writers of the process log and the access log. Both logs are flushed when the value is
 /// dropped.
@@ -19,6 +22,8 @@ pub(crate) struct LogWriters {
     pub(crate) is_json: bool,
     /// `None`: the access log is disabled.
     access_writer: Option<AccessLogWriter>,
+    /// Filter of the process log. `None`: `RUST_LOG` determines it.
+    level_filter: Option<reload::Handle<EnvFilter, Registry>>,
     _process_log_guard: WorkerGuard,
     _access_log_guard: NonBlockingWriterGuard,
 }
@@ -39,11 +44,10 @@ const MAX_QUEUED_LINES: usize = 8_192;
 pub(crate) fn start(log: &LogConfig) -> LogWriters {
     let builder = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES).lossy(true);
     let (process_writer, process_guard) = builder.finish(std::io::stderr());
-    // The `kube` crate logs every failed attempt, so its events are disabled. The discovery source
-    // logs the first failure.
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
-        EnvFilter::new(format!("warn,kube=off,tokenweir={}", log.level.as_str()))
-    });
+    let from_environment = EnvFilter::try_from_default_env().ok();
+    let is_fixed = from_environment.is_some();
+    let filter = from_environment.unwrap_or_else(|| level_filter(log.level));
+    let (filter, handle) = reload::Layer::new(filter);
     let is_json = |is_terminal: bool| match log.format {
         LogFormat::Json => true,
         LogFormat::Human => false,
@@ -51,26 +55,37 @@ pub(crate) fn start(log: &LogConfig) -> LogWriters {
     };
     let is_terminal = std::io::stderr().is_terminal();
     let is_process_log_json = is_json(is_terminal);
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(process_writer)
+    let limited_writer =
+        move || LimitedWriter { inner: process_writer.clone(), is_json: is_process_log_json };
+    let format = tracing_subscriber::fmt::layer()
+        .with_writer(limited_writer)
         .with_ansi(is_terminal)
         .with_target(false);
-    // `try_init` fails at a second start in one process. The first subscriber then stays active.
-    let _ = if is_process_log_json {
-        subscriber.json().flatten_event(true).try_init()
+    let format = if is_process_log_json {
+        format.json().flatten_event(true).boxed()
     } else {
-        subscriber.try_init()
+        format.boxed()
     };
-    let (writer, access_guard) = NonBlockingWriter::start(BufWriter::new(std::io::stdout()));
+    let subscriber = Registry::default().with(filter).with(LineLimit::default()).with(format);
+    // `try_init` fails at a second start in one process. The first subscriber then stays active.
+    let _ = subscriber.try_init();
+    let (writer, access_guard) =
+        NonBlockingWriter::start("access log", BufWriter::new(std::io::stdout()));
     let is_json = is_json(std::io::stdout().is_terminal());
     let per_second = log.access_per_second;
     LogWriters {
         is_json: is_process_log_json,
         access_writer: log.access.then_some(AccessLogWriter { is_json, per_second, writer }),
+        level_filter: (!is_fixed).then_some(handle),
         _process_log_guard: process_guard,
         _access_log_guard: access_guard,
     }
+}
+
+/// The filter of a level. The `kube` crate logs every failed attempt, so its events are disabled. The
+/// discovery source logs the first failure.
+fn level_filter(level: LogLevel) -> EnvFilter {
+    EnvFilter::new(format!("warn,kube=off,tokenweir={}", level.as_str()))
 }
 
 /// Installs a hook that writes panics to the process log once the log has started.
@@ -105,19 +120,31 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 }
 
 impl LogWriters {
-    /// The sink that writes a line to the access log for each request. `None`: the access log is
-    /// disabled.
-    pub(crate) fn access_log(&self) -> Option<AccessLog> {
+    /// A function that changes the level of the process log. It has no effect if `RUST_LOG` is set.
+    pub(crate) fn level_setter(&self) -> impl Fn(LogLevel) + Send + Sync + use<> {
+        let handle = self.level_filter.clone();
+        move |level| {
+            if let Some(handle) = &handle {
+                // The subscriber lives as long as the process.
+                let _ = handle.reload(level_filter(level));
+            }
+        }
+    }
+
+    /// The sink that writes a line to the access log for each request. `has_keys`: clients need keys.
+    /// `None`: the access log is disabled.
+    pub(crate) fn access_log(&self, has_keys: bool) -> Option<AccessLog> {
         let AccessLogWriter { is_json, per_second, writer } = self.access_writer.as_ref()?;
         let writer = writer.clone();
         let write = move |lines: String| writer.give(lines);
-        Some(AccessLog::new(*is_json, Box::new(write)).with_rate_limit(*per_second, clock::now()))
+        let log = AccessLog::new(*is_json, Box::new(write));
+        Some(log.with_rate_limits(*per_second, has_keys, clock::now()))
     }
 
-    /// A function that returns the number of access log lines dropped because the reader was too
-    /// slow. `None`: the access log is disabled.
-    pub(crate) fn dropped_lines_counter(&self) -> Option<impl Fn() -> u64 + Send + Sync + use<>> {
+    /// A function that returns the numbers of access log lines that were written and dropped. `None`:
+    /// the access log is disabled.
+    pub(crate) fn line_counter(&self) -> Option<impl Fn() -> [u64; 2] + Send + Sync + use<>> {
         let writer = self.access_writer.as_ref()?.writer.clone();
-        Some(move || writer.dropped())
+        Some(move || [writer.written(), writer.dropped()])
     }
 }

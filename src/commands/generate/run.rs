@@ -7,6 +7,7 @@ use crate::config::{Config, Overrides};
 use crate::telemetry::catalog;
 use crate::telemetry::metric::MetricLabel;
 use crate::telemetry::metrics_registry::{MetricDetail, MetricsLevel};
+use crate::telemetry::otel::Semconv;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -135,16 +136,21 @@ pub fn metrics() -> MetricCatalogue {
         name: label.name,
         values: label.description(),
     };
+    // A metric that one version of the conventions lacks is described as in the other.
+    let detail = |level: MetricsLevel, row| match level.detail(row, Semconv::default()) {
+        MetricDetail::Omitted => level.detail(row, Semconv::Latest),
+        detail => detail,
+    };
     let metric = |row: &'static crate::telemetry::metric::MetricDescriptor| MetricDescription {
         name: row.name,
         help: row.help,
         kind: row.kind,
         labels: row.labels.iter().map(label).collect(),
         level: {
-            let has = |level: &MetricsLevel| level.detail(row) != MetricDetail::Omitted;
+            let has = |level: &MetricsLevel| detail(*level, row) != MetricDetail::Omitted;
             MetricsLevel::ALL.into_iter().find(has).map_or("", MetricsLevel::as_str)
         },
-        is_folded: MetricsLevel::default().detail(row) == MetricDetail::WithoutBackend,
+        is_folded: detail(MetricsLevel::default(), row) == MetricDetail::WithoutBackend,
     };
     MetricCatalogue(catalog::rows().map(metric).collect())
 }

@@ -4,7 +4,7 @@ use super::*;
 use std::sync::Mutex;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::fixtures::{at, streamed};
-use tokenweir_core::record::{ModelLabel, Stall, Termination};
+use tokenweir_core::record::{ClientIdentity, ModelLabel, Stall, Termination};
 
 /// An access log, and the list to which it writes its lines.
 fn create_log(is_json: bool, per_second: Option<u32>) -> (AccessLog, Arc<Mutex<Vec<String>>>) {
@@ -12,7 +12,7 @@ fn create_log(is_json: bool, per_second: Option<u32>) -> (AccessLog, Arc<Mutex<V
     let sink_lines = lines.clone();
     let write = Box::new(move |lines: String| sink_lines.lock().unwrap().push(lines));
     let epoch = streamed().timings.accepted;
-    (AccessLog::new(is_json, write).with_rate_limit(per_second, epoch), lines)
+    (AccessLog::new(is_json, write).with_rate_limits(per_second, false, epoch), lines)
 }
 
 /// The value of `omitted_lines` in a JSON line. 0 if the line lacks the field.
@@ -37,8 +37,7 @@ fn routine_requests_are_rate_limited_and_omissions_are_counted() {
     assert_eq!(lines.len(), 10 + 9 + 1);
     assert_eq!(lines.iter().map(|line| omitted_lines(line)).sum::<u64>(), 1_001 - 20);
     assert!(!lines[0].contains("omitted_lines"), "{}", lines[0]);
-    let counts = log.counter().counts(3);
-    assert_eq!(counts, AccessLogCounts { written: 17, rate_limited: 981, dropped: 3 });
+    assert_eq!(log.counter().omitted(), 981);
 }
 
 #[test]
@@ -54,7 +53,7 @@ fn the_line_at_the_start_has_the_known_fields_and_its_own_rate_limit() {
         log.finished(&[&record]);
         let lines = lines.lock().unwrap();
         assert_eq!(lines.len(), 2, "one start line was omitted: {lines:?}");
-        assert_eq!(log.counter().counts(0).rate_limited, 1);
+        assert_eq!(log.counter().omitted(), 1);
         if is_json {
             let [start, end] = [0, 1].map(|index: usize| {
                 serde_json::from_str::<serde_json::Value>(&lines[index]).unwrap()
@@ -73,10 +72,9 @@ fn the_line_at_the_start_has_the_known_fields_and_its_own_rate_limit() {
 
 #[test]
 fn non_routine_requests_are_always_written() {
-    let changes: [fn(&mut RequestRecord); 6] = [
+    let changes: [fn(&mut RequestRecord); 5] = [
         |record| record.outcome = Outcome::Cancelled,
         |record| record.outcome = Outcome::StreamError,
-        |record| (record.outcome, record.end) = (Outcome::Rejected, Termination::LocalReply),
         |record| record.slow = Some(SlowCause::ALL[0]),
         |record| record.attempts.push(record.attempts[0].clone()),
         |record| {
@@ -98,6 +96,30 @@ fn non_routine_requests_are_always_written() {
         let lines = lines.lock().unwrap();
         assert_eq!(lines.len(), 1, "{number}");
         assert!(lines[0].contains(" omitted_lines=1 "), "{}", lines[0]);
+    }
+}
+
+#[test]
+fn lines_of_a_tenant_are_never_omitted_and_those_without_one_cannot_fill_a_disk() {
+    type Change = fn(&mut RequestRecord);
+    let of_tenant: Change = |record| {
+        let (tenant, key) = ("acme".into(), "main".into());
+        record.caller = Some(Arc::new(ClientIdentity { tenant, key, is_tenant_label: true }));
+    };
+    let refused: Change = |record| {
+        record.attempts.clear();
+        (record.outcome, record.end) = (Outcome::ClientError, Termination::LocalReply);
+    };
+    for (has_keys, change, expected) in
+        [(true, of_tenant, 100), (true, refused, REFUSED_PER_SECOND as usize), (false, refused, 50)]
+    {
+        let (log, lines) = create_log(true, None);
+        let log = log.with_rate_limits(Some(50), has_keys, streamed().timings.accepted);
+        let mut record = streamed();
+        change(&mut record);
+        (0..100).for_each(|_| log.finished(&[&record]));
+        assert_eq!(lines.lock().unwrap().len(), expected, "keys {has_keys}");
+        assert_eq!(log.counter().omitted(), 100 - expected as u64);
     }
 }
 

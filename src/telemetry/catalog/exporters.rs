@@ -43,7 +43,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_access_log_lines_total",
-        help: "Access log lines: written, left out by the rate limit under load, or dropped because the log reader was too slow.",
+        help: "Access log lines: written, left out by a rate limit, or dropped because the log reader was too slow or a write failed.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || {
             label_values(AccessLogCounts::default().by_result())

@@ -7,7 +7,7 @@ use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::openai::{Api, FinishReason};
 use tokenweir_core::record::{
     Outcome, RequestRecord, SlowCause, TERMINATION_REASONS, TerminationInitiator, Tier,
-    UninspectedReason, UsageSource,
+    UninspectedReason,
 };
 
 /// Bucket bounds of the duration of a whole request, in seconds.
@@ -22,7 +22,7 @@ const OVERHEAD_BOUNDS: &[f64] = &[
 ];
 /// Bucket bounds of the tokens of a request: the bounds of the OpenTelemetry conventions up to one
 /// million, and the powers of two between them from 64 on, where prompts and outputs usually are.
-const TOKEN_USAGE_BOUNDS: &[f64] = &[
+pub(super) const TOKEN_USAGE_BOUNDS: &[f64] = &[
     1.0,
     4.0,
     16.0,
@@ -50,7 +50,7 @@ const RATIO_BOUNDS: &[f64] = &[0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99
 /// The operation of an inference request ([`Api::operation`]), with the label name of the
 /// OpenTelemetry conventions. Only `chat` has series from the start, because it is the only
 /// operation of most models. The series of other operations are created at their first request.
-const GEN_AI_OPERATION: MetricLabel = MetricLabel::variable(
+pub(super) const GEN_AI_OPERATION: MetricLabel = MetricLabel::variable(
     "gen_ai_operation_name",
     |_| vec![Api::Chat.operation().to_owned()],
     || {
@@ -138,7 +138,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "gen_ai_client_token_usage",
-        help: "Tokens per inference request, as the engine counted them at the end of its response.",
+        help: "Tokens per inference request, as the engine counted them at the end of its response. Not with tracing.semconv: latest.",
         kind: MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
         labels: &[
             MetricLabel::MODEL,
@@ -146,12 +146,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             MetricLabel::fixed("gen_ai_token_type", || vec!["input", "output"]),
         ],
         read: MetricSource::Record(|record, emit| {
-            let usage = &record.observed.usage;
-            if let (Some(api), UsageSource::Exact) = (record.api, record.observed.usage_source) {
-                for (kind, count) in [("input", usage.input), ("output", usage.output)] {
-                    if let Some(count) = count {
-                        emit(&[record.model.as_str(), api.operation(), kind], count as f64);
-                    }
+            let Some(api) = record.api else { return };
+            for (kind, count) in ["input", "output"].into_iter().zip(record.final_token_counts()) {
+                if let Some(count) = count {
+                    emit(&[record.model.as_str(), api.operation(), kind], count as f64);
                 }
             }
         }),

@@ -2,7 +2,7 @@
 //! token counters and the write stall metric also cover responses that are not streams.
 
 use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
-use super::requests::DURATION_BOUNDS;
+use super::requests::{DURATION_BOUNDS, GEN_AI_OPERATION, TOKEN_USAGE_BOUNDS};
 use std::time::{Duration, Instant};
 use tokenweir_core::histogram::{BucketLayout, ChunkTransit, OutputGap, TokenCount};
 use tokenweir_core::metric_kind::MetricKind;
@@ -141,7 +141,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_phase_seconds",
-        help: "Time of a stream, by phase. Source estimated: derived from other requests of the same backend.",
+        help: "Time of a stream, by phase. Source estimated: derived from the reports of the backend and from other requests.",
         kind: MetricKind::Histogram(PHASE_BOUNDS),
         labels: &[
             MetricLabel::BACKEND,
@@ -178,6 +178,48 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
+    tokens_of_conventions(
+        "gen_ai_client_inference_operation_input_tokens",
+        "Input tokens per inference request, as the engine counted them at the end of its response. Only with tracing.semconv: latest.",
+        MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
+        |record, emit| emit_tokens(record, record.final_token_counts()[0], emit),
+    ),
+    tokens_of_conventions(
+        "gen_ai_client_inference_operation_output_tokens",
+        "Output tokens per inference request, as the engine counted them at the end of its response. Only with tracing.semconv: latest.",
+        MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
+        |record, emit| emit_tokens(record, record.final_token_counts()[1], emit),
+    ),
+    tokens_of_conventions(
+        "gen_ai_client_inference_usage_input_tokens_total",
+        "Input tokens of inference requests. Only with tracing.semconv: latest.",
+        MetricKind::Counter,
+        |record, emit| emit_tokens(record, record.final_token_counts()[0], emit),
+    ),
+    tokens_of_conventions(
+        "gen_ai_client_inference_usage_output_tokens_total",
+        "Output tokens of inference requests. Only with tracing.semconv: latest.",
+        MetricKind::Counter,
+        |record, emit| emit_tokens(record, record.final_token_counts()[1], emit),
+    ),
+    tokens_of_conventions(
+        "gen_ai_client_inference_usage_cache_read_input_tokens_total",
+        "Input tokens of inference requests that came from the prefix cache. Only with tracing.semconv: latest.",
+        MetricKind::Counter,
+        |record, emit| emit_tokens(record, record.final_token_counts()[2], emit),
+    ),
+    tokens_of_conventions(
+        "gen_ai_client_inference_usage_cache_write_input_tokens_total",
+        "Input tokens of inference requests that were written to the prefix cache. Only with tracing.semconv: latest.",
+        MetricKind::Counter,
+        |record, emit| emit_tokens(record, record.final_token_counts()[3], emit),
+    ),
+    tokens_of_conventions(
+        "gen_ai_client_inference_usage_reasoning_output_tokens_total",
+        "Output tokens of inference requests that are reasoning. Only with tracing.semconv: latest.",
+        MetricKind::Counter,
+        |record, emit| emit_tokens(record, record.final_token_counts()[4], emit),
+    ),
     MetricDescriptor {
         name: "tokenweir_estimated_output_tokens_total",
         help: "Output tokens of responses without a token count, estimated from their events.",
@@ -234,6 +276,24 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
 ];
+
+/// A metric of the GenAI conventions that counts tokens of requests.
+const fn tokens_of_conventions(
+    name: &'static str,
+    help: &'static str,
+    kind: MetricKind,
+    read: fn(&RequestRecord, MetricEmitter<'_>),
+) -> MetricDescriptor {
+    let labels = &[MetricLabel::MODEL, GEN_AI_OPERATION];
+    MetricDescriptor { name, help, kind, labels, read: MetricSource::Record(read) }
+}
+
+/// Emits a number of tokens with the labels model and operation, if it is known.
+fn emit_tokens(record: &RequestRecord, tokens: Option<u64>, emit: MetricEmitter<'_>) {
+    if let (Some(api), Some(tokens)) = (record.api, tokens) {
+        emit(&[record.model.as_str(), api.operation()], tokens as f64);
+    }
+}
 
 /// Emits a duration with the labels model and backend, if both the duration and the backend are
 /// known.

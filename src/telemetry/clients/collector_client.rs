@@ -3,7 +3,7 @@
 
 use crate::telemetry::otel::OtlpProtocol;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
@@ -77,7 +77,16 @@ impl HttpClient for OtlpHttpSender {
             let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await?.to_bytes();
             Ok::<_, HttpError>(Response::from_parts(head, body))
         };
-        let response = async move { tokio::time::timeout(timeout, response).await? };
+        // The SDK keeps the status of a failed request only. 504 says that the collector was too slow,
+        // and is retried like a request without an answer.
+        let response = async move {
+            let late = || {
+                let mut late = Response::new(Bytes::new());
+                *late.status_mut() = StatusCode::GATEWAY_TIMEOUT;
+                Ok(late)
+            };
+            tokio::time::timeout(timeout, response).await.unwrap_or_else(|_| late())
+        };
         self.runtime.spawn(response).await?
     }
 }

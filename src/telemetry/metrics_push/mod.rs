@@ -21,7 +21,7 @@ use super::Telemetry;
 use super::clients::collector_client;
 use super::cpu_time::{self, TelemetryPart};
 use super::metrics_registry::Prometheus;
-use super::otel::export::resource;
+use super::otel::resource::resource;
 use super::status::StatusSnapshot;
 use message::PushTimeRange;
 use opentelemetry_proto::tonic::resource::v1::Resource;

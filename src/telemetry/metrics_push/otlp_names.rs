@@ -15,7 +15,12 @@ pub(super) struct OtlpMetricName {
 }
 
 /// Prefixes of metric names: the Prometheus form and the OTLP form.
-const NAMESPACES: [(&str, &str); 5] = [
+const NAMESPACES: [(&str, &str); 10] = [
+    ("gen_ai_client_inference_usage_cache_read_", "gen_ai.client.inference.usage.cache_read."),
+    ("gen_ai_client_inference_usage_cache_write_", "gen_ai.client.inference.usage.cache_write."),
+    ("gen_ai_client_inference_usage_reasoning_", "gen_ai.client.inference.usage.reasoning."),
+    ("gen_ai_client_inference_usage_", "gen_ai.client.inference.usage."),
+    ("gen_ai_client_inference_operation_", "gen_ai.client.inference.operation."),
     ("gen_ai_client_token_", "gen_ai.client.token."),
     ("gen_ai_server_request_", "gen_ai.server.request."),
     ("gen_ai_server_", "gen_ai.server."),
@@ -24,16 +29,16 @@ const NAMESPACES: [(&str, &str); 5] = [
 ];
 /// Suffixes of Prometheus names, and the UCUM unit that each of them stands for.
 const UNIT_SUFFIXES: [(&str, &str); 3] = [("_seconds", "s"), ("_bytes", "By"), ("_ratio", "1")];
-/// The token histogram of the OpenTelemetry conventions, and its unit. Prometheus drops a unit in
-/// braces, so its name there has no suffix.
-const TOKEN_USAGE: (&str, &str) = ("gen_ai_client_token_usage", "{token}");
+/// Prefix of the metrics of the OpenTelemetry conventions that count tokens, and their unit. Prometheus
+/// drops a unit in braces, so their names there have no suffix.
+const TOKEN_METRICS: (&str, &str) = ("gen_ai_client_", "{token}");
 
 /// The OTLP name and unit of the metric with this Prometheus name.
 pub(super) fn otlp_name(metric: &str, kind: MetricKind) -> OtlpMetricName {
     let base_name =
         metric.strip_suffix("_total").filter(|_| kind == MetricKind::Counter).unwrap_or(metric);
     let suffix = UNIT_SUFFIXES.iter().find(|(suffix, _)| base_name.ends_with(suffix));
-    let braced_unit = if metric == TOKEN_USAGE.0 { TOKEN_USAGE.1 } else { "" };
+    let braced_unit = if metric.starts_with(TOKEN_METRICS.0) { TOKEN_METRICS.1 } else { "" };
     let unit = suffix.map_or(braced_unit, |(_, unit)| unit);
     // Prometheus appends `_ratio` to gauges only.
     let should_keep_suffix = unit == "1" && kind != MetricKind::Gauge;

@@ -4,6 +4,7 @@
 //! histograms have the label only at the level `full`.
 
 use crate::telemetry::metric::{MetricDescriptor, MetricLabel};
+use crate::telemetry::otel::Semconv;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokenweir_core::metric_kind::MetricKind;
@@ -71,6 +72,19 @@ const FULL_ONLY: &[&str] =
 /// The histograms that have the label `backend` at the level `standard` too.
 const WITH_BACKEND_AT_STANDARD: &[&str] = &["gen_ai_server_time_to_first_token_seconds"];
 
+/// The metrics that only the latest GenAI conventions have.
+const LATEST_CONVENTIONS_ONLY: &[&str] = &[
+    "gen_ai_client_inference_operation_input_tokens",
+    "gen_ai_client_inference_operation_output_tokens",
+    "gen_ai_client_inference_usage_cache_read_input_tokens_total",
+    "gen_ai_client_inference_usage_cache_write_input_tokens_total",
+    "gen_ai_client_inference_usage_input_tokens_total",
+    "gen_ai_client_inference_usage_output_tokens_total",
+    "gen_ai_client_inference_usage_reasoning_output_tokens_total",
+];
+/// The metrics that the latest GenAI conventions do not have any more.
+const REMOVED_FROM_CONVENTIONS: &[&str] = &["gen_ai_client_token_usage"];
+
 impl MetricsLevel {
     /// All levels, the lowest first.
     pub const ALL: [Self; 3] = [Self::Minimal, Self::Standard, Self::Full];
@@ -84,8 +98,15 @@ impl MetricsLevel {
         }
     }
 
-    /// The series of a metric at this level.
-    pub fn detail(self, row: &MetricDescriptor) -> MetricDetail {
+    /// The series of a metric at this level, with this version of the GenAI conventions.
+    pub fn detail(self, row: &MetricDescriptor, semconv: Semconv) -> MetricDetail {
+        let excluded = match semconv {
+            Semconv::V1_41 => LATEST_CONVENTIONS_ONLY,
+            Semconv::Latest => REMOVED_FROM_CONVENTIONS,
+        };
+        if excluded.contains(&row.name) {
+            return MetricDetail::Omitted;
+        }
         let is_histogram = matches!(row.kind, MetricKind::Histogram(_));
         let can_fold =
             is_histogram && row.labels.iter().any(|label| label.name == MetricLabel::BACKEND.name);
@@ -109,7 +130,14 @@ mod tests {
 
     #[test]
     fn the_lists_of_levels_name_metrics_of_the_catalogue() {
-        for name in [MINIMAL, FULL_ONLY, WITH_BACKEND_AT_STANDARD].concat() {
+        let lists = [
+            MINIMAL,
+            FULL_ONLY,
+            WITH_BACKEND_AT_STANDARD,
+            LATEST_CONVENTIONS_ONLY,
+            REMOVED_FROM_CONVENTIONS,
+        ];
+        for name in lists.concat() {
             assert!(catalog::rows().any(|row| row.name == name), "no metric {name}");
         }
         assert!(MINIMAL.is_sorted());
@@ -118,8 +146,10 @@ mod tests {
     #[test]
     fn a_higher_level_has_at_least_the_series_of_a_lower_one() {
         for row in catalog::rows() {
-            let details = MetricsLevel::ALL.map(|level| level.detail(row) as u8);
-            assert!(details.is_sorted(), "{}: {details:?}", row.name);
+            for semconv in [Semconv::V1_41, Semconv::Latest] {
+                let details = MetricsLevel::ALL.map(|level| level.detail(row, semconv) as u8);
+                assert!(details.is_sorted(), "{}: {details:?}", row.name);
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ use super::series::{MetricFamily, SeriesLabels, SeriesPoint, SeriesWriter};
 use crate::backend::LabelledModel;
 use crate::telemetry::catalog;
 use crate::telemetry::metric::{KnownLabelValues, MetricLabel, MetricSource, ScrapeResult};
+use crate::telemetry::otel::Semconv;
 use crate::telemetry::status::StatusSnapshot;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -72,20 +73,20 @@ impl Prometheus {
         buckets: &BucketOverrides,
         objectives: Vec<Objective>,
     ) -> Self {
-        Self::with_level(MetricsLevel::Full, known, buckets, objectives)
+        Self::with_level(MetricsLevel::Full, Semconv::default(), known, buckets, objectives)
     }
 
-    /// Creates the sink. The series for the label values in `known` exist from the start, with the
-    /// value 0. `buckets` has the bucket bounds of the histograms. `objectives` are evaluated for
-    /// every request.
+    /// Creates the sink. The series for the label values in `known` exist from the start. `buckets`
+    /// has the bounds of the histograms. `objectives` are evaluated for every request.
     pub fn with_level(
         level: MetricsLevel,
+        semconv: Semconv,
         known: KnownLabelValues,
         buckets: &BucketOverrides,
         objectives: Vec<Objective>,
     ) -> Self {
         let build_family = |row| {
-            let folded_label = match level.detail(row) {
+            let folded_label = match level.detail(row, semconv) {
                 MetricDetail::Omitted => return None,
                 MetricDetail::WithoutBackend => Some(MetricLabel::BACKEND.name),
                 MetricDetail::Complete => None,

@@ -2,24 +2,32 @@
 //! OTLP, and counts of the spans by result. The module also has a check whether the collector
 //! accepts spans.
 
+use super::export_failure::ExportFailure;
+use super::resource::resource;
 use super::settings::TracingSettings;
 use super::settings::environment::OtlpProtocol;
 use crate::telemetry::clients::collector_client::{self, OtlpHttpSender};
 use crate::telemetry::cpu_time::{self, TelemetryPart};
-use opentelemetry_otlp::{ExporterBuildError, WithExportConfig, WithHttpConfig, WithTonicConfig};
+use opentelemetry_otlp::{
+    ExporterBuildError, RetryPolicy, WithExportConfig, WithHttpConfig, WithTonicConfig,
+};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter, SpanProcessor,
 };
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_net::tls::{OutboundTls, TlsError};
 use tokio::runtime::Handle;
 use tonic::transport::Endpoint;
 
+/// Longest time for which one batch is sent again after an answer that OTLP calls retryable (429, 502,
+/// 503, 504, `UNAVAILABLE`) or without an answer. A shorter `Retry-After` is respected, and a longer one
+/// ends the attempts at once. Meanwhile spans wait in the queue, which drops those that do not fit.
+const RETRY_LIMIT: Duration = Duration::from_secs(20);
 const GZIP_COMPRESSION: opentelemetry_otlp::Compression = opentelemetry_otlp::Compression::Gzip;
 
 /// Counts of spans by result. Each span that is counted as queued is later exported, failed or
@@ -31,6 +39,8 @@ pub struct SpanExportCounters {
     exported: AtomicU64,
     failed: AtomicU64,
     filtered: AtomicU64,
+    /// [`ExportFailure::number`] of the last failure. 0: no export has failed.
+    last_failure: AtomicU8,
 }
 
 /// An exporter that passes spans to `exporter` and counts the results. It logs the first of several
@@ -78,7 +88,11 @@ pub(super) fn exporter(
             let channel = Endpoint::from_shared(endpoint.to_owned())?.timeout(settings.timeout);
             let channel =
                 channel.connect_with_connector_lazy(collector_client::connector(outbound));
-            let builder = builder.with_tonic().with_channel(channel).with_timeout(settings.timeout);
+            let builder = builder
+                .with_tonic()
+                .with_channel(channel)
+                .with_retry_policy(retry_policy())
+                .with_timeout(settings.timeout.max(RETRY_LIMIT));
             let builder =
                 if settings.is_gzip { builder.with_compression(GZIP_COMPRESSION) } else { builder };
             builder.build()
@@ -90,13 +104,23 @@ pub(super) fn exporter(
                 .with_http_client(sender)
                 .with_protocol(opentelemetry_otlp::Protocol::HttpBinary)
                 .with_endpoint(endpoint)
-                .with_timeout(settings.timeout);
+                .with_retry_policy(retry_policy())
+                .with_timeout(settings.timeout.max(RETRY_LIMIT));
             let builder =
                 if settings.is_gzip { builder.with_compression(GZIP_COMPRESSION) } else { builder };
             builder.build()
         }
     };
     Ok(exporter?)
+}
+
+/// Attempts with growing delays until [`RETRY_LIMIT`]. The requests themselves have the timeout of
+/// the settings.
+fn retry_policy() -> RetryPolicy {
+    RetryPolicy::recommended()
+        .with_max_retries(usize::MAX)
+        .with_initial_delay(Duration::from_millis(500))
+        .with_max_delay(Duration::from_secs(10))
 }
 
 /// Starts the export thread and its queue. Adding a span to the queue never blocks: a span that
@@ -115,12 +139,6 @@ pub(super) fn processor(
     let mut processor = BatchSpanProcessor::builder(counting).with_batch_config(batch).build();
     processor.set_resource(&resource(&settings.service_name));
     processor
-}
-
-/// The OpenTelemetry resource of spans and metrics: the service name, and the attributes in
-/// `OTEL_RESOURCE_ATTRIBUTES`.
-pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
-    Resource::builder().with_service_name(service_name.to_owned()).build()
 }
 
 // === impl TracingSettings ===
@@ -174,6 +192,11 @@ impl SpanExportCounters {
         self.queued().saturating_sub(self.exported() + self.failed())
     }
 
+    /// Why the last export failed. `None`: none has failed.
+    pub fn last_failure(&self) -> Option<ExportFailure> {
+        ExportFailure::from_number(self.last_failure.load(Ordering::Relaxed))
+    }
+
     pub(super) fn add_queued(&self, spans: u64) {
         self.queued.fetch_add(spans, Ordering::Relaxed);
     }
@@ -196,6 +219,10 @@ impl<E: SpanExporter> SpanExporter for CountingExporter<E> {
         let result = result.unwrap_or_else(panicked);
         let count = if result.is_ok() { &self.counts.exported } else { &self.counts.failed };
         count.fetch_add(spans, Ordering::Relaxed);
+        if let Err(error) = &result {
+            let number = ExportFailure::from_error(error).number();
+            self.counts.last_failure.store(number, Ordering::Relaxed);
+        }
         let was_failing = self.is_failing.swap(result.is_err(), Ordering::Relaxed);
         match &result {
             Err(error) if !was_failing => tracing::warn!(

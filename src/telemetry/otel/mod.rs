@@ -6,11 +6,14 @@
 //! are dropped and no request is delayed.
 
 pub(super) mod export;
+mod export_failure;
+pub(crate) mod resource;
 mod sampling;
 pub(super) mod settings;
 mod spans;
 
 pub use export::{SpanExportCounters, SpanSinkStartError};
+pub use export_failure::ExportFailure;
 pub use settings::environment::{OtelSettingsError, OtlpProtocol};
 pub use settings::{SpanBatchSettings, TracingConfig, TracingSettings};
 pub use spans::conventions::{Semconv, SpanConventions, ViewerProfile};

@@ -116,7 +116,7 @@ impl TraceCapture {
     pub fn start(file: &Path, max_bytes: u64) -> io::Result<(Self, TraceCaptureGuard)> {
         let file_counters = Arc::new(RotatingFileCounters::default());
         let file = RotatingFile::open(file, max_bytes / 2, file_counters.clone())?;
-        let (writer, guard) = NonBlockingWriter::start(file);
+        let (writer, guard) = NonBlockingWriter::start("trace capture", file);
         let stats = TraceCaptureStats { file_counters, writer: writer.clone() };
         Ok((Self { writer, hash_key: RandomState::new(), stats }, guard))
     }

@@ -6,7 +6,7 @@ use tokenweir_core::record::fixtures::streamed;
 use tokenweir_core::record::{Termination, UsageSource};
 
 fn capture() -> TraceCapture {
-    let (writer, _) = NonBlockingWriter::start(io::sink());
+    let (writer, _) = NonBlockingWriter::start("test", io::sink());
     let stats = TraceCaptureStats { file_counters: Arc::default(), writer: writer.clone() };
     TraceCapture { writer, hash_key: RandomState::new(), stats }
 }

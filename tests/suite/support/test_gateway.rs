@@ -28,6 +28,7 @@ use tokenweir::telemetry::Telemetry;
 use tokenweir::telemetry::decision_log::DecisionLog;
 use tokenweir::telemetry::metric::KnownLabelValues;
 use tokenweir::telemetry::metrics_registry::{BucketOverrides, MetricsLevel, Prometheus};
+use tokenweir::telemetry::otel::Semconv;
 use tokenweir::telemetry::payload_log;
 use tokenweir::telemetry::quality::{self, QualityMonitor};
 use tokenweir::telemetry::recent_requests::RecentRequests;
@@ -304,7 +305,13 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let pool = pool(backends, &setup);
     let client = client(&setup);
     let (sender, records) = mpsc::unbounded_channel();
-    let prometheus = Prometheus::with_level(setup.level, setup.known, &setup.buckets, setup.slos);
+    let prometheus = Prometheus::with_level(
+        setup.level,
+        Semconv::default(),
+        setup.known,
+        &setup.buckets,
+        setup.slos,
+    );
     let decisions = Arc::new(DecisionLog::new(setup.decision_log_size));
     let capture = setup.capture.map(|file| TraceCapture::start(&file, 1 << 20).unwrap());
     let (capture, capturing) = capture.unzip();

@@ -45,9 +45,11 @@ pub(super) static SPANS_LOST: FleetRule = FleetRule {
     scope: VerdictScope::Gateway,
     is_about_state: true,
     meaning: "The collector does not accept spans: traces of requests are lost.",
-    remedy: "Start the collector, or correct tracing.endpoint. Requests are not affected, and the \
-             export continues by itself. The log has the error of the collector.",
-    disproof: "spans in /status shows that exported grows and failed does not.",
+    remedy: "The collector cannot be reached: start it, or correct tracing.endpoint. It takes no more \
+             or answers too late: give it more resources, or lower tracing.ratio. It refuses the \
+             requests: compare tracing.protocol and the headers with its settings. Requests are not \
+             affected, and the export continues by itself. The log has the error of the collector.",
+    disproof: "spans in /status shows that exported grows and lost does not.",
 };
 
 pub(super) static SLOW_CLIENTS: FleetRule = FleetRule {
@@ -75,8 +77,8 @@ pub(super) static CONNECTIONS_REFUSED: FleetRule = FleetRule {
 /// The conditions of the gateway, and the state that they need between two evaluations.
 #[derive(Debug, Default)]
 pub(super) struct GatewayRules {
-    /// The number of failed spans at the last evaluation. `None`: there was none.
-    failed_spans: Option<u64>,
+    /// The number of lost spans at the last evaluation. `None`: there was none.
+    lost_spans: Option<u64>,
     /// Time of the last evaluation at which this number had grown.
     export_failed_at: Option<Instant>,
     /// Whether clients did not read at the last evaluation.
@@ -118,8 +120,9 @@ impl GatewayRules {
             let cause = cause.chars().take(MAX_PROBLEM_CHARACTERS).collect();
             matches.push(found(&RELOAD_FAILED, VerdictSeverity::Warning, Some(cause), Vec::new()));
         }
-        if self.is_losing_spans(gateway.failed_spans, now) {
-            matches.push(found(&SPANS_LOST, VerdictSeverity::Warning, None, Vec::new()));
+        if self.is_losing_spans(gateway.lost_spans, now) {
+            let cause = gateway.span_export_failure.map(|why| format!("the collector: {why}"));
+            matches.push(found(&SPANS_LOST, VerdictSeverity::Warning, cause, Vec::new()));
         }
         let unread = gateway.unread_streams;
         let is_unread =
@@ -145,8 +148,8 @@ impl GatewayRules {
         age.is_some_and(|age| age < CONNECTION_HOLD)
     }
 
-    fn is_losing_spans(&mut self, failed: u64, now: Instant) -> bool {
-        if self.failed_spans.replace(failed).is_some_and(|before| failed > before) {
+    fn is_losing_spans(&mut self, lost: u64, now: Instant) -> bool {
+        if self.lost_spans.replace(lost).is_some_and(|before| lost > before) {
             self.export_failed_at = Some(now);
         }
         let age = self.export_failed_at.map(|at| now.saturating_duration_since(at));
@@ -188,8 +191,8 @@ mod tests {
     #[test]
     fn lost_spans_are_named_while_exports_fail_and_for_45_seconds_afterwards() {
         let (mut rules, start) = (GatewayRules::default(), test_instant());
-        let mut is_named = |seconds, failed_spans| {
-            let gateway = GatewayConditions { failed_spans, ..GatewayConditions::default() };
+        let mut is_named = |seconds, lost_spans| {
+            let gateway = GatewayConditions { lost_spans, ..GatewayConditions::default() };
             !names(&mut rules, &gateway, start + Duration::from_secs(seconds)).is_empty()
         };
         assert!(!is_named(0, 9), "these failures are old");

@@ -67,8 +67,11 @@ pub struct GatewayConditions {
     /// The certificates that the gateway presents: the name of the peer, and the seconds until the
     /// certificate expires.
     pub certificates: Vec<(&'static str, f64)>,
-    /// Number of spans that could not be exported since the start.
-    pub failed_spans: u64,
+    /// Number of spans that were not exported since the start, because an export failed or because
+    /// they did not fit into the queue.
+    pub lost_spans: u64,
+    /// Why the last export failed. `None`: none has failed.
+    pub span_export_failure: Option<&'static str>,
     /// Number of client connections that were closed or not accepted since the start, because a limit
     /// of the gateway or of its process was reached.
     pub refused_connections: u64,

@@ -96,8 +96,8 @@ pub struct TracingConfig {
     pub parent: TraceParentMode,
     /// Names of W3C baggage entries that are forwarded to backends. Other entries are removed.
     pub baggage: Vec<String>,
-    /// Version of the `GenAI` attribute names. `None`: latest if `OTEL_SEMCONV_STABILITY_OPT_IN`
-    /// contains `gen_ai_latest_experimental`, else v1.41.
+    /// Version of the names of `GenAI` attributes and token metrics. `None`: latest if
+    /// `OTEL_SEMCONV_STABILITY_OPT_IN` contains `gen_ai_latest_experimental`, else v1.41.
     pub semconv: Option<Semconv>,
     /// Viewers for which additional attributes are written.
     pub profiles: Vec<ViewerProfile>,

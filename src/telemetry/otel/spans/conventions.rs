@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 /// A version of the GenAI conventions, which are still in development.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Semconv {
-    /// The last released version, which most viewers support.
+    /// The last version in the repository of all conventions, which most viewers support.
     #[default]
     #[serde(rename = "v1.41")]
     V1_41,
-    /// The development version, which is in a repository of its own.
+    /// The version 0.1.0 of the repository of the GenAI conventions.
     #[serde(rename = "latest")]
     Latest,
 }
@@ -42,7 +42,7 @@ impl Semconv {
     pub(super) const fn schema_url(self) -> &'static str {
         match self {
             Self::V1_41 => "https://opentelemetry.io/schemas/1.41.0",
-            Self::Latest => "https://opentelemetry.io/schemas/gen-ai/1.42.0",
+            Self::Latest => "https://opentelemetry.io/schemas/gen-ai/0.1.0",
         }
     }
 

@@ -1,0 +1,214 @@
+//! Limits the lines of the process log, because backends, peers, clients and collectors can cause
+//! some of them with each message that they send.
+//!
+//! The limit holds for each kind of line: the place in the source that writes it, and the backend
+//! that it names. The next line of the kind that is written states how many were left out.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt::{self, Debug, Write as _};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+/// Layer of the subscriber that leaves out the lines above the limit.
+#[derive(Debug, Default)]
+pub(super) struct LineLimit {
+    budgets: Mutex<HashMap<LineKind, LineBudget>>,
+}
+
+/// The place that writes a line, and a hash of the backend that it names, or 0.
+type LineKind = (Identifier, u64);
+
+/// The lines that a kind may still write.
+#[derive(Debug)]
+struct LineBudget {
+    lines: u32,
+    /// When `lines` last grew.
+    refilled_at: Instant,
+    omitted: u64,
+}
+
+/// Writes a line, with the number of lines of its kind that were left out before it.
+pub(super) struct LimitedWriter<W> {
+    pub(super) inner: W,
+    pub(super) is_json: bool,
+}
+
+/// Lines of a kind that are written without a pause between them.
+const BURST: u32 = 20;
+/// Time after which one more line of a kind is written.
+const REFILL_INTERVAL: Duration = Duration::from_secs(10);
+/// Most kinds with a budget of their own. Further ones share the budget of their place in the source.
+const MAX_KINDS: usize = 4_096;
+
+thread_local! {
+    /// The lines that were left out before the line that this thread writes now.
+    static OMITTED: Cell<u64> = const { Cell::new(0) };
+}
+
+impl LineLimit {
+    /// Takes a line from the budget of its kind. `None`: it must be left out. Else the number of lines
+    /// that were left out since the last one.
+    fn take(&self, kind: LineKind, now: Instant) -> Option<u64> {
+        let mut budgets = self.budgets.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_known = budgets.len() < MAX_KINDS || budgets.contains_key(&kind);
+        let kind = if is_known { kind } else { (kind.0, 0) };
+        let new = || LineBudget { lines: BURST, refilled_at: now, omitted: 0 };
+        budgets.entry(kind).or_insert_with(new).take(now)
+    }
+}
+
+impl LineBudget {
+    /// See [`LineLimit::take`].
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        let elapsed = now.saturating_duration_since(self.refilled_at);
+        let refills = u32::try_from(elapsed.as_secs() / REFILL_INTERVAL.as_secs());
+        if let Ok(refills @ 1..) = refills {
+            self.lines = self.lines.saturating_add(refills).min(BURST);
+            self.refilled_at = now;
+        }
+        if self.lines == 0 {
+            self.omitted += 1;
+            return None;
+        }
+        self.lines -= 1;
+        Some(std::mem::take(&mut self.omitted))
+    }
+}
+
+impl<S: Subscriber> Layer<S> for LineLimit {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        let metadata = event.metadata();
+        // Who asks for details wants all of them.
+        if *metadata.level() > Level::INFO {
+            return true;
+        }
+        let mut backend = BackendHash(0);
+        event.record(&mut backend);
+        let omitted = self.take((metadata.callsite(), backend.0), clock::now());
+        OMITTED.set(omitted.unwrap_or(0));
+        omitted.is_some()
+    }
+}
+
+/// The hash of the field `backend` of an event. 0: it has none.
+struct BackendHash(u64);
+
+impl Visit for BackendHash {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "backend" {
+            let mut hasher = TextHasher(DefaultHasher::new());
+            // Writing to a hasher cannot fail.
+            let _ = write!(hasher, "{value:?}");
+            self.0 = hasher.0.finish();
+        }
+    }
+}
+
+/// Hashes text as it is formatted.
+struct TextHasher(DefaultHasher);
+
+impl fmt::Write for TextHasher {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.hash(&mut self.0);
+        Ok(())
+    }
+}
+
+impl<W: Write> Write for LimitedWriter<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let omitted = OMITTED.replace(0);
+        if omitted == 0 {
+            return self.inner.write(line);
+        }
+        let (end, field) = if self.is_json {
+            ("}\n", format!(",\"omitted_lines\":{omitted}}}\n"))
+        } else {
+            ("\n", format!(" omitted_lines={omitted}\n"))
+        };
+        let start = line.strip_suffix(end.as_bytes()).unwrap_or(line);
+        self.inner.write_all(&[start, field.as_bytes()].concat())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use tracing_subscriber::Registry;
+    use tracing_subscriber::fmt::MakeWriter;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl<'a> MakeWriter<'a> for Lines {
+        type Writer = LimitedWriter<Self>;
+
+        fn make_writer(&'a self) -> Self::Writer {
+            LimitedWriter { inner: self.clone(), is_json: true }
+        }
+    }
+
+    fn warn_of(backend: &str) {
+        tracing::warn!(backend = %backend, "events cannot be applied");
+    }
+
+    #[test]
+    fn a_flood_about_one_backend_leaves_lines_about_others_and_of_other_places() {
+        let lines = Lines::default();
+        let format = tracing_subscriber::fmt::layer().json().with_writer(lines.clone());
+        let subscriber = Registry::default().with(LineLimit::default()).with(format);
+        tracing::subscriber::with_default(subscriber, || {
+            (0..1_000).for_each(|_| warn_of("a"));
+            warn_of("b");
+            tracing::info!("another place");
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text.lines().count(), BURST as usize + 2, "{text}");
+        assert!(text.contains(r#""backend":"b""#) && text.contains("another place"), "{text}");
+    }
+
+    #[test]
+    fn the_line_after_a_flood_states_how_many_were_left_out() {
+        let start = clock::now();
+        let mut budget = LineBudget { lines: BURST, refilled_at: start, omitted: 0 };
+        let written = (0..100).filter(|_| budget.take(start).is_some()).count();
+        assert_eq!(written, BURST as usize);
+        assert_eq!(budget.take(start + REFILL_INTERVAL), Some(100 - u64::from(BURST)));
+        assert_eq!(budget.take(start + REFILL_INTERVAL), None);
+        OMITTED.set(7);
+        let lines = Lines::default();
+        let mut writer = LimitedWriter { inner: lines.clone(), is_json: true };
+        writer.write_all(b"{\"message\":\"x\"}\n").unwrap();
+        OMITTED.set(7);
+        writer.is_json = false;
+        writer.write_all(b"WARN x\n").unwrap();
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!(text, "{\"message\":\"x\",\"omitted_lines\":7}\nWARN x omitted_lines=7\n");
+    }
+}

@@ -1,0 +1,51 @@
+//! The OpenTelemetry resource of spans and metrics: which program and which process sent them.
+
+use opentelemetry::KeyValue;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::resource::{EnvResourceDetector, TelemetryResourceDetector};
+use std::fs;
+
+/// The resource: the service name, the version, the instance, and the attributes in
+/// `OTEL_RESOURCE_ATTRIBUTES`, which take precedence. Without an instance, the series that two
+/// gateways push would be one.
+pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
+    let attributes = [
+        KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+        KeyValue::new("service.instance.id", instance_id()),
+    ];
+    Resource::builder_empty()
+        .with_attributes(attributes)
+        .with_detector(Box::new(TelemetryResourceDetector))
+        .with_detector(Box::new(EnvResourceDetector::new()))
+        .with_service_name(service_name.to_owned())
+        .build()
+}
+
+/// Host name and process id. The name of a pod and the id of a process in a container are the same
+/// after a restart, so that its series continue. Two gateways on one host have different process ids.
+fn instance_id() -> String {
+    format!("{}:{}", host_name(), std::process::id())
+}
+
+/// The name of this machine, or of the pod in Kubernetes.
+pub(crate) fn host_name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty());
+    name.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_else(|| "localhost".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use opentelemetry::Key;
+
+    #[test]
+    fn the_resource_names_program_version_and_instance() {
+        let resource = resource("edge");
+        let value = |key| resource.get(&Key::from_static_str(key)).map(|value| value.to_string());
+        assert_eq!(value("service.name").as_deref(), Some("edge"));
+        assert_eq!(value("service.version").as_deref(), Some(env!("CARGO_PKG_VERSION")));
+        let id = value("service.instance.id").unwrap();
+        assert!(id.ends_with(&format!(":{}", std::process::id())), "{id}");
+    }
+}
