@@ -182,6 +182,12 @@ impl Backend {
         }
     }
 
+    /// Takes one of the streams whose usage may be requested in every event although they are not in
+    /// [`Self::continuous_usage_share`]. There are none if the outputs of the backend are long.
+    pub fn take_counted_stream(&self, now: Instant) -> bool {
+        !self.load.stream_profile.has_long_outputs() && self.identity.take_counted_stream(now)
+    }
+
     /// Whether the streams of the backend have a `system_fingerprint`, so that the front end of vLLM
     /// is the Python one. With continuous usage, the Rust one writes all parts of a tool call that
     /// the engine generates in one step into one event, and otherwise into several.

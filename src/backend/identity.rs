@@ -4,7 +4,10 @@ use super::kv_events::{BackendCache, KvEventSource};
 use http::HeaderValue;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 use tokenweir_core::address::{BackendAddress, MetricsUrl};
+use tokenweir_core::clock;
+use tokenweir_core::rate_limiter::GcraLimiter;
 use tokenweir_core::record::BackendId;
 use tokenweir_core::routing::mix;
 
@@ -29,6 +32,9 @@ pub struct BackendIdentity {
     /// Share of streams, from 0 to 1, for which the gateway requests usage in every event, as bits
     /// of an `f64`.
     continuous_usage_share: AtomicU64,
+    /// Streams whose usage is requested in every event although they are not in that share, so that
+    /// a backend with few streams has the inter-token latency of nearly all.
+    counted_streams: GcraLimiter,
     /// Number of GPUs and price of all of them for one hour, as bits of `f64`. NaN: not configured.
     gpu_cost: [AtomicU64; 2],
     /// Whether the gateway may request usage that the client did not request.
@@ -42,6 +48,10 @@ pub struct BackendIdentity {
     /// Hash of the backend's name.
     pub(crate) id_hash: u64,
 }
+
+/// Streams per second and backend whose usage is requested in every event beyond the configured share.
+/// At this rate the cost of the longer events cannot be measured.
+const COUNTED_STREAMS_PER_SECOND: u32 = 2;
 
 impl BackendIdentity {
     /// An identity with default settings.
@@ -59,6 +69,7 @@ impl BackendIdentity {
             kv_events: None,
             pod: Mutex::default(),
             continuous_usage_share: AtomicU64::new(0.0_f64.to_bits()),
+            counted_streams: GcraLimiter::new(COUNTED_STREAMS_PER_SECOND, clock::now()),
             gpu_cost: [const { AtomicU64::new(f64::NAN.to_bits()) }; 2],
             may_inject_usage: AtomicBool::new(true),
             has_configured_drain: AtomicBool::new(false),
@@ -155,6 +166,11 @@ impl BackendIdentity {
     /// event.
     pub(super) fn continuous_usage_share(&self) -> f64 {
         f64::from_bits(self.continuous_usage_share.load(Ordering::Relaxed))
+    }
+
+    /// Takes one of the streams whose usage may be requested in every event beyond the share.
+    pub(super) fn take_counted_stream(&self, now: Instant) -> bool {
+        self.counted_streams.try_acquire(now)
     }
 
     pub(super) fn set_continuous_usage_share(&self, share: f64) {

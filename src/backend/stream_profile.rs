@@ -116,6 +116,11 @@ impl StreamProfile {
         configured * (LONG_OUTPUT_TOKENS / load_f64(&self.mean_tokens).max(LONG_OUTPUT_TOKENS))
     }
 
+    /// Whether the outputs are so long that counting their tokens in every event costs vLLM much.
+    pub(super) fn has_long_outputs(&self) -> bool {
+        load_f64(&self.mean_tokens) > LONG_OUTPUT_TOKENS
+    }
+
     /// Mean number of tokens per event with output. 1 before the first stream with an exact token
     /// count.
     pub(super) fn tokens_per_event(&self) -> f64 {

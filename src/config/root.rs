@@ -81,7 +81,8 @@ pub struct Config {
     /// Whether the gateway requests usage that clients did not request.
     pub usage: UsageMode,
     /// Share of streams, 0 to 1, for which the gateway requests usage in every event from vLLM
-    /// (`continuous_usage_stats`). The gateway removes it from the response. Needs `usage: inject`.
+    /// (`continuous_usage_stats`), beside the first two streams per second and backend. The gateway
+    /// removes it from the response. Needs `usage: inject`. 0: off.
     pub continuous_usage: f64,
     /// Handling of streams.
     pub streams: StreamRules,

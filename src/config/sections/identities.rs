@@ -6,7 +6,8 @@ use crate::proxy::{IdentityMode, IdentityReader};
 use http::HeaderName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokenweir_core::access::PseudonymKey;
+use std::sync::OnceLock;
+use tokenweir_core::access::{KeyDigest, PseudonymKey};
 
 /// User, session and conversation of a request on spans and access log lines. They are never label
 /// values of metrics.
@@ -15,8 +16,9 @@ use tokenweir_core::access::PseudonymKey;
 pub struct IdentitiesConfig {
     /// `hashed`, `plain` or `off`.
     pub mode: IdentityMode,
-    /// Secret that makes the hashes unpredictable. Gateways with the same secret report the same
-    /// hashes. `None`: no secret.
+    /// Secret of the hashes. Gateways with the same secret report the same hashes, also after a
+    /// restart. `None`: a random secret of this process, because anyone who guesses a value, such as
+    /// an e-mail address, could otherwise recognize it by its hash.
     pub secret: Option<Secret>,
     /// Headers that name the user, in order of preference, before `safety_identifier` and `user`.
     pub user_headers: Vec<String>,
@@ -60,12 +62,24 @@ impl IdentitiesConfig {
         let names = |names: &[String]| names.iter().filter_map(|name| name.parse().ok()).collect();
         IdentityReader {
             mode: self.mode,
-            key: PseudonymKey::new(secret.map(SecretValue::digest)),
+            key: PseudonymKey::new(secret.map_or_else(process_secret, SecretValue::digest)),
             user_headers: names(&self.user_headers),
             session_headers: names(&self.session_headers),
             conversation_headers: names(&self.conversation_headers),
         }
     }
+}
+
+/// A secret that is drawn once for the process, so that a reload does not change the hashes.
+fn process_secret() -> KeyDigest {
+    static SECRET: OnceLock<KeyDigest> = OnceLock::new();
+    let draw = || {
+        let mut random = [0; 32];
+        // Without random numbers, the process has no TLS either. The hashes are then guessable.
+        let _ = getrandom::fill(&mut random);
+        KeyDigest::from_key(&random)
+    };
+    *SECRET.get_or_init(draw)
 }
 
 /// Checks that the names of headers are valid. Returns the first violation.

@@ -6,6 +6,7 @@ use crate::backend::routes::ModelRoute;
 use bytes::Bytes;
 use http::request;
 use std::sync::{Mutex, PoisonError};
+use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
 use tokenweir_core::headers;
 use tokenweir_core::openai::engine_control::FieldEdit;
@@ -185,7 +186,9 @@ impl UpstreamBody {
 
     fn is_in_usage_sample(&self, backend: &Backend) -> bool {
         let share = backend.continuous_usage_share(self.api).min(self.max_continuous_usage);
-        self.usage_sampling_value < share
+        let is_sampled = || self.usage_sampling_value < share;
+        share > 0.0
+            && (is_sampled() || backend.take_counted_stream(clock::now()))
             && !RequestFields::has_counting_field(&self.original)
             && (backend.has_fingerprint() || !RequestFields::has_tools(&self.original))
     }

@@ -9,18 +9,13 @@ use std::fmt;
 #[derive(Clone)]
 pub struct PseudonymKey(hmac::Key);
 
-/// Secret of a gateway without a configured secret. Anyone who guesses a value can then compute its
-/// pseudonym.
-const DEFAULT_SECRET: [u8; 32] = *b"tokenweir pseudonyms, no secret.";
 /// Length of a pseudonym in bytes, before it is written in hexadecimal.
 const PSEUDONYM_BYTES: usize = 16;
 
 impl PseudonymKey {
-    /// A key from the digest of a secret that all gateways of a deployment share. `None`: no secret
-    /// is configured.
-    pub fn new(secret: Option<KeyDigest>) -> Self {
-        let bytes = secret.map_or(DEFAULT_SECRET, |digest| *digest.bytes());
-        Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+    /// A key from the digest of a secret that all gateways of a deployment share.
+    pub fn new(secret: KeyDigest) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, secret.bytes()))
     }
 
     /// The pseudonym of a value: 32 hexadecimal digits. Equal values of different kinds have
@@ -36,8 +31,9 @@ impl PseudonymKey {
 }
 
 impl Default for PseudonymKey {
+    /// A key that everybody knows.
     fn default() -> Self {
-        Self::new(None)
+        Self::new(KeyDigest::from_key(b""))
     }
 }
 
@@ -55,9 +51,9 @@ mod tests {
     fn a_pseudonym_depends_on_the_value_its_kind_and_the_secret_and_hides_the_value() {
         let key = PseudonymKey::default();
         let alice = key.pseudonym("user", "alice@example.com");
-        assert_eq!(alice, PseudonymKey::new(None).pseudonym("user", "alice@example.com"));
+        assert_eq!(alice, PseudonymKey::default().pseudonym("user", "alice@example.com"));
         assert!(alice.len() == 32 && !alice.contains("alice"), "{alice}");
-        let secret = PseudonymKey::new(Some(KeyDigest::from_key(b"secret")));
+        let secret = PseudonymKey::new(KeyDigest::from_key(b"secret"));
         for other in [
             key.pseudonym("user", "bob@example.com"),
             key.pseudonym("session", "alice@example.com"),
