@@ -188,7 +188,7 @@ impl RevocationSweep {
         let address = |identity: &Arc<ClientIdentity>| Arc::as_ptr(identity).addr();
         let keys = access.keys.load();
         if keys.as_ref().map(Arc::as_ptr) != self.keys.as_ref().map(Arc::as_ptr) {
-            self.keys = keys.clone();
+            self.keys.clone_from(&keys);
             self.valid = self.keys.as_ref().map(|keys| keys.identities().map(address).collect());
         }
         if let Some(valid) = &self.valid {
