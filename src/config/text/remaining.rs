@@ -73,7 +73,7 @@ impl<'a> RemainingText<'a> {
         let letter = u32::try_from(value.line % 26)
             .ok()
             .and_then(|line| char::from_u32(u32::from('a') + line));
-        if !path.ends_with(".name") || letter.is_none() {
+        if path.rsplit('.').next() != Some("name") || letter.is_none() {
             return false;
         }
         name.fill(letter.unwrap_or('a'));
@@ -188,18 +188,15 @@ impl<'a> RemainingText<'a> {
     fn flow_end(&self, start: usize) -> usize {
         let (mut depth, mut quote, mut previous) = (0_usize, None, ' ');
         for (index, c) in self.chars.iter().enumerate().skip(start) {
-            match (quote, *c) {
-                (Some(open), c) if c == open => quote = None,
-                (Some(_), _) => {}
-                (None, '"' | '\'')
-                    if index == start || matches!(previous, ' ' | '[' | '{' | ',' | ':') =>
-                {
-                    quote = Some(*c)
-                }
-                (None, '{' | '[') => depth += 1,
-                (None, '}' | ']') if depth == 0 => return index,
-                (None, '}' | ']') => depth -= 1,
-                (None, ',') if depth == 0 => return index + 1,
+            let begins_value = index == start || matches!(previous, ' ' | '[' | '{' | ',' | ':');
+            match *c {
+                c if quote == Some(c) => quote = None,
+                _ if quote.is_some() => {}
+                '"' | '\'' if begins_value => quote = Some(*c),
+                '{' | '[' => depth += 1,
+                '}' | ']' if depth == 0 => return index,
+                '}' | ']' => depth -= 1,
+                ',' if depth == 0 => return index + 1,
                 _ => {}
             }
             previous = *c;
