@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Stages eleven faults, one gateway with three simulated backends each, and records what page, top, diagnose, log,
+# Stages seventeen faults, one gateway with three simulated backends each, and records what page, top, diagnose, log,
 # dashboards and alerts say 10 s, 60 s and 5 min after the begin, and 60 s after the end. Prints one Markdown table.
 # Fails if fewer than all but one fault are named on the first screen within 60 s, if a verdict is about something
 # else, or if page, top or diagnose still name a condition 60 s after the end.

@@ -69,7 +69,8 @@ fn judge(
     if let Some(reason) = ttfts.excess(backend) {
         return (BackendCondition::Slow, Some(reason));
     }
-    if let Some(verdict) = named("backend_avoided") {
+    let held = verdicts.iter().find(|it| it.backend == backend.name && it.is_held);
+    if let Some(verdict) = named("backend_avoided").or(held) {
         return (BackendCondition::Avoided, Some(verdict.cause_or_meaning().to_owned()));
     }
     if backend.stalled > 0 {
@@ -209,7 +210,13 @@ mod tests {
         let reason = "18 % of its attempts failed; it cuts its responses";
         assert_eq!(one[0].condition_reason.as_deref(), Some(reason));
         let avoided = verdict("backend_avoided", "a", VerdictSeverity::Warning);
-        assert_eq!(conditions(&mut [backend("a", 0.1)], &[avoided]), [BackendCondition::Avoided]);
+        let held = verdict("front_end_gap", "a", VerdictSeverity::Warning);
+        for verdict in [avoided, Verdict { is_held: true, ..held }] {
+            assert_eq!(
+                conditions(&mut [backend("a", 0.1)], &[verdict]),
+                [BackendCondition::Avoided]
+            );
+        }
         let verdicts = [verdict("kv_thrashing", "b", VerdictSeverity::Critical)];
         let mut fleet = [backend("a", 0.1), backend("b", 0.1)];
         let expected = [BackendCondition::Ok, BackendCondition::Critical];

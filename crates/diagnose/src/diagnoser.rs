@@ -328,6 +328,7 @@ impl BackendDiagnosis {
             confidence: Confidence::from_signals(rule_match.signals),
             meaning: rule.meaning.into(),
             cause: rule_match.cause.map(Into::into),
+            is_held: false,
             age_seconds: now.saturating_duration_since(since).as_secs_f64(),
             evidence: rule_match.evidence.clone(),
             remedy,
@@ -343,5 +344,5 @@ fn with_note(verdict: Verdict) -> Verdict {
         Some(cause) => format!("{cause}; {AVOIDED_NOTE}"),
         None => AVOIDED_NOTE.to_owned(),
     };
-    Verdict { cause: Some(cause.into()), ..verdict }
+    Verdict { cause: Some(cause.into()), is_held: true, ..verdict }
 }

@@ -23,6 +23,9 @@ pub struct Verdict {
     pub meaning: Cow<'static, str>,
     /// The cause. `None`: unknown.
     pub cause: Option<Cow<'static, str>>,
+    /// Whether the verdict is held because routing avoids the backend: too few requests show whether the
+    /// condition has ended.
+    pub is_held: bool,
     /// Time since the verdict began, in seconds.
     pub age_seconds: f64,
     /// The values that show the condition.

@@ -177,6 +177,7 @@ pub(super) mod tests {
             confidence: Confidence::High,
             meaning: "The KV cache is full.".into(),
             cause: Some("a cause".into()),
+            is_held: false,
             age_seconds: 65.0,
             evidence: Vec::new(),
             remedy: "Add a backend.".into(),

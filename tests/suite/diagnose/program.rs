@@ -34,6 +34,7 @@ fn verdict(severity: VerdictSeverity) -> Verdict {
         confidence: Confidence::High,
         meaning: "The KV cache is too small.".into(),
         cause: None,
+        is_held: false,
         age_seconds: 30.0,
         evidence: Vec::new(),
         remedy: "Lower --max-num-seqs.".into(),

@@ -68,6 +68,7 @@ fn verdict(found: FleetMatch, age_seconds: f64) -> Verdict {
         confidence: Confidence::High,
         meaning: rule.meaning.into(),
         cause: found.cause.map(Into::into),
+        is_held: false,
         age_seconds,
         evidence: found.evidence,
         remedy: found.remedy.unwrap_or_else(|| rule.remedy.into()),
