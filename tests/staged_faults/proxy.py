@@ -23,6 +23,7 @@ class Proxy:
         self.freezes_metrics = False
         """Whether the metrics page stays as it was."""
         self.page = b""
+        self.server: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Listens until `end`."""
@@ -30,7 +31,8 @@ class Proxy:
 
     def end(self) -> None:
         """Stops listening."""
-        self.server.close()
+        if self.server is not None:
+            self.server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
