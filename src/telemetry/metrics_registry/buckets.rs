@@ -124,6 +124,7 @@ impl BucketOverrides {
 pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
     match measure {
         LatencyMeasure::Ttft => &["gen_ai_server_time_to_first_token_seconds"],
+        LatencyMeasure::FirstAnswer => &["tokenweir_time_to_first_answer_seconds"],
         LatencyMeasure::Tpot => &["gen_ai_server_time_per_output_token_seconds"],
         LatencyMeasure::E2e => &["gen_ai_server_request_duration_seconds"],
         // An objective on inter-token latency uses the times between events where the number of

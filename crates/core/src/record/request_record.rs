@@ -167,6 +167,18 @@ impl RequestRecord {
             .map(|at| self.stream_time_to(at))
     }
 
+    /// Time from the request head to the first output of a stream that is not reasoning. A stream
+    /// that had only reasoning waited until its end. `None`: no stream, or no output.
+    pub fn time_to_first_answer(&self) -> Option<Duration> {
+        let Timings { first_answer, first_reasoning, ended, .. } = self.timings;
+        self.stream_time_to(first_answer.or(first_reasoning.and(ended)))
+    }
+
+    /// [`RequestRecord::time_to_first_answer`] of a stream that had reasoning. `None`: it had none.
+    pub fn reasoning_wait(&self) -> Option<Duration> {
+        self.timings.first_reasoning.and_then(|_| self.time_to_first_answer())
+    }
+
     /// Time from the request head to the instant `at` of a stream. `None`: `at` is `None`, or the
     /// response is not a stream.
     pub fn stream_time_to(&self, at: Option<Instant>) -> Option<Duration> {

@@ -18,6 +18,8 @@ pub enum SlowCause {
     EngineQueue,
     /// The prefill of the prompt took long.
     LongPrompt,
+    /// The model reasoned for long before the first output that is not reasoning.
+    Reasoning,
     /// The backend sent no output, and neither its queue nor the prompt explains the wait. The
     /// engine or the host made no progress, or the backend does not report the cause.
     Unresponsive,
@@ -42,6 +44,10 @@ pub struct SlowLimits {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub ttft: Duration,
+    /// Time to the first output that is not reasoning, of a stream with reasoning.
+    #[serde(with = "units::duration")]
+    #[schemars(with = "units::schema::Duration")]
+    pub first_answer: Duration,
     /// Time per output token of a stream.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
@@ -57,11 +63,13 @@ pub struct SlowLimits {
 }
 
 impl Default for SlowLimits {
-    /// 2 s to the first token, 200 ms per token, 60 s for a response that is not a stream, 1 s of
+    /// 2 s to the first token, 10 s to the first answer (users leave a page that shows no answer
+    /// for longer: Nielsen, Response Times), 200 ms per token, 60 s for a response that is not a stream, 1 s of
     /// write stalls.
     fn default() -> Self {
         Self {
             ttft: Duration::from_secs(2),
+            first_answer: Duration::from_secs(10),
             tpot: Duration::from_millis(200),
             duration: Duration::from_mins(1),
             write_stall: Duration::from_secs(1),
@@ -73,12 +81,13 @@ impl Default for SlowLimits {
 
 impl SlowCause {
     /// All causes.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Retry,
         Self::GatewayQueue,
         Self::Gateway,
         Self::EngineQueue,
         Self::LongPrompt,
+        Self::Reasoning,
         Self::Unresponsive,
         Self::Preempted,
         Self::Stalled,
@@ -95,6 +104,7 @@ impl SlowCause {
             Self::Gateway => "gateway",
             Self::EngineQueue => "engine_queue",
             Self::LongPrompt => "long_prompt",
+            Self::Reasoning => "reasoning",
             Self::Unresponsive => "unresponsive",
             Self::Preempted => "preempted",
             Self::Stalled => "stalled",
@@ -102,5 +112,29 @@ impl SlowCause {
             Self::GpuThrottled => "gpu_throttled",
             Self::SlowClient => "slow_reader",
         }
+    }
+    /// What took the time, in words.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Retry => "an attempt failed, and the request was sent again",
+            Self::GatewayQueue => "the request waited in the admission queue of the gateway",
+            Self::Gateway => "the gateway itself was slow",
+            Self::EngineQueue => "the request waited in the queue of the engine",
+            Self::LongPrompt => "the engine computed a long prompt",
+            Self::Reasoning => "the model reasoned for long before its answer",
+            Self::Unresponsive => {
+                "the backend sent no output, and neither its queue nor the prompt explains the wait"
+            }
+            Self::Preempted => "the KV cache was full: the engine computed the request again",
+            Self::Stalled => "the output stopped in the middle of the response",
+            Self::SlowDecode => "the engine generated tokens slowly",
+            Self::GpuThrottled => "a GPU lowered its clock because of heat or power",
+            Self::SlowClient => "the client was slow to send the request or to read the response",
+        }
+    }
+
+    /// Whether the request was slow after its first output. Otherwise it was slow before.
+    pub const fn is_after_first_output(self) -> bool {
+        matches!(self, Self::Preempted | Self::Stalled | Self::SlowDecode)
     }
 }

@@ -31,6 +31,8 @@ pub enum ObjectiveCondition {
 pub enum LatencyMeasure {
     /// Time to first token: [`RequestRecord::ttft`].
     Ttft,
+    /// Time to the first output that is not reasoning: [`RequestRecord::time_to_first_answer`].
+    FirstAnswer,
     /// Time per output token: [`RequestRecord::tpot`].
     Tpot,
     /// End-to-end time: [`RequestRecord::duration`].
@@ -82,6 +84,7 @@ const SUCCESS_CONDITION: &str = "success";
 /// The names that a condition can begin with.
 const CONDITION_NAMES: &[&str] = &[
     "ttft",
+    "first_answer",
     "tpot",
     "e2e",
     "itl_p50",
@@ -223,8 +226,9 @@ impl fmt::Display for ObjectiveCondition {
 
 impl LatencyMeasure {
     /// All measures.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Ttft,
+        Self::FirstAnswer,
         Self::Tpot,
         Self::E2e,
         Self::ItlP50,
@@ -238,6 +242,7 @@ impl LatencyMeasure {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Ttft => "ttft",
+            Self::FirstAnswer => "first_answer",
             Self::Tpot => "tpot",
             Self::E2e => "e2e",
             Self::ItlP50 => "itl_p50",
@@ -260,6 +265,10 @@ impl LatencyMeasure {
         };
         match self {
             Self::Ttft => Some(record.ttft().or_else(|| client_wait_time(record))?.as_secs_f64()),
+            Self::FirstAnswer => {
+                let answered = record.time_to_first_answer();
+                Some(answered.or_else(|| client_wait_time(record))?.as_secs_f64())
+            }
             Self::Tpot => Some(record.tpot()?.as_secs_f64()),
             Self::E2e => Some(record.duration().as_secs_f64()),
             Self::ItlP50 => gaps.quantile(0.5),
@@ -271,8 +280,8 @@ impl LatencyMeasure {
     }
 }
 
-/// Time from the request head to the disconnect of the client. It replaces the TTFT of a stream
-/// without output. `None`: the client did not disconnect early, or did not request a stream.
+/// Time from the request head to the disconnect of the client. It replaces the TTFT and the time to
+/// the first answer of a stream without output. `None`: the client did not disconnect early, or did not request a stream.
 fn client_wait_time(record: &RequestRecord) -> Option<Duration> {
     let has_disconnected = record.outcome == Outcome::Cancelled && record.options.stream;
     has_disconnected.then(|| record.duration())

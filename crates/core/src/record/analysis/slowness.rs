@@ -29,6 +29,7 @@ fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
     // A stream without output waited for its first token until the end of the request.
     let waited = record.ttft().or_else(|| record.options.stream.then(|| record.duration()));
     exceeds(waited, limits.ttft)
+        || exceeds(record.reasoning_wait(), limits.first_answer)
         || exceeds(record.tpot(), limits.tpot)
         || (!record.options.stream && record.duration() > limits.duration)
         || observed.write_stall > limits.write_stall
@@ -36,7 +37,7 @@ fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
 }
 
 /// The time of the request that each cause took.
-fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration); 11] {
+fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration); 12] {
     let timings = &record.timings;
     let phases = RequestPhases::from_record(record);
     let took = |phase| phases.get(phase).map_or(Duration::ZERO, |span| span.took);
@@ -49,6 +50,10 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
     let is_slow_decode = record.tpot().is_some_and(|tpot| tpot > limits.tpot);
     let decode = took(RequestPhase::Decode).saturating_sub(stall_time);
     let decode = if is_slow_decode { decode } else { Duration::ZERO };
+    let is_late_answer = record.reasoning_wait().is_some_and(|wait| wait > limits.first_answer);
+    let reasoning =
+        elapsed_between(timings.first_reasoning, timings.first_answer.or(timings.ended));
+    let reasoning = if is_late_answer { reasoning } else { Duration::ZERO };
     // The work of the GPU itself takes longer if its clock is lower.
     let (long_prompt, decode, throttled) = if record.was_gpu_throttled() {
         (Duration::ZERO, Duration::ZERO, wait.long_prompt() + decode)
@@ -61,6 +66,7 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
         (SlowCause::Gateway, took(RequestPhase::Gateway)),
         (SlowCause::EngineQueue, wait.queue),
         (SlowCause::LongPrompt, long_prompt),
+        (SlowCause::Reasoning, reasoning.saturating_sub(stall_time)),
         (SlowCause::Unresponsive, wait.unresponsive()),
         (SlowCause::Preempted, preempted),
         (SlowCause::Stalled, stalled),
@@ -196,6 +202,22 @@ mod tests {
                 if is_throttled { SlowCause::GpuThrottled } else { SlowCause::SlowDecode };
             assert_eq!(slow, Some(expected));
         }
+    }
+
+    #[test]
+    fn a_stream_that_reasons_for_long_is_slow_until_its_answer_or_its_end() {
+        let after = |answer: Option<u64>, end: u64| {
+            slow_cause_after(|record, at| {
+                record.timings.first_reasoning = record.timings.first_output;
+                record.timings.first_answer = answer.map(at);
+                record.timings.last_output = Some(at(end));
+                record.timings.ended = Some(at(end));
+                record.observed.usage.output = Some(1_000);
+            })
+        };
+        assert_eq!(after(Some(9_900), 20_000), None);
+        assert_eq!(after(Some(10_100), 20_000), Some(SlowCause::Reasoning));
+        assert_eq!(after(None, 10_100), Some(SlowCause::Reasoning), "it ended without an answer");
     }
 
     #[test]
