@@ -17,13 +17,9 @@ use crate::telemetry::status::{QueueStatusSnapshot, RequestBodyVitals, StatusSna
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use tokenweir_api::{GatewayFacts, GatewayState};
+use tokenweir_api::{GatewayFacts, GatewayState, Harm};
 use tokenweir_diagnose::{FLEET_RULES, LatestDiagnosis, Verdict, VerdictScope, VerdictSeverity};
 use tokenweir_net::supervise::PanicCounts;
-
-/// Number of complete windows of 5 s in which refused requests count for the state of the gateway.
-/// With the current window, these are the last 10 to 15 s.
-const REFUSAL_WINDOWS: u64 = 2;
 
 /// The state behind the admin listener.
 pub struct Admin {
@@ -84,6 +80,7 @@ impl Admin {
             panic_mode: readiness.is_panic,
             draining,
             queue: queue_status(admission),
+            clients: self.recent_requests.clients(open_streams, now),
             backends: backend_statuses(pool, &readiness, now),
             short_list_bytes: pool.candidate_sampler_bytes(),
             diagnosis: self.diagnosis.latest(),
@@ -101,36 +98,46 @@ impl Admin {
         };
         add_gpus(&mut status, &self.gpus, now);
         self.status_sources.iter().for_each(|fill| fill(&mut status, now));
-        let (state, reasons) = self.gateway_state(&status, now);
-        (status.state, status.state_reasons) = (state, reasons);
+        let late_streams = open_streams.snapshot(0, now).late;
+        status.harm = Harm::of(&self.recent_requests.last_minute(now), late_streams);
+        (status.state, status.state_reasons) = gateway_state(&status);
         status
     }
+}
 
-    /// The state of the gateway, and its reasons.
-    fn gateway_state(&self, status: &StatusSnapshot, now: Instant) -> (GatewayState, Vec<String>) {
-        let recent = self.recent_requests.counts_of_windows(REFUSAL_WINDOWS, now);
-        let verdicts = &status.diagnosis.verdicts;
-        // The conditions of the fleet are reasons of their own.
-        let is_critical = |verdict: &&Verdict| {
-            verdict.severity == VerdictSeverity::Critical && verdict.scope == VerdictScope::Backend
-        };
-        let is_fleet_rule =
-            |verdict: &Verdict| FLEET_RULES.iter().any(|rule| rule.name == verdict.verdict);
-        let is_notice = |verdict: &&Verdict| {
-            verdict.severity > VerdictSeverity::Info && verdict.scope == VerdictScope::Gateway
-        };
-        let notice = |verdict: &Verdict| verdict.verdict.replace('_', " ");
-        let critical = verdicts.iter().filter(is_critical).filter(|it| !is_fleet_rule(it));
-        GatewayState::from_facts(&GatewayFacts {
-            is_draining: status.draining,
-            unready_reason: status.unready_reason.as_deref(),
-            is_panic: status.panic_mode,
-            backend_states: status.backends.iter().map(|backend| backend.state).collect(),
-            requests: recent.requests,
-            refused: recent.refused,
-            critical_verdicts: critical.count(),
-            notices: verdicts.iter().filter(is_notice).map(notice).collect(),
-        })
+/// The state of the gateway, and its reasons. Each verdict that asks for an action is a reason, so a
+/// gateway with such a verdict is never `ready`.
+fn gateway_state(status: &StatusSnapshot) -> (GatewayState, Vec<String>) {
+    let needs_action = |verdict: &&Verdict| verdict.severity > VerdictSeverity::Info;
+    let verdicts: Vec<&Verdict> = status.diagnosis.verdicts.iter().filter(needs_action).collect();
+    // The state of a backend and refused requests are reasons of their own.
+    let is_about_state = |verdict: &Verdict| {
+        FLEET_RULES.iter().any(|rule| rule.is_about_state && rule.name == verdict.verdict)
+    };
+    let further: Vec<&Verdict> =
+        verdicts.iter().copied().filter(|verdict| !is_about_state(verdict)).collect();
+    let is_at_backend = |verdict: &&&Verdict| verdict.scope == VerdictScope::Backend;
+    let count = |severity| {
+        let at_backends = further.iter().filter(is_at_backend);
+        at_backends.filter(|verdict| verdict.severity == severity).count()
+    };
+    let name = |verdict: &Verdict| verdict.verdict.replace('_', " ");
+    let others = further.iter().filter(|verdict| !is_at_backend(verdict));
+    let (state, reasons) = GatewayState::from_facts(&GatewayFacts {
+        is_draining: status.draining,
+        unready_reason: status.unready_reason.as_deref(),
+        is_panic: status.panic_mode,
+        backend_states: status.backends.iter().map(|backend| backend.state).collect(),
+        harm: status.harm.clone(),
+        verdicts: [count(VerdictSeverity::Critical), count(VerdictSeverity::Warning)],
+        notices: others.map(|verdict| name(verdict)).collect(),
+    });
+    // A verdict about a state ends a moment after the state.
+    match verdicts.first() {
+        Some(verdict) if state == GatewayState::Ready => {
+            (GatewayState::Degraded, vec![name(verdict)])
+        }
+        _ => (state, reasons),
     }
 }
 

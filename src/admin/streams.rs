@@ -56,11 +56,18 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
         ),
         requests_in_flight: status.requests_in_flight,
         queue: status.queue.iter().map(queue_class).collect(),
+        longest_wait_seconds: admin
+            .proxy
+            .admission
+            .oldest_waiting()
+            .map(|entered| rounded_seconds(now.saturating_duration_since(entered))),
         backends_by_condition: condition_counts(&backends),
         backends,
         totals: RequestTotals { output_tokens: totals.output_tokens + snapshot.tokens, ..totals },
         streams: stream_summary(&snapshot, now),
         last_minute,
+        harm: status.harm.clone(),
+        clients: status.clients.clone(),
         history: admin.recent_requests.history(now),
         ended: admin
             .recent_requests
@@ -81,15 +88,17 @@ fn backend_documents(
     last_minute: &LastMinute,
 ) -> Vec<BackendSummary> {
     let minute = |backend: &BackendStatusSnapshot| {
-        last_minute.by_backend.get(&backend.backend).copied().unwrap_or_default()
+        last_minute.by_backend.get(&backend.backend).cloned().unwrap_or_default()
     };
     let recent_requests = |backend: &BackendStatusSnapshot| {
         (minute(backend).requests + u64::from(backend.in_flight)) as f64
     };
     let total: f64 = backends.iter().map(recent_requests).sum();
     let document = |backend: &BackendStatusSnapshot| {
-        let BackendMinute { attempts, failed_attempts, streams, ttft_seconds, .. } =
-            minute(backend);
+        let BackendMinute {
+            attempts, failed_attempts, client_errors, streams, ttft_seconds, ..
+        } = minute(backend);
+        let share_of_attempts = |count: u64| (attempts > 0).then(|| count as f64 / attempts as f64);
         BackendSummary {
             name: backend.backend.clone(),
             url: backend.url.clone(),
@@ -113,7 +122,9 @@ fn backend_documents(
             ttft_seconds,
             ended_streams: streams,
             failed_attempts,
-            failed_share: (attempts > 0).then(|| failed_attempts as f64 / attempts as f64),
+            failed_share: share_of_attempts(failed_attempts),
+            client_error_share: share_of_attempts(client_errors.values().sum()),
+            client_errors,
             scrape_age_seconds: backend.scrape_age_seconds,
             scrape_error: backend.scrape_error.map(Into::into),
             gpus: gpu_summary(&backend.gpus, exporters),
@@ -153,6 +164,8 @@ fn stream_summary(snapshot: &OpenStreamsSnapshot, now: Instant) -> StreamsSummar
             model: subject.model.name().to_owned(),
             backend: subject.backend.as_ref().map(ToString::to_string),
             tenant: tenant_label(subject.caller.as_ref()),
+            client: subject.client.to_string(),
+            prompt_tokens: subject.prompt_tokens,
             phase: stream.phase.as_str().to_owned(),
             age_seconds: rounded_seconds(now.saturating_duration_since(subject.accepted)),
             tokens: stream.tokens,
@@ -177,8 +190,10 @@ fn ended_request(request: &FinishedRequest, now: Instant) -> EndedRequest {
         model: request.model.name().to_owned(),
         backend: request.backend.as_ref().map(ToString::to_string),
         tenant: tenant_label(request.caller.as_ref()),
+        client: request.client.to_string(),
         outcome: request.outcome.as_str().to_owned(),
         ttft_seconds: request.ttft.map(rounded_seconds),
+        first_answer_seconds: request.first_answer.map(rounded_seconds),
         duration_seconds: rounded_seconds(request.duration),
         output_tokens: request.output_tokens,
         slow_cause: request.slow.map(|cause| cause.as_str().to_owned()),

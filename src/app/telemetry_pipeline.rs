@@ -99,7 +99,8 @@ impl TelemetryPipeline {
         let tracing = loaded.tracing_settings(&env)?;
         let push_settings = loaded.metrics_push_settings(&env)?;
         let decisions = Arc::new(DecisionLog::new(config.routing.decision_log_size));
-        let recent_requests = Arc::new(RecentRequests::new(now));
+        let recent_requests =
+            Arc::new(RecentRequests::new(now).with_objectives(config.slos.clone()));
         let cache_map = Arc::new(CacheMap::new(pool.clone()));
         let request_counters = Arc::<BackendRequestCounters>::default();
         let mut sinks = SinkSet::default();

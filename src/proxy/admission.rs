@@ -143,6 +143,11 @@ impl AdmissionController {
         names.zip(self.lock_queue().waiting()).collect()
     }
 
+    /// When the request entered the queue that has waited longest. `None`: no request waits.
+    pub fn oldest_waiting(&self) -> Option<Instant> {
+        self.lock_queue().oldest()
+    }
+
     /// The flow of a request. `tenant` is the tenant of its API key. If `tenant` is `None`, the
     /// value of the configured tenant header identifies the tenant, otherwise the `Authorization`
     /// header, otherwise the address of the client.

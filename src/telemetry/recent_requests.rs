@@ -1,6 +1,7 @@
 //! Statistics of recent requests for the admin page and `tokenweir top`: counts and latencies of
 //! the last minute, their history of an hour, totals since the start, and lists of the last requests.
 
+mod client_counts;
 mod finished_request;
 mod refusal_log;
 
@@ -10,24 +11,29 @@ mod history_ring;
 
 pub use finished_request::FinishedRequest;
 
+use client_counts::ClientCounts;
 use history_ring::HistoryRing;
 use refusal_log::RefusalLog;
 use stats_window::{RequestStatsWindow, WINDOW_DURATION};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-use tokenweir_api::{History, LastMinute, RequestTotals};
-use tokenweir_core::observe::Sink;
+use tokenweir_api::{ClientSummary, History, LastMinute, RequestTotals, rank_clients};
+use tokenweir_core::observe::{ExchangeRegistry, Sink};
 use tokenweir_core::record::RequestRecord;
+use tokenweir_core::slo::Objective;
 
 /// The sink that collects the statistics and the lists of recent requests.
 ///
-/// The sink takes about 90 KiB of memory, plus 0.2 KiB per listed request. The sink locks a mutex,
+/// The sink takes about 100 KiB of memory, plus 0.2 KiB per listed request, plus at most 0.6 MiB for the
+/// counts of clients. The sink locks a mutex,
 /// so the batch dispatcher must call it, and not the thread that serves a request.
 #[derive(Debug)]
 pub struct RecentRequests {
     /// Start of the window with index 0.
     epoch: Instant,
+    /// The objectives by which requests are judged.
+    objectives: Vec<Objective>,
     state: Mutex<RecentRequestsState>,
 }
 
@@ -65,7 +71,13 @@ const MAX_LISTED_REQUESTS: usize = 25;
 impl RecentRequests {
     /// Creates empty statistics. The first window begins at `epoch`.
     pub fn new(epoch: Instant) -> Self {
-        Self { epoch, state: Mutex::default() }
+        Self { epoch, objectives: Vec::new(), state: Mutex::default() }
+    }
+
+    /// Judges requests by these objectives, too.
+    #[must_use]
+    pub fn with_objectives(self, objectives: Vec<Objective>) -> Self {
+        Self { objectives, ..self }
     }
 
     /// Statistics of the requests that ended in the last 60 to 65 seconds before `now`.
@@ -74,14 +86,21 @@ impl RecentRequests {
         let first_index = index.saturating_sub(WINDOWS_PER_MINUTE);
         let start = self.epoch + WINDOW_DURATION * u32::try_from(first_index).unwrap_or(u32::MAX);
         let mut merged = RequestStatsWindow::new(index);
-        let state = self.lock_state();
-        let windows = state.windows.iter().filter(|window| window.index >= first_index);
-        windows.for_each(|window| merged.merge(window));
-        drop(state);
+        self.for_each_window(first_index, |window| merged.merge(window));
         LastMinute {
             seconds: now.saturating_duration_since(start).as_secs_f64(),
-            ..merged.to_last_minute()
+            ..merged.to_last_minute(&self.objectives)
         }
+    }
+
+    /// The clients with the largest shares of the requests that ended in the last minute and of the
+    /// open streams, the largest first.
+    pub fn clients(&self, streams: &ExchangeRegistry, now: Instant) -> Vec<ClientSummary> {
+        let first_index = self.window_index(now).saturating_sub(WINDOWS_PER_MINUTE);
+        let mut counts = ClientCounts::default();
+        self.for_each_window(first_index, |window| counts.merge(window.clients()));
+        streams.visit_streams(|stream| counts.record_stream(stream));
+        rank_clients(counts.summaries().collect())
     }
 
     /// Counts and latencies of the last hour before `now`.
@@ -125,6 +144,12 @@ impl RecentRequests {
         requests
     }
 
+    /// Calls `visit` with each window from this index on.
+    fn for_each_window(&self, first_index: u64, visit: impl FnMut(&RequestStatsWindow)) {
+        let state = self.lock_state();
+        state.windows.iter().filter(|window| window.index >= first_index).for_each(visit);
+    }
+
     fn window_index(&self, moment: Instant) -> u64 {
         let elapsed = moment.saturating_duration_since(self.epoch);
         let index = elapsed.as_nanos() / WINDOW_DURATION.as_nanos();
@@ -141,7 +166,7 @@ impl Sink for RecentRequests {
         for record in records {
             let index = record.timings.ended.map_or(0, |ended| self.window_index(ended));
             let mut state = self.lock_state();
-            state.record_request(record, index);
+            state.record_request(record, index, &self.objectives);
             state.refusal_log.record(record, record.timings.ended.unwrap_or(self.epoch));
         }
     }
@@ -150,7 +175,7 @@ impl Sink for RecentRequests {
 // === impl RecentRequestsState ===
 
 impl RecentRequestsState {
-    fn record_request(&mut self, record: &RequestRecord, index: u64) {
+    fn record_request(&mut self, record: &RequestRecord, index: u64, objectives: &[Objective]) {
         let newest = self.windows.back().map(|window| window.index);
         if newest.is_none_or(|newest| newest < index) {
             self.history.close_intervals(&self.windows, index);
@@ -159,7 +184,7 @@ impl RecentRequestsState {
         }
         // A record is counted in the newest window even if its request ended in an earlier window.
         if let Some(window) = self.windows.back_mut() {
-            window.record_request(record);
+            window.record_request(record, objectives);
         }
         let request = Arc::new(FinishedRequest::from_record(record, self.totals.requests));
         self.totals.requests += 1;

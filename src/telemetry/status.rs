@@ -13,7 +13,7 @@ use crate::gpu::{BackendGpu, GpuExporterStatus};
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokenweir_api::{DrainSummary, GatewayState};
+use tokenweir_api::{ClientSummary, DrainSummary, GatewayState, Harm};
 use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::model::ServedModel;
 use tokenweir_diagnose::Diagnosis;
@@ -29,6 +29,10 @@ pub struct StatusSnapshot {
     pub state: GatewayState,
     /// Why the state is not `Ready`.
     pub state_reasons: Vec<String>,
+    /// The harm to clients in the last minute, from which the state follows.
+    pub harm: Harm,
+    /// The clients that cause the most work, the largest share first.
+    pub clients: Vec<ClientSummary>,
     /// Age of the request that has been in progress longest. 0: no request is in progress.
     #[serde(skip)]
     pub oldest_request_age_seconds: f64,

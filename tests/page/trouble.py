@@ -61,9 +61,9 @@ def check_verdicts(driver: Driver, binary: Path, folder: Path) -> None:
             browser.wait_for("the verdicts", "!document.getElementById('verdicts').hidden")
             shown = browser.text("#verdicts")
             for text in [
-                "critical", "127.0.0.1:8101: The KV cache is too small", "kv_thrashing · confidence high · for 1 min 5 s",
+                "critical", "127.0.0.1:8101: The KV cache is too small", "kv thrashing · confidence high · for 1 min 5 s",
                 "Last 1 min 0 s", "KV usage 99 % 61 %", "queue time mean 4.20 s", "→ Lower --max-num-seqs to 24",
-                "Disproved by: Preemptions stop", "Runbook of kv_thrashing", "→ Start vLLM without",
+                "Disproved by: Preemptions stop", "Runbook of kv thrashing", "→ Start vLLM without",
                 "127.0.0.1:8102, 127.0.0.1:8103, 127.0.0.1:8104 and 1 more: The backend is up",
             ]:
                 assert text in shown, (text, shown)

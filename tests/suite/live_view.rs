@@ -7,7 +7,9 @@ use crate::support::scripted_backend::{
 use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
 use serde_json::Value;
 use tokenweir::admin::AdminAuthorizer;
-use tokenweir_api::{BackendSummary, EndedRequest, GatewaySnapshot, StreamSummary, StreamsSummary};
+use tokenweir_api::{
+    BackendSummary, ClientSummary, EndedRequest, GatewaySnapshot, StreamSummary, StreamsSummary,
+};
 use tokenweir_core::access::KeyDigest;
 use tokenweir_diagnose::{Evidence, Verdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -73,6 +75,9 @@ async fn an_open_stream_is_shown_and_its_request_after_the_end() {
     let stream = &shown.streams.oldest[0];
     assert_eq!((stream.request_id.as_str(), stream.model.as_str()), ("live-1", "tiny"));
     assert_eq!(stream.backend, Some(fake.addr.to_string()));
+    assert_eq!((stream.client.as_str(), stream.prompt_tokens > 0), ("127.0.0.1", true));
+    let main = &shown.clients[0];
+    assert_eq!((main.address.as_deref(), main.open_streams), (Some("127.0.0.1"), 1));
     assert_eq!((stream.phase.as_str(), shown.streams.phases["decode"]), ("decode", 1));
     assert!(stream.last_output_age_seconds.unwrap() <= stream.age_seconds);
     assert_eq!((shown.streams.count, shown.requests_in_flight), (1, 1));
@@ -84,6 +89,7 @@ async fn an_open_stream_is_shown_and_its_request_after_the_end() {
     let ended = live_when(&gateway, |live| live.totals.requests == 1).await;
     let request = &ended.ended[0];
     assert_eq!((request.request_id.as_str(), request.outcome.as_str()), ("live-1", "ok"));
+    assert_eq!(request.client, "127.0.0.1");
     assert!(request.ttft_seconds.unwrap() <= request.duration_seconds);
     assert_eq!((ended.last_minute.requests, ended.last_minute.ttft.unwrap().count), (1, 1));
     assert_eq!(ended.streams.count, 0);
@@ -238,6 +244,7 @@ async fn every_field_that_the_page_reads_is_in_the_document() {
         },
         ended: vec![EndedRequest::default()],
         verdicts: vec![verdict],
+        clients: vec![ClientSummary::default()],
         ..GatewaySnapshot::default()
     };
     let document = serde_json::to_value(document).unwrap();
@@ -247,6 +254,7 @@ async fn every_field_that_the_page_reads_is_in_the_document() {
         ("columns.js", "backend", "/backends/0", 10),
         ("columns.js", "stream", "/streams/oldest/0", 5),
         ("columns.js", "request", "/ended/0", 8),
+        ("columns.js", "client", "/clients/0", 8),
         ("verdicts.js", "verdict", "/verdicts/0", 8),
         ("verdicts.js", "evidence", "/verdicts/0/evidence/0", 5),
     ] {

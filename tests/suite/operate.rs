@@ -64,6 +64,33 @@ async fn drain_and_undrain_change_the_status_and_its_exit_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_exit_code_of_status_means_harm_to_clients_and_readiness_does_not() {
+    let response = |status: &str| {
+        let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n");
+        format!("{head}content-length: 2\r\nconnection: close\r\n\r\n{{}}").into_bytes()
+    };
+    for (backend, expected, words) in [
+        ("500 Internal Server Error", 1, "  failing: 100 % of requests fail"),
+        (
+            "400 Bad Request",
+            0,
+            "  degraded: 100 % of requests are answered with 4xx by a backend (most: 400)",
+        ),
+    ] {
+        let fake = ScriptedBackend::answering(response(backend)).await;
+        let gateway = start(&[fake.addr]).await;
+        for _ in 0..4 {
+            gateway.post("/v1/chat/completions", r#"{"model":"tiny","messages":[]}"#).await;
+            gateway.record().await;
+        }
+        let (code, out, _) = run(&gateway.admin.to_string(), &["status"]).await;
+        assert!(out.contains(words), "{out}");
+        assert_eq!(code, Some(expected), "{out}");
+        assert!(gateway.admin("/readyz").await.contains("200 OK"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn explain_prints_the_decision_of_a_request() {
     let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let gateway = start(&[fake.addr]).await;
@@ -73,6 +100,8 @@ async fn explain_prints_the_decision_of_a_request() {
     let (code, out, err) = run(&admin, &["explain", &id]).await;
     assert_eq!(code, Some(0), "{err}");
     assert!(out.contains(&id) && out.contains(&format!("> {}", fake.addr)), "{out}");
+    let (_, short, _) = run(&admin, &["explain", &id[..8]]).await;
+    assert_eq!(short, out, "the first characters of an id find it");
     let (_, out, _) = run(&admin, &["explain", &id, "--json"]).await;
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["request_id"], id);
     let (code, _, err) = run(&admin, &["explain", "absent"]).await;

@@ -2,6 +2,7 @@
 
 use super::backend_condition::BackendCondition;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The state of one backend.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -57,6 +58,11 @@ pub struct BackendSummary {
     pub failed_attempts: u64,
     /// Share of the failed attempts, from 0 to 1. `None`: there was no attempt.
     pub failed_share: Option<f64>,
+    /// Number of attempts that were answered with a status of 4xx, by status, of the requests that
+    /// ended in the last minute.
+    pub client_errors: BTreeMap<u16, u64>,
+    /// Share of these attempts, from 0 to 1. `None`: there was no attempt.
+    pub client_error_share: Option<f64>,
     /// Whether an operator must look at the backend, and why in one word.
     pub condition: BackendCondition,
     /// The values behind the condition, as text. `None`: the state says everything.

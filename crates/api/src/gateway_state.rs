@@ -1,19 +1,24 @@
 //! The state of the gateway in one word, with its reasons. The live page, `tokenweir top` and
 //! `/status` show this state, so they cannot disagree.
 
+use super::harm::{Harm, HarmLevel};
 use serde::{Deserialize, Serialize};
 
 /// The state of the gateway.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GatewayState {
-    /// Every backend that should get requests gets them, and no request is refused.
+    /// Every backend that should get requests gets them, and no client is harmed.
     Ready,
-    /// Requests are served, but backends are unavailable, a verdict is critical, a few requests are
-    /// refused, or an operator must correct something in the gateway.
+    /// Requests are served, but backends are unavailable, a verdict holds, a few clients are harmed,
+    /// or an operator must correct something in the gateway.
     Degraded,
+    /// Many requests are slow.
+    Slow,
     /// Many requests are refused.
     Refusing,
+    /// Many requests fail.
+    Failing,
     /// No backend is available: every request is refused.
     #[default]
     Down,
@@ -32,18 +37,14 @@ pub struct GatewayFacts<'a> {
     pub is_panic: bool,
     /// The state of each backend, as in `/status`.
     pub backend_states: Vec<&'a str>,
-    /// Number of requests that ended in the last seconds.
-    pub requests: u64,
-    /// Number of these requests that were refused.
-    pub refused: u64,
-    /// Number of critical verdicts.
-    pub critical_verdicts: usize,
-    /// The conditions of the gateway itself that an operator must correct, such as `reload failed`.
+    /// The harm to clients in the last minute.
+    pub harm: Harm,
+    /// Number of verdicts about backends by severity: critical ones, and warnings.
+    pub verdicts: [usize; 2],
+    /// The conditions of the gateway and the fleet that an operator must correct, such as
+    /// `reload failed`.
     pub notices: Vec<String>,
 }
-
-/// Share of refused requests above which the gateway is refusing.
-pub const REFUSING_SHARE: f64 = 0.05;
 
 /// The states of a backend that make the gateway degraded, with the words of the reason. A backend
 /// that sleeps or has weight 0 was excluded on purpose, for as long as it takes.
@@ -56,10 +57,17 @@ impl GatewayState {
         match self {
             Self::Ready => "ready",
             Self::Degraded => "degraded",
+            Self::Slow => "slow",
             Self::Refusing => "refusing",
+            Self::Failing => "failing",
             Self::Down => "down",
             Self::ShuttingDown => "shutting down",
         }
+    }
+
+    /// Whether the gateway serves its clients: few of them are harmed.
+    pub const fn serves_clients(self) -> bool {
+        matches!(self, Self::Ready | Self::Degraded)
     }
 
     /// The state that follows from these values, and the reasons why it is not `Ready`.
@@ -70,11 +78,7 @@ impl GatewayState {
         if let Some(states) = facts.unready_reason {
             return (Self::Down, vec![format!("no backend is available ({states})")]);
         }
-        let mut reasons = Vec::new();
-        let refused_share = facts.refused as f64 / facts.requests.max(1) as f64;
-        if facts.refused > 0 {
-            reasons.push(format!("{:.0} % of requests are refused", percent(refused_share)));
-        }
+        let mut reasons = facts.harm.reasons.clone();
         let total = facts.backend_states.iter().filter(|state| **state != "leaving").count();
         for (state, word) in UNAVAILABLE_STATES {
             let count = facts.backend_states.iter().filter(|other| **other == state).count();
@@ -85,31 +89,30 @@ impl GatewayState {
         if facts.is_panic {
             reasons.push("panic mode: ejected backends get requests".to_owned());
         }
-        match facts.critical_verdicts {
-            0 => {}
-            1 => reasons.push("1 critical verdict".to_owned()),
-            count => reasons.push(format!("{count} critical verdicts")),
+        for (count, word) in facts.verdicts.into_iter().zip(["critical verdict", "warning"]) {
+            match count {
+                0 => {}
+                1 => reasons.push(format!("1 {word}")),
+                count => reasons.push(format!("{count} {word}s")),
+            }
         }
         reasons.extend(facts.notices.iter().cloned());
-        let state = if reasons.is_empty() {
-            Self::Ready
-        } else if refused_share > REFUSING_SHARE {
-            Self::Refusing
-        } else {
-            Self::Degraded
+        let Harm { failed, refused, slow_level, .. } = facts.harm;
+        let state = match HarmLevel::Critical {
+            critical if failed.level == critical => Self::Failing,
+            critical if refused.level == critical => Self::Refusing,
+            critical if slow_level == critical => Self::Slow,
+            _ if reasons.is_empty() => Self::Ready,
+            _ => Self::Degraded,
         };
         (state, reasons)
     }
 }
 
-/// A share in percent, of which a share above zero is at least 1.
-fn percent(share: f64) -> f64 {
-    if share > 0.0 { (100.0 * share).max(1.0) } else { 0.0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LastMinute;
 
     fn state(facts: &GatewayFacts<'_>) -> (GatewayState, String) {
         let (state, reasons) = GatewayState::from_facts(facts);
@@ -117,31 +120,42 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_refuses_requests_is_never_ready() {
-        let facts = |requests, refused| GatewayFacts {
-            backend_states: vec!["available"; 3],
-            requests,
-            refused,
-            ..GatewayFacts::default()
+    fn the_state_means_harm_to_clients_and_the_worst_kind_names_it() {
+        let of = |failed, refused, slow| {
+            let slow = [("engine_queue".to_owned(), slow)].into();
+            let minute =
+                LastMinute { requests: 100, failed, refused, slow, ..LastMinute::default() };
+            let harm = Harm::of(&minute, 0);
+            state(&GatewayFacts {
+                backend_states: vec!["available"; 3],
+                harm,
+                ..Default::default()
+            })
         };
-        assert_eq!(state(&facts(100, 0)), (GatewayState::Ready, String::new()));
-        let one_in_a_thousand = "1 % of requests are refused".to_owned();
-        assert_eq!(state(&facts(1_000, 1)), (GatewayState::Degraded, one_in_a_thousand));
-        let most = "94 % of requests are refused".to_owned();
-        assert_eq!(state(&facts(100, 94)), (GatewayState::Refusing, most));
+        assert_eq!(of(0, 0, 0), (GatewayState::Ready, String::new()));
+        assert_eq!(of(0, 1, 0), (GatewayState::Degraded, "1 % of requests are refused".to_owned()));
+        assert_eq!(of(3, 0, 0), (GatewayState::Degraded, "3 % of requests fail".to_owned()));
+        let slow = "80 % of requests are slow (most: engine queue)".to_owned();
+        assert_eq!(of(0, 0, 80), (GatewayState::Slow, slow));
+        let both = "94 % of requests are refused; 9 % of requests are slow (most: engine queue)";
+        assert_eq!(of(0, 94, 9), (GatewayState::Refusing, both.to_owned()));
+        assert_eq!(of(12, 94, 9).0, GatewayState::Failing);
+        let states = [GatewayState::Failing, GatewayState::Slow, GatewayState::Refusing];
+        assert!(!states.iter().any(|state| state.serves_clients()));
+        assert!(GatewayState::Degraded.serves_clients());
     }
 
     #[test]
-    fn an_unavailable_backend_panic_mode_and_a_critical_verdict_degrade_the_gateway() {
+    fn an_unavailable_backend_panic_mode_and_a_verdict_degrade_the_gateway() {
         let facts = GatewayFacts {
             backend_states: vec!["available", "drained", "drained", "asleep", "down", "leaving"],
             is_panic: true,
-            critical_verdicts: 2,
+            verdicts: [2, 1],
             notices: vec!["reload failed".to_owned()],
             ..GatewayFacts::default()
         };
         let reasons = "1 of 5 backends down; 2 of 5 backends drained; panic mode: ejected backends \
-                       get requests; 2 critical verdicts; reload failed";
+                       get requests; 2 critical verdicts; 1 warning; reload failed";
         assert_eq!(state(&facts), (GatewayState::Degraded, reasons.to_owned()));
         let on_purpose = GatewayFacts {
             backend_states: vec!["available", "asleep", "zero_weight", "leaving"],
@@ -154,8 +168,7 @@ mod tests {
     fn a_gateway_without_available_backends_is_down_until_it_shuts_down() {
         let facts = GatewayFacts {
             unready_reason: Some("2 backends: 2 asleep"),
-            requests: 9,
-            refused: 9,
+            harm: Harm::of(&LastMinute { requests: 9, refused: 9, ..LastMinute::default() }, 0),
             ..GatewayFacts::default()
         };
         let reason = "no backend is available (2 backends: 2 asleep)".to_owned();

@@ -6,17 +6,24 @@
 
 mod backend_condition;
 mod cache_map;
-mod gateway_state;
+mod clients;
+mod last_minute;
+
+mod harm;
 
 mod backend_summary;
+mod gateway_state;
 
 mod fleet_conditions;
 
 pub use backend_condition::BackendCondition;
 pub use backend_summary::{BackendSummary, DrainSummary, GpuSummary};
 pub use cache_map::{CacheMapDocument, CacheSummary, GroupAtBackend, GroupEvictor, PrefixGroup};
+pub use clients::{ClientSummary, main_client, rank_clients};
 pub use fleet_conditions::{condition_counts, set_conditions};
-pub use gateway_state::{GatewayFacts, GatewayState, REFUSING_SHARE};
+pub use gateway_state::{GatewayFacts, GatewayState};
+pub use harm::{CRITICAL_SHARE, Harm, HarmLevel, HarmShare, WARNING_SHARE};
+pub use last_minute::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -52,6 +59,9 @@ pub struct GatewaySnapshot {
     pub requests_in_flight: usize,
     /// The number of requests in the admission queue, for each class of `admission.classes`.
     pub queue: Vec<QueueSummary>,
+    /// Time for which the request has waited that has been in the admission queue longest, in
+    /// seconds. `None`: no request waits.
+    pub longest_wait_seconds: Option<f64>,
     /// The states of all backends.
     pub backends: Vec<BackendSummary>,
     /// The number of backends with each condition, such as `48 ok, 1 down, 1 slow`.
@@ -63,6 +73,10 @@ pub struct GatewaySnapshot {
     /// Counts and latencies of the requests that ended in the last 60 to 65 seconds, or since the
     /// start of the gateway if that is shorter.
     pub last_minute: LastMinute,
+    /// The harm to clients in the last minute, from which the state follows.
+    pub harm: Harm,
+    /// The clients that cause the most work, the largest share first.
+    pub clients: Vec<ClientSummary>,
     /// Counts and latencies of the last hour, or since the start of the gateway if that is shorter.
     pub history: History,
     /// The last requests that ended and the last slow requests, newest first.
@@ -110,6 +124,10 @@ pub struct StreamSummary {
     pub backend: Option<String>,
     /// Tenant, as in the metric labels.
     pub tenant: Option<String>,
+    /// IP address of the client.
+    pub client: String,
+    /// Estimated number of prompt tokens. 0: unknown.
+    pub prompt_tokens: u64,
     /// `no_output` (the response head has arrived, but no output), `decode`, `stalled`,
     /// `write_stalled` (the client does not read) or `closing`.
     pub phase: String,
@@ -140,10 +158,14 @@ pub struct EndedRequest {
     pub backend: Option<String>,
     /// Tenant, as in the metric labels.
     pub tenant: Option<String>,
+    /// IP address of the client.
+    pub client: String,
     /// Outcome of the request, such as `ok` or `upstream_error`.
     pub outcome: String,
     /// TTFT as the client observes it, in seconds.
     pub ttft_seconds: Option<f64>,
+    /// Time to the first output that is not reasoning, in seconds. `None`: no reasoning.
+    pub first_answer_seconds: Option<f64>,
     /// Duration of the request, in seconds.
     pub duration_seconds: f64,
     /// Output tokens of the response.
@@ -152,55 +174,6 @@ pub struct EndedRequest {
     pub slow_cause: Option<String>,
     /// Trace id. `None`: the trace was not sampled.
     pub trace_id: Option<String>,
-}
-
-/// Counts and latencies of the requests that ended in the last 60 to 65 seconds, or since the start
-/// of the gateway if that is shorter.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LastMinute {
-    /// Length of the interval in seconds: less than 60 after the start, else 60 plus up to one
-    /// window.
-    pub seconds: f64,
-    /// Number of requests that ended.
-    pub requests: u64,
-    /// Number of failed requests: a backend answered with a 5xx status, broke its response, or did
-    /// not answer in time.
-    pub failed: u64,
-    /// Number of refused requests: the gateway answered with 429 or 503, because no backend was
-    /// available or had capacity, or because the gateway was at its own limit.
-    pub refused: u64,
-    /// Number of requests whose client disconnected.
-    pub client_disconnects: u64,
-    /// Number of output tokens of the ended requests.
-    pub output_tokens: u64,
-    /// TTFT of streams as the clients observe it, in seconds. `None`: there are no samples.
-    pub ttft: Option<LatencyQuantiles>,
-    /// ITL of streams, in seconds. For a stream whose events do not report token counts, it is the
-    /// time between events. `None`: there are no samples.
-    pub itl: Option<LatencyQuantiles>,
-    /// Duration of successful requests, in seconds. `None`: there are no samples.
-    pub e2e: Option<LatencyQuantiles>,
-    /// The attempts at each backend of the requests that ended, by the name of the backend. Backends
-    /// without an attempt are omitted.
-    pub by_backend: BTreeMap<String, BackendMinute>,
-}
-
-/// The attempts at one backend, of the requests that ended in the last minute.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct BackendMinute {
-    /// Number of requests whose last attempt was at the backend.
-    pub requests: u64,
-    /// Number of attempts at the backend.
-    pub attempts: u64,
-    /// Number of these attempts that failed.
-    pub failed_attempts: u64,
-    /// Number of requests with a TTFT.
-    pub streams: u64,
-    /// Mean TTFT of these requests, from sending the request to the backend to the first output, in
-    /// seconds. `None`: there were none.
-    pub ttft_seconds: Option<f64>,
 }
 
 /// Counts and latencies of all requests of the last hour, in intervals of equal length. Each list has
@@ -216,6 +189,8 @@ pub struct History {
     pub requests: Vec<u64>,
     /// Number of failed requests.
     pub failed: Vec<u64>,
+    /// Number of responses with a status of 4xx that are not refusals.
+    pub client_errors: Vec<u64>,
     /// Number of refused requests.
     pub refused: Vec<u64>,
     /// Number of output tokens of the ended requests.
@@ -236,20 +211,4 @@ pub struct RequestTotals {
     pub requests: u64,
     /// Number of output tokens since the start, including those of open streams.
     pub output_tokens: u64,
-}
-
-/// Quantiles of a latency, in seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LatencyQuantiles {
-    /// Number of values from which the quantiles are computed.
-    pub count: u64,
-    /// 50th percentile.
-    pub p50: f64,
-    /// 95th percentile.
-    pub p95: f64,
-    /// 99th percentile.
-    pub p99: f64,
-    /// Maximum.
-    pub max: f64,
 }

@@ -38,7 +38,7 @@ pub struct Verdict {
     pub runbook: String,
 }
 
-/// Verdicts of one rule with the same severity and cause, at one or more backends.
+/// Verdicts of one rule with the same severity, cause and remedy, at one or more backends.
 #[derive(Debug, Clone)]
 pub struct VerdictGroup<'a> {
     /// The first verdict of the group. It stands for the others.
@@ -236,9 +236,9 @@ impl<'a> VerdictGroup<'a> {
     }
 
     fn has_same_finding(&self, other: &Verdict) -> bool {
-        let Verdict { verdict, scope, severity, cause, .. } = self.first;
-        (verdict, scope, severity, cause)
-            == (&other.verdict, &other.scope, &other.severity, &other.cause)
+        let Verdict { verdict, scope, severity, cause, remedy, .. } = self.first;
+        (verdict, scope, severity, cause, remedy)
+            == (&other.verdict, &other.scope, &other.severity, &other.cause, &other.remedy)
     }
 }
 
@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_finding_at_many_backends_is_one_group_and_another_cause_is_another_one() {
+    fn one_finding_at_many_backends_is_one_group_and_another_cause_or_remedy_is_another_one() {
         let verdict = |number: u32, cause: &'static str| Verdict {
             verdict: "backend_down".into(),
             backend: format!("gpu-{number}"),
@@ -316,11 +316,16 @@ mod tests {
         };
         let mut verdicts: Vec<Verdict> = (0..5).map(|number| verdict(number, "refused")).collect();
         verdicts.insert(1, verdict(9, "timeout"));
+        verdicts.push(Verdict { remedy: "Restart it.".into(), ..verdict(7, "refused") });
         let groups = VerdictGroup::fold(&verdicts);
         let shown: Vec<_> = groups.iter().map(|group| (group.subject(), group.count)).collect();
         assert_eq!(
             shown,
-            [("gpu-0, gpu-1, gpu-2 and 2 more".to_owned(), 5), ("gpu-9".to_owned(), 1)]
+            [
+                ("gpu-0, gpu-1, gpu-2 and 2 more".to_owned(), 5),
+                ("gpu-9".to_owned(), 1),
+                ("gpu-7".to_owned(), 1)
+            ]
         );
     }
 }

@@ -2,6 +2,7 @@
 
 use super::formatting::{count, percent, seconds, span, text};
 use super::keys::KeyPress;
+use super::summary::status_counts;
 use tokenweir_api::BackendSummary;
 use tokenweir_diagnose::Verdict;
 
@@ -81,11 +82,12 @@ pub(super) fn backend_details(
             backend.in_flight
         ),
         format!(
-            "last min   TTFT {} ({} streams), {} attempts failed ({})",
+            "last min   TTFT {} ({} streams), {} attempts failed ({}), {}",
             seconds(backend.ttft_seconds),
             backend.ended_streams,
             backend.failed_attempts,
-            percent(backend.failed_share)
+            percent(backend.failed_share),
+            status_counts(&backend.client_errors)
         ),
         format!("KV usage   {}", percent(backend.kv_usage)),
         format!(

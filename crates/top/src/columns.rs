@@ -1,6 +1,6 @@
 //! The columns of the three panes, and the rows that a snapshot has in each pane.
 
-use super::formatting::{count, number, percent, seconds, text};
+use super::formatting::{count, number, percent, seconds, short_id, text, words};
 use super::pane::Pane;
 use std::cmp::Ordering;
 use tokenweir_api::{BackendSummary, EndedRequest, GatewaySnapshot, GpuSummary, StreamSummary};
@@ -9,7 +9,7 @@ use tokenweir_api::{BackendSummary, EndedRequest, GatewaySnapshot, GpuSummary, S
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TableColumn {
     pub(super) title: &'static str,
-    /// Width in characters; the first column of a pane also gets the remaining width.
+    /// Width in characters; [`GROWING_COLUMN`] also gets the remaining width.
     pub(super) width: u16,
     pub(super) is_numeric: bool,
     /// On a narrow screen, the column with the highest rank is omitted first.
@@ -67,52 +67,59 @@ const fn number_column(title: &'static str, width: u16, rank: u8) -> TableColumn
 
 /// TTFT shows most faults, so it is the last figure that a narrow screen omits.
 const BACKEND_COLUMNS: &[TableColumn] = &[
-    text_column("BACKEND", 12, 0),
+    text_column(GROWING_COLUMN, 12, 0),
     text_column("STATE", 9, 0),
     number_column("TTFT", 7, 1),
     number_column("QUEUE", 6, 2),
     number_column("FAIL", 5, 3),
-    number_column("KV", 5, 4),
-    number_column("RUN", 5, 5),
-    number_column("SHARE", 6, 6),
-    number_column("FLIGHT", 7, 7),
-    number_column("SCRAPE", 7, 8),
-    text_column(EVENTS_COLUMN, 9, 9),
-    number_column(GPU_COLUMN, 5, 10),
-    number_column(GPU_MEMORY_COLUMN, 8, 11),
+    number_column("4XX", 5, 4),
+    number_column("KV", 5, 5),
+    number_column("RUN", 5, 6),
+    number_column("SHARE", 6, 7),
+    number_column("FLIGHT", 7, 8),
+    number_column("SCRAPE", 7, 9),
+    text_column(EVENTS_COLUMN, 9, 10),
+    number_column(GPU_COLUMN, 5, 11),
+    number_column(GPU_MEMORY_COLUMN, 8, 12),
 ];
 
+/// The column of the names of backends, in all panes.
+pub(super) const GROWING_COLUMN: &str = "BACKEND";
 /// The column of the states of KV events.
 const EVENTS_COLUMN: &str = "EVENTS";
 /// The columns of GPUs.
 const GPU_COLUMN: &str = "GPU";
 const GPU_MEMORY_COLUMN: &str = "GPU MEM";
+/// The column of the times to the first answer of requests with reasoning.
+const ANSWER_COLUMN: &str = "ANSWER";
 
 /// Index of the column STATE, which sorts backends by the urgency of their condition.
 pub(super) const BACKEND_STATE_COLUMN: usize = 1;
 
 const STREAM_COLUMNS: &[TableColumn] = &[
-    text_column("STREAM", 10, 0),
-    text_column("PHASE", 8, 0),
+    text_column("STREAM", 8, 0),
+    text_column("PHASE", 9, 0),
     number_column("AGE", 7, 1),
     number_column("TOKENS", 7, 2),
     number_column("LAST", 7, 1),
-    text_column("BACKEND", 18, 3),
-    text_column("MODEL", 18, 4),
-    text_column("TENANT", 12, 5),
+    number_column("PROMPT", 7, 3),
+    text_column("CLIENT", 15, 4),
+    text_column(GROWING_COLUMN, 18, 5),
+    text_column("MODEL", 18, 6),
 ];
 
 const ENDED_COLUMNS: &[TableColumn] = &[
-    text_column("ENDED", 10, 0),
+    text_column("ENDED", 8, 0),
     text_column("OUTCOME", 10, 0),
     text_column("SLOW", 13, 2),
     number_column("TTFT", 7, 1),
+    number_column(ANSWER_COLUMN, 7, 1),
     number_column("TOOK", 7, 1),
     number_column("TOKENS", 7, 4),
     number_column("AGO", 7, 3),
-    text_column("BACKEND", 18, 5),
-    text_column("MODEL", 18, 6),
-    text_column("TENANT", 12, 7),
+    text_column(GROWING_COLUMN, 18, 5),
+    text_column("CLIENT", 15, 6),
+    text_column("MODEL", 18, 7),
     text_column("TRACE", 32, 8),
 ];
 
@@ -131,7 +138,10 @@ pub(super) fn shown_columns(pane: Pane, document: Option<&GatewaySnapshot>) -> V
     let has = |reads: fn(&BackendSummary) -> bool| {
         document.is_some_and(|document| document.backends.iter().any(reads))
     };
+    let has_answer = document
+        .is_some_and(|document| document.ended.iter().any(|it| it.first_answer_seconds.is_some()));
     let is_shown = |column: &TableColumn| match column.title {
+        ANSWER_COLUMN => has_answer,
         EVENTS_COLUMN => has(|backend| backend.kv_events.is_some()),
         GPU_COLUMN | GPU_MEMORY_COLUMN => has(|backend| backend.gpus.is_some()),
         _ => true,
@@ -160,7 +170,9 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
         _ if condition.needs_attention() => CellTone::Warning,
         _ => CellTone::Plain,
     };
-    let fail_tone = if backend.failed_attempts > 0 { CellTone::Warning } else { CellTone::Plain };
+    let count_tone = |count| if count > 0 { CellTone::Warning } else { CellTone::Plain };
+    let fail_tone = count_tone(backend.failed_attempts);
+    let client_error_tone = count_tone(backend.client_errors.values().sum());
     let is_missing = matches!(backend.kv_events.as_deref(), Some("off" | "gap"));
     let events_tone = if is_missing { CellTone::Warning } else { CellTone::Plain };
     let gpus = backend.gpus.clone().unwrap_or_default();
@@ -175,6 +187,7 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
             TableCell::number(backend.ttft_seconds, seconds),
             TableCell::number(backend.waiting, count),
             TableCell::number(backend.failed_share, percent).with_tone(fail_tone),
+            TableCell::number(backend.client_error_share, percent).with_tone(client_error_tone),
             TableCell::number(backend.kv_usage, percent).with_tone(kv_usage_tone(backend.kv_usage)),
             TableCell::number(backend.running, count),
             TableCell::number(backend.share, percent),
@@ -220,28 +233,29 @@ fn backend_state(backend: &BackendSummary) -> (&str, CellTone) {
         _ if backend.condition.is_critical() => (word, CellTone::Bad),
         _ if backend.condition.needs_attention() => (word, CellTone::Warning),
         "available" if backend.breaker != "closed" => (&backend.breaker, CellTone::Warning),
-        "available" => ("up", CellTone::Good),
+        "available" => ("up", CellTone::Plain),
         _ => (word, CellTone::Quiet),
     }
 }
 
 fn stream_row(stream: &StreamSummary) -> TableRow {
     let tone = match stream.phase.as_str() {
-        "decode" => CellTone::Good,
+        "decode" => CellTone::Plain,
         "stalled" => CellTone::Bad,
         "write_stalled" => CellTone::Warning,
         _ => CellTone::Quiet,
     };
     TableRow {
         cells: vec![
-            TableCell::text(Some(&stream.request_id)),
-            TableCell::text(Some(&stream.phase)).with_tone(tone),
+            TableCell::text(Some(&short_id(&stream.request_id))),
+            TableCell::text(Some(&words(&stream.phase))).with_tone(tone),
             TableCell::number(Some(stream.age_seconds), seconds),
             TableCell::number(Some(stream.tokens as f64), number),
             TableCell::number(stream.last_output_age_seconds, seconds),
+            TableCell::number(Some(stream.prompt_tokens as f64), number),
+            TableCell::text(Some(stream.tenant.as_ref().unwrap_or(&stream.client))),
             TableCell::text(stream.backend.as_deref()),
             TableCell::text(Some(&stream.model)),
-            TableCell::text(stream.tenant.as_deref()),
         ],
         name: stream.request_id.clone(),
         tone: CellTone::Plain,
@@ -250,22 +264,24 @@ fn stream_row(stream: &StreamSummary) -> TableRow {
 
 fn ended_row(request: &EndedRequest) -> TableRow {
     let tone = match request.outcome.as_str() {
-        "ok" => CellTone::Good,
+        "ok" => CellTone::Plain,
         "cancelled" => CellTone::Quiet,
         _ => CellTone::Bad,
     };
+    let slow_cause = request.slow_cause.as_deref().map(words);
     TableRow {
         cells: vec![
-            TableCell::text(Some(&request.request_id)),
-            TableCell::text(Some(&request.outcome)).with_tone(tone),
-            TableCell::text(request.slow_cause.as_deref()).with_tone(CellTone::Warning),
+            TableCell::text(Some(&short_id(&request.request_id))),
+            TableCell::text(Some(&words(&request.outcome))).with_tone(tone),
+            TableCell::text(slow_cause.as_deref()).with_tone(CellTone::Warning),
             TableCell::number(request.ttft_seconds, seconds),
+            TableCell::number(request.first_answer_seconds, seconds),
             TableCell::number(Some(request.duration_seconds), seconds),
             TableCell::number(request.output_tokens.map(|tokens| tokens as f64), number),
             TableCell::number(Some(request.age_seconds), seconds).with_tone(CellTone::Quiet),
             TableCell::text(request.backend.as_deref()),
+            TableCell::text(Some(request.tenant.as_ref().unwrap_or(&request.client))),
             TableCell::text(Some(&request.model)),
-            TableCell::text(request.tenant.as_deref()),
             TableCell::text(request.trace_id.as_deref()).with_tone(CellTone::Quiet),
         ],
         name: request.request_id.clone(),
@@ -276,10 +292,11 @@ fn ended_row(request: &EndedRequest) -> TableRow {
 // === impl TableRow, TableCell ===
 
 impl TableRow {
-    /// Whether a cell contains the text of the filter, regardless of case. `filter` is in lower
+    /// Whether a cell or the whole name contains the text of the filter, regardless of case. `filter` is in lower
     /// case.
     pub(super) fn matches_filter(&self, filter: &str) -> bool {
-        self.cells.iter().any(|cell| cell.text.to_lowercase().contains(filter))
+        let is_match = |words: &str| words.to_lowercase().contains(filter);
+        is_match(&self.name) || self.cells.iter().any(|cell| is_match(&cell.text))
     }
 
     /// The order of two rows by a column, and by name where the column is equal. Rows with an unknown
@@ -332,7 +349,7 @@ mod tests {
         let optional = |document: &GatewaySnapshot| {
             let shown = shown_columns(Pane::Backends, Some(document));
             let titles = shown.into_iter().map(|index| BACKEND_COLUMNS[index].title);
-            titles.skip(10).collect::<Vec<_>>()
+            titles.skip(11).collect::<Vec<_>>()
         };
         assert_eq!(optional(&document), [""; 0]);
         document.backends[1].gpus = Some(GpuSummary::default());
@@ -340,6 +357,6 @@ mod tests {
         document.backends[0].kv_events = Some("gap".into());
         assert_eq!(optional(&document), [EVENTS_COLUMN, GPU_COLUMN, GPU_MEMORY_COLUMN]);
         let cells = &rows(Pane::Backends, &document)[0].cells;
-        assert_eq!((cells.len(), &*cells[10].text), (BACKEND_COLUMNS.len(), "gap"));
+        assert_eq!((cells.len(), &*cells[11].text), (BACKEND_COLUMNS.len(), "gap"));
     }
 }

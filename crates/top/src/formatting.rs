@@ -58,6 +58,16 @@ pub(super) fn text(value: Option<&str>) -> String {
     clean.filter(|clean: &String| !clean.is_empty()).unwrap_or_else(|| MISSING.to_owned())
 }
 
+/// An identifier of the gateway in words, such as `engine queue` for `engine_queue`.
+pub(super) fn words(identifier: &str) -> String {
+    text(Some(&identifier.replace('_', " ")))
+}
+
+/// The first characters of the id of a request. `tokenweir explain` finds the request by them.
+pub(super) fn short_id(id: &str) -> String {
+    text(Some(&id.chars().take(8).collect::<String>()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

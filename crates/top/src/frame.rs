@@ -1,30 +1,23 @@
 //! Draws a state as a frame of characters, for any size of the screen.
 
+mod style;
+
+mod header;
 mod history;
 
+pub use style::FrameOptions;
+
 use super::backend::DrainRisk;
-use super::columns::{CellTone, TableColumn, TableRow, columns, shown_columns};
-use super::formatting::{number, percent, seconds, span, text};
+use super::columns::{CellTone, GROWING_COLUMN, TableColumn, TableRow, columns, shown_columns};
+use super::formatting::text;
 use super::pane::Pane;
 use super::state::{InputMode, PaneView, TopState};
-use history::history_lines;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::Modifier;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph, Widget, Wrap};
-use tokenweir_api::{GatewaySnapshot, GatewayState, LatencyQuantiles, condition_counts};
-use tokenweir_diagnose::{Verdict, VerdictGroup, VerdictSeverity};
-
-/// Options of a frame.
-#[derive(Debug, Clone, Copy)]
-pub struct FrameOptions {
-    /// Whether colours are used.
-    pub has_colour: bool,
-    /// Whether the frame is drawn for a terminal with key presses. Otherwise the frame is a text
-    /// that shows all panes and no key hints.
-    pub has_keys: bool,
-}
+use style::{WIDE_COLUMNS, bold_style};
 
 /// A frame: the state to draw, with options.
 #[derive(Debug)]
@@ -37,10 +30,6 @@ pub struct TopFrame<'a> {
 
 /// Minimum size of the screen: columns and lines.
 const MIN_SCREEN_SIZE: (u16, u16) = (30, 8);
-/// With fewer columns, the policy and most key hints are omitted.
-const WIDE_COLUMNS: u16 = 60;
-/// Number of verdicts above the panes of a terminal.
-const MAX_TERMINAL_VERDICTS: usize = 3;
 /// With fewer lines for the panes, only the current pane is shown.
 const MIN_LINES_FOR_ALL_PANES: u16 = 14;
 
@@ -51,7 +40,7 @@ impl Widget for TopFrame<'_> {
             let problem = format!("too small: {width} columns and {height} lines are needed");
             return Paragraph::new(problem).wrap(Wrap { trim: true }).render(area, buffer);
         }
-        let header = self.header_lines(area.width);
+        let header = header::lines(self.state, self.options, area.width);
         let height = (header.len() as u16).min(area.height - 4);
         let keys = u16::from(self.options.has_keys);
         Paragraph::new(header).render(Rect { height, ..area }, buffer);
@@ -71,97 +60,9 @@ impl TopFrame<'_> {
     /// Number of lines of a frame that shows all rows of all panes.
     pub fn height(&self, width: u16) -> u16 {
         let lists = Pane::ALL.map(|pane| self.state.rows(pane).len().max(1) + 2);
-        let lines = self.header_lines(width).len() + lists.iter().sum::<usize>();
+        let lines =
+            header::lines(self.state, self.options, width).len() + lists.iter().sum::<usize>();
         u16::try_from(lines).unwrap_or(u16::MAX).max(MIN_SCREEN_SIZE.1)
-    }
-
-    /// The lines above the panes: the state of the gateway, its figures and the verdicts.
-    fn header_lines(&self, width: u16) -> Vec<Line<'static>> {
-        let mut lines = Vec::new();
-        if let Some(problem) = &self.state.problem {
-            let words = format!("no update: {}", text(Some(problem)));
-            lines.extend(wrap_lines(&words, width, self.tone_style(CellTone::Bad)));
-        }
-        let Some(document) = &self.state.document else {
-            if lines.is_empty() {
-                lines.push(Line::from("connecting to the gateway …"));
-            }
-            return lines;
-        };
-        let tone = self.tone_style(match document.state {
-            GatewayState::Ready => CellTone::Good,
-            GatewayState::Degraded | GatewayState::ShuttingDown => CellTone::Warning,
-            GatewayState::Refusing | GatewayState::Down => CellTone::Bad,
-        });
-        let mut title = vec![
-            Span::styled(format!("tokenweir {}  ", text(Some(&document.version))), bold_style()),
-            Span::styled(document.state.label(), tone),
-        ];
-        if width >= WIDE_COLUMNS {
-            title.push(Span::raw(format!("  {}", text(Some(&document.policy)))));
-        }
-        title.push(Span::raw(format!("  up {}", span(document.uptime_seconds))));
-        if self.state.is_paused {
-            title.push(Span::styled("  paused", self.tone_style(CellTone::Warning)));
-        }
-        lines.push(Line::from(title));
-        if !document.state_reasons.is_empty() {
-            let reasons = text(Some(&document.state_reasons.join("; ")));
-            lines.extend(wrap_lines(&reasons, width, tone));
-        }
-        let [rates, latencies] = self.summary_figures(document);
-        lines.extend(flow_parts(rates, width));
-        lines.extend(flow_parts(latencies, width));
-        lines.extend(history_lines(&document.history, width));
-        let fleet = &document.backends;
-        lines.push(Line::from(format!("backends: {}", text(Some(&condition_counts(fleet))))));
-        self.push_verdicts(&document.verdicts, width, &mut lines);
-        lines
-    }
-
-    /// Appends the groups of verdicts. On a terminal, the first ones leave space for the panes.
-    fn push_verdicts(&self, verdicts: &[Verdict], width: u16, lines: &mut Vec<Line<'static>>) {
-        let groups = VerdictGroup::fold(verdicts);
-        let limit = if self.options.has_keys { MAX_TERMINAL_VERDICTS } else { groups.len() };
-        for group in groups.iter().take(limit) {
-            let verdict = group.first;
-            let tone = match verdict.severity {
-                VerdictSeverity::Critical => CellTone::Bad,
-                VerdictSeverity::Warning => CellTone::Warning,
-                VerdictSeverity::Info => CellTone::Quiet,
-            };
-            let style = self.tone_style(tone);
-            lines.extend(wrap_lines(&format_verdicts(group), width, style));
-            let remedy = format!("  -> {}", text(Some(&verdict.remedy)));
-            lines.extend(wrap_lines(&remedy, width, style));
-        }
-        match groups.iter().skip(limit).map(|group| group.count).sum::<usize>() {
-            0 => {}
-            more => lines.push(Line::from(format!("{more} more verdicts: tokenweir diagnose"))),
-        }
-    }
-
-    /// The request rates and the queue of the gateway, and its latencies, as texts.
-    fn summary_figures(&self, document: &GatewaySnapshot) -> [Vec<String>; 2] {
-        let [requests, tokens] = self.state.rates.per_second(document);
-        let minute = &document.last_minute;
-        let waiting: usize = document.queue.iter().map(|class| class.waiting).sum();
-        let share =
-            |count: u64| (minute.requests > 0).then(|| count as f64 / minute.requests as f64);
-        let rates = vec![
-            format!("{} req/s", number(requests)),
-            format!("{} tok/s", number(tokens)),
-            format!("{} in flight", document.requests_in_flight),
-            format!("{waiting} waiting"),
-            format!("{} failed", percent(share(minute.failed))),
-            format!("{} refused", percent(share(minute.refused))),
-        ];
-        let latencies = vec![
-            format_quantiles("TTFT", minute.ttft),
-            format_quantiles("ITL", minute.itl),
-            format_quantiles("E2E", minute.e2e),
-        ];
-        [rates, latencies]
     }
 
     /// Draws all panes, one below the other. On a low screen with keys, draws only the current
@@ -194,7 +95,10 @@ impl TopFrame<'_> {
             lines.push(if is_selected { line.patch_style(Modifier::REVERSED) } else { line });
         }
         if rows.is_empty() {
-            lines.push(Line::styled(self.empty_message(pane), self.tone_style(CellTone::Quiet)));
+            lines.push(Line::styled(
+                self.empty_message(pane),
+                self.options.tone_style(CellTone::Quiet),
+            ));
         }
         Paragraph::new(lines).render(area, buffer);
     }
@@ -213,7 +117,7 @@ impl TopFrame<'_> {
             }
             let words = align_cell(&cell.text, *width, columns[*index].is_numeric);
             let tone = if cell.tone == CellTone::Plain { row.tone } else { cell.tone };
-            spans.push(Span::styled(words, self.tone_style(tone)));
+            spans.push(Span::styled(words, self.options.tone_style(tone)));
         }
         Line::from(spans)
     }
@@ -241,14 +145,14 @@ impl TopFrame<'_> {
                 };
                 let is_risky = *is_drained && *risk != DrainRisk::None;
                 let tone = if is_risky { CellTone::Bad } else { CellTone::Warning };
-                Line::styled(words, self.tone_style(tone).add_modifier(Modifier::BOLD))
+                Line::styled(words, self.options.tone_style(tone).add_modifier(Modifier::BOLD))
             }
             InputMode::Reading { .. } => {
                 Line::styled("↑ ↓ scroll  any other key: back", bold_style())
             }
             InputMode::Watching => match (&self.state.notice, self.state.filter.as_str()) {
                 (Some(notice), _) => {
-                    Line::styled(text(Some(notice)), self.tone_style(CellTone::Warning))
+                    Line::styled(text(Some(notice)), self.options.tone_style(CellTone::Warning))
                 }
                 (None, "") if width < WIDE_COLUMNS => Line::from("q quit  ? keys  Tab list"),
                 (None, "") => Line::from(
@@ -258,22 +162,6 @@ impl TopFrame<'_> {
                     Line::from(format!("filter: {}  (Esc clears it)", display_filter(filter)))
                 }
             },
-        }
-    }
-
-    fn tone_style(&self, tone: CellTone) -> Style {
-        if !self.options.has_colour {
-            return match tone {
-                CellTone::Bad | CellTone::Warning => bold_style(),
-                CellTone::Plain | CellTone::Quiet | CellTone::Good => Style::new(),
-            };
-        }
-        match tone {
-            CellTone::Plain => Style::new(),
-            CellTone::Quiet => Style::new().fg(Color::DarkGray),
-            CellTone::Good => Style::new().fg(Color::Green),
-            CellTone::Warning => Style::new().fg(Color::Yellow),
-            CellTone::Bad => Style::new().fg(Color::Red),
         }
     }
 }
@@ -310,55 +198,9 @@ fn render_text(title: &str, lines: &[String], area: Rect, buffer: &mut Buffer) {
     Paragraph::new(shown).wrap(Wrap { trim: false }).render(area, buffer);
 }
 
-fn bold_style() -> Style {
-    Style::new().add_modifier(Modifier::BOLD)
-}
-
 /// The filter without control characters. Empty if there is no filter.
 fn display_filter(filter: &str) -> String {
     if filter.is_empty() { String::new() } else { text(Some(filter)) }
-}
-
-/// The p50, p95 and p99 of a latency.
-fn format_quantiles(name: &str, quantiles: Option<LatencyQuantiles>) -> String {
-    let quantile = |read: fn(LatencyQuantiles) -> f64| seconds(quantiles.map(read));
-    let [p50, p95, p99] = [quantile(|q| q.p50), quantile(|q| q.p95), quantile(|q| q.p99)];
-    format!("{name} {p50} / {p95} / {p99}")
-}
-
-/// A group of verdicts: their severity, backends, meaning, cause and name.
-fn format_verdicts(group: &VerdictGroup<'_>) -> String {
-    let Verdict { verdict: name, severity, meaning, cause, .. } = group.first;
-    let subject = group.subject();
-    let [name, subject, meaning] = [&**name, &*subject, &**meaning].map(|words| text(Some(words)));
-    let cause = cause.as_deref().map(|cause| format!(" Cause: {}.", text(Some(cause))));
-    let cause = cause.unwrap_or_default();
-    format!("{}  {subject}: {meaning}{cause}  [{name}]", severity.as_str())
-}
-
-/// Wraps text into lines of at most `width` columns.
-fn wrap_lines(words: &str, width: u16, style: Style) -> Vec<Line<'static>> {
-    // A flag such as `--max-num-seqs` is not divided at its hyphens.
-    let options = textwrap::Options::new(usize::from(width))
-        .subsequent_indent("  ")
-        .word_splitter(textwrap::WordSplitter::NoHyphenation);
-    let lines = textwrap::wrap(words, options);
-    lines.into_iter().map(|line| Line::styled(line.into_owned(), style)).collect()
-}
-
-/// Joins texts into lines of at most `width` columns. A text is not split.
-fn flow_parts(parts: Vec<String>, width: u16) -> Vec<Line<'static>> {
-    let mut lines: Vec<String> = Vec::new();
-    for part in parts {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 3 + part.chars().count() <= width.into() => {
-                line.push_str("   ");
-                line.push_str(&part);
-            }
-            _ => lines.push(part),
-        }
-    }
-    lines.into_iter().map(Line::from).collect()
 }
 
 /// The heights of the three panes. The first two panes get their wanted heights, but leave space
@@ -371,8 +213,8 @@ fn pane_heights(wanted: [u16; 3], height: u16) -> [u16; 3] {
     [first, second, remaining - second]
 }
 
-/// The `shown` columns that fit into `width`, each as its index and its width. The first column also
-/// gets the remaining width, up to a limit.
+/// The `shown` columns that fit into `width`, each as its index and its width. The names of backends
+/// also get the remaining width, up to a limit.
 fn fit_columns(columns: &[TableColumn], mut shown: Vec<usize>, width: u16) -> Vec<(usize, u16)> {
     let needed =
         |shown: &[usize]| -> u16 { shown.iter().map(|index| columns[*index].width + 1).sum() };
@@ -382,11 +224,14 @@ fn fit_columns(columns: &[TableColumn], mut shown: Vec<usize>, width: u16) -> Ve
         shown.remove(position);
     }
     let spare = (width + 1).saturating_sub(needed(&shown)).min(MAX_EXTRA_COLUMNS);
-    let column_width = |index: &usize| columns[*index].width + if *index == 0 { spare } else { 0 };
+    let column_width = |index: &usize| {
+        let TableColumn { title, width, .. } = columns[*index];
+        width + if title == GROWING_COLUMN { spare } else { 0 }
+    };
     shown.iter().map(|index| (*index, column_width(index))).collect()
 }
 
-/// Maximum additional width of the first column of a pane, in columns of the screen.
+/// Maximum additional width of the names of backends, in columns of the screen.
 const MAX_EXTRA_COLUMNS: u16 = 30;
 
 /// Aligns text in its column. A text that is too long is cut and ends with an ellipsis.

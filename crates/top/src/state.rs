@@ -111,7 +111,7 @@ impl TopState {
         let sorted_by =
             |column, is_descending| PaneView { column, is_descending, ..PaneView::default() };
         let views =
-            [sorted_by(BACKEND_STATE_COLUMN, false), sorted_by(2, true), sorted_by(6, false)];
+            [sorted_by(BACKEND_STATE_COLUMN, false), sorted_by(2, true), sorted_by(7, false)];
         Self { views, ..Self::default() }
     }
 

@@ -1,7 +1,10 @@
 //! Renders the state of a gateway as a few lines of text, for `tokenweir status`.
 
-use super::formatting::{count, percent, seconds, span, text};
-use tokenweir_api::{BackendSummary, GatewaySnapshot, condition_counts};
+use super::formatting::{count, number, percent, seconds, span, text};
+use std::collections::BTreeMap;
+use tokenweir_api::{
+    BackendSummary, ClientSummary, GatewaySnapshot, LatencyQuantiles, condition_counts,
+};
 use tokenweir_diagnose::VerdictGroup;
 
 /// The state of a gateway and of its backends. Backends that need attention come first.
@@ -9,6 +12,7 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     let mut lines = gateway_lines(gateway);
     lines.push(String::new());
     lines.extend(backend_table(&gateway.backends));
+    lines.extend(main_clients(&gateway.clients));
     lines.extend(VerdictGroup::fold(&gateway.verdicts).iter().map(verdict_line));
     lines
 }
@@ -21,9 +25,17 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     }
     let waiting: usize = gateway.queue.iter().map(|class| class.waiting).sum();
     let last = &gateway.last_minute;
-    let ttft = last.ttft.map_or_else(String::new, |ttft| {
-        format!(", TTFT p50 {}, p99 {}", seconds(Some(ttft.p50)), seconds(Some(ttft.p99)))
-    });
+    let times = [("TTFT", last.ttft), ("first answer", last.first_answer)];
+    let time = |(name, quantiles): (&str, Option<LatencyQuantiles>)| {
+        let LatencyQuantiles { p50, p95, p99, .. } = quantiles?;
+        let [p50, p95, p99] = [p50, p95, p99].map(|value| seconds(Some(value)));
+        Some(format!(", {name} p50 {p50} p95 {p95} p99 {p99}"))
+    };
+    let times: String = times.into_iter().filter_map(time).collect();
+    let mut client_errors = last.backend_client_errors.clone();
+    for (status, count) in &last.gateway_client_errors {
+        *client_errors.entry(*status).or_default() += count;
+    }
     vec![
         format!("tokenweir {}  {state}", text(Some(&gateway.version))),
         format!(
@@ -34,16 +46,44 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
         ),
         format!("requests   {} in flight, {waiting} in the queue", gateway.requests_in_flight),
         format!(
-            "last {:<5} {} ended, {} failed, {} refused, {} client disconnects{ttft}",
+            "last {:<5} {} ended, {} failed, {}, {} refused, {} client disconnects{times}",
             span(last.seconds),
             last.requests,
             last.failed,
+            status_counts(&client_errors),
             last.refused,
             last.client_disconnects
         ),
         format!("backends   {}", text(Some(&condition_counts(&gateway.backends)))),
     ]
 }
+
+/// The number of responses with a status of 4xx, with the statuses, such as `14 4xx (401: 12, 404: 2)`.
+pub(super) fn status_counts(by_status: &BTreeMap<u16, u64>) -> String {
+    let total: u64 = by_status.values().sum();
+    let statuses: Vec<String> =
+        by_status.iter().map(|(status, count)| format!("{status}: {count}")).collect();
+    if total == 0 { "0 4xx".to_owned() } else { format!("{total} 4xx ({})", statuses.join(", ")) }
+}
+
+/// The clients that cause the most work, as a line. `None`: there is only one client.
+pub(super) fn main_clients(ranked: &[ClientSummary]) -> Option<String> {
+    let describe = |client: &ClientSummary| {
+        let ClientSummary { requests, prompt_tokens, open_streams, refused, share_of, .. } = client;
+        let share = percent(Some(client.share));
+        let prompt_tokens = number(Some(*prompt_tokens as f64));
+        format!(
+            "{} {share} of the {share_of} ({requests} ended, {open_streams} open, {prompt_tokens} \
+             prompt tokens, {refused} refused)",
+            text(Some(&client.name()))
+        )
+    };
+    let clients: Vec<String> = ranked.iter().take(MAX_CLIENTS).map(describe).collect();
+    (ranked.len() > 1).then(|| format!("clients: {}", clients.join("; ")))
+}
+
+/// Number of clients in the line about the clients.
+const MAX_CLIENTS: usize = 3;
 
 /// The table of backends: the line of titles, and one line for each backend.
 fn backend_table(backends: &[BackendSummary]) -> Vec<String> {
@@ -52,8 +92,8 @@ fn backend_table(backends: &[BackendSummary]) -> Vec<String> {
     let name_width = |backend: &&BackendSummary| text(Some(&backend.name)).chars().count();
     let width = backends.iter().map(name_width).max().unwrap_or_default().clamp(7, 40);
     let titles = format!(
-        "{:<width$} {:<11} {:>7} {:>6} {:>7} {:>9} {:>5}",
-        "BACKEND", "STATE", "TTFT", "FAILED", "WAITING", "IN FLIGHT", "KV"
+        "{:<width$} {:<11} {:>7} {:>6} {:>5} {:>7} {:>9} {:>5}",
+        "BACKEND", "STATE", "TTFT", "FAILED", "4XX", "WAITING", "IN FLIGHT", "KV"
     );
     let rows = backends.into_iter().map(|backend| backend_line(backend, width));
     [titles].into_iter().chain(rows).collect()
@@ -68,11 +108,12 @@ fn backend_line(backend: &BackendSummary, width: usize) -> String {
     let events =
         events.map_or_else(String::new, |state| format!("  KV events: {}", text(Some(state))));
     format!(
-        "{:<width$} {:<11} {:>7} {:>6} {:>7} {:>9} {:>5}{reason}{events}",
+        "{:<width$} {:<11} {:>7} {:>6} {:>5} {:>7} {:>9} {:>5}{reason}{events}",
         text(Some(&backend.name)),
         text(Some(backend.condition_word())),
         seconds(backend.ttft_seconds),
         percent(backend.failed_share),
+        percent(backend.client_error_share),
         count(backend.waiting),
         backend.in_flight,
         percent(backend.kv_usage),
@@ -94,7 +135,7 @@ fn verdict_line(group: &VerdictGroup<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokenweir_api::{BackendCondition, GatewayState};
+    use tokenweir_api::{BackendCondition, GatewayState, LastMinute};
     use tokenweir_diagnose::Verdict;
 
     #[test]
@@ -112,13 +153,29 @@ mod tests {
             state_reasons: vec!["1 of 2 backends down".into(), "1 critical verdict".into()],
             backends: vec![backend("a", BackendCondition::Ok, None), down],
             verdicts: vec![verdict],
+            last_minute: LastMinute {
+                backend_client_errors: [(401, 12)].into(),
+                gateway_client_errors: [(401, 1), (404, 2)].into(),
+                ..LastMinute::default()
+            },
+            clients: ["bad", "good"]
+                .map(|tenant| ClientSummary {
+                    tenant: Some(tenant.into()),
+                    key: Some("k".into()),
+                    share: 0.72,
+                    share_of: "prompt tokens".into(),
+                    ..ClientSummary::default()
+                })
+                .into(),
             ..GatewaySnapshot::default()
         };
         let lines = status_lines(&gateway);
         assert!(lines[0].ends_with("degraded: 1 of 2 backends down; 1 critical verdict"));
+        assert!(lines[3].contains(", 15 4xx (401: 13, 404: 2), 0 refused"), "{lines:?}");
         assert!(lines[4].ends_with(" 1 ok, 1 down"), "{lines:?}");
         assert!(lines[7].starts_with("b[2J") && lines[7].ends_with("  timeout"), "{lines:?}");
         assert!(lines[8].starts_with("a "), "{lines:?}");
-        assert!(lines[9].starts_with("warning: all backends: shedding: "), "{lines:?}");
+        assert!(lines[9].starts_with("clients: tenant bad, key k 72% of the prompt"), "{lines:?}");
+        assert!(lines[10].starts_with("warning: all backends: shedding: "), "{lines:?}");
     }
 }

@@ -1,7 +1,7 @@
 // The columns of the tables.
 
 import { bar, fill } from "./plots.js";
-import { count, duration, element, number, percent, seconds, text } from "./words.js";
+import { count, duration, element, label, number, percent, seconds, text } from "./words.js";
 
 const figure = (name, title, value, format, more = {}) => ({
   name, title, className: "figure", first: "down", value, text: (item) => format(value(item)), ...more,
@@ -14,13 +14,14 @@ const marked = (name, title, value, format, isMarked, hint) => ({
     cell.classList.toggle("late", isMarked(item));
   },
 });
-/** A bar for a ratio, with the percentage as text. */
-const share = (name, title, value, warns, hint) => ({
+/** A bar for a ratio, with the percentage as text. It is marked while `isMarked`. */
+const share = (name, title, value, warns, hint, isMarked = () => false) => ({
   name, title, hint, className: "bars", first: "down", value,
   make: (cell) => cell.append(bar(), element("span")),
   show: (cell, item) => {
     fill(cell.firstChild, value(item), warns);
     cell.lastChild.textContent = percent(value(item));
+    cell.classList.toggle("late", isMarked(item));
   },
 });
 
@@ -55,11 +56,11 @@ function stateOf(backend) {
         ? ["warn", "panic", "It is ejected, and gets requests because too many backends are ejected (panic mode)"]
         : ["bad", "ejected", "It failed requests. The circuit breaker sends it no requests"];
     case "available":
-      if (backendLevel(backend)) return [backendLevel(backend), backend.condition, reason];
+      if (backendLevel(backend)) return [backendLevel(backend), label(backend.condition), reason];
       if (backend.breaker !== "closed") return BREAKERS[backend.breaker] ?? ["warn", backend.breaker];
-      return ["good", "up"];
+      return ["none", "up"];
     default:
-      return [backend.state === "down" ? "bad" : "drained", backend.state, reason];
+      return [backend.state === "down" ? "bad" : "drained", label(backend.state), reason];
   }
 }
 
@@ -110,6 +111,9 @@ const nameAndReason = {
   },
 };
 
+/** Whether the TTFT of a backend is no good one: it is slow, or routing avoids it because of its predicted TTFT. */
+const isLate = (backend) => ["slow", "avoided"].includes(backend.condition);
+
 /** Columns of the backends. `drain` gets the backend of the button. */
 export const backendColumns = (drain) => [
   nameAndReason,
@@ -117,16 +121,25 @@ export const backendColumns = (drain) => [
     const [className, label, hint] = stateOf(backend);
     return [className, label, hint ?? backend.url];
   }, { order: (backend) => URGENCY.indexOf(backend.condition), hint: "Backends that need attention come first" }),
-  marked("ttft", "TTFT", (backend) => backend.ttft_seconds, seconds, (backend) => backend.condition === "slow",
+  marked("ttft", "TTFT", (backend) => backend.ttft_seconds, seconds, isLate,
     "Mean time to the first output of the streams that ended in the last minute"),
   marked("failed", "Failed", (backend) => backend.failed_share, percent, (backend) => backend.failed_attempts > 0,
     "Share of the attempts that failed, of the requests that ended in the last minute"),
+  {
+    ...marked("client_errors", "4xx", (backend) => backend.client_error_share, percent, (backend) => backend.client_error_share > 0),
+    hint: "Share of the attempts that were answered with 4xx; the tooltip of a value has the statuses",
+    show: (cell, backend) => {
+      cell.textContent = percent(backend.client_error_share);
+      cell.classList.toggle("late", backend.client_error_share > 0);
+      cell.title = Object.entries(backend.client_errors).map(([status, times]) => `${status}: ${times}`).join(", ");
+    },
+  },
   figure("waiting", "Queue", (backend) => backend.waiting, count, { hint: "Requests that wait in the engine" }),
   figure("running", "Running", (backend) => backend.running, count, { hint: "Requests that run in the engine" }),
   figure("in_flight", "In flight", (backend) => backend.in_flight, count, { hint: "Requests of this gateway at the backend" }),
   share("kv", "KV cache", (backend) => backend.kv_usage, true, "KV usage"),
   share("share", "Share", (backend) => backend.share, false,
-    "Share of the requests that ended in the last minute or are in flight"),
+    "Share of the requests that ended in the last minute or are in flight", (backend) => backend.condition === "avoided"),
   {
     ...long("model", "Models", (backend) => backend.models.join(", ")), optional: true,
     isUseful: (backends) => new Set(backends.map((backend) => backend.models.join())).size > 1,
@@ -181,35 +194,63 @@ const EVENT_STATES = {
   off: ["warn", "off", "No events are received: the gateway estimates the cache"],
 };
 
-const PHASES = { no_output: "info", decode: "good", stalled: "bad", write_stalled: "warn", closing: "drained" };
+const PHASES = { no_output: "info", decode: "none", stalled: "bad", write_stalled: "warn", closing: "none" };
+
+/** The id of a request. The first characters are enough to tell requests apart, and to find one. */
+const requestId = {
+  name: "request_id", title: "Request", className: "name lead id", value: (request) => request.request_id,
+  show: (cell, request) => {
+    if (cell.title === request.request_id) return;
+    [cell.textContent, cell.title] = [request.request_id.slice(0, 8), request.request_id];
+  },
+};
 
 export const streamColumns = [
-  long("request_id", "Request", (stream) => stream.request_id, "name lead id"),
-  chip("phase", "Phase", (stream) => [PHASES[stream.phase] ?? "drained", stream.phase]),
+  requestId,
+  chip("phase", "Phase", (stream) => [PHASES[stream.phase] ?? "drained", label(stream.phase)]),
   figure("age", "Age", (stream) => stream.age_seconds, seconds, { hint: "Time since the request head" }),
   figure("tokens", "Tokens", (stream) => stream.tokens, count),
   figure("silence", "Last output", (stream) => stream.last_output_age_seconds, seconds, { hint: "Time since the last output" }),
+  figure("prompt", "Prompt tokens", (stream) => stream.prompt_tokens, number, { hint: "Estimated prompt tokens" }),
+  { ...long("tenant", "Tenant", (stream) => stream.tenant), optional: true },
+  long("client", "Client", (stream) => stream.client),
   long("backend", "Backend", (stream) => stream.backend),
   long("model", "Model", (stream) => stream.model),
-  { ...long("tenant", "Tenant", (stream) => stream.tenant), optional: true },
 ];
 
-const OUTCOMES = { ok: "good", cancelled: "drained" };
+/** The name of a client: tenant and key, or the address. */
+export const clientName = (client) => (client.tenant === null ? text(client.address) : `${client.tenant} / ${client.key}`);
+
+export const clientColumns = [
+  long("name", "Client", clientName, "name lead"),
+  share("share", "Share", (client) => client.share, false, "The largest of its shares of prompt tokens, open streams and requests"),
+  { name: "of", title: "of", value: (client) => client.share_of, text: (client) => client.share_of },
+  figure("open", "Open streams", (client) => client.open_streams, count),
+  figure("requests", "Ended", (client) => client.requests, count, { hint: "Requests that ended in the last minute" }),
+  figure("prompt", "Prompt tokens", (client) => client.prompt_tokens, number, { hint: "Of the ended requests and of the open streams" }),
+  figure("output", "Output tokens", (client) => client.output_tokens, number, { hint: "Of the ended requests" }),
+  marked("refused", "Refused", (client) => client.refused, count, (client) => client.refused > 0, "Requests that the gateway refused"),
+];
+
+const OUTCOMES = { ok: "none", cancelled: "drained", client_error: "warn" };
 
 /** Columns of the ended requests. `link` returns the URL of a trace, or null. */
 export const endedColumns = (link) => [
-  long("request_id", "Request", (request) => request.request_id, "name lead id"),
-  chip("outcome", "Outcome", (request) => [OUTCOMES[request.outcome] ?? "bad", request.outcome]),
+  requestId,
+  chip("outcome", "Outcome", (request) => [OUTCOMES[request.outcome] ?? "bad", label(request.outcome)]),
   // When sorted by this column, slow requests are first.
-  chip("slow", "Slow", (request) => [request.slow_cause ? "warn" : "none", request.slow_cause ?? "no"],
+  chip("slow", "Slow", (request) => [request.slow_cause ? "warn" : "none", label(request.slow_cause ?? "")],
     { value: (request) => request.slow_cause, hint: "Slow cause" }),
   figure("ttft", "TTFT", (request) => request.ttft_seconds, seconds),
+  figure("answer", "First answer", (request) => request.first_answer_seconds, seconds,
+    { hint: "Time to the first output that is not reasoning", optional: true }),
   figure("duration", "Duration", (request) => request.duration_seconds, seconds),
   figure("tokens", "Tokens", (request) => request.output_tokens, number),
   figure("age", "Ended ago", (request) => request.age_seconds, seconds, { first: "up", hint: "Time since the end of the request" }),
   long("backend", "Backend", (request) => request.backend),
-  long("model", "Model", (request) => request.model),
   { ...long("tenant", "Tenant", (request) => request.tenant), optional: true },
+  long("client", "Client", (request) => request.client),
+  long("model", "Model", (request) => request.model),
   {
     name: "trace", title: "Trace", className: "id", optional: true, value: (request) => request.trace_id,
     show: (cell, request) => {

@@ -1,12 +1,12 @@
 // The live page: fetches /streams once a second and /cache every five seconds, and shows them.
 
-import { backendColumns, backendLevel, cacheColumns, endedColumns, streamColumns } from "./columns.js";
+import { backendColumns, backendLevel, cacheColumns, clientColumns, clientName, endedColumns, streamColumns } from "./columns.js";
 import { confirm, help, isOpen, requestToken, showBackend, showDecision, showMessage } from "./dialogs.js";
 import { confirmDrain } from "./drain.js";
 import { Plot } from "./plots.js";
 import { Table } from "./tables.js";
 import { Verdicts } from "./verdicts.js";
-import { count, duration, element, number, percent, seconds } from "./words.js";
+import { count, duration, element, label, number, percent, seconds } from "./words.js";
 
 const INTERVAL_MS = 1000;
 const CACHE_INTERVAL_MS = 5000;
@@ -100,51 +100,76 @@ const shareOf = (history, name) =>
 /** The axis of a share ends at 5 % or above, so that a single failure does not look like a total one. */
 const MIN_SHARE_AXIS = 0.05;
 
+/** The class of a figure for each level of harm. */
+const LEVELS = { warning: "warn", critical: "bad" };
+
+/** The first four are what an operator asks first. `harm` is the name of the harm that colours the figure. */
 const TILES = [
+  shareTile("Failed", "failed", ({ last_minute: minute }) =>
+    [`${count(minute.failed)} of ${count(minute.requests)}`, `${count(minute.client_disconnects)} disconnected`]),
+  {
+    ...shareTile("4xx", "client_errors", (live) => statuses(live.last_minute)),
+    value: (live) => live.harm.client_errors.share,
+  },
+  shareTile("Refused", "refused", (live) =>
+    [`${count(live.last_minute.refused)} of ${count(live.last_minute.requests)}`, ...longestWait(live)]),
+  { ...quantileTile("TTFT", "ttft", firstAnswer), harm: "slow_first_output" },
   {
     title: "Requests", unit: "/s", value: (live) => rate(live, "requests"), format: number,
     past: (history) => perSecond(history, "requests"),
-    details: (live) => `${count(live.requests_in_flight)} in flight · ${count(waiting(live))} waiting`,
+    details: (live) => [`${count(live.requests_in_flight)} in flight`, `${count(waiting(live))} waiting`],
   },
   {
     title: "Output tokens", unit: "/s", value: (live) => rate(live, "output_tokens"), format: number,
     past: (history) => perSecond(history, "output_tokens"),
-    details: (live) => `${count(live.streams.count)} open streams`,
+    details: (live) => [`${count(live.streams.count)} open streams`],
   },
-  quantileTile("TTFT", "ttft"),
-  quantileTile("ITL", "itl"),
+  { ...quantileTile("ITL", "itl"), harm: "slow_output" },
   quantileTile("E2E", "e2e"),
-  {
-    title: "Failed", unit: "", format: percent, className: "failures", top: MIN_SHARE_AXIS,
-    past: (history) => shareOf(history, "failed"),
-    value: ({ last_minute: minute }) => (minute.requests > 0 ? minute.failed / minute.requests : null),
-    details: ({ last_minute: minute }) =>
-      `${count(minute.failed)} of ${count(minute.requests)} · ${count(minute.client_disconnects)} disconnected`,
-  },
-  {
-    title: "Refused", unit: "", format: percent, className: "failures", top: MIN_SHARE_AXIS,
-    past: (history) => shareOf(history, "refused"),
-    value: ({ last_minute: minute }) => (minute.requests > 0 ? minute.refused / minute.requests : null),
-    details: ({ last_minute: minute }) => `${count(minute.refused)} of ${count(minute.requests)}`,
-  },
 ];
 
-/** A tile with the median, and p95 and p99 as text. The plot has the p95: a median hides one slow backend. */
-function quantileTile(title, name) {
+function shareTile(title, name, details) {
+  return {
+    title, unit: "", format: percent, className: "failures", top: MIN_SHARE_AXIS, harm: name, details,
+    past: (history) => shareOf(history, name),
+    value: ({ last_minute: minute }) => (minute.requests > 0 ? minute[name] / minute.requests : null),
+  };
+}
+
+/** A tile with the p95: a median hides one slow backend. `more` returns further texts. */
+function quantileTile(title, name, more = () => []) {
   const quantiles = (live) => live.last_minute[name];
   return {
-    title: `${title}, p50`, unit: "", value: (live) => quantiles(live)?.p50 ?? null, format: seconds,
-    past: (history) => history[`${name}_p95`], pastName: "p95 ",
-    details: (live) => `p95 ${seconds(quantiles(live)?.p95)} · p99 ${seconds(quantiles(live)?.p99)}`,
+    title: `${title} p95`, unit: "", value: (live) => quantiles(live)?.p95 ?? null, format: seconds,
+    past: (history) => history[`${name}_p95`],
+    details: (live) => [`p50 ${seconds(quantiles(live)?.p50)}`, `p99 ${seconds(quantiles(live)?.p99)}`, ...more(live)],
   };
+}
+
+/** The wait of users of reasoning models, who see no reasoning. */
+function firstAnswer({ last_minute: minute }) {
+  return minute.first_answer ? [`first answer p95 ${seconds(minute.first_answer.p95)}`] : [];
+}
+
+/** While requests wait, the TTFT of those that are served does not tell how long. */
+const longestWait = (live) =>
+  (live.longest_wait_seconds === null ? [] : [`longest wait ${seconds(live.longest_wait_seconds)}`]);
+
+/** The statuses of 4xx with the number of their responses. */
+function statuses(minute) {
+  const sums = new Map();
+  for (const counts of [minute.backend_client_errors, minute.gateway_client_errors]) {
+    for (const [status, times] of Object.entries(counts)) sums.set(status, (sums.get(status) ?? 0) + times);
+  }
+  return [...sums].map(([status, times]) => `${status}: ${count(times)}`);
 }
 
 for (const tile of TILES) {
   const article = element("article", `tile ${tile.className ?? ""}`);
   tile.figure = element("strong");
-  tile.note = element("span", "quiet");
+  tile.note = element("p", "quiet parts");
   article.append(element("h2", "", tile.title), tile.figure, tile.note);
-  tile.plot = new Plot(article, tile.title, tile.pastName);
+  tile.plot = new Plot(article, tile.title);
   $("tiles").append(article);
 }
 
@@ -213,12 +238,16 @@ const tables = {
     key: ({ group, here }) => `${group.id} ${here.backend}`, sort: { name: "tokens", order: "down" },
     empty: "No prompt of 512 bytes was sent.", foldAbove: MAX_UNFOLDED_BACKENDS,
   }),
+  clients: new Table($("clients"), {
+    id: "clients", title: "Clients", columns: clientColumns, key: clientName,
+    sort: { name: "share", order: "down" }, empty: "No clients.",
+  }),
 };
 
 const isPlain = (event) => !event.ctrlKey && !event.metaKey && !event.altKey;
 
-/** The class of the pill for each state of the gateway. */
-const STATES = { ready: "good", degraded: "warn", shutting_down: "warn", refusing: "bad", down: "bad" };
+/** The class of the pill for each state of the gateway. The others are bad. */
+const STATES = { ready: "good", degraded: "warn", shutting_down: "warn" };
 
 function pill(className, label, reasons = []) {
   $("state").className = `pill ${className}`;
@@ -231,7 +260,7 @@ function show(live) {
   state.latest = live;
   storeSample(live);
   document.querySelector("main").hidden = false;
-  pill(STATES[live.state] ?? "bad", live.state.replaceAll("_", " "), live.state_reasons);
+  pill(STATES[live.state] ?? "bad", label(live.state), live.state_reasons);
   $("about").textContent = `${live.version} · ${live.policy} · up ${duration(live.uptime_seconds)}`;
   $("pulse").textContent = state.paused ? "paused" : "live";
   const history = withoutShortEnd(live.history);
@@ -239,24 +268,29 @@ function show(live) {
     const value = tile.value(live);
     const unit = value === null ? "" : tile.unit;
     tile.figure.replaceChildren(tile.format(value), element("small", "", unit));
-    tile.note.textContent = tile.details(live);
+    tile.figure.className = LEVELS[live.harm[tile.harm]?.level] ?? "";
+    tile.note.replaceChildren(...tile.details(live).map((part) => element("span", "", part)));
     tile.plot.draw(tile.past(history), history.interval_seconds, tile.format, tile.top);
   }
   verdicts.update(live.verdicts);
   tables.backends.update(live.backends);
   tables.streams.update(live.streams.oldest);
   tables.ended.update(live.ended);
+  tables.clients.update(live.clients);
+  // With one client there is nothing to compare.
+  $("clients").hidden = live.clients.length < 2;
   showNotes(live);
 }
 
 function showNotes(live) {
   tables.backends.note = live.backends_by_condition;
-  const phases = Object.entries(live.streams.phases).map(([name, streams]) => `${streams} ${name}`);
+  const phases = Object.entries(live.streams.phases).map(([name, streams]) => `${streams} ${label(name)}`);
   const hidden = live.streams.count - live.streams.oldest.length;
   if (hidden > 0) phases.push(`the ${live.streams.oldest.length} oldest are listed`);
   tables.streams.note = phases.join(" · ");
   const slow = live.ended.filter((request) => request.slow_cause).length;
   tables.ended.note = `the last requests and the last slow requests · ${slow} slow`;
+  tables.clients.note = "the largest shares of the requests of the last minute and of the open streams";
 }
 
 function traceLink(id) {
@@ -314,6 +348,7 @@ const KEYS = {
   2: () => order[1].focus(),
   3: () => order[2].focus(),
   4: () => order[3].focus(),
+  5: () => order[4].focus(),
 };
 
 document.addEventListener("keydown", (event) => {
@@ -329,6 +364,15 @@ document.addEventListener("keydown", (event) => {
   if (!action) return;
   event.preventDefault();
   action();
+});
+
+/** A link cannot send the token, so the page fetches its document. */
+document.querySelector("footer").addEventListener("click", async (event) => {
+  const link = event.target.closest("a");
+  if (!link || sessionStorage.getItem(TOKEN_KEY) === null) return;
+  event.preventDefault();
+  const response = await request(link.pathname);
+  window.open(URL.createObjectURL(await response.blob()), "_blank", "noreferrer");
 });
 
 for (const id of ["state", "pause", "help"]) $(id).hidden = false;

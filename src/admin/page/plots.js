@@ -25,8 +25,8 @@ export class Plot {
   #drawn = { values: [], seconds: 1, format: String };
   #pointer = null;
 
-  constructor(tile, name, prefix = "") {
-    [this.name, this.prefix] = [name, prefix];
+  constructor(tile, name) {
+    this.name = name;
     this.#svg.append(this.#area, this.#line, this.#cursor);
     const axis = document.createElement("p");
     axis.className = "axis quiet";
@@ -78,7 +78,7 @@ export class Plot {
     if (this.#pointer === null) {
       this.#cursor.setAttribute("d", "");
       this.#left.textContent = `−${time((count - 1) * seconds)}`;
-      this.#right.textContent = `${this.prefix}max ${highest}`;
+      this.#right.textContent = `max ${highest}`;
       return;
     }
     const back = Math.round((1 - Math.min(Math.max(this.#pointer, 0), 1)) * (count - 1));

@@ -1,7 +1,7 @@
 // The current verdicts, as in /diagnose. A verdict keeps its element while its values change, so that the
 // remedy can be read and copied.
 
-import { duration, element, number, percent, seconds, text } from "./words.js";
+import { duration, element, label, number, percent, seconds, text } from "./words.js";
 
 const LEVELS = { critical: "bad", warning: "warn", info: "info" };
 
@@ -9,7 +9,7 @@ const LEVELS = { critical: "bad", warning: "warn", info: "info" };
 const NARROW = window.matchMedia("(max-width: 40rem)");
 
 /** Groups of verdicts that are shown before the user asks for the rest. */
-const MAX_SHOWN = 3;
+const MAX_SHOWN = NARROW.matches ? 1 : 3;
 
 /** Backends that the heading of a group names. */
 const MAX_NAMED = 3;
@@ -69,9 +69,9 @@ function empty(isFirst) {
   return item;
 }
 
-/** The key of verdicts that are shown as one: the same rule, severity and cause at several backends. */
-function finding({ verdict, scope, severity, cause }) {
-  return JSON.stringify([verdict, scope, severity, cause ?? null]);
+/** The key of verdicts that are shown as one: the same rule, severity, cause and remedy at several backends. */
+function finding({ verdict, scope, severity, cause, remedy }) {
+  return JSON.stringify([verdict, scope, severity, cause ?? null, remedy]);
 }
 
 /** The backends of a group of verdicts, the first ones by name. */
@@ -90,13 +90,13 @@ function fill(item, group) {
   setText(level, text(verdict.severity));
   const cause = verdict.cause ? ` Cause: ${verdict.cause}` : "";
   setText(title, `${subject(group)}: ${text(verdict.meaning)}${cause}`);
-  setText(about, `${verdict.verdict} · confidence ${verdict.confidence} · for ${duration(verdict.age_seconds)}`);
+  setText(about, `${label(verdict.verdict)} · confidence ${verdict.confidence} · for ${duration(verdict.age_seconds)}`);
   setText(remedy, `→ ${text(verdict.remedy)}`);
   const [, table, disproof] = details.children;
   showEvidence(table, verdict.evidence);
   setText(disproof.firstChild, `Disproved by: ${text(verdict.disproof)} `);
   const link = disproof.lastChild;
-  setText(link, `Runbook of ${verdict.verdict}`);
+  setText(link, `Runbook of ${label(verdict.verdict)}`);
   link.href = `/runbooks#${encodeURIComponent(verdict.verdict)}`;
 }
 
@@ -112,7 +112,9 @@ function showEvidence(table, values) {
   const windows = values.map((value) => value.window_seconds);
   const times = (window) => windows.filter((other) => other === window).length;
   const usual = windows.toSorted((a, b) => times(b) - times(a))[0];
-  const rows = [["", `Last ${seconds(usual)}`, "Usually"], ...values.map((value) => describe(value, usual))];
+  // Usual values are not known in the first minutes.
+  const isUsualKnown = values.some((value) => typeof value.usual === "number");
+  const rows = [["", `Last ${seconds(usual)}`, isUsualKnown ? "Usually" : ""], ...values.map((value) => describe(value, usual, isUsualKnown))];
   while (table.rows.length > rows.length) table.deleteRow(-1);
   rows.forEach((cells, index) => {
     const row = table.rows[index] ?? table.insertRow();
@@ -126,13 +128,13 @@ function showEvidence(table, values) {
 const ABBREVIATIONS = /\b(kv|ttft|itl|e2e)\b/gu;
 
 /** The name, the value and the usual value of a measure. A value of another window states its window. */
-function describe(evidence, window) {
+function describe(evidence, window, isUsualKnown) {
   const format = (value) => {
     if (typeof value !== "number") return "–";
     if (evidence.unit === "ratio") return percent(value);
     return evidence.unit === "s" ? seconds(value) : `${number(value)} ${evidence.unit}`;
   };
-  const name = evidence.measure.replaceAll("_", " ").replace(ABBREVIATIONS, (word) => word.toUpperCase());
+  const name = label(evidence.measure).replace(ABBREVIATIONS, (word) => word.toUpperCase());
   const other = evidence.window_seconds === window ? "" : ` in ${seconds(evidence.window_seconds)}`;
-  return [name, format(evidence.value) + other, format(evidence.usual)];
+  return [name, format(evidence.value) + other, isUsualKnown ? format(evidence.usual) : ""];
 }

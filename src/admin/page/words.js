@@ -49,6 +49,9 @@ export function percent(value) {
   return `${hundredths.toFixed(hundredths > 0 && hundredths < 9.95 ? 1 : 0)} %`;
 }
 
+/** An identifier of the gateway in words. */
+export const label = (identifier) => identifier.replaceAll("_", " ");
+
 /** Text, or a dash. */
 export function text(value) {
   return value === null || value === undefined || value === "" ? DASH : String(value);

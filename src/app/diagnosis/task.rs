@@ -1,6 +1,7 @@
 //! The background task that samples all backends at a fixed interval and publishes the diagnosis. It
 //! also ends expired drains, and logs verdicts, stalls and the end of refusals.
 
+use super::main_client::name_main_client;
 use super::stall_log::StallLog;
 use super::verdict_log::VerdictLog;
 use crate::admin::{ActiveConfiguration, Admin, StatusSource};
@@ -132,7 +133,10 @@ impl DiagnosisTask {
             unserved_models: self.request_counters.unserved_models(is_listed),
             ..observed
         };
-        diagnoser.diagnose_gateway(samples, &fleet, now)
+        let mut diagnosis = diagnoser.diagnose_gateway(samples, &fleet, now);
+        let clients = self.recent_requests.clients(&self.open_streams, now);
+        name_main_client(&mut diagnosis, &clients);
+        diagnosis
     }
 
     fn log_stalls(&self, log: &mut StallLog, now: Instant) {

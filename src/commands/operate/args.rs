@@ -94,5 +94,5 @@ Exit code: 0 success, 1 the gateway refused or gave no answer, 2 invalid argumen
 const STATUS_HELP: &str = "\
 The admin token, if the gateway requires one, comes from --token-file or TOKENWEIR_ADMIN_TOKEN.
 
-Exit code: 0 the gateway is ready, 1 it is not ready or shuts down, 2 invalid arguments, 3 it gave no \
-answer.";
+Exit code: 0 the gateway serves its clients (ready, degraded), 1 many clients are harmed (failing, \
+refusing, slow, down) or it shuts down, 2 invalid arguments, 3 it gave no answer.";

@@ -6,8 +6,10 @@ use crate::commands::{EXIT_UNKNOWN, report_error};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use tokenweir_api::GatewaySnapshot;
+use tokenweir_api::{GatewaySnapshot, GatewayState};
 use tokenweir_top::{explanation, status_lines};
+
+const UNEXPECTED_DOCUMENT: &str = "the response is not that of a gateway of this version";
 
 pub(crate) async fn status(args: StatusArgs) -> ExitCode {
     let client = match args.client() {
@@ -17,18 +19,19 @@ pub(crate) async fn status(args: StatusArgs) -> ExitCode {
     let path = if args.json { "/status" } else { "/streams" };
     let shown = client.get(path).await.and_then(|body| {
         let document: Value = parse(&body)?;
-        let is_ready = document["ready"] == true;
+        let state: GatewayState = serde_json::from_value(document["state"].clone())
+            .map_err(|_| UNEXPECTED_DOCUMENT.to_owned())?;
         let lines = if args.json {
             vec![document.to_string()]
         } else {
             status_lines(&parse::<GatewaySnapshot>(&body)?)
         };
-        Ok((is_ready, lines))
+        Ok((state, lines))
     });
     match shown {
-        Ok((is_ready, lines)) => {
+        Ok((state, lines)) => {
             print_lines(&lines);
-            if is_ready { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if state.serves_clients() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(problem) => {
             eprintln!("error: {problem}");
@@ -100,8 +103,7 @@ pub(crate) async fn reload(args: ReloadArgs) -> ExitCode {
 }
 
 fn parse<T: serde::de::DeserializeOwned>(body: &Bytes) -> Result<T, String> {
-    serde_json::from_slice(body)
-        .map_err(|_| "the response is not that of a gateway of this version".to_owned())
+    serde_json::from_slice(body).map_err(|_| UNEXPECTED_DOCUMENT.to_owned())
 }
 
 fn finish(lines: Result<Vec<String>, String>) -> ExitCode {

@@ -1,5 +1,6 @@
 //! A finished request in the lists of recent requests.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokenweir_core::record::{
@@ -30,6 +31,10 @@ pub struct FinishedRequest {
     /// Time from the request head to the first output. `None`: the response is not a stream, or had
     /// no output.
     pub ttft: Option<Duration>,
+    /// Time from the request head to the first output that is not reasoning. `None`: no reasoning.
+    pub first_answer: Option<Duration>,
+    /// IP address of the client's connection.
+    pub client: IpAddr,
     /// Time from the request head to the end of the response.
     pub duration: Duration,
     /// Number of output tokens. `None`: not known.
@@ -53,6 +58,8 @@ impl FinishedRequest {
             caller: record.caller.clone(),
             outcome: record.outcome,
             ttft: record.ttft(),
+            first_answer: record.reasoning_wait(),
+            client: record.client,
             duration: record.duration(),
             output_tokens: record.output_tokens(),
             slow: record.slow,

@@ -17,6 +17,7 @@ struct HistoryPoint {
     index: u64,
     requests: u64,
     failed: u64,
+    client_errors: u64,
     refused: u64,
     output_tokens: u64,
     ttft: Option<f64>,
@@ -58,6 +59,7 @@ impl HistoryRing {
             last_seconds: elapsed.as_secs_f64() % interval_length.as_secs_f64(),
             requests: vec![0; length],
             failed: vec![0; length],
+            client_errors: vec![0; length],
             refused: vec![0; length],
             output_tokens: vec![0; length],
             ttft_p95: vec![None; length],
@@ -69,6 +71,7 @@ impl HistoryRing {
             let Some(at) = position.filter(|at| *at < length) else { continue };
             history.requests[at] = point.requests;
             history.failed[at] = point.failed;
+            history.client_errors[at] = point.client_errors;
             history.refused[at] = point.refused;
             history.output_tokens[at] = point.output_tokens;
             history.ttft_p95[at] = point.ttft;
@@ -111,6 +114,7 @@ impl HistoryPoint {
             index: merged.index,
             requests: merged.requests,
             failed: merged.failed,
+            client_errors: merged.client_errors.values().sum(),
             refused: merged.refused,
             output_tokens: merged.output_tokens,
             ttft: p95(&merged.ttft),

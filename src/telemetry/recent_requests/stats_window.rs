@@ -1,10 +1,12 @@
 //! Counts and latencies of the requests that ended in one window of a few seconds.
 
-use std::collections::HashMap;
+use super::client_counts::ClientCounts;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
-use tokenweir_api::{BackendMinute, LastMinute, LatencyQuantiles};
+use tokenweir_api::{BackendMinute, LastMinute, LatencyQuantiles, ObjectiveMinute};
 use tokenweir_core::histogram::{DurationHistogram, OutputGapHistogram};
-use tokenweir_core::record::{BackendId, ObservedResponse, Outcome, RequestRecord};
+use tokenweir_core::record::{BackendId, ObservedResponse, Outcome, RequestRecord, SlowCause};
+use tokenweir_core::slo::{Objective, ObjectiveResult};
 
 /// A histogram of latencies. The error of its quantiles is at most 6.25 %.
 pub(super) type WindowHistogram = DurationHistogram<3>;
@@ -19,8 +21,17 @@ pub(super) struct RequestStatsWindow {
     pub(super) refused: u64,
     /// Number of requests whose client disconnected.
     disconnected: u64,
+    /// Number of responses with a status of 4xx, by whether a backend sent them, and by status.
+    pub(super) client_errors: BTreeMap<(bool, u16), u64>,
+    /// Number of slow requests by cause.
+    slow: HashMap<SlowCause, u64>,
+    /// For each objective: the requests that were judged, and those that were served too slowly.
+    objectives: Vec<[u64; 2]>,
+    clients: ClientCounts,
     pub(super) output_tokens: u64,
     pub(super) ttft: WindowHistogram,
+    /// Times to the first answer of the streams with reasoning.
+    first_answer: WindowHistogram,
     pub(super) itl: WindowHistogram,
     /// Durations of the requests that succeeded.
     pub(super) e2e: WindowHistogram,
@@ -28,12 +39,14 @@ pub(super) struct RequestStatsWindow {
 }
 
 /// Counts of the attempts at one backend.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct BackendCounts {
     /// Number of requests whose last attempt was at the backend.
     requests: u64,
     attempts: u64,
     failed_attempts: u64,
+    /// Number of attempts that were answered with a status of 4xx, by status.
+    client_errors: BTreeMap<u16, u64>,
     /// Number of requests with a TTFT, and its sum.
     streams: u32,
     ttft: Duration,
@@ -52,16 +65,28 @@ impl RequestStatsWindow {
             failed: 0,
             refused: 0,
             disconnected: 0,
+            client_errors: BTreeMap::new(),
+            slow: HashMap::new(),
+            objectives: Vec::new(),
+            clients: ClientCounts::default(),
             output_tokens: 0,
             ttft: WindowHistogram::default(),
+            first_answer: WindowHistogram::default(),
             itl: WindowHistogram::default(),
             e2e: WindowHistogram::default(),
             by_backend: HashMap::new(),
         }
     }
 
-    pub(super) fn record_request(&mut self, record: &RequestRecord) {
+    pub(super) fn record_request(&mut self, record: &RequestRecord, objectives: &[Objective]) {
         self.requests += 1;
+        self.clients.record(record);
+        self.judge(record, objectives);
+        let is_refused = record.outcome == Outcome::Rejected;
+        if let Some(status @ 400..=499) = record.status.filter(|_| !is_refused) {
+            let is_of_backend = record.refusal.is_none();
+            *self.client_errors.entry((is_of_backend, status)).or_default() += 1;
+        }
         self.output_tokens += record.output_tokens().unwrap_or_default();
         match record.outcome {
             Outcome::Ok => self.e2e.record(record.duration()),
@@ -72,6 +97,9 @@ impl RequestStatsWindow {
         if let Some(ttft) = record.ttft() {
             self.ttft.record(ttft);
         }
+        if let Some(wait) = record.reasoning_wait() {
+            self.first_answer.record(wait);
+        }
         let ObservedResponse { inter_token_latency: itl, inter_chunk_latency: gaps, .. } =
             &record.observed;
         add_gaps(&mut self.itl, if itl.count() > 0 { itl } else { gaps });
@@ -81,10 +109,28 @@ impl RequestStatsWindow {
             counts.attempts += 1;
             counts.requests += u64::from(is_last);
             counts.failed_attempts += u64::from(record.backend_failure(index).is_some());
+            if let Some(status @ 400..=499) = attempt.status {
+                *counts.client_errors.entry(status).or_default() += 1;
+            }
             if let Some(ttft) = record.upstream_ttft().filter(|_| is_last) {
                 counts.streams += 1;
                 counts.ttft += ttft;
             }
+        }
+    }
+
+    /// Counts the request if it was slow, and for each objective that it is judged by.
+    fn judge(&mut self, record: &RequestRecord, objectives: &[Objective]) {
+        // A client that reads slowly delays no one but itself.
+        if let Some(cause) = record.slow.filter(|cause| *cause != SlowCause::SlowClient) {
+            *self.slow.entry(cause).or_default() += 1;
+        }
+        self.objectives.resize(objectives.len(), [0; 2]);
+        let is_served = matches!(record.outcome, Outcome::Ok | Outcome::Cancelled);
+        for (counts, objective) in self.objectives.iter_mut().zip(objectives) {
+            let result = objective.judge(record);
+            counts[0] += u64::from(result != ObjectiveResult::Excluded);
+            counts[1] += u64::from(result == ObjectiveResult::Bad && is_served);
         }
     }
 
@@ -93,8 +139,18 @@ impl RequestStatsWindow {
         self.failed += other.failed;
         self.refused += other.refused;
         self.disconnected += other.disconnected;
+        add_counts(&mut self.client_errors, &other.client_errors);
+        for (cause, count) in &other.slow {
+            *self.slow.entry(*cause).or_default() += count;
+        }
+        self.objectives.resize(self.objectives.len().max(other.objectives.len()), [0; 2]);
+        for (merged, counts) in self.objectives.iter_mut().zip(&other.objectives) {
+            *merged = [merged[0] + counts[0], merged[1] + counts[1]];
+        }
+        self.clients.merge(&other.clients);
         self.output_tokens += other.output_tokens;
         self.ttft.merge(&other.ttft);
+        self.first_answer.merge(&other.first_answer);
         self.itl.merge(&other.itl);
         self.e2e.merge(&other.e2e);
         for (id, counts) in &other.by_backend {
@@ -102,36 +158,71 @@ impl RequestStatsWindow {
             merged.requests += counts.requests;
             merged.attempts += counts.attempts;
             merged.failed_attempts += counts.failed_attempts;
+            add_counts(&mut merged.client_errors, &counts.client_errors);
             merged.streams += counts.streams;
             merged.ttft += counts.ttft;
         }
     }
 
+    /// The counts of the clients.
+    pub(super) fn clients(&self) -> &ClientCounts {
+        &self.clients
+    }
+
     /// The counts and latencies as part of the admin document, without the length of the interval.
-    pub(super) fn to_last_minute(&self) -> LastMinute {
+    pub(super) fn to_last_minute(&self, objectives: &[Objective]) -> LastMinute {
         let by_backend = |(id, counts): (&BackendId, &BackendCounts)| {
             let ttft = counts.ttft.checked_div(counts.streams);
             let minute = BackendMinute {
                 requests: counts.requests,
                 attempts: counts.attempts,
                 failed_attempts: counts.failed_attempts,
+                client_errors: counts.client_errors.clone(),
                 streams: u64::from(counts.streams),
                 ttft_seconds: ttft.map(|ttft| ttft.as_secs_f64()),
             };
             (id.to_string(), minute)
         };
+        let objective = |(objective, [requests, slow]): (&Objective, &[u64; 2])| ObjectiveMinute {
+            name: objective.name.clone(),
+            target: objective.definition.target,
+            requests: *requests,
+            slow: *slow,
+        };
+        let mut client_errors = [BTreeMap::new(), BTreeMap::new()];
+        for ((is_of_backend, status), count) in &self.client_errors {
+            client_errors[usize::from(*is_of_backend)].insert(*status, *count);
+        }
+        let [gateway_client_errors, backend_client_errors] = client_errors;
         LastMinute {
             seconds: 0.0,
             requests: self.requests,
             failed: self.failed,
             refused: self.refused,
             client_disconnects: self.disconnected,
+            gateway_client_errors,
+            backend_client_errors,
+            slow: self.slow.iter().map(|(it, count)| (it.as_str().to_owned(), *count)).collect(),
+            slow_output: self
+                .slow
+                .iter()
+                .filter(|(it, _)| it.is_after_first_output())
+                .map(|it| it.1)
+                .sum(),
+            objectives: objectives.iter().zip(&self.objectives).map(objective).collect(),
             output_tokens: self.output_tokens,
             ttft: quantiles(&self.ttft),
+            first_answer: quantiles(&self.first_answer),
             itl: quantiles(&self.itl),
             e2e: quantiles(&self.e2e),
             by_backend: self.by_backend.iter().map(by_backend).collect(),
         }
+    }
+}
+
+fn add_counts<K: Ord + Copy>(sums: &mut BTreeMap<K, u64>, counts: &BTreeMap<K, u64>) {
+    for (key, count) in counts {
+        *sums.entry(*key).or_default() += count;
     }
 }
 

@@ -60,6 +60,59 @@ fn refused_failed_and_client_errors_are_told_apart() {
 }
 
 #[test]
+fn a_4xx_counts_by_its_sender_and_status_and_a_refusal_is_none() {
+    let epoch = epoch();
+    let recent = RecentRequests::new(epoch);
+    for (status, refusal, outcome) in [
+        (401, None, Outcome::ClientError),
+        (401, None, Outcome::ClientError),
+        (404, Some("unknown_model"), Outcome::ClientError),
+        (429, Some("saturated"), Outcome::Rejected),
+        (502, None, Outcome::UpstreamError),
+    ] {
+        let mut record = record_ended_at(epoch);
+        record.attempts[0].status = Some(status);
+        if refusal.is_some() {
+            record.attempts.clear();
+        }
+        recent.finished(&[&RequestRecord { status: Some(status), refusal, outcome, ..record }]);
+    }
+    let minute = recent.last_minute(epoch);
+    assert_eq!(minute.backend_client_errors, [(401, 2)].into());
+    assert_eq!(minute.gateway_client_errors, [(404, 1)].into());
+    assert_eq!(minute.by_backend["vllm-0"].client_errors, [(401, 2)].into());
+    assert_eq!(recent.history(epoch).client_errors, [3]);
+}
+
+#[test]
+fn slow_requests_count_by_cause_and_by_the_objectives_that_they_miss() {
+    let epoch = epoch();
+    let objective = |text: &str| Objective {
+        name: "chat".into(),
+        model: None,
+        tier: None,
+        definition: text.parse().unwrap(),
+    };
+    let recent = RecentRequests::new(epoch).with_objectives(vec![
+        objective("ttft < 50ms for 99 %"),
+        objective("first_answer < 200ms for 90 %"),
+    ]);
+    let slow = |slow| RequestRecord { slow: Some(slow), ..record_ended_at(epoch) };
+    recent.finished(&[&slow(SlowCause::EngineQueue), &slow(SlowCause::SlowDecode)]);
+    recent.finished(&[&slow(SlowCause::SlowClient)]);
+    let mut reasoning = record_ended_at(epoch);
+    reasoning.timings.first_reasoning = reasoning.timings.first_output;
+    reasoning.timings.first_answer = reasoning.timings.last_output;
+    recent.finished(&[&reasoning]);
+    let minute = recent.last_minute(epoch);
+    let expected = [("engine_queue".to_owned(), 1), ("slow_decode".to_owned(), 1)];
+    assert_eq!((minute.slow, minute.slow_output), (expected.into(), 1));
+    let counts: Vec<_> = minute.objectives.iter().map(|it| (it.requests, it.slow)).collect();
+    assert_eq!(counts, [(4, 4), (4, 1)]);
+    assert_eq!(minute.first_answer.map(|quantiles| quantiles.count), Some(1));
+}
+
+#[test]
 fn the_ttft_of_a_backend_is_a_mean_of_the_last_minute_and_then_unknown() {
     let epoch = epoch();
     let recent = RecentRequests::new(epoch);
@@ -131,7 +184,7 @@ fn a_failed_attempt_counts_for_its_backend_and_not_for_the_backend_that_answered
     recent.finished(&[&record]);
     let by_backend = recent.last_minute(epoch).by_backend;
     let counts = |name: &str| {
-        let minute = by_backend[name];
+        let minute = &by_backend[name];
         (minute.requests, minute.attempts, minute.failed_attempts)
     };
     assert_eq!((counts("vllm-0"), counts("vllm-1")), ((1, 1, 0), (0, 1, 1)));

@@ -71,6 +71,7 @@ pub struct AdmissionQueue<T> {
 #[derive(Debug)]
 struct QueueEntry<T> {
     request: QueuedRequest<T>,
+    entered_at: Instant,
     /// Number of later requests of the same tenant that were selected before this request.
     overtaken: u32,
 }
@@ -132,6 +133,11 @@ impl<T> AdmissionQueue<T> {
     /// Whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
+    }
+
+    /// When the request entered that has waited longest. `None`: no request waits.
+    pub fn oldest(&self) -> Option<Instant> {
+        self.requests.first_key_value().map(|(_, entry)| entry.entered_at)
     }
 
     /// Number of waiting requests per class, the highest class first.
@@ -294,7 +300,7 @@ impl<T> AdmissionQueue<T> {
         });
         model_queue.waiting_by_class[request.class] += 1;
         self.classes[request.class].push(request.tenant, id);
-        self.requests.insert(id, QueueEntry { request, overtaken: 0 });
+        self.requests.insert(id, QueueEntry { request, entered_at: now, overtaken: 0 });
         QueuedRequestId(id)
     }
 

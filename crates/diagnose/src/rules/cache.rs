@@ -104,9 +104,9 @@ fn batch_size_remedy(evaluation: &Evaluation<'_>) -> Option<(u32, String)> {
     (f64::from(safe) < running).then(|| {
         let safe = rounded_down(safe);
         let advice = format!(
-            "Start vLLM with --max-num-seqs {safe}: sequences have {:.0} tokens on average, and up \
-             to {running:.0} ran at once.",
-            prompt + output
+            "Start vLLM with --max-num-seqs {safe}: sequences have about {} tokens, and up to \
+             {running:.0} ran at once.",
+            rounded_down((prompt + output) as u32)
         );
         (safe, advice)
     })

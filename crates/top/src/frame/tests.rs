@@ -1,16 +1,18 @@
 //! Tests of frames of several sizes, as text.
 
+mod harm;
 mod verdicts;
 
 use super::*;
 use crate::{KeyPress, UserAction};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use ratatui::style::Color;
 use tokenweir_api::{
-    BackendCondition, BackendSummary, EndedRequest, GatewayState, QueueSummary, StreamSummary,
-    StreamsSummary,
+    BackendCondition, BackendSummary, EndedRequest, GatewaySnapshot, GatewayState, Harm,
+    LastMinute, LatencyQuantiles, QueueSummary, RequestTotals, StreamSummary, StreamsSummary,
 };
-use tokenweir_api::{LastMinute, RequestTotals};
+use tokenweir_diagnose::{Verdict, VerdictSeverity};
 
 const QUANTILES: Option<LatencyQuantiles> =
     Some(LatencyQuantiles { count: 9, p50: 0.031, p95: 0.12, p99: 0.4, max: 0.5 });
@@ -53,6 +55,17 @@ fn document() -> GatewaySnapshot {
         duration_seconds: 9.0,
         ..EndedRequest::default()
     };
+    let last_minute = LastMinute {
+        seconds: 60.0,
+        requests: 120,
+        failed: 6,
+        refused: 30,
+        output_tokens: 600,
+        ttft: QUANTILES,
+        itl: QUANTILES,
+        e2e: QUANTILES,
+        ..LastMinute::default()
+    };
     GatewaySnapshot {
         version: "0.1.0".into(),
         policy: "kv_aware".into(),
@@ -68,17 +81,8 @@ fn document() -> GatewaySnapshot {
             ..StreamsSummary::default()
         },
         totals: RequestTotals { requests: 10, output_tokens: 100 },
-        last_minute: LastMinute {
-            seconds: 60.0,
-            requests: 120,
-            failed: 6,
-            refused: 30,
-            output_tokens: 600,
-            ttft: QUANTILES,
-            itl: QUANTILES,
-            e2e: QUANTILES,
-            ..LastMinute::default()
-        },
+        harm: Harm::of(&last_minute, 0),
+        last_minute,
         ended: vec![ended],
         verdicts: vec![Verdict {
             verdict: "kv_thrashing".into(),
@@ -123,7 +127,7 @@ fn has_line_with(lines: &[String], words: &str) -> bool {
 fn every_width_shows_backends_streams_and_verdicts() {
     for width in [40, 80, 200] {
         let lines = render_screen(&state_with_snapshot(), width, 40);
-        for words in ["ready", "gpu-0", "33ms", "req-old", "req-ended", "kv_thrashing"] {
+        for words in ["ready", "gpu-0", "33ms", "req-old", "req-ende", "kv_thrashing"] {
             assert!(
                 has_line_with(&lines, words),
                 "{words} at {width} columns:\n{}",
@@ -132,7 +136,8 @@ fn every_width_shows_backends_streams_and_verdicts() {
         }
         assert!(lines[0].ends_with("up 1m01s"), "{}", lines[0]);
         assert!(
-            has_line_with(&lines, "2 req/s") && has_line_with(&lines, "TTFT 31ms / 120ms / 400ms")
+            has_line_with(&lines, "2 req/s")
+                && has_line_with(&lines, "TTFT p50 31ms p95 120ms p99 400ms")
         );
         assert!(lines.iter().all(|line| line.chars().count() <= width.into()));
     }
@@ -145,7 +150,9 @@ fn each_state_of_the_gateway_is_shown_with_its_reasons_and_only_ready_is_green()
     for (gateway, label, colour) in [
         (GatewayState::Ready, "ready", Color::Green),
         (GatewayState::Degraded, "degraded", Color::Yellow),
+        (GatewayState::Slow, "slow", Color::Red),
         (GatewayState::Refusing, "refusing", Color::Red),
+        (GatewayState::Failing, "failing", Color::Red),
         (GatewayState::Down, "down", Color::Red),
         (GatewayState::ShuttingDown, "shutting down", Color::Yellow),
     ] {
@@ -165,7 +172,7 @@ fn each_state_of_the_gateway_is_shown_with_its_reasons_and_only_ready_is_green()
 #[test]
 fn failed_and_refused_requests_are_separate_figures() {
     let lines = render_screen(&state_with_snapshot(), 200, 40);
-    assert!(has_line_with(&lines, "5% failed   25% refused"), "{}", lines.join("\n"));
+    assert!(has_line_with(&lines, "5% failed   0% 4xx   25% refused"), "{}", lines.join("\n"));
 }
 
 #[test]
@@ -208,14 +215,14 @@ fn a_wide_screen_has_more_columns_than_a_narrow_one() {
     let wide = render_screen(&state_with_snapshot(), 200, 40);
     assert!(
         has_line_with(&wide, "SCRAPE")
-            && has_line_with(&wide, "TENANT")
-            && has_line_with(&wide, "engine_queue")
+            && has_line_with(&wide, "CLIENT")
+            && has_line_with(&wide, "engine queue")
     );
     let narrow = render_screen(&state_with_snapshot(), 40, 40);
     assert!(
         has_line_with(&narrow, "TTFT")
             && !has_line_with(&narrow, "SCRAPE")
-            && !has_line_with(&narrow, "TENANT")
+            && !has_line_with(&narrow, "CLIENT")
     );
 }
 
@@ -288,8 +295,8 @@ fn text_for_a_pipe_is_complete_and_has_no_key_hints() {
     let lines = render_screen_with(&state, 80, height, options);
     assert!(
         has_line_with(&lines, "req-old")
-            && has_line_with(&lines, "req-young")
-            && has_line_with(&lines, "req-ended")
+            && has_line_with(&lines, "req-youn")
+            && has_line_with(&lines, "req-ende")
     );
     assert!(!has_line_with(&lines, "q quit"));
 }
@@ -302,7 +309,7 @@ fn lists_are_sorted_and_filtered_by_keys() {
         let position = |words: &str| lines.iter().position(|line| line.starts_with(words));
         position(first) < position(second)
     };
-    assert!(order(&state, "gpu-0", "gpu-1") && order(&state, "req-old", "req-young"));
+    assert!(order(&state, "gpu-0", "gpu-1") && order(&state, "req-old", "req-youn"));
     state.on_key(KeyPress::Char('r'));
     assert!(order(&state, "gpu-1", "gpu-0"));
     for letter in "/GPU-0".chars() {

@@ -9,7 +9,7 @@ use super::open_requests::OpenRequests;
 use super::open_table::{OpenTable, TableEntry};
 use super::stream_activity::StreamActivity;
 use super::stream_policy::{StreamPolicy, StreamRules};
-use super::stream_snapshot::{OpenStream, OpenStreamsSnapshot, StreamInfo};
+use super::stream_snapshot::{OpenStream, OpenStreamsSnapshot, StreamInfo, StreamPhase};
 use crate::openai::PhraseMatcher;
 use crate::record::{ClientIdentity, ResponseBuckets, SlowLimits};
 use crate::units;
@@ -196,6 +196,7 @@ impl ExchangeRegistry {
     /// been open longest.
     pub fn snapshot(&self, max_oldest: usize, now: Instant) -> OpenStreamsSnapshot {
         let activities = self.streams.values();
+        let slow_ttft = self.settings.load().slow.ttft;
         let mut snapshot =
             OpenStreamsSnapshot { count: activities.len(), ..OpenStreamsSnapshot::default() };
         for (sequence_number, activity) in activities {
@@ -203,6 +204,8 @@ impl ExchangeRegistry {
             let tokens = activity.tokens();
             snapshot.tokens += tokens;
             *snapshot.phases.entry(phase).or_default() += 1;
+            let age = now.saturating_duration_since(activity.subject.accepted);
+            snapshot.late += usize::from(phase == StreamPhase::NoOutput && age > slow_ttft);
             if snapshot.oldest.len() < max_oldest {
                 let subject = activity.subject.clone();
                 snapshot.oldest.push(OpenStream {
@@ -215,6 +218,11 @@ impl ExchangeRegistry {
             }
         }
         snapshot
+    }
+
+    /// Calls `visit` with the identity of each open stream.
+    pub fn visit_streams(&self, mut visit: impl FnMut(&StreamInfo)) {
+        self.streams.values().iter().for_each(|(_, activity)| visit(&activity.subject));
     }
 
     /// The origin of the registry's times: when the gateway started.

@@ -3,6 +3,7 @@
 use crate::headers::RequestId;
 use crate::record::{BackendId, ClientIdentity, ModelLabel, RequestRecord};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,10 @@ pub struct StreamInfo {
     pub backend: Option<BackendId>,
     /// The client's identity, if it authenticated with a key.
     pub caller: Option<Arc<ClientIdentity>>,
+    /// IP address of the client's connection.
+    pub client: IpAddr,
+    /// Estimated number of prompt tokens. 0: unknown.
+    pub prompt_tokens: u64,
     /// When the request head was read.
     pub accepted: Instant,
 }
@@ -61,6 +66,8 @@ pub struct OpenStreamsSnapshot {
     pub phases: BTreeMap<StreamPhase, usize>,
     /// Tokens of all open streams so far.
     pub tokens: u64,
+    /// Number of streams without output for longer than [`SlowLimits::ttft`](crate::record::SlowLimits::ttft).
+    pub late: usize,
     /// The streams that have been open longest, in the order in which their response heads arrived.
     pub oldest: Vec<OpenStream>,
 }
@@ -75,6 +82,11 @@ impl StreamInfo {
             model: record.model.clone(),
             backend: record.backend().cloned(),
             caller: record.caller.clone(),
+            client: record.client,
+            prompt_tokens: record
+                .decision
+                .as_ref()
+                .map_or(0, |decision| decision.selected_candidate().prompt.round() as u64),
             accepted: record.timings.accepted,
         }
     }

@@ -74,6 +74,8 @@ fn stream_info(request_id: &'static str, accepted: Instant) -> StreamInfo {
         model: ModelLabel::known("tiny".into()),
         backend: Some(BackendId::new("vllm-0")),
         caller: None,
+        client: std::net::Ipv4Addr::LOCALHOST.into(),
+        prompt_tokens: 0,
         accepted,
     }
 }

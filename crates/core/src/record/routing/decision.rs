@@ -28,6 +28,9 @@ pub struct RoutingDecision {
     pub omitted_candidates: usize,
     /// The choices of shadow policies.
     pub shadow_decisions: Box<[ShadowDecision]>,
+    /// The backends of the route that were no candidates: their positions, and why in a few words.
+    /// At most [`RoutingDecision::MAX_RECORDED_CANDIDATES`].
+    pub excluded: Box<[(usize, &'static str)]>,
 }
 
 /// A recorded candidate of a decision, with its predictions.
@@ -92,6 +95,7 @@ impl RoutingDecision {
             backend_ids: fleet.clone(),
             omitted_candidates: omitted,
             shadow_decisions: shadow,
+            excluded: Box::default(),
         }
     }
 
@@ -108,6 +112,19 @@ impl RoutingDecision {
     /// The selected candidate.
     pub fn selected(&self) -> PredictedCandidate<'_> {
         self.predict(&self.routing_context.candidates()[self.selection.index])
+    }
+
+    /// The selected candidate without its predictions, which take time to compute.
+    pub fn selected_candidate(&self) -> &Candidate {
+        &self.routing_context.candidates()[self.selection.index]
+    }
+
+    /// The backends of the route that were no candidates, each with the reason.
+    pub fn excluded_backends(&self) -> impl Iterator<Item = (&BackendId, &'static str)> {
+        let name = |(position, reason): &(usize, &'static str)| {
+            Some((self.backend_ids.get(*position)?, *reason))
+        };
+        self.excluded.iter().filter_map(name)
     }
 
     /// Number of candidates, including those that are not recorded.

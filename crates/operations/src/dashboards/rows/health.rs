@@ -29,6 +29,18 @@ fn outcome_panels(metrics: &MetricCatalogue) -> Vec<Panel> {
         )
         .with_rate_by(metrics, "outcome", "tokenweir_requests_total", FAILED_OUTCOMES),
         Panel::lines(
+            "Responses by status",
+            "reqps",
+            "Responses per second, by HTTP status. A rise of 401, 404 or 429 is a fault of a client or \
+             of one backend. Good: almost all are 200.",
+        )
+        .with_rate_by(
+            metrics,
+            "http_response_status_code",
+            "tokenweir_http_responses_total",
+            "",
+        ),
+        Panel::lines(
             "Client disconnects",
             "reqps",
             "Disconnects per second, by the phase of the request. In `queued`, `headers` or \

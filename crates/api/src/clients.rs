@@ -1,0 +1,130 @@
+//! The clients that cause the most work, by tenant and key, or by address where no keys are configured.
+
+use serde::{Deserialize, Serialize};
+
+/// One client: its requests that ended in the last minute, and its open streams.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClientSummary {
+    /// Name of the tenant. `None`: the client has no key.
+    pub tenant: Option<String>,
+    /// Name of the key, which is not the key itself. `None`: the client has no key.
+    pub key: Option<String>,
+    /// IP address. `None`: the client has a key.
+    pub address: Option<String>,
+    /// Number of requests that ended.
+    pub requests: u64,
+    /// Prompt tokens of the ended requests that a backend got, and of the open streams.
+    pub prompt_tokens: u64,
+    /// Output tokens of the ended requests.
+    pub output_tokens: u64,
+    /// Number of refused requests.
+    pub refused: u64,
+    /// Number of open streams.
+    pub open_streams: u64,
+    /// The largest of its shares, from 0 to 1, in the work of all clients: see `share_of`.
+    pub share: f64,
+    /// The kind of work of `share`: `prompt tokens`, `open streams` or `requests`.
+    pub share_of: String,
+}
+
+/// Maximum number of ranked clients.
+const MAX_RANKED: usize = 10;
+/// Share of the work from which one of several clients is named as its cause.
+const MIN_NAMED_SHARE: f64 = 0.5;
+
+/// A kind of work: its name, the total from which shares mean something, and its value for a client.
+type KindOfWork = (&'static str, u64, fn(&ClientSummary) -> u64);
+
+const KINDS_OF_WORK: [KindOfWork; 3] = [
+    ("prompt tokens", 1_000, |client| client.prompt_tokens),
+    ("open streams", 20, |client| client.open_streams),
+    ("requests", 20, |client| client.requests),
+];
+
+/// The clients with the largest shares of any kind of work, the largest first.
+pub fn rank_clients(mut clients: Vec<ClientSummary>) -> Vec<ClientSummary> {
+    for (kind, least, read) in KINDS_OF_WORK {
+        let total: u64 = clients.iter().map(read).sum();
+        for client in clients.iter_mut().filter(|_| total >= least) {
+            let share = read(client) as f64 / total as f64;
+            if share > client.share {
+                (client.share, client.share_of) = (share, kind.to_owned());
+            }
+        }
+    }
+    clients.sort_by(|a, b| b.share.total_cmp(&a.share).then_with(|| a.name().cmp(&b.name())));
+    clients.truncate(MAX_RANKED);
+    clients
+}
+
+/// Who causes most of the work, as a sentence. `None`: no client of several does.
+pub fn main_client(ranked: &[ClientSummary]) -> Option<String> {
+    let [first, _, ..] = ranked else { return None };
+    let when = if first.share_of == "open streams" { "" } else { " of the last minute" };
+    (first.share >= MIN_NAMED_SHARE).then(|| {
+        let percent = 100.0 * first.share;
+        format!("{percent:.0} % of the {}{when} are of {}", first.share_of, first.name())
+    })
+}
+
+impl ClientSummary {
+    /// The client in a text: `tenant search, key batch` or `client 10.0.0.7`.
+    pub fn name(&self) -> String {
+        match (&self.tenant, &self.key, &self.address) {
+            (Some(tenant), Some(key), _) => format!("tenant {tenant}, key {key}"),
+            (_, _, address) => format!("client {}", address.as_deref().unwrap_or("–")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(
+        address: &str,
+        requests: u64,
+        prompt_tokens: u64,
+        open_streams: u64,
+    ) -> ClientSummary {
+        let address = Some(address.to_owned());
+        ClientSummary { address, requests, prompt_tokens, open_streams, ..ClientSummary::default() }
+    }
+
+    #[test]
+    fn clients_are_ranked_by_their_largest_share_of_any_work() {
+        let ranked = rank_clients(vec![
+            client("10.0.0.1", 90, 1_000, 0),
+            client("10.0.0.2", 5, 9_000, 1),
+            client("10.0.0.3", 5, 0, 99),
+        ]);
+        let shown: Vec<_> =
+            ranked.iter().map(|it| (it.address.as_deref().unwrap(), &*it.share_of)).collect();
+        let expected =
+            [("10.0.0.3", "open streams"), ("10.0.0.1", "requests"), ("10.0.0.2", "prompt tokens")];
+        assert_eq!(shown, expected);
+        let sentence = "99 % of the open streams are of client 10.0.0.3";
+        assert_eq!(main_client(&ranked).as_deref(), Some(sentence));
+    }
+
+    #[test]
+    fn a_client_is_named_only_if_there_are_others_and_it_causes_most_of_the_work() {
+        assert_eq!(main_client(&rank_clients(vec![client("10.0.0.1", 9, 9, 9)])), None);
+        let few = vec![client("10.0.0.1", 9, 900, 9), client("10.0.0.2", 1, 0, 0)];
+        assert_eq!(main_client(&rank_clients(few)), None, "shares of little work mean nothing");
+        let equal = (1..20).map(|last| client(&format!("10.0.0.{last}"), 5, 5, 5)).collect();
+        let ranked = rank_clients(equal);
+        assert_eq!((ranked.len(), main_client(&ranked)), (MAX_RANKED, None));
+        let with_key = ClientSummary {
+            tenant: Some("search".into()),
+            key: Some("batch".into()),
+            address: None,
+            ..client("", 5, 3_000, 0)
+        };
+        let sentence =
+            "75 % of the prompt tokens of the last minute are of tenant search, key batch";
+        let ranked = rank_clients(vec![client("10.0.0.1", 5, 1_000, 0), with_key]);
+        assert_eq!(main_client(&ranked).as_deref(), Some(sentence));
+    }
+}

@@ -1,0 +1,234 @@
+//! The harm to clients: the shares of requests that failed, were refused or were slow, and how bad each
+//! share is. The state of the gateway, the colours of the live page and of `tokenweir top`, and the exit
+//! code of `tokenweir status` follow from these levels.
+
+use super::{LastMinute, ObjectiveMinute};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How many clients are harmed.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum HarmLevel {
+    /// None, or too few to act.
+    #[default]
+    None,
+    /// More than [`WARNING_SHARE`].
+    Warning,
+    /// More than [`CRITICAL_SHARE`], and not only single requests.
+    Critical,
+}
+
+/// A share of requests with its level.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HarmShare {
+    /// The share, from 0 to 1. `None`: there were no requests.
+    pub share: Option<f64>,
+    /// How bad the share is.
+    pub level: HarmLevel,
+}
+
+/// The harm to clients in the last minute.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Harm {
+    /// Failed requests.
+    pub failed: HarmShare,
+    /// Refused requests.
+    pub refused: HarmShare,
+    /// Responses with a status of 4xx that are not refusals. The level is that of the responses of
+    /// backends, and never `critical`: they are the fault of a client, or of a configuration that no
+    /// client can correct. The gateway rejects a request only by its rules.
+    pub client_errors: HarmShare,
+    /// Requests above a limit of `slow`, and open streams that have waited for longer than its `ttft`.
+    pub slow: HarmShare,
+    /// The part of `slow` that waited for its first output or its first answer.
+    pub slow_first_output: HarmShare,
+    /// The part of `slow` whose output was slow.
+    pub slow_output: HarmShare,
+    /// The level of `slow`, or of the objectives that are missed.
+    pub slow_level: HarmLevel,
+    /// The harm in words, the worst kind first.
+    pub reasons: Vec<String>,
+}
+
+/// Share of requests above which clients are harmed so that an operator should look.
+pub const WARNING_SHARE: f64 = 0.02;
+/// Share of requests above which the gateway fails its clients.
+pub const CRITICAL_SHARE: f64 = 0.05;
+/// Number of requests from which a share can be critical. A share of fewer says nothing.
+const MIN_CRITICAL_REQUESTS: u64 = 3;
+
+impl Harm {
+    /// The harm of the last minute. `late_streams`: the open streams that have had no output for
+    /// longer than `slow.ttft`. They have not ended, so no count of the minute contains them.
+    pub fn of(minute: &LastMinute, late_streams: usize) -> Self {
+        let late = late_streams as u64;
+        let share = |count| HarmShare::of(count, minute.requests);
+        let slow_share = |count| HarmShare::of(count, minute.requests + late);
+        let sum = |counts: &BTreeMap<u16, u64>| counts.values().sum::<u64>();
+        let slow: u64 = minute.slow.values().sum();
+        let of_gateway = sum(&minute.gateway_client_errors);
+        let of_backends = sum(&minute.backend_client_errors);
+        let mut harm = Self {
+            failed: share(minute.failed),
+            refused: share(minute.refused),
+            client_errors: HarmShare {
+                level: share(of_backends).level.min(HarmLevel::Warning),
+                ..share(of_gateway + of_backends)
+            },
+            slow: slow_share(slow + late),
+            slow_first_output: slow_share(slow.saturating_sub(minute.slow_output) + late),
+            slow_output: slow_share(minute.slow_output),
+            ..Self::default()
+        };
+        // A refused request is a decision of the gateway, so even one is shown.
+        if minute.refused > 0 {
+            harm.refused.level = harm.refused.level.max(HarmLevel::Warning);
+        }
+        let missed: Vec<&ObjectiveMinute> =
+            minute.objectives.iter().filter(|it| it.level() > HarmLevel::None).collect();
+        let levels = missed.iter().map(|objective| objective.level());
+        harm.slow_level = levels.fold(harm.slow.level, HarmLevel::max);
+        harm.reasons = harm.describe(minute, &missed);
+        harm
+    }
+
+    fn describe(&self, minute: &LastMinute, missed: &[&ObjectiveMinute]) -> Vec<String> {
+        let mut reasons = Vec::new();
+        let mut add = |share: HarmShare, words: String| {
+            if share.level > HarmLevel::None {
+                let percent = percent(share.share.unwrap_or_default());
+                reasons.push((share.level, format!("{percent:.0} % of requests {words}")));
+            }
+        };
+        add(self.failed, "fail".to_owned());
+        add(self.refused, "are refused".to_owned());
+        let most = |counts: &BTreeMap<String, u64>| {
+            let most = counts.iter().max_by_key(|(_, count)| **count);
+            most.map_or_else(String::new, |(word, _)| {
+                format!(" (most: {})", word.replace('_', " "))
+            })
+        };
+        add(self.slow, format!("are slow{}", most(&minute.slow)));
+        let statuses = &minute.backend_client_errors;
+        if let Some((most, _)) = statuses.iter().max_by_key(|(_, count)| **count) {
+            let share = HarmShare::of(statuses.values().sum(), minute.requests);
+            let share = HarmShare { level: self.client_errors.level, ..share };
+            add(share, format!("are answered with 4xx by a backend (most: {most})"));
+        }
+        for objective in missed {
+            let ObjectiveMinute { name, slow, requests, .. } = objective;
+            let percent = percent(*slow as f64 / (*requests).max(1) as f64);
+            let words = format!("{percent:.0} % of requests miss the objective {name}");
+            reasons.push((objective.level(), words));
+        }
+        reasons.sort_by_key(|(level, _)| std::cmp::Reverse(*level));
+        reasons.into_iter().map(|(_, words)| words).collect()
+    }
+}
+
+impl HarmShare {
+    fn of(count: u64, requests: u64) -> Self {
+        let share = (requests > 0).then(|| count as f64 / requests as f64);
+        let level = match share {
+            Some(share) if share > CRITICAL_SHARE && count >= MIN_CRITICAL_REQUESTS => {
+                HarmLevel::Critical
+            }
+            Some(share) if share > WARNING_SHARE => HarmLevel::Warning,
+            _ => HarmLevel::None,
+        };
+        Self { share, level }
+    }
+}
+
+impl ObjectiveMinute {
+    /// The level of the requests that were too slow for the objective. It accepts a share itself.
+    pub fn level(&self) -> HarmLevel {
+        let HarmShare { share, level } = HarmShare::of(self.slow, self.requests);
+        if share.unwrap_or_default() > 1.0 - self.target { level } else { HarmLevel::None }
+    }
+}
+
+/// A share in percent, of which a share above zero is at least 1.
+pub(crate) fn percent(share: f64) -> f64 {
+    if share > 0.0 { (100.0 * share).max(1.0) } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn minute(requests: u64, failed: u64, refused: u64) -> LastMinute {
+        LastMinute { requests, failed, refused, ..LastMinute::default() }
+    }
+
+    #[test]
+    fn a_share_is_critical_above_5_percent_at_any_rate_and_never_for_single_requests() {
+        use HarmLevel::{Critical, None, Warning};
+        for (requests, failed, expected) in [
+            (0, 0, None),
+            (1_000, 20, None),
+            (1_000, 21, Warning),
+            (1_000, 50, Warning),
+            (1_000, 51, Critical),
+            // Two requests per second.
+            (120, 7, Critical),
+            (120, 3, Warning),
+            (3, 3, Critical),
+            (2, 2, Warning),
+        ] {
+            let harm = Harm::of(&minute(requests, failed, 0), 0);
+            assert_eq!(harm.failed.level, expected, "{failed} of {requests}");
+            assert_eq!(harm.reasons.is_empty(), expected == None, "{failed} of {requests}");
+        }
+        let refused = Harm::of(&minute(1_000, 0, 1), 0);
+        assert_eq!(refused.reasons, ["1 % of requests are refused"]);
+    }
+
+    #[test]
+    fn slow_requests_count_while_they_wait_and_name_their_main_cause() {
+        let slow = BTreeMap::from([("engine_queue".to_owned(), 6), ("stalled".to_owned(), 2)]);
+        let minute = LastMinute { slow, slow_output: 2, ..minute(92, 0, 0) };
+        let harm = Harm::of(&minute, 8);
+        assert_eq!(harm.slow, HarmShare { share: Some(0.16), level: HarmLevel::Critical });
+        assert_eq!(harm.slow_first_output.share, Some(0.14));
+        assert_eq!(harm.slow_output.level, HarmLevel::None);
+        assert_eq!(harm.reasons, ["16 % of requests are slow (most: engine queue)"]);
+    }
+
+    #[test]
+    fn an_objective_is_missed_beyond_the_share_that_it_accepts() {
+        let objective = |target, slow| LastMinute {
+            objectives: vec![ObjectiveMinute { name: "chat".into(), target, requests: 100, slow }],
+            ..minute(100, 0, 0)
+        };
+        for (target, slow, expected) in [
+            (0.99, 4, HarmLevel::Warning),
+            (0.99, 6, HarmLevel::Critical),
+            (0.9, 9, HarmLevel::None),
+            (0.9, 11, HarmLevel::Critical),
+        ] {
+            let harm = Harm::of(&objective(target, slow), 0);
+            assert_eq!(harm.slow_level, expected, "{target} {slow}");
+        }
+        let reasons = Harm::of(&objective(0.9, 11), 0).reasons;
+        assert_eq!(reasons, ["11 % of requests miss the objective chat"]);
+    }
+
+    #[test]
+    fn client_errors_of_a_backend_are_a_warning_and_those_of_the_gateway_are_not() {
+        let minute = LastMinute {
+            gateway_client_errors: BTreeMap::from([(429, 80)]),
+            backend_client_errors: BTreeMap::from([(401, 12), (404, 2)]),
+            ..minute(100, 0, 0)
+        };
+        let harm = Harm::of(&minute, 0);
+        assert_eq!(harm.client_errors, HarmShare { share: Some(0.94), level: HarmLevel::Warning });
+        let reason = "14 % of requests are answered with 4xx by a backend (most: 401)";
+        assert_eq!(harm.reasons, [reason]);
+    }
+}

@@ -1,0 +1,98 @@
+//! Counts and latencies of the requests that ended in the last minute.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Counts and latencies of the requests that ended in the last 60 to 65 seconds, or since the start
+/// of the gateway if that is shorter.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LastMinute {
+    /// Length of the interval in seconds: less than 60 after the start, else 60 plus up to one
+    /// window.
+    pub seconds: f64,
+    /// Number of requests that ended.
+    pub requests: u64,
+    /// Number of failed requests: a backend answered with a 5xx status, broke its response, or did
+    /// not answer in time.
+    pub failed: u64,
+    /// Number of refused requests: the gateway answered with 429 or 503, because no backend was
+    /// available or had capacity, or because the gateway was at its own limit.
+    pub refused: u64,
+    /// Number of responses of the gateway itself with a status of 4xx, by status.
+    pub gateway_client_errors: BTreeMap<u16, u64>,
+    /// Number of responses of backends with a status of 4xx, by status.
+    pub backend_client_errors: BTreeMap<u16, u64>,
+    /// Number of slow requests by slow cause, without those whose client read slowly.
+    pub slow: BTreeMap<String, u64>,
+    /// Number of these requests that were slow after their first output.
+    pub slow_output: u64,
+    /// The objectives, with the number of requests that were too slow for them.
+    pub objectives: Vec<ObjectiveMinute>,
+    /// Number of requests whose client disconnected.
+    pub client_disconnects: u64,
+    /// Number of output tokens of the ended requests.
+    pub output_tokens: u64,
+    /// TTFT of streams as the clients observe it, in seconds. `None`: there are no samples.
+    pub ttft: Option<LatencyQuantiles>,
+    /// Time to the first output that is not reasoning of the streams with reasoning, in seconds. `None`:
+    /// there are no such streams.
+    pub first_answer: Option<LatencyQuantiles>,
+    /// ITL of streams, in seconds. For a stream whose events do not report token counts, it is the
+    /// time between events. `None`: there are no samples.
+    pub itl: Option<LatencyQuantiles>,
+    /// Duration of successful requests, in seconds. `None`: there are no samples.
+    pub e2e: Option<LatencyQuantiles>,
+    /// The attempts at each backend of the requests that ended, by the name of the backend. Backends
+    /// without an attempt are omitted.
+    pub by_backend: BTreeMap<String, BackendMinute>,
+}
+
+/// The attempts at one backend, of the requests that ended in the last minute.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BackendMinute {
+    /// Number of requests whose last attempt was at the backend.
+    pub requests: u64,
+    /// Number of attempts at the backend.
+    pub attempts: u64,
+    /// Number of these attempts that failed.
+    pub failed_attempts: u64,
+    /// Number of these attempts that were answered with a status of 4xx, by status.
+    pub client_errors: BTreeMap<u16, u64>,
+    /// Number of requests with a TTFT.
+    pub streams: u64,
+    /// Mean TTFT of these requests, from sending the request to the backend to the first output, in
+    /// seconds. `None`: there were none.
+    pub ttft_seconds: Option<f64>,
+}
+
+/// The requests of the last minute that an objective judges.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ObjectiveMinute {
+    /// Name of the objective.
+    pub name: String,
+    /// Share of requests that must meet it, from 0 to 1.
+    pub target: f64,
+    /// Number of requests that it judges.
+    pub requests: u64,
+    /// Number of these requests that were served too slowly.
+    pub slow: u64,
+}
+
+/// Quantiles of a latency, in seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LatencyQuantiles {
+    /// Number of values from which the quantiles are computed.
+    pub count: u64,
+    /// 50th percentile.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Maximum.
+    pub max: f64,
+}

@@ -1,0 +1,35 @@
+//! Tests of the colours of figures.
+
+use super::*;
+use tokenweir_api::{HarmLevel, HarmShare};
+
+#[test]
+fn a_figure_has_the_colour_of_its_harm() {
+    let mut state = TopState::new();
+    let level = |level| HarmShare { share: Some(0.1), level };
+    let harm = Harm {
+        failed: level(HarmLevel::Critical),
+        client_errors: level(HarmLevel::Warning),
+        slow_first_output: level(HarmLevel::Critical),
+        ..Harm::default()
+    };
+    state.on_document(GatewaySnapshot { harm, ..document() });
+    let mut buffer = Buffer::empty(Rect::new(0, 0, 120, 40));
+    let options = FrameOptions { has_colour: true, has_keys: true };
+    TopFrame { state: &state, options }.render(buffer.area, &mut buffer);
+    let lines = render_screen(&state, 120, 40);
+    for (words, colour) in [
+        ("5% failed", Color::Red),
+        ("10% 4xx", Color::Yellow),
+        ("25% refused", Color::Reset),
+        ("TTFT p50", Color::Red),
+        ("ITL p50", Color::Reset),
+    ] {
+        let (row, column) = lines
+            .iter()
+            .enumerate()
+            .find_map(|(row, line)| Some((row, line.find(words)?)))
+            .unwrap_or_else(|| panic!("{words}: {lines:?}"));
+        assert_eq!(buffer[(column as u16, row as u16)].fg, colour, "{words}");
+    }
+}

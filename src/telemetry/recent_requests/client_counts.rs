@@ -1,0 +1,151 @@
+//! Counts of the requests of each client, in bounded memory.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tokenweir_api::ClientSummary;
+use tokenweir_core::observe::StreamInfo;
+use tokenweir_core::record::{ClientIdentity, Outcome, RequestRecord};
+
+/// The counts by client. At most [`MAX_CLIENTS`] clients have counts.
+#[derive(Debug, Default)]
+pub(super) struct ClientCounts(HashMap<ClientKey, ClientSummary>);
+
+/// A client: the tenant and the name of its key, or its address if it has no key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum ClientKey {
+    Key { tenant: Arc<str>, key: Arc<str> },
+    Address(IpAddr),
+}
+
+/// Maximum number of clients with counts. Another client takes the place of the one with the least
+/// work.
+const MAX_CLIENTS: usize = 256;
+
+impl ClientCounts {
+    /// Counts an ended request. A request that the gateway answered itself has no prompt tokens: no
+    /// engine computed them.
+    pub(super) fn record(&mut self, record: &RequestRecord) {
+        let predicted = || {
+            let prompt = record.decision.as_ref()?.selected_candidate().prompt;
+            Some(prompt.round() as u64)
+        };
+        let [input, ..] = record.engine_token_counts();
+        let is_sent = !record.attempts.is_empty();
+        let counts = ClientSummary {
+            requests: 1,
+            prompt_tokens: input.or_else(predicted).filter(|_| is_sent).unwrap_or_default(),
+            output_tokens: record.output_tokens().unwrap_or_default(),
+            refused: u64::from(record.outcome == Outcome::Rejected),
+            ..ClientSummary::default()
+        };
+        self.add(ClientKey::of(record.caller.as_ref(), record.client), &counts);
+    }
+
+    /// Counts an open stream.
+    pub(super) fn record_stream(&mut self, stream: &StreamInfo) {
+        let counts = ClientSummary {
+            open_streams: 1,
+            prompt_tokens: stream.prompt_tokens,
+            ..ClientSummary::default()
+        };
+        self.add(ClientKey::of(stream.caller.as_ref(), stream.client), &counts);
+    }
+
+    /// Adds the counts of another interval.
+    pub(super) fn merge(&mut self, other: &Self) {
+        other.0.iter().for_each(|(key, counts)| self.add(key.clone(), counts));
+    }
+
+    /// The clients with their names.
+    pub(super) fn summaries(self) -> impl Iterator<Item = ClientSummary> {
+        self.0.into_iter().map(|(key, counts)| match key {
+            ClientKey::Key { tenant, key } => ClientSummary {
+                tenant: Some(tenant.to_string()),
+                key: Some(key.to_string()),
+                ..counts
+            },
+            ClientKey::Address(address) => {
+                ClientSummary { address: Some(address.to_string()), ..counts }
+            }
+        })
+    }
+
+    fn add(&mut self, key: ClientKey, counts: &ClientSummary) {
+        if self.0.len() >= MAX_CLIENTS && !self.0.contains_key(&key) {
+            let least = self.0.iter().min_by_key(|(_, counts)| work(counts));
+            let Some((least, _)) = least.filter(|(_, least)| work(least) <= work(counts)) else {
+                return;
+            };
+            let least = least.clone();
+            self.0.remove(&least);
+        }
+        let sums = self.0.entry(key).or_default();
+        sums.requests += counts.requests;
+        sums.prompt_tokens += counts.prompt_tokens;
+        sums.output_tokens += counts.output_tokens;
+        sums.refused += counts.refused;
+        sums.open_streams += counts.open_streams;
+    }
+}
+
+impl ClientKey {
+    fn of(caller: Option<&Arc<ClientIdentity>>, address: IpAddr) -> Self {
+        match caller {
+            Some(caller) => Self::Key { tenant: caller.tenant.clone(), key: caller.key.clone() },
+            None => Self::Address(address),
+        }
+    }
+}
+
+/// The work that a client caused, by which the clients with counts are selected.
+fn work(counts: &ClientSummary) -> u64 {
+    let ClientSummary { requests, prompt_tokens, output_tokens, open_streams, .. } = counts;
+    requests + prompt_tokens + output_tokens + open_streams
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+    use tokenweir_core::record::fixtures::streamed;
+
+    #[test]
+    fn many_clients_take_bounded_memory_and_do_not_hide_the_one_with_the_most_work() {
+        let mut counts = ClientCounts::default();
+        let mut record = streamed();
+        record.caller = None;
+        for number in 0..10_000_u32 {
+            record.client = IpAddr::V4(Ipv4Addr::from(number));
+            counts.record(&record);
+            if number % 100 == 0 {
+                record.client = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
+                (0..5).for_each(|_| counts.record(&record));
+            }
+        }
+        assert_eq!(counts.0.len(), MAX_CLIENTS);
+        let most = counts.summaries().max_by_key(|client| client.requests).unwrap();
+        assert_eq!((most.address.as_deref(), most.requests), (Some("10.0.0.7"), 500));
+    }
+
+    #[test]
+    fn a_client_with_a_key_is_named_by_tenant_and_key_at_any_address() {
+        let mut counts = ClientCounts::default();
+        let mut record = streamed();
+        record.caller = Some(Arc::new(ClientIdentity {
+            tenant: "search".into(),
+            key: "batch".into(),
+            is_tenant_label: false,
+        }));
+        for last in 1..4 {
+            record.client = IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
+            counts.record(&record);
+        }
+        let clients: Vec<ClientSummary> = counts.summaries().collect();
+        assert_eq!(clients.len(), 1);
+        let expected = (Some("search"), Some("batch"), None, 3, 36);
+        let ClientSummary { tenant, key, address, requests, prompt_tokens, .. } = &clients[0];
+        let shown = (tenant.as_deref(), key.as_deref(), address.as_deref());
+        assert_eq!((shown.0, shown.1, shown.2, *requests, *prompt_tokens), expected);
+    }
+}
