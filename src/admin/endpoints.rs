@@ -121,7 +121,13 @@ pub(super) async fn get_decision(
 ) -> Response {
     let decision = request_id.ok().and_then(|Path(id)| admin.decisions.get(&id));
     without_caching(match decision {
-        Some(decision) => Json(decision.detail()).into_response(),
+        Some(decision) => {
+            let mut detail = decision.detail();
+            let trace_id = detail["trace_id"].as_str();
+            let url = admin.trace_ui_url.as_deref().zip(trace_id);
+            detail["trace_url"] = url.map(|(ui, id)| ui.replace("{trace_id}", id)).into();
+            Json(detail).into_response()
+        }
         None => decision_not_found(admin.decisions.capacity()),
     })
 }

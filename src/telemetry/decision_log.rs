@@ -6,18 +6,20 @@
 
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{
-    BackendId, ChunkTimings, ModelLabel, PredictedCandidate, RequestRecord, RoutingDecision,
-    ShadowDecision,
+    BackendId, ChunkTimings, ClientIdentity, ModelLabel, PhaseDuration, PredictedCandidate,
+    RequestPhases, RequestRecord, RoutingDecision, ShadowDecision, SlowCause,
 };
 use tokenweir_core::routing::PolicyKind;
+use tokenweir_core::routing::kv_aware;
 
 /// The sink that retains the last decisions. A decision is added when its request ends.
 ///
-/// One entry takes about 0.5 KiB of memory, plus 0.2 KiB per candidate, plus less than 0.1 KiB per
+/// One entry takes about 0.8 KiB of memory, plus 0.2 KiB per candidate, plus less than 0.1 KiB per
 /// shadow policy, plus 0.25 KiB for the times of the chunks of a slow or broken stream. An entry has at
 /// most [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The lock is held only while pointers
 /// are moved or copied.
@@ -39,10 +41,19 @@ pub struct DecisionLogEntry {
     model: ModelLabel,
     route: Option<&'static str>,
     decision: Arc<RoutingDecision>,
-    /// The backend of each attempt, and why the attempt failed. `None`: the attempt did not fail.
-    attempts: Box<[(BackendId, Option<&'static str>)]>,
+    attempts: Box<[LoggedAttempt]>,
     /// Time from sending the request to the backend to the first output, in seconds.
     ttft: Option<f64>,
+    /// Time from the request head to the first output.
+    client_ttft: Option<Duration>,
+    /// Time from the request head to the first output that is not reasoning. `None`: no reasoning.
+    first_answer: Option<Duration>,
+    slow: Option<SlowCause>,
+    phases: RequestPhases,
+    client: IpAddr,
+    caller: Option<Arc<ClientIdentity>>,
+    /// The ID of the trace. `None`: the trace is not exported.
+    trace_id: Option<u128>,
     /// Prompt tokens that the engine reported.
     input_tokens: Option<u64>,
     /// Cached prompt tokens that the engine reported.
@@ -53,6 +64,22 @@ pub struct DecisionLogEntry {
     /// The times of the chunks. `None`: the stream was neither slow nor broken.
     chunk_timings: Option<Box<ChunkTimings>>,
 }
+
+/// An attempt of a logged request.
+#[derive(Debug)]
+struct LoggedAttempt {
+    backend: BackendId,
+    /// HTTP status of the backend's response. `None`: there was no response.
+    status: Option<u16>,
+    /// Why the attempt failed. `None`: it did not fail.
+    failure: Option<&'static str>,
+    /// Time from sending the request to the failure or the end of the response.
+    took: Option<Duration>,
+}
+
+/// Minimum number of characters of a request ID by which a request is found. The live page and
+/// `tokenweir top` show so many.
+const MIN_ID_PREFIX: usize = 8;
 
 // === impl DecisionLog ===
 
@@ -67,9 +94,13 @@ impl DecisionLog {
         self.capacity
     }
 
-    /// The newest decision for a request with this ID. `None`: the log has no such decision.
+    /// The newest decision for a request with this ID, or with an ID that begins with it. `None`: the
+    /// log has no such decision.
     pub fn get(&self, request_id: &str) -> Option<Arc<DecisionLogEntry>> {
-        self.newest(self.capacity).into_iter().find(|entry| &*entry.request_id == request_id)
+        let entries = self.newest(self.capacity);
+        let begins = |id: &str| request_id.len() >= MIN_ID_PREFIX && id.starts_with(request_id);
+        let exact = entries.iter().find(|entry| &*entry.request_id == request_id);
+        exact.or_else(|| entries.iter().find(|entry| begins(&entry.request_id))).cloned()
     }
 
     /// Up to `count` decisions, newest first.
@@ -107,7 +138,13 @@ impl Sink for DecisionLog {
 impl DecisionLogEntry {
     /// The entry of a finished request. `None`: no backend was chosen for the request.
     fn from_record(record: &RequestRecord) -> Option<Self> {
-        let attempts = record.attempts.iter();
+        let attempts = record.attempts.iter().map(|attempt| LoggedAttempt {
+            backend: attempt.backend.clone(),
+            status: attempt.status,
+            failure: attempt.failure,
+            took: attempt.ended.map(|ended| ended.saturating_duration_since(attempt.started)),
+        });
+        let trace = record.trace.as_ref().filter(|_| record.sample_reason.is_some());
         let [input_tokens, _, cached_tokens, _] = record.engine_token_counts();
         Some(Self {
             request_id: record.request_id.as_str().into(),
@@ -115,8 +152,15 @@ impl DecisionLogEntry {
             model: record.model.clone(),
             route: record.route,
             decision: record.decision.clone()?,
-            attempts: attempts.map(|attempt| (attempt.backend.clone(), attempt.failure)).collect(),
+            attempts: attempts.collect(),
             ttft: record.upstream_ttft().map(|ttft| ttft.as_secs_f64()),
+            client_ttft: record.ttft(),
+            first_answer: record.reasoning_wait(),
+            slow: record.slow,
+            phases: RequestPhases::from_record(record),
+            client: record.client,
+            caller: record.caller.clone(),
+            trace_id: trace.map(|trace| trace.trace_id),
             input_tokens,
             cached_tokens,
             outcome: record.outcome.as_str(),
@@ -135,6 +179,7 @@ impl DecisionLogEntry {
             "backend": chosen.backend.as_str(),
             "reason": self.decision.reason(),
             "outcome": self.outcome,
+            "slow_cause": self.slow.map(SlowCause::as_str),
             "predicted_ttft_seconds": round_significant(chosen.ttft),
             "actual_ttft_seconds": self.ttft.map(round_significant),
         })
@@ -145,15 +190,16 @@ impl DecisionLogEntry {
     pub fn detail(&self) -> Value {
         let decision = &self.decision;
         let chosen = decision.selected();
-        let failed_attempts = self.attempts.iter().filter_map(|(backend, failure)| {
-            Some(json!({ "backend": backend.as_str(), "failure": (*failure)? }))
-        });
         // Only the kv_aware policy compares costs.
         let has_cost = decision.policy() == PolicyKind::KvAware.name();
-        let ranked = decision.ranked_candidates().into_iter();
-        let candidates = ranked.map(|candidate| {
+        let ranked = decision.ranked_candidates();
+        let least_cost = ranked.first().filter(|_| has_cost).map(|candidate| candidate.cost);
+        let candidates = ranked.into_iter().map(|candidate| {
             candidate_to_json(&candidate, candidate.is_same_backend(&chosen), has_cost)
         });
+        let excluded = decision
+            .excluded_backends()
+            .map(|(backend, reason)| json!({ "backend": backend.as_str(), "reason": reason }));
         json!({
             "request_id": self.request_id,
             "time": humantime::format_rfc3339_millis(self.started).to_string(),
@@ -162,7 +208,10 @@ impl DecisionLogEntry {
             "policy": decision.policy(),
             "reason": decision.reason(),
             "backend": chosen.backend.as_str(),
-            "failed_attempts": failed_attempts.collect::<Vec<_>>(),
+            "tenant": self.caller.as_ref().map(|caller| &*caller.tenant),
+            "client": self.client.to_string(),
+            "trace_id": self.trace_id.map(|id| format!("{id:032x}")),
+            "attempts": self.attempts.iter().map(LoggedAttempt::to_json).collect::<Vec<_>>(),
             "predicted": {
                 "ttft_seconds": round_significant(chosen.ttft),
                 "input_tokens": chosen.candidate.prompt.round(),
@@ -174,13 +223,45 @@ impl DecisionLogEntry {
                 "input_tokens": self.input_tokens,
                 "cached_tokens": self.cached_tokens,
                 "outcome": self.outcome,
+                "slow_cause": self.slow.map(SlowCause::as_str),
+                "slow_meaning": self.slow.map(SlowCause::meaning),
+                "client_ttft_seconds": rounded_seconds(self.client_ttft),
+                "first_answer_seconds": rounded_seconds(self.first_answer),
+                "duration_seconds": self.ended_ms as f64 / 1e3,
             },
+            "phases": phases_to_json(&self.phases),
+            "tie_cost": least_cost.map(|least| round_significant(kv_aware::tie_limit(least))),
             "candidates": candidates.collect::<Vec<_>>(),
             "omitted_candidates": decision.omitted_candidates,
+            "excluded": excluded.collect::<Vec<_>>(),
             "shadow": decision.shadow_decisions.iter().map(shadow_to_json).collect::<Vec<_>>(),
             "chunk_timings": self.chunk_timings.as_deref().map(|it| chunks_to_json(it, self.ended_ms)),
         })
     }
+}
+
+impl LoggedAttempt {
+    fn to_json(&self) -> Value {
+        json!({
+            "backend": self.backend.as_str(),
+            "status": self.status,
+            "failure": self.failure,
+            "seconds": rounded_seconds(self.took),
+        })
+    }
+}
+
+/// The known phases in order of time.
+fn phases_to_json(phases: &RequestPhases) -> Value {
+    let phase = |phase: PhaseDuration| {
+        let seconds = rounded_seconds(Some(phase.took));
+        json!({ "phase": phase.phase.as_str(), "seconds": seconds, "is_estimated": phase.is_estimated })
+    };
+    phases.iter().map(phase).collect()
+}
+
+fn rounded_seconds(time: Option<Duration>) -> Option<f64> {
+    time.map(|time| round_significant(time.as_secs_f64()))
 }
 
 /// The times of the chunks of a slow or broken stream, in milliseconds from the request head.
@@ -241,8 +322,9 @@ fn round_numbers(value: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::{HeaderMap, HeaderValue};
     use std::thread;
-    use std::time::Duration;
+    use tokenweir_core::headers::{RequestId, X_REQUEST_ID};
     use tokenweir_core::record::Outcome;
     use tokenweir_core::record::fixtures::streamed;
 
@@ -285,6 +367,22 @@ mod tests {
     }
 
     #[test]
+    fn a_request_is_found_by_the_first_8_characters_of_its_id_and_by_no_fewer() {
+        let log = DecisionLog::new(3);
+        let mut record = streamed();
+        for id in ["f53ebd45226e", "f53ebd45"] {
+            let id = HeaderValue::from_static(id);
+            let headers = HeaderMap::from_iter([(X_REQUEST_ID, id)]);
+            record.request_id = RequestId::from_headers(&headers, 1);
+            log.finished(&[&record]);
+        }
+        let found = |id: &str| log.get(id).map(|entry| entry.request_id.to_string());
+        assert_eq!(found("f53ebd45").as_deref(), Some("f53ebd45"), "an equal ID comes first");
+        assert_eq!(found("f53ebd452").as_deref(), Some("f53ebd45226e"));
+        assert_eq!(found("f53ebd4"), None);
+    }
+
+    #[test]
     fn zero_capacity_or_no_decision_stores_nothing() {
         let empty_log = DecisionLog::new(0);
         empty_log.finished(&[&streamed()]);
@@ -306,6 +404,8 @@ mod tests {
         assert_eq!(detail["predicted"], expected);
         let expected = json!({
             "ttft_seconds": 0.09, "input_tokens": 12, "cached_tokens": 8, "outcome": "ok",
+            "slow_cause": null, "slow_meaning": null, "client_ttft_seconds": 0.1, "first_answer_seconds": null,
+            "duration_seconds": 0.41,
         });
         assert_eq!(detail["actual"], expected);
         let candidates = detail["candidates"].as_array().unwrap();

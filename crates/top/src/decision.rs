@@ -1,51 +1,147 @@
 //! Renders a routing decision as lines of text.
 
-use super::formatting::{count, percent, seconds, text};
+use super::formatting::{count, percent, seconds, text, words};
 use serde_json::Value;
 
-/// The lines of text about one request. `decision` is its JSON document from `/decisions`. A
-/// missing value is shown as a dash.
+/// The lines of text about one request: first its result and, if it was slow, the reason; then the
+/// routing decision. `decision` is its JSON document from `/decisions`. A missing value is shown as a
+/// dash.
 pub fn explanation(decision: &Value) -> Vec<String> {
-    let word_or_dash = |value: &Value| text(value.as_str());
-    let token_counts = |values: &Value| {
-        let counts = [&values["input_tokens"], &values["cached_tokens"]];
-        let [input, cached] = counts.map(Value::as_f64);
-        format!("{} tokens, {} cached", count(input), count(cached))
-    };
     let (predicted, actual) = (&decision["predicted"], &decision["actual"]);
-    let ttft = |values: &Value| seconds(values["ttft_seconds"].as_f64());
     let mut lines = vec![
-        format!("request    {}", word_or_dash(&decision["request_id"])),
-        format!("backend    {}", word_or_dash(&decision["backend"])),
+        format!("request    {}", word(&decision["request_id"])),
         format!(
-            "reason     {} ({})",
-            word_or_dash(&decision["reason"]),
-            word_or_dash(&decision["policy"])
+            "outcome    {} in {}",
+            label(&actual["outcome"]),
+            seconds(actual["duration_seconds"].as_f64())
         ),
-        format!("outcome    {}", word_or_dash(&actual["outcome"])),
-        format!("TTFT       {} predicted, {} actual", ttft(predicted), ttft(actual)),
+    ];
+    lines.extend(slow_line(actual));
+    lines.push(ttft_line(predicted, actual));
+    lines.extend(phases_line(&decision["phases"]));
+    lines.extend(longest_gaps(&decision["chunk_timings"]));
+    lines.extend(attempts_line(&decision["attempts"]));
+    let trace = [&decision["trace_url"], &decision["trace_id"]].into_iter().find_map(Value::as_str);
+    lines.extend(trace.map(|trace| format!("trace      {}", text(Some(trace)))));
+    lines.extend([
+        format!(
+            "client     {}",
+            text(decision["tenant"].as_str().or_else(|| decision["client"].as_str()))
+        ),
         format!("prompt     {} predicted", token_counts(predicted)),
         format!("           {} actual", token_counts(actual)),
-    ];
-    lines.extend(longest_gaps(&decision["chunk_timings"]));
-    lines.extend([
+        format!("backend    {}", word(&decision["backend"])),
+        format!(
+            "reason     {} ({}){}",
+            label(&decision["reason"]),
+            word(&decision["policy"]),
+            deciding_cost(decision)
+        ),
         String::new(),
         format!(
-            "  {:<24} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
-            "CANDIDATE", "PREDICTED", "CACHED", "BACKLOG", "KV", "QUEUE", "RUN"
+            "  {:<24} {:>9} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
+            "CANDIDATE", "COST", "PREDICTED", "CACHED", "BACKLOG", "KV", "QUEUE", "RUN"
         ),
     ]);
-    lines.extend(decision["candidates"].as_array().into_iter().flatten().map(candidate_line));
+    lines.extend(rows(&decision["candidates"]).map(candidate_line));
+    if let Some(omitted @ 1..) = decision["omitted_candidates"].as_u64() {
+        lines.push(format!("  {omitted} more candidates with higher costs"));
+    }
+    lines.extend(rows(&decision["excluded"]).map(|excluded| {
+        format!("  {:<24} no candidate: {}", word(&excluded["backend"]), word(&excluded["reason"]))
+    }));
     lines
+}
+
+fn rows(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn word(value: &Value) -> String {
+    text(value.as_str())
+}
+
+/// An identifier in words.
+fn label(value: &Value) -> String {
+    value.as_str().map_or_else(|| text(None), words)
+}
+
+fn token_counts(values: &Value) -> String {
+    let counts = [&values["input_tokens"], &values["cached_tokens"]];
+    let [input, cached] = counts.map(Value::as_f64);
+    format!("{} tokens, {} cached", count(input), count(cached))
+}
+
+/// Why the request was slow. `None`: it was not slow.
+fn slow_line(actual: &Value) -> Option<String> {
+    let cause = actual["slow_cause"].as_str()?;
+    Some(format!("slow       {}: {}", words(cause), word(&actual["slow_meaning"])))
+}
+
+fn ttft_line(predicted: &Value, actual: &Value) -> String {
+    let time = |value: &Value| seconds(value.as_f64());
+    let mut line = format!(
+        "TTFT       {} predicted, {} actual from sending, {} for the client",
+        time(&predicted["ttft_seconds"]),
+        time(&actual["ttft_seconds"]),
+        time(&actual["client_ttft_seconds"])
+    );
+    if actual["first_answer_seconds"].is_number() {
+        line += &format!(", {} to the first answer", time(&actual["first_answer_seconds"]));
+    }
+    line
+}
+
+/// The phases in order of time. `None`: none is known.
+fn phases_line(phases: &Value) -> Option<String> {
+    let phase = |phase: &Value| {
+        let estimated = if phase["is_estimated"] == true { " (estimated)" } else { "" };
+        format!("{} {}{estimated}", label(&phase["phase"]), seconds(phase["seconds"].as_f64()))
+    };
+    let phases: Vec<String> = rows(phases).map(phase).collect();
+    (!phases.is_empty()).then(|| format!("phases     {}", phases.join(", ")))
+}
+
+/// The attempts, if there was more than one or the only one failed.
+fn attempts_line(attempts: &Value) -> Option<String> {
+    let attempt = |attempt: &Value| {
+        let status = attempt["status"].as_u64().map(|status| status.to_string());
+        let result = attempt["failure"].as_str().map(words).or(status);
+        let result = text(result.as_deref());
+        format!(
+            "{} {result} after {}",
+            word(&attempt["backend"]),
+            seconds(attempt["seconds"].as_f64())
+        )
+    };
+    let is_plain = rows(attempts).count() < 2 && rows(attempts).all(|it| it["status"] == 200);
+    let attempts: Vec<String> = rows(attempts).map(attempt).collect();
+    (!is_plain).then(|| format!("attempts   {}", attempts.join(", ")))
+}
+
+/// How the cost decided. Costs that differ by less than the error of predictions are a tie.
+fn deciding_cost(decision: &Value) -> String {
+    let Some(tie) = decision["tie_cost"].as_f64() else { return String::new() };
+    let cost = |candidate: &Value| candidate["cost"].as_f64();
+    let chosen = rows(&decision["candidates"]).find(|it| it["chosen"] == true).and_then(cost);
+    let Some(chosen) = chosen else { return String::new() };
+    let ties = rows(&decision["candidates"]).filter_map(cost).filter(|cost| *cost <= tie).count();
+    let is_tie = if ties > 1 && chosen <= tie {
+        format!(", a tie with {} (up to {})", ties - 1, seconds(Some(tie)))
+    } else {
+        String::new()
+    };
+    format!(": cost {}{is_tie}", seconds(Some(chosen)))
 }
 
 /// The line of the table about one candidate. The chosen candidate is marked.
 fn candidate_line(candidate: &Value) -> String {
     let number = |name: &str| candidate[name].as_f64();
     format!(
-        "{} {:<24} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
+        "{} {:<24} {:>9} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
         if candidate["chosen"] == true { '>' } else { ' ' },
         text(candidate["backend"].as_str()),
+        seconds(number("cost")),
         seconds(number("predicted_ttft_seconds")),
         count(number("cached")),
         count(number("backlog")),
@@ -73,26 +169,63 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_decision_marks_the_chosen_candidate_and_shows_missing_values_as_dashes() {
+    fn the_first_lines_say_why_a_request_was_slow() {
         let lines = explanation(&json!({
-            "request_id": "r-1", "backend": "a", "reason": "lowest_ttft", "policy": "kv_aware",
-            "predicted": { "ttft_seconds": 0.02, "input_tokens": 8.0, "cached_tokens": 0.0 },
-            "candidates": [
-                { "backend": "a", "chosen": true, "kv_usage": 0.25, "cached": 16.0 },
-                { "backend": "b", "chosen": false },
+            "request_id": "r-1", "trace_url": "http://ui/4a",
+            "attempts": [
+                { "backend": "b", "status": 429, "failure": "busy", "seconds": 0.2 },
+                { "backend": "a", "status": 200, "failure": null, "seconds": 12.1 },
             ],
+            "phases": [
+                { "phase": "gateway", "seconds": 0.001, "is_estimated": false },
+                { "phase": "queue", "seconds": 10.2, "is_estimated": true },
+            ],
+            "actual": {
+                "outcome": "ok", "slow_cause": "engine_queue", "duration_seconds": 12.3,
+                "slow_meaning": "the request waited in the queue of the engine",
+                "ttft_seconds": 10.9, "client_ttft_seconds": 11.0, "first_answer_seconds": 11.2,
+            },
+            "predicted": { "ttft_seconds": 0.02 },
+            "chunk_timings": { "chunks": 7, "longest_gaps": [{ "gap_ms": 900, "after_chunks": 3 }] },
         }));
-        assert!(lines[4].ends_with("20ms predicted, – actual"), "{lines:?}");
-        assert!(lines[9].starts_with("> a ") && lines[9].contains("25%"), "{lines:?}");
-        assert!(lines[10].starts_with("  b ") && !lines[10].contains('%'), "{lines:?}");
+        let expected = [
+            "request    r-1",
+            "outcome    ok in 12.3s",
+            "slow       engine queue: the request waited in the queue of the engine",
+            "TTFT       20ms predicted, 10.9s actual from sending, 11.0s for the client, 11.2s to the \
+             first answer",
+            "phases     gateway 1.0ms, queue 10.2s (estimated)",
+            "gaps       900ms after 3 (7 chunks)",
+            "attempts   b busy after 200ms, a 200 after 12.1s",
+            "trace      http://ui/4a",
+        ];
+        assert_eq!(lines[..8], expected);
     }
 
     #[test]
-    fn a_slow_stream_shows_its_longest_gaps() {
-        let lines = explanation(&json!({ "chunk_timings": {
-            "chunks": 7, "longest_gaps": [{ "gap_ms": 900, "after_chunks": 3 }],
-        } }));
-        assert_eq!(lines[7], "gaps       900ms after 3 (7 chunks)");
+    fn a_decision_shows_the_cost_that_decided_and_the_backends_that_were_no_candidates() {
+        let decision = json!({
+            "request_id": "r-1", "backend": "a", "reason": "lowest_ttft", "policy": "kv_aware",
+            "tie_cost": 0.031,
+            "candidates": [
+                { "backend": "b", "chosen": false, "cost": 0.025 },
+                { "backend": "a", "chosen": true, "cost": 0.027, "kv_usage": 0.25, "cached": 16.0 },
+                { "backend": "c", "chosen": false, "cost": 0.4 },
+            ],
+            "omitted_candidates": 2,
+            "excluded": [{ "backend": "d", "reason": "drained" }],
+        });
+        let lines = explanation(&decision);
+        let at = |words: &str| lines.iter().position(|line| line.contains(words)).unwrap();
+        assert!(
+            lines[at("lowest ttft (kv_aware): cost 27ms, a tie with 1 (up to 31ms)")]
+                .starts_with("reason")
+        );
+        let row = at("> a ");
+        assert!(lines[row].contains("27ms") && lines[row].contains("25%"), "{lines:?}");
+        assert!(lines[row - 1].starts_with("  b ") && !lines[row - 1].contains('%'), "{lines:?}");
+        assert_eq!(lines[row + 2], "  2 more candidates with higher costs");
+        assert!(lines[row + 3].ends_with("no candidate: drained"), "{lines:?}");
     }
 
     #[test]

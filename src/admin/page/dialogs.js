@@ -1,6 +1,6 @@
 // Dialogs: keys, confirmation, message, admin token, routing decision.
 
-import { count, duration, element, percent, seconds, text } from "./words.js";
+import { count, duration, element, label, percent, seconds, text } from "./words.js";
 
 /** A dialog with a title, which is not shown yet. */
 export function open(title, className = "") {
@@ -40,7 +40,7 @@ export function help() {
   const list = element("dl");
   const keys = [
     ["/", "filter all tables"], ["Esc", "clear the filter"],
-    ["1 2 3 4", "go to backends, streams, requests, caches"], ["↑ ↓ Home End", "move between rows"],
+    ["1 2 3 4 5", "go to backends, streams, requests, caches, clients"], ["↑ ↓ Home End", "move between rows"],
     ["s", "sort by the next column"], ["d", "drain or undrain the backend"],
     ["Enter", "details of the backend, routing decision of the request"], ["t", "open the trace of the request"],
     ["p", "pause or resume"], ["?", "show the keys"],
@@ -102,12 +102,13 @@ export function requestToken(isWrong) {
 const DETAILS = [
   ["URL", (backend) => text(backend.url)],
   ["Models", (backend) => text(backend.models.join(", "))],
-  ["State", (backend) => backend.state.replaceAll("_", " ")],
-  ["Condition", (backend) => backend.condition.replaceAll("_", " ")],
+  ["State", (backend) => label(backend.state)],
+  ["Condition", (backend) => label(backend.condition)],
   ["Why", (backend) => text(backend.condition_reason ?? backend.reason)],
-  ["Circuit breaker", (backend) => backend.breaker.replaceAll("_", " ")],
+  ["Circuit breaker", (backend) => label(backend.breaker)],
   ["TTFT, last minute", (backend) => `${seconds(backend.ttft_seconds)} (${count(backend.ended_streams)} streams)`],
   ["Failed attempts", (backend) => `${count(backend.failed_attempts)} (${percent(backend.failed_share)})`],
+  ["Answered with 4xx", (backend) => Object.entries(backend.client_errors).map(([status, times]) => `${status}: ${count(times)}`).join(", ") || "none"],
   ["KV cache", (backend) => `${percent(backend.kv_usage)} of ${count(backend.kv_capacity_tokens)} tokens`],
   ["Requests", (backend) => `${count(backend.running)} running, ${count(backend.waiting)} waiting, ${count(backend.in_flight)} of this gateway`],
   ["Last scrape", (backend) => (backend.scrape_error ? `failed: ${backend.scrape_error}; ` : "") + `${seconds(backend.scrape_age_seconds)} ago`],
@@ -128,16 +129,35 @@ export function showBackend(backend, verdicts) {
   dialog.showModal();
 }
 
+/** The result of a request comes first, then the decision. An empty fact is not shown. */
 const FACTS = [
+  ["Outcome", (decision) => `${label(decision.actual.outcome)} in ${seconds(decision.actual.duration_seconds)}`],
+  ["Slow cause", (decision) => slowText(decision.actual)],
+  ["TTFT", ({ predicted, actual }) => `${seconds(actual.ttft_seconds)}, predicted ${seconds(predicted.ttft_seconds)}`],
+  ["First answer", ({ actual }) => (actual.first_answer_seconds === null ? "" : seconds(actual.first_answer_seconds))],
+  ["Phases", (decision) => decision.phases.map(phaseText).join(", ")],
+  ["Attempts", (decision) => decision.attempts.map(attemptText).join(", ")],
+  ["Client", (decision) => text(decision.tenant ?? decision.client)],
+  ["Prompt", ({ predicted, actual }) => `${tokens(actual)}, predicted ${tokens(predicted)}`],
   ["Policy", (decision) => text(decision.policy)],
-  ["Reason", (decision) => text(decision.reason)],
   ["Backend", (decision) => text(decision.backend)],
-  ["Outcome", (decision) => text(decision.actual?.outcome)],
-  ["TTFT, predicted", (decision) => seconds(decision.predicted?.ttft_seconds)],
-  ["TTFT, measured", (decision) => seconds(decision.actual?.ttft_seconds)],
-  ["Prompt, predicted", (decision) => `${count(decision.predicted?.input_tokens)} tokens, ${count(decision.predicted?.cached_tokens)} cached`],
-  ["Prompt, reported", (decision) => `${count(decision.actual?.input_tokens)} tokens, ${count(decision.actual?.cached_tokens)} cached`],
+  ["Reason", (decision) => label(decision.reason) + costText(decision)],
 ];
+
+const slowText = ({ slow_cause: cause, slow_meaning: meaning }) => (cause === null ? "" : `${label(cause)}: ${meaning}`);
+const tokens = (values) => `${count(values.input_tokens)} tokens, ${count(values.cached_tokens)} cached`;
+const phaseText = ({ phase, seconds: took, is_estimated: isEstimated }) =>
+  `${label(phase)} ${seconds(took)}${isEstimated ? " (estimated)" : ""}`;
+const attemptText = ({ backend, status, failure, seconds: took }) =>
+  `${backend} ${text(failure === null ? status : label(failure))} after ${seconds(took)}`;
+
+/** How the cost decided. Costs that differ by less than the error of predictions are a tie. */
+function costText({ candidates, tie_cost: tie }) {
+  const chosen = candidates.find((candidate) => candidate.chosen)?.cost;
+  if (tie === null || chosen === undefined) return "";
+  const ties = candidates.filter((candidate) => candidate.cost <= tie).length;
+  return `: cost ${seconds(chosen)}${ties > 1 && chosen <= tie ? `, a tie with ${ties - 1} (up to ${seconds(tie)})` : ""}`;
+}
 
 /** The times of the chunks of a slow or broken stream, as facts. */
 function chunkFacts({ chunks, stride, samples_ms: samples, longest_gaps: gaps, ended_ms: ended }) {
@@ -153,6 +173,7 @@ function chunkFacts({ chunks, stride, samples_ms: samples, longest_gaps: gaps, e
 
 const CANDIDATE = [
   ["Backend", (candidate) => (candidate.chosen ? `${candidate.backend} ✓` : text(candidate.backend))],
+  ["Cost", (candidate) => seconds(candidate.cost)],
   ["Predicted TTFT", (candidate) => seconds(candidate.predicted_ttft_seconds)],
   ["Cached", (candidate) => count(candidate.cached)],
   ["Backlog", (candidate) => count(candidate.backlog)],
@@ -167,17 +188,31 @@ export function showDecision(id, decision) {
   const dialog = open("Routing decision", "wide");
   dialog.append(element("p", "id quiet", id));
   const facts = element("dl", "facts");
-  for (const [name, format] of FACTS) facts.append(element("dt", "", name), element("dd", "", format(decision)));
-  for (const [name, value] of decision.chunk_timings ? chunkFacts(decision.chunk_timings) : []) {
+  const values = FACTS.map(([name, format]) => [name, format(decision)]).filter(([, value]) => value !== "");
+  for (const [name, value] of [...values, ...(decision.chunk_timings ? chunkFacts(decision.chunk_timings) : [])]) {
     facts.append(element("dt", "", name), element("dd", "", value));
+  }
+  if (decision.trace_url) {
+    const link = element("a", "", "Open the trace");
+    Object.assign(link, { href: decision.trace_url, target: "_blank", rel: "noreferrer" });
+    const value = element("dd");
+    value.append(link);
+    facts.append(element("dt", "", "Trace"), value);
   }
   const table = element("table");
   const head = element("tr");
   for (const [name] of CANDIDATE) head.append(element("th", "", name));
   table.append(head);
-  for (const candidate of decision.candidates ?? []) {
+  for (const candidate of decision.candidates) {
     const row = element("tr", candidate.chosen ? "chosen" : "");
     for (const [name, format] of CANDIDATE) row.append(element("td", name === "Backend" ? "name" : "figure", format(candidate)));
+    table.append(row);
+  }
+  for (const { backend, reason } of decision.excluded) {
+    const row = element("tr", "quiet");
+    const why = element("td", "", `no candidate: ${reason}`);
+    why.colSpan = CANDIDATE.length - 1;
+    row.append(element("td", "name", backend), why);
     table.append(row);
   }
   const frame = element("div", "frame");

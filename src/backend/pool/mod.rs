@@ -2,6 +2,7 @@
 //! backend comes from the configuration, from health checks and scrapes, and from the outcomes of
 //! the requests of this gateway.
 
+mod exclusions;
 mod panic_mode;
 pub(super) mod readiness;
 mod readiness_log;

@@ -95,6 +95,8 @@ pub(super) struct PickedBackend {
     choice: PolicyChoice,
     /// Greatest number of prompt tokens that an eligible backend has cached, saturated or not.
     most_cached: f64,
+    /// See [`RoutingDecision::excluded`].
+    excluded: Box<[(usize, &'static str)]>,
 }
 
 /// The backends that may serve a request now.
@@ -154,13 +156,14 @@ impl PoolSnapshot {
         if self.has_rendezvous && !CandidateSampler::is_large(route.backends.len()) {
             routing::mark_rendezvous(&mut candidates, &requirements.prompt.blocks);
         }
+        let excluded = self.exclusions(route, &candidates, requirements, constraints.tried, now);
         let context = RoutingContext::new(self.policy, candidates, *request);
         match context.pick() {
             Some(mut choice) => {
                 if is_panic {
                     choice.reason = routing::PANIC;
                 }
-                Ok(Some(PickedBackend { context, choice, most_cached }))
+                Ok(Some(PickedBackend { context, choice, most_cached, excluded }))
             }
             None if eligible.has_saturated => Ok(None),
             None => {
@@ -180,7 +183,7 @@ impl PoolSnapshot {
         requirements: &BackendRequirements<'_>,
         now: Instant,
     ) -> (Lease, Arc<RoutingDecision>) {
-        let PickedBackend { context, choice, .. } = picked;
+        let PickedBackend { context, choice, excluded, .. } = picked;
         let candidate = &context.candidates()[choice.index];
         let backend = &self.backends[candidate.position];
         backend.health.breaker.on_pick(now);
@@ -188,13 +191,9 @@ impl PoolSnapshot {
         let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
         self.candidate_sampler.sent(prompt, candidate.position);
         let condition = backend.condition(now);
-        let decision = RoutingDecision::new(
-            context,
-            choice,
-            condition,
-            &self.backend_ids,
-            &self.shadow_policies,
-        );
+        let (fleet, shadow) = (&self.backend_ids, &self.shadow_policies);
+        let mut decision = RoutingDecision::new(context, choice, condition, fleet, shadow);
+        decision.excluded = excluded;
         (lease, Arc::new(decision))
     }
 

@@ -54,6 +54,7 @@
 //! preempts).
 
 use super::selection::longest_idle;
+pub use super::selection::tie_limit;
 use super::session;
 use crate::routing::{CachedSource, Candidate, PolicyChoice, RoutingRequest};
 use schemars::JsonSchema;
@@ -109,9 +110,6 @@ const MAX_PRESSURE_USAGE: f64 = 0.98;
 /// Slope of the pressure above [`MAX_PRESSURE_USAGE`]. It is multiplied by
 /// [`KvAwareSettings::pressure`], like the rest of the pressure.
 const OVERFULL_PRESSURE_SLOPE: f64 = 60.0;
-/// Costs within this relative and absolute (seconds) tolerance of the lowest cost are ties:
-/// predictions are not more accurate.
-const TIE_TOLERANCE: (f64, f64) = (0.05, 0.005);
 /// Multiple of the TTFT without a queue up to which no request is late. A long prompt on a slow
 /// engine would otherwise always be late, and all its kind would be sent to one backend.
 const MIN_SLOWDOWN: f64 = 4.0;
@@ -175,7 +173,7 @@ pub(in crate::routing) fn pick(
     }
     let ranks = evaluations.iter().map(|evaluation| evaluation.rank);
     let least = ranks.clone().fold(f64::INFINITY, f64::min);
-    let limit = least + TIE_TOLERANCE.0 * least + TIE_TOLERANCE.1;
+    let limit = tie_limit(least);
     // Ties take turns, except that a session stays at its backend.
     let is_tie = |index: &usize| evaluations[*index].rank <= limit;
     let index = session_index

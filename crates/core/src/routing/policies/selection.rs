@@ -2,6 +2,15 @@
 
 use crate::routing::Candidate;
 
+/// Costs within this relative and absolute (seconds) tolerance of the lowest cost are ties:
+/// predictions are not more accurate.
+const TIE_TOLERANCE: (f64, f64) = (0.05, 0.005);
+
+/// The greatest cost that is a tie with the lowest cost `least`.
+pub fn tie_limit(least: f64) -> f64 {
+    least + TIE_TOLERANCE.0 * least + TIE_TOLERANCE.1
+}
+
 /// Index of a candidate with the lowest cost, see [`longest_idle`].
 pub(super) fn lowest(
     candidates: &[Candidate],
