@@ -45,8 +45,10 @@ pub struct Harm {
     pub client_errors: HarmShare,
     /// Requests above a limit of `slow`, and open streams that have waited for longer than its `ttft`.
     pub slow: HarmShare,
-    /// The part of `slow` that waited for its first output or its first answer.
+    /// The part of `slow` that waited for its first output.
     pub slow_first_output: HarmShare,
+    /// The part of `slow` that reasoned for long before its first answer.
+    pub slow_first_answer: HarmShare,
     /// The part of `slow` whose output was slow.
     pub slow_output: HarmShare,
     /// The level of `slow`, or of the objectives that are missed.
@@ -71,6 +73,7 @@ impl Harm {
         let slow_share = |count| HarmShare::of(count, minute.requests + late);
         let sum = |counts: &BTreeMap<u16, u64>| counts.values().sum::<u64>();
         let slow: u64 = minute.slow.values().sum();
+        let reasoning = minute.slow.get("reasoning").copied().unwrap_or_default();
         let of_gateway = sum(&minute.gateway_client_errors);
         let of_backends = sum(&minute.backend_client_errors);
         let mut harm = Self {
@@ -81,7 +84,10 @@ impl Harm {
                 ..share(of_gateway + of_backends)
             },
             slow: slow_share(slow + late),
-            slow_first_output: slow_share(slow.saturating_sub(minute.slow_output) + late),
+            slow_first_output: slow_share(
+                slow.saturating_sub(minute.slow_output + reasoning) + late,
+            ),
+            slow_first_answer: slow_share(reasoning),
             slow_output: slow_share(minute.slow_output),
             ..Self::default()
         };
@@ -191,11 +197,13 @@ mod tests {
 
     #[test]
     fn slow_requests_count_while_they_wait_and_name_their_main_cause() {
-        let slow = BTreeMap::from([("engine_queue".to_owned(), 6), ("stalled".to_owned(), 2)]);
+        let slow = [("engine_queue", 5), ("reasoning", 1), ("stalled", 2)];
+        let slow = slow.map(|(cause, count)| (cause.to_owned(), count)).into();
         let minute = LastMinute { slow, slow_output: 2, ..minute(92, 0, 0) };
         let harm = Harm::of(&minute, 8);
         assert_eq!(harm.slow, HarmShare { share: Some(0.16), level: HarmLevel::Critical });
-        assert_eq!(harm.slow_first_output.share, Some(0.14));
+        assert_eq!(harm.slow_first_output.share, Some(0.13));
+        assert_eq!(harm.slow_first_answer.share, Some(0.01));
         assert_eq!(harm.slow_output.level, HarmLevel::None);
         assert_eq!(harm.reasons, ["16 % of requests are slow (most: engine queue)"]);
     }

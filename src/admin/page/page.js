@@ -147,8 +147,9 @@ function quantileTile(title, name, more = () => []) {
 }
 
 /** The wait of users of reasoning models, who see no reasoning. */
-function firstAnswer({ last_minute: minute }) {
-  return minute.first_answer ? [`first answer p95 ${seconds(minute.first_answer.p95)}`] : [];
+function firstAnswer({ last_minute: minute, harm }) {
+  if (!minute.first_answer) return [];
+  return [element("span", LEVELS[harm.slow_first_answer.level] ?? "", `first answer p95 ${seconds(minute.first_answer.p95)}`)];
 }
 
 /** While requests wait, the TTFT of those that are served does not tell how long. */
@@ -269,7 +270,7 @@ function show(live) {
     const unit = value === null ? "" : tile.unit;
     tile.figure.replaceChildren(tile.format(value), element("small", "", unit));
     tile.figure.className = LEVELS[live.harm[tile.harm]?.level] ?? "";
-    tile.note.replaceChildren(...tile.details(live).map((part) => element("span", "", part)));
+    tile.note.replaceChildren(...tile.details(live).map((part) => (typeof part === "string" ? element("span", "", part) : part)));
     tile.plot.draw(tile.past(history), history.interval_seconds, tile.format, tile.top);
   }
   verdicts.update(live.verdicts);

@@ -9,7 +9,7 @@ const LEVELS = { critical: "bad", warning: "warn", info: "info" };
 const NARROW = window.matchMedia("(max-width: 40rem)");
 
 /** Groups of verdicts that are shown before the user asks for the rest. */
-const MAX_SHOWN = NARROW.matches ? 1 : 3;
+const maxShown = () => (NARROW.matches ? 1 : 3);
 
 /** Backends that the heading of a group names. */
 const MAX_NAMED = 3;
@@ -37,9 +37,9 @@ export class Verdicts {
     const known = this.#items;
     this.#all = verdicts;
     const groups = [...Map.groupBy(verdicts, finding).values()];
-    const shown = this.#isOpen ? groups : groups.slice(0, MAX_SHOWN);
-    this.#more.hidden = groups.length <= MAX_SHOWN;
-    const hidden = groups.slice(MAX_SHOWN).reduce((count, group) => count + group.length, 0);
+    const shown = this.#isOpen ? groups : groups.slice(0, maxShown());
+    this.#more.hidden = groups.length <= maxShown();
+    const hidden = groups.slice(maxShown()).reduce((count, group) => count + group.length, 0);
     this.#more.textContent = this.#isOpen ? "Show fewer" : `Show ${hidden} more verdicts`;
     this.#items = new Map(shown.map(([first], index) => {
       const key = `${first.verdict} ${first.backend}`;

@@ -137,7 +137,8 @@ fn latencies(document: &GatewaySnapshot) -> Vec<Figure> {
     let first_output = harm_tone(harm.slow_first_output.level);
     let mut figures = vec![(format_quantiles("TTFT", minute.ttft), first_output)];
     if minute.first_answer.is_some() {
-        figures.push((format_quantiles("first answer", minute.first_answer), first_output));
+        let first_answer = harm_tone(harm.slow_first_answer.level);
+        figures.push((format_quantiles("first answer", minute.first_answer), first_answer));
     }
     figures.push((format_quantiles("ITL", minute.itl), harm_tone(harm.slow_output.level)));
     figures.push((format_quantiles("E2E", minute.e2e), CellTone::Plain));
