@@ -82,7 +82,7 @@ fn an_invalid_definition_is_rejected_with_a_suggestion() {
         ("ttft < 1s and ttft < 2s for 99 %", "the condition `ttft` occurs twice"),
         (
             "bytes < 1s for 99 %",
-            "`bytes` is not a measure of an SLO; write one of ttft, tpot, e2e, itl_p50, itl_p95, itl_p99, itl_max, gap_max, success",
+            "`bytes` is not a measure of an SLO; write one of ttft, first_answer, tpot, e2e, itl_p50, itl_p95, itl_p99, itl_max, gap_max, success",
         ),
         ("itl_95 < 1s for 99 %", "`itl_95` is not a measure of an SLO; did you mean `itl_p95`?"),
     ] {
