@@ -35,6 +35,7 @@ fn decode<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<StreamItem> {
                     continue;
                 }
                 SsePiece::Comment => StreamItem::Comment,
+                SsePiece::UnknownLine => continue,
                 SsePiece::Blank => StreamItem::Blank,
                 SsePiece::Dispatch => StreamItem::Event {
                     kind: decoder.event_type().into(),

@@ -162,10 +162,12 @@ impl Backend {
     }
 
     /// Whether the gateway adds `include_usage` to requests that do not have it. True only if the
-    /// kind of the server is known to send usage in a separate event, which the gateway can remove.
-    pub fn should_inject_usage(&self) -> bool {
+    /// kind of the server is known to send usage in a separate event, and the gateway could remove
+    /// that event from the streams of this API so far.
+    pub fn should_inject_usage(&self, api: Option<Api>) -> bool {
         self.identity.may_inject_usage()
             && self.health.server_kind().is_some_and(EngineKind::sends_usage_event)
+            && self.load.stream_profile.can_remove_usage(api)
     }
 
     /// The share, from 0 to 1, of the streams for which the gateway requests usage in every event.

@@ -14,7 +14,8 @@ pub(super) struct StreamProfile {
     /// One of the `USAGE_` constants for each API with `stream_options`. The APIs of one server can
     /// differ: old versions of vLLM write `null` only into the events of completions.
     usage_modes: [AtomicU8; 2],
-    /// The `system_fingerprint` member of its usage events. Empty: they have none. `None`: unknown.
+    /// The `system_fingerprint` of its usage events, with its quotes. Empty: they have none. `None`:
+    /// unknown.
     fingerprint: Mutex<Option<Bytes>>,
     /// Exponentially weighted mean of the output tokens of a stream, as bits of an `f64`. 0 before
     /// the first stream. The ratio of `mean_tokens` and `mean_events` weighs each stream by its
@@ -32,8 +33,11 @@ const USAGE_ON_REQUEST: u8 = 1;
 /// Usage mode: the events contain a `usage` member without a request for continuous usage: `null`,
 /// or counts (vLLM with `--enable-force-include-usage`).
 const USAGE_ALWAYS: u8 = 2;
-/// Usage mode: the gateway cannot remove usage from the events of this backend.
-const USAGE_UNREMOVABLE: u8 = 3;
+/// Usage mode: the gateway could not remove continuous usage from an event of this backend, and does
+/// not request it again. Greater modes than this one are kept until a restart.
+const COUNTS_UNREMOVABLE: u8 = 3;
+/// Usage mode: the gateway could not remove a usage event of this backend, and requests no usage.
+const EVENT_UNREMOVABLE: u8 = 4;
 
 /// Weight of a new stream in the exponentially weighted means.
 const EWMA_WEIGHT: f64 = 0.1;
@@ -50,7 +54,8 @@ impl StreamProfile {
     pub(super) fn on_response_ended(&self, api: Option<Api>, observed: &ObservedResponse) {
         let usage = match observed.usage_layout {
             _ if observed.usage_event == Some(UsageEventOutcome::NotRemoved) => {
-                Some(USAGE_UNREMOVABLE)
+                let has_counts = observed.has_continuous_usage;
+                Some(if has_counts { COUNTS_UNREMOVABLE } else { EVENT_UNREMOVABLE })
             }
             Some(UsageLayout::AtEnd) => Some(USAGE_ON_REQUEST),
             Some(UsageLayout::Nulls | UsageLayout::EveryEvent) => Some(USAGE_ALWAYS),
@@ -59,7 +64,8 @@ impl StreamProfile {
             None => None,
         };
         if let (Some(usage), Some(mode)) = (usage, self.usage_mode(api))
-            && mode.load(Ordering::Relaxed) != USAGE_UNREMOVABLE
+            && (usage > mode.load(Ordering::Relaxed)
+                || mode.load(Ordering::Relaxed) < COUNTS_UNREMOVABLE)
         {
             mode.store(usage, Ordering::Relaxed);
         }
@@ -93,7 +99,13 @@ impl StreamProfile {
         mode.is_some_and(|mode| mode.load(Ordering::Relaxed) == USAGE_ON_REQUEST)
     }
 
-    /// The `system_fingerprint` member that the usage events of the server have.
+    /// Whether usage can be removed from the streams of this API.
+    pub(super) fn can_remove_usage(&self, api: Option<Api>) -> bool {
+        let mode = self.usage_mode(api);
+        mode.is_none_or(|mode| mode.load(Ordering::Relaxed) != EVENT_UNREMOVABLE)
+    }
+
+    /// The `system_fingerprint` that the usage events of the server have.
     pub(super) fn fingerprint(&self) -> Option<Bytes> {
         self.fingerprint.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -242,13 +254,18 @@ mod tests {
             assert!(is_on_request(with_layout(Some(UsageLayout::AtEnd))), "without the flag");
         }
         assert!(!profile.has_usage_on_request_only(Some(Api::Completions)), "another API");
-        assert!(!is_on_request(ObservedResponse {
-            usage_event: Some(UsageEventOutcome::NotRemoved),
-            ..ObservedResponse::default()
-        }));
-        assert!(!is_on_request(with_layout(Some(UsageLayout::AtEnd))));
+        for has_continuous_usage in [true, false] {
+            assert!(!is_on_request(ObservedResponse {
+                usage_event: Some(UsageEventOutcome::NotRemoved),
+                has_continuous_usage,
+                ..ObservedResponse::default()
+            }));
+            assert!(!is_on_request(with_layout(Some(UsageLayout::AtEnd))));
+            assert_eq!(profile.can_remove_usage(api), has_continuous_usage);
+        }
         profile.on_restart();
         assert!(is_on_request(with_layout(Some(UsageLayout::AtEnd))));
+        assert!(profile.can_remove_usage(api));
     }
 
     #[test]

@@ -347,8 +347,9 @@ async fn a_server_that_always_sends_usage_gets_no_further_option() {
 
 #[tokio::test]
 async fn continuous_usage_is_disabled_for_a_server_whose_usage_cannot_be_removed() {
-    let odd =
-        r#"{"usage":{"completion_tokens":1},"choices":[{"index":0,"delta":{"content":"a"}}]}"#;
+    // The data has two lines.
+    let odd = "{\"usage\":{\"completion_tokens\":1},\ndata: \
+               \"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}";
     let fake = ScriptedBackend::start(move |seen| {
         let is_continuous = String::from_utf8_lossy(&seen.body).contains("continuous");
         let word = if is_continuous { odd } else { WORD };

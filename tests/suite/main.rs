@@ -104,6 +104,7 @@ mod top;
 mod trace_capture;
 mod trace_propagation;
 mod tune;
+mod unknown_output;
 mod unread_requests;
 mod usage_injection;
 

@@ -68,7 +68,7 @@ async fn a_message_stream_counts_cached_input_and_every_kind_of_delta() {
         ("message_stop", r#"{"type":"message_stop"}"#),
     ]);
     let expected = json!({
-        "outcome": "ok", "outputs": 3, "finish": ["tool_calls"], "tokens": [78, 5, 60, null],
+        "outcome": "ok", "outputs": 4, "finish": ["tool_calls"], "tokens": [78, 5, 60, null],
         "source": "exact",
     });
     let record = streamed(MESSAGES, &sent).await;

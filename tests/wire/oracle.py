@@ -200,9 +200,7 @@ def messages_output(kind, doc):
     if kind != "content_block_delta":
         return None
     delta_type = as_dict(doc.get("delta")).get("type")
-    if delta_type == "signature_delta":
-        return None  # a signature of the reasoning, without tokens
-    return "reasoning" if delta_type == "thinking_delta" else "answer"
+    return "reasoning" if delta_type in ("thinking_delta", "signature_delta") else "answer"
 
 
 def tokens_of_event(doc, seen):

@@ -20,6 +20,9 @@ pub enum SsePiece<'a> {
     Blank,
     /// The beginning of a comment line, such as `: keep-alive`.
     Comment,
+    /// A line with a field that the standard does not define. Clients that follow the standard ignore
+    /// it.
+    UnknownLine,
 }
 
 /// The decoder's state between two reads.
@@ -121,6 +124,11 @@ impl SseDecoder {
             && matches!(self.line_state, LineState::Start | LineState::ByteOrderMark(0))
     }
 
+    /// Whether the current event has data and no blank line has ended it.
+    pub fn has_pending_data(&self) -> bool {
+        self.has_data
+    }
+
     /// The `event` field of the event whose end was the last piece. Empty if the event had no such
     /// field, or if the field was longer than 64 bytes.
     pub fn event_type(&self) -> &str {
@@ -190,6 +198,9 @@ impl SseDecoder {
             *input = &input[end + 1..];
         } else {
             self.end_line(input[end], end, input);
+        }
+        if field == SseField::Ignored && !matches!(self.field_name.as_str(), "id" | "retry") {
+            return Some(SsePiece::UnknownLine);
         }
         self.begin_value(field)
     }
@@ -295,7 +306,7 @@ mod tests {
             while let Some(next) = decoder.next(&mut piece) {
                 match next {
                     SsePiece::Data(bytes) => data.extend_from_slice(bytes),
-                    SsePiece::Blank => {}
+                    SsePiece::Blank | SsePiece::UnknownLine => {}
                     SsePiece::Comment => events.push(("#".into(), String::new())),
                     SsePiece::Dispatch => events.push((
                         decoder.event_type().into(),

@@ -28,7 +28,7 @@ use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
 use tokenweir_core::model::ServedModel;
 use tokenweir_core::observe::Sink;
-use tokenweir_core::record::{Outcome, RequestRecord, RoutingDecision, Termination};
+use tokenweir_core::record::{Outcome, RequestRecord, RoutingDecision};
 use tokenweir_core::resilience::{Availability, FailureKind};
 use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokenweir_core::routing::{Policy, RoutingRequest};
@@ -279,8 +279,7 @@ impl Sink for BackendPool {
 
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            // The operator's limit of the whole duration shows nothing about the backend.
-            if !record.outcome.is_backend_failure() || record.end == Termination::TotalTimeout {
+            if !record.shows_backend_fault() {
                 continue;
             }
             let snapshot = self.registry.snapshot();

@@ -160,7 +160,7 @@ impl UpstreamBody {
 
     fn usage_injection(&self, backend: &Backend) -> UsageInjection {
         let edits = (&self.usage_edit, &self.continuous_usage_edit);
-        if matches!(edits, (None, None)) || !backend.should_inject_usage() {
+        if matches!(edits, (None, None)) || !backend.should_inject_usage(self.api) {
             return UsageInjection::None;
         }
         match edits {

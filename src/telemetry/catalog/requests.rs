@@ -349,7 +349,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_uninspected_responses_total",
-        help: "Responses whose content could not be read. Their bytes were forwarded unchanged.",
+        help: "Responses whose content could not be read, or not in full. Their bytes were forwarded unchanged.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("reason", || {
             UninspectedReason::ALL.map(UninspectedReason::as_str).to_vec()

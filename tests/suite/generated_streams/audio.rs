@@ -86,14 +86,20 @@ fn events(framing: &mut Framing, ends: Ends) {
     match ends {
         Ends::Error => stream_errors::failure(framing, FrontEnd::VllmPython),
         Ends::WithoutDone => {}
-        // The event repeats the text of all earlier events, so it is no further output.
+        // The event repeats the text of all earlier events, so it is no further output if there were
+        // any. Its unknown fields are output neither.
         Ends::Usual => {
             let json = format!(
                 r#"{{"type":"transcript.text.done","text":"all of it","usage":{{"type":"tokens","input_tokens":14,"output_tokens":{pieces},"total_tokens":{}}}}}"#,
                 pieces + 14
             );
             let usage = Some(Counts { input: Some(14), output: Some(pieces), ..Counts::default() });
-            framing.event("", &json, Meaning { usage, is_last: true, ..Meaning::default() });
+            let output = text().output.filter(|_| pieces == 0);
+            framing.event(
+                "",
+                &json,
+                Meaning { output, usage, is_last: true, is_repetition: true, ..Meaning::default() },
+            );
         }
     }
 }

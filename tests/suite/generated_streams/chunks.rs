@@ -94,6 +94,7 @@ impl<'a> Chunks<'a> {
             usage: is_continuous
                 .then(|| Counts { output: Some(self.made.iter().sum()), ..self.input() }),
             has_names: true,
+            is_marked: step.what == StepKind::Role,
             ..Meaning::default()
         };
         self.framing.event("", &json, meaning);
@@ -269,7 +270,11 @@ impl<'a> Chunks<'a> {
         };
         let choices = usize::from(json.contains("\"index\""));
         self.framing.stream.kinds.push("decoys");
-        self.framing.event("", &json, Meaning { choices, has_names: true, ..Meaning::default() });
+        let mut meaning = Meaning { choices, has_names: true, ..Meaning::default() };
+        if choices > 0 {
+            meaning.add_unknown(false);
+        }
+        self.framing.event("", &json, meaning);
     }
 
     fn usage_event(&mut self, is_damaged: bool) {

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue};
 use http_body::{Body, Frame};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -26,8 +27,8 @@ pub(crate) struct Seen {
     /// The body ended with an error.
     pub is_broken: bool,
     pub records: Vec<RequestRecord>,
-    /// Number of first-output reports.
-    pub first_outputs: usize,
+    /// The byte range of the frame of each report of a first output.
+    pub first_outputs: Vec<Range<usize>>,
 }
 
 /// Runs the exchange.
@@ -38,7 +39,7 @@ pub(crate) fn run(case: &Case, live: &Arc<ExchangeRegistry>) -> Seen {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(case.content_type));
     exchange.on_request_sent(Arc::new(Stub));
     exchange.on_head(case.status, &headers);
-    let script = Script::of(case);
+    let script = Script::of(case, sink.clone());
     // Before it breaks off, the body is pending once more, so that the server can write buffered
     // frames.
     let is_wait = |step: &&Step| matches!(step, Step::Wait);
@@ -46,7 +47,7 @@ pub(crate) fn run(case: &Case, live: &Arc<ExchangeRegistry>) -> Seen {
     let waits = pauses + usize::from(case.close == Close::Broken);
     let (bytes, is_broken) =
         take(ObservedBody::new(PrefetchedBody::new(script), exchange, ()), waits);
-    let first_outputs = *lock(&sink.first_outputs);
+    let first_outputs = std::mem::take(&mut *lock(&sink.first_outputs));
     let records = std::mem::take(&mut *lock(&sink.records));
     Seen { bytes, is_broken, records, first_outputs }
 }
@@ -78,6 +79,7 @@ struct Script {
     close: Close,
     /// The length is known: the body ends with its last frame.
     has_length: bool,
+    sink: Arc<Capture>,
 }
 
 enum Step {
@@ -88,7 +90,7 @@ enum Step {
 }
 
 impl Script {
-    fn of(case: &Case) -> Self {
+    fn of(case: &Case, sink: Arc<Capture>) -> Self {
         let bytes = Bytes::copy_from_slice(&case.stream.bytes);
         let mut random = case.random.clone();
         let mut frames = VecDeque::new();
@@ -106,7 +108,7 @@ impl Script {
         if case.close == Close::Whole && !has_length && chance(&mut random, 5) {
             frames.push_back(Step::Trailers);
         }
-        Self { frames, close: case.close, has_length }
+        Self { frames, close: case.close, has_length, sink }
     }
 }
 
@@ -137,7 +139,11 @@ impl Body for Script {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         match (self.frames.pop_front(), self.close) {
-            (Some(Step::Data(data)), _) => Poll::Ready(Some(Ok(Frame::data(data)))),
+            (Some(Step::Data(data)), _) => {
+                let mut frame = lock(&self.sink.frame);
+                *frame = frame.end..frame.end + data.len();
+                Poll::Ready(Some(Ok(Frame::data(data))))
+            }
             (Some(Step::Trailers), _) => Poll::Ready(Some(Ok(Frame::trailers(HeaderMap::new())))),
             (Some(Step::Wait), _) | (None, Close::Left) => Poll::Pending,
             (None, Close::Whole) => Poll::Ready(None),
@@ -153,12 +159,14 @@ impl Body for Script {
 #[derive(Default)]
 struct Capture {
     records: Mutex<Vec<RequestRecord>>,
-    first_outputs: Mutex<usize>,
+    first_outputs: Mutex<Vec<Range<usize>>>,
+    /// The byte range of the last frame.
+    frame: Mutex<Range<usize>>,
 }
 
 impl RecordReceiver for Capture {
     fn first_output(&self, _: &RequestRecord) {
-        *lock(&self.first_outputs) += 1;
+        lock(&self.first_outputs).push(lock(&self.frame).clone());
     }
 
     fn finished(&self, record: Box<RequestRecord>) {

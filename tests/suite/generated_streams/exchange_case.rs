@@ -4,7 +4,7 @@ use super::chunks::{Chunks, Ends};
 use super::expected_stream::{Event, GeneratedStream, Kind, Meaning};
 use super::framing::Framing;
 use super::plan::{Field, FrontEnd, Plan, StepKind, TokenReporting, UsageAsked};
-use super::{audio, chance, typed_events};
+use super::{audio, chance, typed_events, unknown_events};
 use fastrand::Rng;
 use tokenweir_core::openai::Api;
 
@@ -53,6 +53,7 @@ impl Case {
             Api::Responses => typed_events::responses(&mut framing, is_damaged, ends),
             Api::Messages => typed_events::messages(&mut framing, is_damaged, ends),
             Api::Audio => audio::transcription(&mut framing, is_damaged, ends),
+            Api::Other => unknown_events::stream(&mut framing, ends),
             _ => {
                 let plan = Plan::draw(api, &mut random);
                 // A server can send usage without a request for it, and can omit requested usage.
@@ -77,6 +78,11 @@ impl Case {
         Self { api, status: 200, content_type, stream, is_usage_injected, arrived, close, random }
     }
 
+    /// Whether the format of the events is known.
+    pub(crate) fn has_known_format(&self) -> bool {
+        self.api != Api::Other
+    }
+
     /// Whether the response is an event stream.
     pub(crate) fn is_stream(&self) -> bool {
         self.status == 200
@@ -95,7 +101,12 @@ impl Case {
         let meaning = Meaning { error, ..Meaning::default() };
         let stream = GeneratedStream {
             bytes: body.into(),
-            events: vec![Event { complete_at: body.len(), meaning }],
+            events: vec![Event {
+                begins_at: 0,
+                data_ends_at: body.len(),
+                complete_at: body.len(),
+                meaning,
+            }],
             kinds: vec![if status < 500 { "4xx" } else { "5xx" }],
             ..GeneratedStream::default()
         };
@@ -121,13 +132,22 @@ fn ending(stream: &GeneratedStream, random: &mut Rng) -> (usize, Close) {
     let after_last = last.map_or(all, |event| event.complete_at);
     match random.u8(..100) {
         0..50 => (all, Close::Whole),
-        50..57 => (anywhere, Close::Whole),
+        50..57 => (before_a_malformed_event(stream, anywhere), Close::Whole),
         57..73 => (anywhere, Close::Broken),
         73..76 => (all, Close::Broken),
         76..90 => (anywhere, Close::Left),
         90..98 => (after_last, Close::Left),
         _ => (all, Close::Left),
     }
+}
+
+/// The position, or the beginning of the malformed event at it: the regular end of the body would
+/// complete some of these events.
+fn before_a_malformed_event(stream: &GeneratedStream, at: usize) -> usize {
+    let is_inside = |event: &&Event| {
+        event.meaning.is_malformed && (event.begins_at..event.complete_at).contains(&at)
+    };
+    stream.events.iter().find(is_inside).map_or(at, |event| event.begins_at)
 }
 
 fn kinds(plan: &Plan) -> Vec<&'static str> {

@@ -27,6 +27,9 @@ pub(crate) struct RecordFields {
     /// set.
     pub marks: [bool; 4],
     pub status: Option<u16>,
+    /// The observed response is complete.
+    pub is_whole: bool,
+    pub is_backend_fault: bool,
 }
 
 impl RecordFields {
@@ -69,6 +72,8 @@ impl RecordFields {
                 timings.terminal.is_some(),
             ],
             status: record.status,
+            is_whole: observed.is_complete,
+            is_backend_fault: record.shows_backend_fault(),
         }
     }
 
@@ -90,14 +95,15 @@ impl RecordFields {
         if case.close == Close::Whole {
             let is_all = case.arrived == case.stream.bytes.len();
             let is_json = case.content_type == "application/json";
-            self.is_malformed = is_json && !is_all;
+            self.is_malformed = is_json && !is_all && case.has_known_format();
             let is_read = is_json && is_all;
             self.error = case.stream.events[0]
                 .meaning
                 .error
                 .filter(|_| is_read)
                 .map(|(code, kind)| [code, kind].map(|text| text.map(Into::into)));
-            self.marks[3] = is_read;
+            self.marks[3] = is_json && (is_all || !case.has_known_format());
+            self.is_whole = !is_json || self.marks[3];
         }
     }
 
@@ -107,8 +113,9 @@ impl RecordFields {
         self.comments = stream.comments.iter().filter(is_here).count() as u64;
         self.usage_event = case.is_usage_injected.then_some("missing");
         let mut estimated = 0;
+        let is_ended = case.close == Close::Whole;
         let arrived_events =
-            stream.events.iter().take_while(|event| event.complete_at <= case.arrived);
+            stream.events.iter().take_while(|event| event.has_arrived(case.arrived, is_ended));
         for Meaning { output, choices, finish, usage, error, .. } in
             arrived_events.clone().map(|event| &event.meaning)
         {
@@ -151,13 +158,18 @@ impl RecordFields {
         }
         self.marks[0] = self.events > 0;
         self.marks[1] = self.output_events > 0;
+        let are_choices_ended = self.finish_reasons.iter().all(Option::is_some);
+        let has_content = self.output_events > 0 || !self.finish_reasons.is_empty();
+        // No choice is an event of an unknown format.
+        self.is_whole = self.marks[3]
+            || (is_ended && (!case.has_known_format() || (are_choices_ended && has_content)));
         self.count(estimated);
     }
 
     /// Source and exactness of the output count.
     fn count(&mut self, estimated: u64) {
         // A count before an error is not final.
-        let is_ended = self.marks[3] && self.error.is_none();
+        let is_ended = self.is_whole && self.error.is_none();
         let is_all_told = self.uncounted_events == 0;
         (self.usage_source, self.output_tokens) = match (self.usage.output, self.output_events) {
             (Some(output), _) if is_ended => ("exact", Some(output)),
@@ -171,9 +183,7 @@ impl RecordFields {
 
     /// The outcome: the first condition that holds.
     fn judge(&mut self, case: &Case) {
-        let is_finished =
-            self.finish_reasons.is_empty() || self.finish_reasons.iter().any(Option::is_some);
-        let is_whole = self.marks[3] && is_finished;
+        let is_whole = self.is_whole || self.marks[3];
         (self.outcome, self.ending) = match case.close {
             _ if (400..500).contains(&case.status) => ("client_error", "client_error"),
             _ if case.status >= 500 => ("upstream_error", "upstream_status"),
@@ -184,6 +194,13 @@ impl RecordFields {
             _ if self.finish_reasons.contains(&Some("abort")) => ("aborted", "upstream_abort"),
             Close::Left => ("ok", "ok_client_disconnected_after_end"),
             Close::Whole => ("ok", "ok"),
+        };
+        self.is_backend_fault = match self.ending {
+            "inband_error" => !self.error.iter().any(|[code, _]| {
+                code.as_ref().is_some_and(|code| code.len() == 3 && code.starts_with('4'))
+            }),
+            "truncated_cut" => !self.is_whole,
+            ending => matches!(ending, "upstream_status" | "upstream_abort"),
         };
     }
 }

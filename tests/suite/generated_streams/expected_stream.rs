@@ -22,6 +22,11 @@ pub(crate) struct GeneratedStream {
 /// One server-sent event.
 #[derive(Debug)]
 pub(crate) struct Event {
+    /// Number of body bytes before the event.
+    pub begins_at: usize,
+    /// Number of body bytes after which its data is complete. The regular end of the body then
+    /// completes the event.
+    pub data_ends_at: usize,
     /// Number of body bytes after which the event is complete.
     pub complete_at: usize,
     /// The meaning of the event.
@@ -49,6 +54,11 @@ pub(crate) struct Meaning {
     pub is_malformed: bool,
     /// Whether the event carries `id` and `model`.
     pub has_names: bool,
+    /// Whether the event is known to begin or end something, so that unknown fields around its
+    /// delta are no output.
+    pub is_marked: bool,
+    /// Whether the event repeats earlier output, so that it has none.
+    pub is_repetition: bool,
 }
 
 /// Generated output in one event.
@@ -67,6 +77,8 @@ pub(crate) enum Kind {
     Reasoning,
     /// Tokens without text.
     Textless,
+    /// An unknown field, or data that is not an event of the API.
+    Unknown,
 }
 
 /// Token counts. `None` where the response does not report them.
@@ -87,5 +99,32 @@ impl Counts {
         self.cached = later.cached.or(self.cached);
         self.cache_created = later.cache_created.or(self.cache_created);
         self.reasoning = later.reasoning.or(self.reasoning);
+    }
+}
+
+impl Meaning {
+    /// An event with output that no API defines.
+    pub(crate) fn unknown() -> Self {
+        let output = Some(Output { kind: Kind::Unknown, tokens: None });
+        Self { output, ..Self::default() }
+    }
+
+    /// Adds an unknown field with a value, inside a delta or elsewhere.
+    pub(crate) fn add_unknown(&mut self, is_in_delta: bool) {
+        let is_marked = self.is_marked || self.finish.is_some() || self.is_usage_event;
+        if self.is_repetition {
+            return;
+        }
+        if self.output.is_none() && self.error.is_none() && (is_in_delta || !is_marked) {
+            self.output = Self::unknown().output;
+        }
+    }
+}
+
+impl Event {
+    /// Whether the event is dispatched when `arrived` bytes have come. `is_ended`: the body has then
+    /// ended regularly.
+    pub(crate) fn has_arrived(&self, arrived: usize, is_ended: bool) -> bool {
+        self.complete_at <= arrived || (is_ended && self.data_ends_at <= arrived)
     }
 }

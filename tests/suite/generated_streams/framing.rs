@@ -1,7 +1,7 @@
 //! Writes events into the bytes of a stream in every valid form of server-sent events.
 
-use super::chance;
 use super::expected_stream::{Event, GeneratedStream, Meaning};
+use super::{chance, members};
 use fastrand::Rng;
 
 /// The form in which one stream is written.
@@ -13,6 +13,10 @@ pub(crate) struct Framing {
     /// Probability in percent of comments, blank lines, unknown fields and split data between the
     /// events.
     noise: u8,
+    /// Probability in percent of another order of members and of unknown members.
+    variation: u8,
+    /// Number of body bytes up to the end of the last data.
+    data_end: usize,
     is_after_cr: bool,
 }
 
@@ -43,6 +47,8 @@ impl Framing {
             ending,
             has_space,
             noise,
+            variation: if chance(&mut random, 30) { 40 } else { 0 },
+            data_end: 0,
             is_after_cr: false,
             random,
         };
@@ -66,7 +72,14 @@ impl Framing {
 
     /// Writes an event with this `event` field, or none if it is empty, and one JSON object as its
     /// data.
-    pub(crate) fn event(&mut self, kind: &str, json: &str, meaning: Meaning) {
+    pub(crate) fn event(&mut self, kind: &str, json: &str, mut meaning: Meaning) {
+        let varied = self
+            .chance(self.variation)
+            .then(|| members::vary(&mut self.random, json, &mut meaning));
+        if varied.is_some() {
+            self.stream.kinds.push("members in any order");
+        }
+        let json = varied.as_deref().unwrap_or(json);
         let start = self.begin(kind, &meaning);
         let is_split = self.chance(self.noise) && json.starts_with('{') && json.ends_with('}');
         if is_split {
@@ -96,6 +109,7 @@ impl Framing {
     pub(crate) fn error_field(&mut self, json: &str) {
         let meaning = Meaning { error: Some((None, None)), ..Meaning::default() };
         let start = self.begin("", &meaning);
+        self.data_end = self.stream.bytes.len() + "error: ".len() + json.len();
         self.line(format!("error: {json}").as_bytes());
         self.end(start, meaning);
     }
@@ -121,11 +135,9 @@ impl Framing {
         let start = self.stream.bytes.len();
         // Other lines in the block of the usage event would be removed with it.
         if !meaning.is_usage_event && self.chance(self.noise) {
-            match self.random.u8(..5) {
+            match self.random.u8(..3) {
                 0 => self.line(b"id: 7"),
                 1 => self.line(b"retry: 1000"),
-                2 => self.line(b"database: {\"error\":{\"code\":1}}"),
-                3 => self.line(b"data-x"),
                 _ => self.comment_line(b":"),
             }
         }
@@ -144,12 +156,14 @@ impl Framing {
         if meaning.is_usage_event {
             self.stream.usage_event = Some(start..self.stream.bytes.len());
         }
-        self.stream.events.push(Event { complete_at, meaning });
+        let data_ends_at = self.data_end;
+        self.stream.events.push(Event { begins_at: start, data_ends_at, complete_at, meaning });
     }
 
     fn data(&mut self, data: &[u8]) {
         let name: &[u8] = if self.has_space { b"data: " } else { b"data:" };
         self.stream.bytes.extend_from_slice(name);
+        self.data_end = self.stream.bytes.len() + data.len();
         self.line(data);
     }
 

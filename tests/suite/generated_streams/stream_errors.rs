@@ -30,18 +30,20 @@ pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
     let (kind, data, meaning) = match harmless {
         0 => {
             let closed = format!("{{\"x\":{deep}{}}}", "]".repeat(5_000));
-            ("deep nesting", closed.into(), Meaning::default())
+            ("deep nesting", closed.into(), Meaning::unknown())
         }
         // A text decoder replaces the character and continues.
         1 => {
             let mut data =
                 br#"{"choices":[{"index":0,"text":"a","delta":{"content":"a"}}],"x":""#.to_vec();
             data.extend_from_slice(b"\xFF\xC3(\xF0\x9F\"}");
-            let output = is_chunk.then_some(Output { kind: Kind::Answer, tokens: None });
+            let kind = if is_chunk { Kind::Answer } else { Kind::Unknown };
+            let output = Some(Output { kind, tokens: None });
             let choices = usize::from(is_chunk);
             ("invalid UTF-8", data, Meaning { output, choices, ..Meaning::default() })
         }
-        _ => (kind, data, Meaning { is_malformed: true, ..Meaning::default() }),
+        _ if data.is_empty() => ("malformed: not JSON", data, Meaning::default()),
+        _ => (kind, data, Meaning { is_malformed: true, ..Meaning::unknown() }),
     };
     framing.stream.kinds.push(kind);
     framing.raw(&data, meaning);

@@ -198,7 +198,7 @@ fn message_blocks(framing: &mut Framing, is_damaged: bool) -> u64 {
         if number + 1 == thinks {
             let delta = r#"{"type":"signature_delta","signature":"c2ln"}"#;
             let json = format!(r#"{{"type":"content_block_delta","delta":{delta},"index":0}}"#);
-            typed(framing, "content_block_delta", &json, Meaning::default());
+            typed(framing, "content_block_delta", &json, piece(true, false));
             typed(
                 framing,
                 "content_block_stop",
@@ -225,5 +225,6 @@ fn piece(is_reasoning: bool, is_empty: bool) -> Meaning {
 /// Writes an event whose type is in its data and usually also in its `event` field.
 fn typed(framing: &mut Framing, kind: &str, json: &str, meaning: Meaning) {
     let field = if framing.chance(5) { "" } else { kind };
-    framing.event(field, json, meaning);
+    let is_marked = !kind.ends_with("delta") || kind == "message_delta";
+    framing.event(field, json, Meaning { is_marked, ..meaning });
 }

@@ -38,7 +38,11 @@ impl TokenCharge {
             is_ok_or_ended_by_client && computes_prompt(record) && !record.attempts.is_empty();
         let input =
             observed.usage.input.or_else(|| estimated_tokens(record).filter(|_| is_charged));
-        Self { input: input.unwrap_or(0), output: record.output_tokens().unwrap_or(0) }
+        let is_whole = is_charged && !observed.is_stream && record.api.is_some_and(Api::generates);
+        let estimated_output =
+            || is_whole.then_some((record.bytes_out as f64 * TOKENS_PER_BYTE) as u64);
+        let output = record.output_tokens().or_else(estimated_output);
+        Self { input: input.unwrap_or(0), output: output.unwrap_or(0) }
     }
 
     /// Sum of the prompt and output tokens.
@@ -74,6 +78,7 @@ fn estimated_tokens(record: &RequestRecord) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::openai::Usage;
     use crate::record::{UsageSource, fixtures};
 
     #[test]
@@ -130,6 +135,21 @@ mod tests {
             assert_eq!(charged(Api::Other, route, [1_000, 1_000, 0]), 0, "{route}");
         }
         assert_eq!(charged(Api::Http, "/v1/responses/{response_id}", [1_000, 1_000, 0]), 0);
+    }
+
+    #[test]
+    fn a_whole_response_without_a_valid_count_is_charged_by_its_bytes() {
+        let mut record = fixtures::streamed();
+        record.observed.is_stream = false;
+        record.observed.usage = Usage::default();
+        record.observed.usage_source = UsageSource::Missing;
+        record.observed.output_events = 0;
+        record.bytes_out = 4_000;
+        let charge = TokenCharge::from_record(&record);
+        assert!(charge.input > 0);
+        assert_eq!(charge.output, 1_000);
+        record.outcome = Outcome::UpstreamError;
+        assert_eq!(TokenCharge::from_record(&record), TokenCharge::default());
     }
 
     #[test]

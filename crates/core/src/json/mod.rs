@@ -18,6 +18,7 @@ pub use value::{JsonText, JsonValue};
 use path_table::TrieNodeId;
 use string_end::find_quote;
 use token_buffer::{MAX_TOKEN_BYTES, TokenBuffer};
+use value::read_literal;
 
 /// The scanner's state between two pieces of a document.
 #[derive(Debug, Clone)]
@@ -108,9 +109,16 @@ impl JsonScanner {
         self.token_buffer.set_capacity(capacity);
     }
 
-    /// Whether a complete document has been read.
+    /// Whether a complete document has been read. A number or literal has no end of its own.
     pub fn is_complete(&self) -> bool {
+        let is_scalar = self.state == ScanState::Scalar && self.depth == 0;
         self.state == ScanState::Done
+            || (is_scalar && read_literal(self.token_buffer.stored()).is_some())
+    }
+
+    /// Whether nothing but white space has been read.
+    pub fn is_empty(&self) -> bool {
+        self.depth == 0 && self.state == ScanState::Value { can_end: false }
     }
 
     /// Whether the document is an object.
@@ -251,7 +259,9 @@ impl JsonScanner {
         }
         self.depth -= 1;
         if let Some(signal) = paths.signal(Some(frame.node)) {
-            report(signal, JsonValue::End);
+            // A member or element would have changed the state.
+            let is_empty = self.state != ScanState::CommaOrEnd;
+            report(signal, JsonValue::End { is_empty });
         }
         self.on_value_end();
     }
@@ -317,7 +327,8 @@ impl JsonScanner {
             self.next_node = paths
                 .member(object, raw)
                 .filter(|_| raw.len() == len)
-                .or_else(|| decoded_name().and_then(|name| paths.member(object, name.as_bytes())));
+                .or_else(|| decoded_name().and_then(|name| paths.member(object, name.as_bytes())))
+                .or_else(|| paths.other_members(object));
             self.token_buffer.clear();
             return self.skip_expected(
                 piece,
@@ -348,15 +359,9 @@ impl JsonScanner {
         };
         let end = start + len;
         let (raw, _) = self.token_buffer.finish(&piece[start..end]);
-        let value = match &raw[..raw.len().min(MAX_TOKEN_BYTES)] {
-            b"null" => JsonValue::Null,
-            b"true" => JsonValue::Bool(true),
-            b"false" => JsonValue::Bool(false),
-            number @ [b'-' | b'0'..=b'9', ..] if is_number(number) => JsonValue::Number(number),
-            _ => {
-                self.state = ScanState::Failed;
-                return end;
-            }
+        let Some(value) = read_literal(&raw[..raw.len().min(MAX_TOKEN_BYTES)]) else {
+            self.state = ScanState::Failed;
+            return end;
         };
         if let Some(signal) = paths.signal(self.next_node) {
             report(signal, value, end);
@@ -401,8 +406,4 @@ impl JsonScanner {
             }
         }
     }
-}
-
-fn is_number(raw: &[u8]) -> bool {
-    raw.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E'))
 }

@@ -5,7 +5,8 @@
 /// the path in reports.
 ///
 /// A path consists of member names joined by `.`, such as `choices[].delta.content`. `[]` after a
-/// name means every element of that array.
+/// name means every element of that array. The name `*` means every member that no other path
+/// names.
 #[derive(Debug)]
 pub struct PathTable<S> {
     nodes: Vec<TrieNode<S>>,
@@ -15,6 +16,8 @@ pub struct PathTable<S> {
 struct TrieNode<S> {
     /// Nodes of the members of an object, by name.
     members: Vec<(&'static str, TrieNodeId)>,
+    /// Node of the members of an object that have no node of their own. `None`: they are skipped.
+    other_members: Option<TrieNodeId>,
     /// Node of all elements of an array. `None`: no path leads to the elements.
     elements: Option<TrieNodeId>,
     /// Signal of the path that ends here. `None`: no path ends here.
@@ -24,6 +27,9 @@ struct TrieNode<S> {
 /// Index of a trie node; the root is 0.
 pub(super) type TrieNodeId = u8;
 
+/// The name in a path that means the members that no other path names.
+const OTHER_MEMBERS: &str = "*";
+
 // === impl PathTable ===
 
 impl<S: Copy> PathTable<S> {
@@ -31,23 +37,38 @@ impl<S: Copy> PathTable<S> {
     pub fn new(tables: &[&[(&'static str, S)]]) -> Self {
         let mut paths = Self { nodes: vec![TrieNode::empty()] };
         for &(path, signal) in tables.iter().copied().flatten() {
-            let mut node = 0;
-            for segment in path.split('.') {
-                let name = segment.trim_end_matches("[]");
-                node = paths.child_or_insert(node, Some(name));
-                for _ in 0..(segment.len() - name.len()) / 2 {
-                    node = paths.child_or_insert(node, None);
-                }
-            }
+            let node = paths.node_or_insert(path);
             paths.nodes[usize::from(node)].signal = Some(signal);
         }
         paths
+    }
+
+    /// Adds paths whose values are skipped. `*` does not mean them.
+    #[must_use]
+    pub fn with_skipped(mut self, paths: &[&'static str]) -> Self {
+        for path in paths {
+            self.node_or_insert(path);
+        }
+        self
+    }
+
+    fn node_or_insert(&mut self, path: &'static str) -> TrieNodeId {
+        let mut node = 0;
+        for segment in path.split('.') {
+            let name = segment.trim_end_matches("[]");
+            node = self.child_or_insert(node, Some(name));
+            for _ in 0..(segment.len() - name.len()) / 2 {
+                node = self.child_or_insert(node, None);
+            }
+        }
+        node
     }
 
     /// The child of a node, which is added if it is missing. `name`: name of the member. `None`:
     /// the elements.
     fn child_or_insert(&mut self, parent: TrieNodeId, name: Option<&'static str>) -> TrieNodeId {
         let existing = match name {
+            Some(OTHER_MEMBERS) => self.other_members(parent),
             Some(name) => self.member(parent, name.as_bytes()),
             None => self.nodes[usize::from(parent)].elements,
         };
@@ -55,9 +76,11 @@ impl<S: Copy> PathTable<S> {
             let id = self.nodes.len() as TrieNodeId;
             debug_assert!(self.nodes.len() <= usize::from(TrieNodeId::MAX), "table too large");
             self.nodes.push(TrieNode::empty());
+            let parent = &mut self.nodes[usize::from(parent)];
             match name {
-                Some(name) => self.nodes[usize::from(parent)].members.push((name, id)),
-                None => self.nodes[usize::from(parent)].elements = Some(id),
+                Some(OTHER_MEMBERS) => parent.other_members = Some(id),
+                Some(name) => parent.members.push((name, id)),
+                None => parent.elements = Some(id),
             }
             id
         })
@@ -72,18 +95,26 @@ impl<S: Copy> PathTable<S> {
         members.iter().find(|(candidate, _)| candidate.as_bytes() == name).map(|&(_, id)| id)
     }
 
+    pub(super) fn other_members(&self, object: TrieNodeId) -> Option<TrieNodeId> {
+        self.nodes[usize::from(object)].other_members
+    }
+
     pub(super) fn signal(&self, node: Option<TrieNodeId>) -> Option<S> {
         self.nodes[usize::from(node?)].signal
     }
 
     pub(super) fn has_children(&self, node: TrieNodeId, is_object: bool) -> bool {
         let node = &self.nodes[usize::from(node)];
-        if is_object { !node.members.is_empty() } else { node.elements.is_some() }
+        if is_object {
+            !node.members.is_empty() || node.other_members.is_some()
+        } else {
+            node.elements.is_some()
+        }
     }
 }
 
 impl<S> TrieNode<S> {
     fn empty() -> Self {
-        Self { members: Vec::new(), elements: None, signal: None }
+        Self { members: Vec::new(), other_members: None, elements: None, signal: None }
     }
 }

@@ -43,7 +43,7 @@ fn only_the_named_values_are_reported() {
             "content=Some(\"Hi \\\"you\\\"\")",
             "token=1",
             "token=22",
-            "choice=End",
+            "choice=End { is_empty: false }",
             "total=12"
         ]
     );
@@ -52,7 +52,43 @@ fn only_the_named_values_are_reported() {
 #[test]
 fn an_escaped_name_is_the_name_it_spells() {
     let (values, _) = scanned_values(&path_table(), &[br#"{"err\u006fr":{"a":1}}"#]);
-    assert_eq!(values, ["error=Object", "error=End"]);
+    assert_eq!(values, ["error=Object", "error=End { is_empty: false }"]);
+}
+
+#[test]
+fn a_star_means_the_members_that_no_other_path_names() {
+    let paths = PathTable::new(&[&[("a.b", "named"), ("a.*", "other"), ("*", "outer")]])
+        .with_skipped(&["id", "a.c"]);
+    let document = br#"{"id":[1],"a":{"b":1,"c":"x","d":{"e":[2]},"f":[ ],"\u0062":2},"z":null}"#;
+    let (values, is_complete) = scanned_values(&paths, &[document]);
+    assert!(is_complete);
+    let expected = [
+        "named=1",
+        "other=Object",
+        "other=End { is_empty: false }",
+        "other=Array",
+        "other=End { is_empty: true }",
+        "named=2",
+        "outer=Null",
+    ];
+    assert_eq!(values, expected);
+}
+
+#[test]
+fn a_document_can_be_a_number_or_a_literal() {
+    for (document, is_complete) in [
+        ("12", true),
+        ("-1.5e3", true),
+        (" true", true),
+        ("null ", true),
+        ("tru", false),
+        ("", false),
+    ] {
+        for cut in 0..document.len() {
+            let pieces = [&document.as_bytes()[..cut], &document.as_bytes()[cut..]];
+            assert_eq!(scanned_values(&path_table(), &pieces).1, is_complete, "{document:?}");
+        }
+    }
 }
 
 #[test]

@@ -56,6 +56,11 @@ impl TokenBuffer {
         }
     }
 
+    /// The first bytes of the split token.
+    pub(super) fn stored(&self) -> &[u8] {
+        &self.bytes[..self.len.min(MAX_TOKEN_BYTES)]
+    }
+
     /// The stored bytes of a token that ends with `last_bytes`, and its total length. A token that
     /// was not split is not copied.
     pub(super) fn finish<'a>(&'a mut self, last_bytes: &'a [u8]) -> (&'a [u8], usize) {

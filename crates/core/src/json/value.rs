@@ -20,7 +20,10 @@ pub enum JsonValue<'a> {
     /// The start of an array. Reports of its elements follow.
     Array,
     /// The end of the object or array whose start was reported last at this path.
-    End,
+    End {
+        /// The object or array has no members or elements.
+        is_empty: bool,
+    },
 }
 
 /// A string value: the complete string, or its beginning if it was split and is too long to store.
@@ -32,9 +35,27 @@ pub struct JsonText<'a> {
     len: usize,
 }
 
+/// Greatest duration that is read, in milliseconds, so that sums of durations stay small.
+const MAX_MILLIS: f64 = 1e9;
+
 // === impl JsonValue, JsonText ===
 
 impl<'a> JsonValue<'a> {
+    /// Whether the value is a number, `true` or a string that is not empty.
+    pub fn is_scalar_with_content(self) -> bool {
+        match self {
+            JsonValue::Number(_) | JsonValue::Bool(true) => true,
+            JsonValue::Text(text) => !text.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// Whether the value carries something: [`Self::is_scalar_with_content`], or the end of an
+    /// object or array that is not empty.
+    pub fn has_content(self) -> bool {
+        self == (JsonValue::End { is_empty: false }) || self.is_scalar_with_content()
+    }
+
     /// The number as a count. `None`: the value is not an integer from 0 to 2⁶³ − 1.
     pub fn as_count(self) -> Option<u64> {
         let JsonValue::Number(digits) = self else { return None };
@@ -53,12 +74,12 @@ impl<'a> JsonValue<'a> {
         std::str::from_utf8(digits).ok()?.parse().ok().filter(|real: &f64| real.is_finite())
     }
 
-    /// The number as a duration in milliseconds. `None`: the value is not a number of at least 0,
-    /// or it is too large for a [`Duration`].
+    /// The number as a duration in milliseconds. `None`: the value is not a number from 0 to 10⁹,
+    /// which are eleven days.
     pub fn as_millis(self) -> Option<Duration> {
         let JsonValue::Number(digits) = self else { return None };
         let millis: f64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
-        Duration::try_from_secs_f64(millis / 1e3).ok()
+        Duration::try_from_secs_f64(millis / 1e3).ok().filter(|_| millis <= MAX_MILLIS)
     }
 
     /// The text, unescaped. `None`: the value is not a string, the string is invalid, or the string
@@ -117,5 +138,19 @@ impl<'a> JsonText<'a> {
             return Some(Cow::Borrowed(raw));
         }
         serde_json::from_str(&format!("\"{raw}\"")).ok().map(Cow::Owned)
+    }
+}
+
+/// The value of a number or literal. `None`: the text is neither.
+pub(super) fn read_literal(raw: &[u8]) -> Option<JsonValue<'_>> {
+    let is_number_byte = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
+    match raw {
+        b"null" => Some(JsonValue::Null),
+        b"true" => Some(JsonValue::Bool(true)),
+        b"false" => Some(JsonValue::Bool(false)),
+        [b'-' | b'0'..=b'9', rest @ ..] if rest.iter().all(is_number_byte) => {
+            Some(JsonValue::Number(raw))
+        }
+        _ => None,
     }
 }

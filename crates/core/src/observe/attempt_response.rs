@@ -1,7 +1,7 @@
 //! The response of one attempt while it passes: its observer, its backend, and its entry among the
 //! open streams.
 
-use super::observer::{MIN_WRITE_STALL, ResponseObserver};
+use super::observer::ResponseObserver;
 use super::open_streams::{
     BackendMonitor, InFlightGuard, ResponseAbortHandle, StreamEntry, StreamInfo, StreamPolicy,
 };
@@ -15,7 +15,7 @@ use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The response of one attempt. A failover discards it.
 #[derive(Default)]
@@ -39,6 +39,9 @@ pub(super) struct AttemptResponse {
 
 /// The header with the metadata of embeddings.
 const METADATA: HeaderName = HeaderName::from_static("metadata");
+/// Shortest write stall that is recorded. A shorter pause between taking a frame and asking for the
+/// next is normal for a fast client.
+const MIN_WRITE_STALL: Duration = Duration::from_millis(1);
 /// Most stalls that are recorded per stream.
 const MAX_RECORDED_STALLS: usize = 16;
 

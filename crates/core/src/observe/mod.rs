@@ -7,6 +7,7 @@
 //! last.
 
 mod choice_timer;
+mod inspection;
 mod open_streams;
 mod outcome;
 mod record_slot;
@@ -22,7 +23,7 @@ mod exchange;
 
 mod observed_body;
 
-pub use exchange::{AttemptAside, Exchange};
+pub use exchange::{AttemptAside, Exchange, KEEP_ALIVE_COMMENT};
 pub use observed_body::{ObservedBody, ObservedBodyError, PrefetchedBody};
 pub use observer::ResponseObserver;
 pub use open_streams::{

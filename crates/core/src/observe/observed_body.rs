@@ -123,6 +123,10 @@ impl<B: Body, T> ObservedBody<B, T> {
         cx: &Context<'_>,
     ) -> FramePoll<B::Error> {
         let last_data = self.exchange.take().map(|mut exchange| {
+            if termination == Termination::Complete {
+                // The end can complete the last event, which the usage filter holds back.
+                exchange.on_end();
+            }
             let held = exchange.flush();
             let error_event = exchange.truncation_event(termination).filter(|_| result.is_err());
             exchange.end(termination);

@@ -4,8 +4,11 @@
 //! unchanged.
 
 use super::choice_timer::ChoiceTimer;
+use super::inspection::{ChunkSummary, InspectionMode};
 use super::usage_filters::{EventParts, UsageFilter, UsageSplitter};
-use crate::openai::{Api, Delta, FinishReason, PhraseMatcher, ResponseReader, TextExcerpt};
+use crate::openai::{
+    Api, Delta, FinishReason, OutputKind, PhraseMatcher, ResponseReader, TextExcerpt,
+};
 use crate::record::{
     ObservedResponse, RequestOptions, ResponseBuckets, Timings, UninspectedReason,
     UsageEventOutcome, UsageLayout,
@@ -36,25 +39,6 @@ pub struct ResponseObserver {
     /// The request asked for the usage event and not for continuous usage, so the stream shows
     /// where the server writes usage.
     shows_usage_layout: bool,
-}
-
-/// Summary of the events that one chunk completed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ChunkSummary {
-    /// Number of events with output.
-    pub outputs: u32,
-    /// The longest output gap that ended with one of these events. `None`: no gap ended.
-    pub gap: Option<Duration>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum InspectionMode {
-    /// Server-sent events.
-    Stream,
-    /// One JSON document.
-    Json,
-    /// Bytes that are not parsed.
-    Opaque,
 }
 
 /// Most choices with a timer of their own. All further choices share the last timer.
@@ -95,12 +79,7 @@ impl ResponseObserver {
     /// Processes the head. `is_encoded`: the body has a content encoding, such as gzip, and cannot
     /// be parsed.
     pub fn on_head(&mut self, media_type: &str, is_encoded: bool) {
-        self.mode = match media_type {
-            _ if is_encoded => InspectionMode::Opaque,
-            name if name.eq_ignore_ascii_case("text/event-stream") => InspectionMode::Stream,
-            name if name.eq_ignore_ascii_case("application/json") => InspectionMode::Json,
-            _ => InspectionMode::Opaque,
-        };
+        self.mode = InspectionMode::for_body(media_type, is_encoded);
         self.observed.is_stream = self.mode == InspectionMode::Stream;
         self.observed.uninspected_reason = is_encoded.then_some(UninspectedReason::ContentEncoded);
     }
@@ -163,7 +142,12 @@ impl ResponseObserver {
 
     /// The bytes that the usage filter holds back. Called when the body has ended.
     pub fn flush(&mut self) -> Bytes {
-        self.usage_filter.as_mut().map(|filter| filter.flush()).unwrap_or_default()
+        let Some(filter) = &mut self.usage_filter else { return Bytes::new() };
+        let held = filter.flush();
+        if filter.has_failed() {
+            self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
+        }
+        held
     }
 
     /// Records a write stall: from `since` to `until` the client did not read the data that was
@@ -179,7 +163,7 @@ impl ResponseObserver {
     /// after its declared length.
     pub fn on_end(&mut self, now: Instant, timings: &mut Timings) {
         match self.mode {
-            InspectionMode::Stream => {}
+            InspectionMode::Stream => self.on_stream_end(now, timings),
             InspectionMode::Json => {
                 let delta = self.reader.end_whole();
                 self.observed.has_answer |= delta.output.has_answer();
@@ -187,6 +171,23 @@ impl ResponseObserver {
             }
             InspectionMode::Opaque => self.observed.is_complete = true,
         }
+    }
+
+    /// Ends a stream whose body has ended regularly. The blank line after the last event can be
+    /// missing.
+    fn on_stream_end(&mut self, now: Instant, timings: &mut Timings) {
+        if self.decoder.has_pending_data() && self.reader.has_whole_event() {
+            let mut rest: &[u8] = b"\n\n";
+            while let Some(piece) = self.decoder.next(&mut rest) {
+                if piece == SsePiece::Dispatch {
+                    let delta = self.reader.finish_event(self.decoder.event_type());
+                    let event = self.event_parts(&delta);
+                    self.on_event(delta, now, timings, &mut ChunkSummary::default());
+                    self.on_block(0, event);
+                }
+            }
+        }
+        self.observed.is_complete |= self.reader.is_complete_at_end();
     }
 
     /// Whether the body is forwarded without being parsed.
@@ -197,6 +198,11 @@ impl ResponseObserver {
     /// Whether the stream is between two events: it has no incomplete event.
     pub fn is_between_events(&self) -> bool {
         self.mode == InspectionMode::Stream && self.decoder.is_between_blocks()
+    }
+
+    /// Whether the stream so far consists of whole comments.
+    pub fn has_only_comments(&self) -> bool {
+        self.observed.comments > 0 && self.observed.events == 0 && self.is_between_events()
     }
 
     /// Whether the engine aborted a choice.
@@ -253,7 +259,8 @@ impl ResponseObserver {
             match piece {
                 SsePiece::Data(data) => {
                     if self.usage_splitter.is_some() {
-                        let offset = data.as_ptr().addr() - bytes.as_ptr().addr();
+                        // A line feed between two `data` lines is not in the frame.
+                        let offset = data.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr());
                         usage_at = self.read_without_usage(data, offset);
                     } else {
                         self.reader.data(data);
@@ -264,30 +271,48 @@ impl ResponseObserver {
                     self.observed.comments += 1;
                     continue;
                 }
+                SsePiece::UnknownLine => {
+                    // Not an event, but a client may read it.
+                    timings.on_output(OutputKind::Unknown.into(), now);
+                    chunk_summary.outputs += 1;
+                    continue;
+                }
                 SsePiece::Blank => {}
                 SsePiece::Dispatch => {
                     let delta = self.reader.finish_event(self.decoder.event_type());
-                    event = EventParts {
-                        is_usage_event: delta.is_usage_event,
-                        has_usage: delta.usage.is_some() && self.usage_splitter.is_some(),
-                        usage_at: usage_at.take(),
-                        has_finish: delta.finish.is_some(),
-                    };
+                    event = EventParts { usage_at: usage_at.take(), ..self.event_parts(&delta) };
                     self.on_event(delta, now, timings, &mut chunk_summary);
                 }
             }
-            if let Some(filter) = &mut self.usage_filter {
+            if self.usage_filter.is_some() {
                 let is_crlf = self.decoder.is_after_cr() && rest.starts_with(b"\n");
-                let end = bytes.len() - rest.len() + usize::from(is_crlf);
-                if filter.on_block(end, event) {
-                    self.observed.usage_event = Some(UsageEventOutcome::Stripped);
-                }
+                self.on_block(bytes.len() - rest.len() + usize::from(is_crlf), event);
             }
         }
         if chunk_summary.outputs > 0 {
             self.observed.chunk_timings.record(timings.accepted, now, chunk_summary.gap);
         }
         chunk_summary
+    }
+
+    /// The parts of an event that matter to the usage filter.
+    fn event_parts(&self, delta: &Delta) -> EventParts {
+        EventParts {
+            is_event: true,
+            is_usage_event: delta.is_usage_event,
+            has_usage: delta.usage.is_some() && self.usage_splitter.is_some(),
+            usage_at: None,
+            has_finish: delta.finish.is_some(),
+        }
+    }
+
+    /// Reports the block that ends at this offset of the current frame to the usage filter.
+    fn on_block(&mut self, end: usize, event: EventParts) {
+        if let Some(filter) = &mut self.usage_filter
+            && filter.on_block(end, event)
+        {
+            self.observed.usage_event = Some(UsageEventOutcome::Stripped);
+        }
     }
 
     /// Parses the data of an event from which usage is removed. The usage is parsed separately from
@@ -319,6 +344,10 @@ impl ResponseObserver {
             self.observed.has_answer |= delta.output.has_answer();
             chunk_summary.outputs += 1;
             chunk_summary.gap = chunk_summary.gap.max(self.on_output(&delta, now));
+            if delta.output.has(OutputKind::Unknown) && self.reader.knows_format() {
+                let reason = &mut self.observed.uninspected_reason;
+                reason.get_or_insert(UninspectedReason::UnknownOutput);
+            }
         } else if matches!(delta.finish, Some(FinishReason::Stop | FinishReason::ToolCalls)) {
             // The engine counts the end token, which has no text.
             self.observed.estimated_tokens += 1;
@@ -382,7 +411,3 @@ impl ResponseObserver {
         }
     }
 }
-
-/// Shortest write stall that is recorded. A shorter pause between taking a frame and asking for the
-/// next is normal for a fast client.
-pub(super) const MIN_WRITE_STALL: Duration = Duration::from_millis(1);

@@ -7,10 +7,7 @@ use crate::record::{Outcome, RequestRecord, Termination};
 pub(super) fn outcome(record: &RequestRecord) -> Outcome {
     let observed = &record.observed;
     let finish_reasons = &observed.finish_reasons;
-    let is_complete = observed.is_complete
-        && (finish_reasons.is_empty()
-            || finish_reasons.iter().any(Option::is_some)
-            || !observed.is_stream);
+    let is_complete = observed.is_complete;
     match (record.status, record.end) {
         (Some(400..=499), _) => Outcome::ClientError,
         (Some(500..), _) => Outcome::UpstreamError,

@@ -28,7 +28,7 @@ pub struct Delta {
     /// The event is the terminal event of the API, such as `[DONE]`, or the complete response was
     /// read. Later data is not output.
     pub terminal: bool,
-    /// The data is not a valid event of this API.
+    /// The data is not a valid event of this API, or a token count in it is not valid.
     pub malformed: bool,
 }
 
@@ -43,6 +43,9 @@ pub enum OutputKind {
     Text,
     /// A part of a tool call.
     ToolCall,
+    /// Output that the gateway does not know: an unknown field or event, or data of an unknown
+    /// format.
+    Unknown,
 }
 
 /// A set of [`OutputKind`]s. An event with several tokens can have several kinds.
@@ -104,6 +107,16 @@ pub struct InBandError {
     pub code: Option<Box<str>>,
     /// The value of `error.type`.
     pub kind: Option<Box<str>>,
+}
+
+// === impl InBandError ===
+
+impl InBandError {
+    /// Whether the code is a status of 400 to 499, so that the client caused the error.
+    pub fn is_of_client(&self) -> bool {
+        let code = self.code.as_ref().and_then(|code| code.parse().ok());
+        matches!(code, Some(400_u16..=499))
+    }
 }
 
 // === impl OutputKinds ===

@@ -21,5 +21,6 @@ pub use request::{
     GenerationParameters, IdentityFields, ModelSpan, Splice, engine_control, form, prompt,
     request_fields,
 };
+pub(crate) use response::MAX_TOKEN_COUNT;
 pub use response::{PhraseMatcher, ResponseReader};
 pub use text_excerpt::TextExcerpt;

@@ -15,7 +15,7 @@ use super::sample_reason::SampleReason;
 use super::slow_cause::SlowCause;
 use super::timings::Timings;
 use crate::headers::RequestId;
-use crate::openai::{Api, FinishReason, TextExcerpt};
+use crate::openai::{Api, FinishReason, InBandError, TextExcerpt};
 use crate::routing::PromptFingerprint;
 use crate::trace_context::TraceContext;
 use std::net::IpAddr;
@@ -331,6 +331,23 @@ impl RequestRecord {
         let is_exact = self.observed.usage_source == UsageSource::Exact;
         let tokens = self.observed.usage.output.filter(|_| is_single && is_exact)?;
         Some(tokens as f64 / limit as f64)
+    }
+
+    /// Whether the end of the request shows a fault of its backend.
+    ///
+    /// A body that ended regularly shows none: vLLM sends an error event or breaks the connection
+    /// when its engine dies, and other servers omit the last events of whole responses.
+    pub fn shows_backend_fault(&self) -> bool {
+        let observed = &self.observed;
+        match (self.outcome, self.end) {
+            // The operator's limit of the whole duration shows nothing about the backend.
+            (_, Termination::TotalTimeout) => false,
+            (Outcome::Truncated, end) => end == Termination::UpstreamReset && !observed.is_complete,
+            (Outcome::StreamError, _) => {
+                !observed.error.as_ref().is_some_and(InBandError::is_of_client)
+            }
+            (outcome, _) => outcome.is_backend_failure(),
+        }
     }
 
     /// Whether the engine ended the response without an error and without output other than

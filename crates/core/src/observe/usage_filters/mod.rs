@@ -1,10 +1,14 @@
 //! Removal of usage that the gateway requested and the client did not.
 
-mod usage_member;
+mod event_members;
 
+mod usage_splitter;
+
+#[cfg(test)]
+mod member_tests;
 #[cfg(test)]
 mod tests;
 mod usage_filter;
 
 pub(super) use usage_filter::{EventParts, UsageFilter};
-pub(super) use usage_member::UsageSplitter;
+pub(super) use usage_splitter::UsageSplitter;

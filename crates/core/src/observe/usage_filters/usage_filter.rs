@@ -1,15 +1,16 @@
 //! Restores the stream that the client would have received if the gateway had not requested usage.
 //!
-//! The filter removes the `usage` member of every event if the gateway requested continuous usage,
+//! The filter removes the `usage` object of every event if the gateway requested continuous usage,
 //! and the usage event if the client did not request it. vLLM's Python front end writes
 //! `system_fingerprint` into the usage event if there is one, else into the events with a finish
 //! reason. So the filter inserts that member where the usage event is removed. The filter forwards
 //! all other bytes in order.
 //!
-//! vLLM writes the members after `choices` into the JSON of a single `data` line. The filter
-//! forwards an event unchanged if the event has another layout.
+//! The members of an event can have any order. An event that cannot be edited passes unchanged, and
+//! so does a usage event with content that the client would not get otherwise.
 
-use super::usage_member;
+use super::event_members::EventMembers;
+use super::usage_splitter;
 use bytes::{Bytes, BytesMut};
 use std::ops::Range;
 
@@ -22,10 +23,16 @@ pub(in crate::observe) struct UsageFilter {
     /// The beginning of a block that is not complete.
     held: BytesMut,
     /// An event with a finish reason that waits for the next event, which can contain the unknown
-    /// fingerprint. Empty: no event waits.
+    /// fingerprint, and the comments after it. Empty: no event waits.
     waiting: BytesMut,
     /// Offset in `waiting` at which the fingerprint belongs.
     waiting_fingerprint_at: usize,
+    /// An event with a finish reason was reported, and no later event yet.
+    is_after_finish: bool,
+    /// An event with a finish reason was written without the fingerprint.
+    lacks_fingerprint: bool,
+    /// The fingerprint in the events that were written. Empty: none had it.
+    written_fingerprint: Bytes,
     /// The events to edit that end in the current frame, with their byte ranges. A range that
     /// starts at 0 also includes the held bytes.
     edits: Vec<(Range<usize>, EventEdit)>,
@@ -41,10 +48,12 @@ pub(in crate::observe) struct UsageFilter {
     /// The usage event has passed or was removed, or the client receives usage anyway. All bytes
     /// are forwarded.
     is_done: bool,
+    /// The usage event was removed.
+    is_removed: bool,
     /// The usage of an event could not be removed.
     has_failed: bool,
-    /// The `system_fingerprint` member of the server, including its leading comma. Empty: the
-    /// server sends none. `None`: not known.
+    /// The `system_fingerprint` of the server, with its quotes. Empty: the server sends none.
+    /// `None`: not known.
     fingerprint: Option<Bytes>,
 }
 
@@ -53,6 +62,8 @@ pub(in crate::observe) struct UsageFilter {
 enum EventEdit {
     /// Removes the whole event, which is the usage event.
     Remove,
+    /// Changes nothing. The event follows an event with a finish reason.
+    Pass,
     /// Changes members of the event.
     Members {
         /// The `usage` member is removed.
@@ -68,6 +79,8 @@ enum EventEdit {
 /// change, such as a comment.
 #[derive(Debug, Clone, Default)]
 pub(in crate::observe) struct EventParts {
+    /// The block is an event.
+    pub(in crate::observe) is_event: bool,
     /// The event is the usage event.
     pub(in crate::observe) is_usage_event: bool,
     /// The event has usage that the client did not request.
@@ -81,48 +94,58 @@ pub(in crate::observe) struct EventParts {
 /// Longest block that is held back, in bytes. Events with token ids or logprobs can be longer; the
 /// gateway does not request continuous usage for requests that ask for those.
 pub(super) const MAX_HELD_BYTES: usize = 64 << 10;
+/// The start of an inserted member.
+const FINGERPRINT_START: &[u8] = br#","system_fingerprint":"#;
 
 impl UsageFilter {
     /// The filter of a stream. `removes_event`: the usage event is removed. `fingerprint`: the
-    /// `system_fingerprint` member of an earlier stream of the same server.
+    /// `system_fingerprint` in an earlier stream of the same server.
     pub(in crate::observe) fn new(removes_event: bool, fingerprint: Option<Bytes>) -> Self {
         Self {
             removes_event,
             held: BytesMut::new(),
             waiting: BytesMut::new(),
             waiting_fingerprint_at: 0,
+            is_after_finish: false,
+            lacks_fingerprint: false,
+            written_fingerprint: Bytes::new(),
             edits: Vec::new(),
             complete_until: 0,
             out: BytesMut::new(),
             removed_before_lf: None,
             is_long: false,
             is_done: false,
+            is_removed: false,
             has_failed: false,
             fingerprint,
         }
     }
 
-    /// Records that a block ends at offset `end` of the current frame. Returns whether it is
-    /// removed as the usage event.
+    /// Records that a block ends at offset `end` of the current frame. Returns whether it is the
+    /// usage event, which is to be removed.
     pub(in crate::observe) fn on_block(&mut self, end: usize, event: EventParts) -> bool {
         let start = std::mem::replace(&mut self.complete_until, end);
         let is_long = std::mem::take(&mut self.is_long);
         if self.is_done {
             return false;
         }
-        let EventParts { is_usage_event, has_usage, usage_at, has_finish } = event;
+        let EventParts { is_event, is_usage_event, has_usage, usage_at, has_finish } = event;
+        self.is_done = is_usage_event;
+        let needs_fingerprint = has_finish && self.removes_event && !is_long;
+        let was_after_finish = self.is_after_finish;
+        if is_event {
+            self.is_after_finish = needs_fingerprint;
+        }
         if is_long {
-            self.has_failed |= has_usage;
+            self.has_failed |= has_usage || (is_usage_event && self.removes_event);
             return false;
         }
-        self.is_done = is_usage_event;
-        let has_fingerprint = || self.fingerprint.as_ref().is_none_or(|member| !member.is_empty());
-        let needs_fingerprint = has_finish && self.removes_event && has_fingerprint();
         let edit = match is_usage_event {
             true if self.removes_event => EventEdit::Remove,
             false if has_usage || needs_fingerprint => {
                 EventEdit::Members { has_usage, usage_at, needs_fingerprint }
             }
+            _ if is_event && was_after_finish => EventEdit::Pass,
             _ => return false,
         };
         self.edits.push((start..end, edit));
@@ -144,7 +167,8 @@ impl UsageFilter {
         self.has_failed
     }
 
-    /// The `system_fingerprint` member of the server. Empty: it sends none. `None`: not known.
+    /// The `system_fingerprint` of the server, with its quotes. Empty: it sends none. `None`: not
+    /// known.
     pub(in crate::observe) fn fingerprint(&self) -> Option<&Bytes> {
         self.fingerprint.as_ref()
     }
@@ -158,11 +182,12 @@ impl UsageFilter {
         let begun = usize::from(removed_before_lf.is_some());
         let complete = std::mem::take(&mut self.complete_until).max(begun);
         if complete == frame.len() && frame.ends_with(b"\r") {
-            let is_removed = |(range, edit): &(Range<usize>, EventEdit)| {
-                range.end == complete && *edit == EventEdit::Remove
-            };
-            self.removed_before_lf = Some(self.edits.last().is_some_and(is_removed));
+            self.removed_before_lf = Some(false);
         }
+        let is_removal = |(range, edit): &(Range<usize>, EventEdit)| {
+            range.end == complete && *edit == EventEdit::Remove
+        };
+        let ends_with_removal = self.edits.last().is_some_and(is_removal);
         let is_removed_lf = removed_before_lf == Some(true);
         let is_unchanged = self.edits.is_empty() && self.waiting.is_empty() && !is_removed_lf;
         if is_unchanged && self.held.is_empty() {
@@ -173,14 +198,15 @@ impl UsageFilter {
             return frame.slice(..complete);
         }
         self.out.reserve(self.held.len() + self.waiting.len() + frame.len());
-        match removed_before_lf {
-            Some(false) if !self.waiting.is_empty() => self.waiting.extend_from_slice(b"\n"),
-            Some(false) => self.out.extend_from_slice(b"\n"),
-            Some(true) | None => {}
+        if removed_before_lf == Some(false) {
+            self.write(b"\n");
         }
         self.write_blocks(&frame, begun, complete);
+        self.removed_before_lf =
+            self.removed_before_lf.map(|_| ends_with_removal && self.is_removed);
         let rest = &frame[complete..];
         if self.is_passing(self.held.len() + rest.len()) {
+            self.release(&[]);
             let held = std::mem::take(&mut self.held);
             self.write(&held);
             self.write(rest);
@@ -190,11 +216,16 @@ impl UsageFilter {
         self.out.split().freeze()
     }
 
-    /// Returns the bytes that are held back. Called when the stream has ended.
+    /// Returns the bytes that are held back, with the edit of an event that the end of the stream
+    /// completes. Called when the stream has ended.
     pub(in crate::observe) fn flush(&mut self) -> Bytes {
-        let mut held = std::mem::take(&mut self.waiting);
-        held.extend_from_slice(&std::mem::take(&mut self.held));
-        held.freeze()
+        let held = std::mem::take(&mut self.held);
+        match self.edits.pop() {
+            Some((_, edit)) => self.write_event(&held, edit, None),
+            None => self.write(&held),
+        }
+        self.release(&[]);
+        self.out.split().freeze()
     }
 
     /// Whether an incomplete block of this length is forwarded instead of held back.
@@ -232,30 +263,48 @@ impl UsageFilter {
 
     /// Writes bytes that follow the bytes written before.
     fn write(&mut self, bytes: &[u8]) {
-        if !bytes.is_empty() {
-            if !self.waiting.is_empty() {
-                self.write_waiting(&[]);
-            }
-            self.out.extend_from_slice(bytes);
+        if self.waiting.len() + bytes.len() > MAX_HELD_BYTES {
+            self.release(&[]);
         }
+        let out = if self.waiting.is_empty() { &mut self.out } else { &mut self.waiting };
+        out.extend_from_slice(bytes);
     }
 
-    /// Writes the event that waits for the fingerprint.
-    fn write_waiting(&mut self, fingerprint: &[u8]) {
-        let (before, after) = self.waiting.split_at(self.waiting_fingerprint_at);
-        for part in [before, fingerprint, after] {
-            self.out.extend_from_slice(part);
+    /// Writes the event that waits for the fingerprint, if any.
+    fn release(&mut self, fingerprint: &[u8]) {
+        if self.waiting.is_empty() {
+            return;
         }
+        let (before, after) = self.waiting.split_at(self.waiting_fingerprint_at);
+        self.out.extend_from_slice(before);
+        if fingerprint.is_empty() {
+            self.lacks_fingerprint = true;
+        } else {
+            self.out.extend_from_slice(FINGERPRINT_START);
+            self.out.extend_from_slice(fingerprint);
+            self.written_fingerprint = Bytes::copy_from_slice(fingerprint);
+        }
+        self.out.extend_from_slice(after);
         self.waiting.clear();
         self.waiting_fingerprint_at = 0;
     }
 
-    /// Takes the fingerprint from the usage event, which is not written. Writes the event that
-    /// waits for the fingerprint.
-    fn take_fingerprint(&mut self, usage_event: &[u8]) {
-        let fingerprint = usage_member::find_fingerprint(usage_event);
-        if !self.waiting.is_empty() {
-            self.write_waiting(fingerprint);
+    /// Removes the usage event and writes its fingerprint into the event that waits for it. Writes
+    /// the usage event unchanged if the client would lose content with it.
+    fn remove_usage_event(&mut self, event: &[u8]) {
+        let members = EventMembers::read(event);
+        let fingerprint = members.as_ref().and_then(EventMembers::fingerprint).unwrap_or_default();
+        let is_lost = self.waiting.is_empty()
+            && !fingerprint.is_empty()
+            && *fingerprint != *self.written_fingerprint
+            && (self.lacks_fingerprint || !self.written_fingerprint.is_empty());
+        if members.as_ref().is_none_or(EventMembers::has_unknown_content) || is_lost {
+            self.release(&[]);
+            self.has_failed = true;
+            self.out.extend_from_slice(event);
+        } else {
+            self.release(fingerprint);
+            self.is_removed = true;
         }
         if self.fingerprint.as_deref() != Some(fingerprint) {
             self.fingerprint = Some(Bytes::copy_from_slice(fingerprint));
@@ -266,39 +315,66 @@ impl UsageFilter {
     /// completely in the frame.
     fn write_event(&mut self, event: &[u8], edit: EventEdit, at: Option<usize>) {
         let (has_usage, usage_at, needs_fingerprint) = match edit {
-            EventEdit::Remove => return self.take_fingerprint(event),
+            EventEdit::Remove => return self.remove_usage_event(event),
+            EventEdit::Pass => {
+                self.release(&[]);
+                return self.write(event);
+            }
             EventEdit::Members { has_usage, usage_at, needs_fingerprint } => {
                 (has_usage, usage_at, needs_fingerprint)
             }
         };
+        self.release(&[]);
         let known = usage_at.zip(at).and_then(|(usage, at)| {
             let member = usage.start.checked_sub(at)?..usage.end.checked_sub(at)?;
-            usage_member::is_at(event, &member).then_some(member)
+            usage_splitter::is_at(event, &member).then_some(member)
         });
-        let member = if has_usage { known.or_else(|| usage_member::find(event)) } else { None };
-        self.has_failed |= has_usage && member.is_none();
-        let end_of_choices = if needs_fingerprint && !has_usage {
-            usage_member::end_of_choices(event)
-        } else {
-            None
-        };
-        let Some(removed) = member.or(end_of_choices.map(|end| end..end)) else {
-            return self.write(event);
-        };
-        let (before, after) = (&event[..removed.start], &event[removed.end..]);
-        self.write(before);
-        match self.fingerprint.clone() {
-            Some(fingerprint) if needs_fingerprint => self.out.extend_from_slice(&fingerprint),
-            None if needs_fingerprint => {
-                // The part of the event that was just written waits, too.
-                let begin = self.out.len() - before.len();
-                self.waiting = self.out.split_off(begin);
-                self.waiting_fingerprint_at = before.len();
-                self.waiting.extend_from_slice(after);
-                return;
-            }
-            _ => {}
+        if let Some(member) = known.filter(|_| !needs_fingerprint) {
+            self.out.extend_from_slice(&event[..member.start]);
+            self.out.extend_from_slice(&event[member.end..]);
+            return;
         }
-        self.out.extend_from_slice(after);
+        let members = EventMembers::read(event);
+        let cuts = members.as_ref().filter(|_| has_usage).map(EventMembers::usage_cuts);
+        let cuts = cuts.unwrap_or_default();
+        self.has_failed |= has_usage && cuts.is_empty();
+        let insertion = members.as_ref().filter(|_| needs_fingerprint);
+        if let Some(members) = insertion
+            && let Some(fingerprint) = members.fingerprint()
+        {
+            self.written_fingerprint = Bytes::copy_from_slice(fingerprint);
+        }
+        let insertion = insertion.filter(|members| !members.has_fingerprint_member());
+        let insertion = insertion.and_then(EventMembers::end_of_choices);
+        let begin = self.out.len();
+        let inserted_at = self.write_without(event, &cuts, insertion);
+        self.lacks_fingerprint |= needs_fingerprint && insertion.is_none();
+        if let Some(at) = inserted_at {
+            self.waiting = self.out.split_off(begin);
+            self.waiting_fingerprint_at = at - begin;
+            // The next event can only confirm a fingerprint that is known.
+            if let Some(known) = self.fingerprint.clone().filter(|known| !known.is_empty()) {
+                self.release(&known);
+            }
+        }
+    }
+
+    /// Writes an event without `cuts`. Returns the offset in the output that corresponds to the
+    /// offset `mark` of the event.
+    fn write_without(
+        &mut self,
+        event: &[u8],
+        cuts: &[Range<usize>],
+        mark: Option<usize>,
+    ) -> Option<usize> {
+        let (mut from, mut marked) = (0, None);
+        for cut in cuts.iter().cloned().chain(std::iter::once(event.len()..event.len())) {
+            if let Some(mark) = mark.filter(|mark| (from..=cut.start).contains(mark)) {
+                marked = marked.or(Some(self.out.len() + mark - from));
+            }
+            self.out.extend_from_slice(&event[from..cut.start]);
+            from = cut.end;
+        }
+        marked
     }
 }

@@ -36,7 +36,7 @@ impl PromptSpans {
         match value {
             JsonValue::Text(text) => *span = end.saturating_sub(text.len() + 2)..end,
             JsonValue::Object | JsonValue::Array => *span = end.saturating_sub(1)..end,
-            JsonValue::End => span.end = end,
+            JsonValue::End { .. } => span.end = end,
             JsonValue::Null | JsonValue::Bool(_) | JsonValue::Number(_) => {}
         }
     }

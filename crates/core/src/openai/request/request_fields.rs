@@ -244,7 +244,7 @@ impl FieldParser {
         if let RequestField::Prompt(part) = field {
             fields.prompt.read(part, value, end);
         }
-        if value == JsonValue::End {
+        if matches!(value, JsonValue::End { .. }) {
             return;
         }
         if let RequestField::Parameter(parameter) = field {

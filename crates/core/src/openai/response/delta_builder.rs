@@ -2,7 +2,7 @@
 
 use super::response_summary::ResponseSummary;
 use crate::json::JsonValue;
-use crate::openai::shapes::ResponseField;
+use crate::openai::shapes::{EventOutput, ResponseField};
 use crate::openai::{
     Delta, EngineTimes, FinishReason, InBandError, OutputKind, OutputKinds, Usage,
 };
@@ -31,6 +31,14 @@ pub(super) struct DeltaBuilder {
     is_reasoning: bool,
     /// The event has text of a model refusal.
     is_refusal: bool,
+    /// An unknown field of a delta or a content block has a value.
+    has_unknown_output: bool,
+    /// An unknown field elsewhere has a value.
+    has_unknown_field: bool,
+    /// The event has the first role of a choice.
+    has_first_role: bool,
+    /// An earlier event of the response had output.
+    pub(super) has_earlier_output: bool,
     /// A token count or the usage has a wrong type.
     is_malformed: bool,
 }
@@ -63,6 +71,9 @@ enum ResponseStatus {
 
 /// Longest id, model name or event type that is stored, in bytes.
 const MAX_ID_BYTES: usize = 256;
+/// Greatest token count of a response. A greater number is a fault of the server, and a sum or a
+/// mean would keep it.
+pub(crate) const MAX_TOKEN_COUNT: u64 = 100_000_000;
 
 // === impl DeltaBuilder ===
 
@@ -78,14 +89,20 @@ impl DeltaBuilder {
             ResponseField::Id => set_if_absent(&mut summary.id, value),
             ResponseField::Model => set_if_absent(&mut summary.model, value),
             ResponseField::EventType => set_if_absent(&mut self.event_type, value),
-            ResponseField::Choices => self.has_choices |= value == JsonValue::Array,
+            ResponseField::Choices => {
+                self.has_choices |= value == JsonValue::Array;
+                self.has_unknown_output |= value.is_scalar_with_content();
+            }
             ResponseField::Choice => match value {
                 JsonValue::Object => {
                     self.current_choice = ChoiceDelta { is_present: true, ..ChoiceDelta::default() }
                 }
-                JsonValue::End => self.finish_choice(summary),
+                JsonValue::End { .. } => self.finish_choice(summary),
                 // An element of a wrong type: the array is not empty.
-                _ => self.choice_count += 1,
+                _ => {
+                    self.choice_count += 1;
+                    self.has_unknown_output |= value != JsonValue::Null;
+                }
             },
             ResponseField::Index => {
                 self.current_choice.index = value.as_count().unwrap_or(0) as usize;
@@ -103,10 +120,20 @@ impl DeltaBuilder {
                 self.current_choice.record_output(OutputKind::ToolCall, value);
                 summary.search(self.current_choice.index, value);
             }
-            ResponseField::Text => summary.capture(value),
+            ResponseField::Text => {
+                self.has_unknown_output |= value.has_content();
+                summary.capture(value);
+            }
+            ResponseField::Delta => {
+                self.has_unknown_output |=
+                    value == JsonValue::Array || value.is_scalar_with_content();
+            }
+            ResponseField::UnknownOutput => self.has_unknown_output |= value.has_content(),
+            ResponseField::Unknown => self.has_unknown_field |= value.has_content(),
             ResponseField::ContentPart => {
                 let is_reasoning = std::mem::take(&mut self.is_reasoning);
-                summary.commit_or_discard_text(!(is_reasoning && value == JsonValue::End));
+                let is_end = matches!(value, JsonValue::End { .. });
+                summary.commit_or_discard_text(!(is_reasoning && is_end));
             }
             ResponseField::ContentPartType => {
                 self.is_reasoning =
@@ -115,7 +142,7 @@ impl DeltaBuilder {
             ResponseField::Tokens if value == JsonValue::Array => {
                 self.current_choice.tokens = Some(0);
             }
-            ResponseField::Token if value != JsonValue::End => {
+            ResponseField::Token if !matches!(value, JsonValue::End { .. }) => {
                 self.current_choice.tokens = self.current_choice.tokens.map(|tokens| tokens + 1);
             }
             ResponseField::Tokens | ResponseField::Token => {}
@@ -133,12 +160,12 @@ impl DeltaBuilder {
             ResponseField::Usage => match value {
                 JsonValue::Object => drop(self.usage.get_or_insert_default()),
                 JsonValue::Null => self.has_null_usage = true,
-                JsonValue::End => {}
+                JsonValue::End { .. } => {}
                 _ => self.is_malformed = true,
             },
             ResponseField::Input => self.record_count(value, |usage| &mut usage.input),
             ResponseField::OutputTokens => self.record_count(value, |usage| &mut usage.output),
-            ResponseField::TotalTokens => self.total_tokens = value.as_count(),
+            ResponseField::TotalTokens => self.total_tokens = token_count(value),
             ResponseField::Cached => self.record_count(value, |usage| &mut usage.cached),
             ResponseField::CacheCreated => {
                 self.record_count(value, |usage| &mut usage.cache_created);
@@ -148,7 +175,7 @@ impl DeltaBuilder {
             ResponseField::PrefillMillis => self.engine_times_mut().prefill = value.as_millis(),
             ResponseField::DecodeMillis => self.engine_times_mut().decode = value.as_millis(),
             ResponseField::Error => {
-                if matches!(value, JsonValue::Object | JsonValue::Text(_)) {
+                if value == JsonValue::Object || value.is_scalar_with_content() {
                     self.error.get_or_insert_default();
                 }
             }
@@ -167,9 +194,11 @@ impl DeltaBuilder {
     }
 
     /// Finishes a complete event: commits its choices to the summary and returns its content.
+    /// `event_output`: what the type of the event says about its output.
     pub(super) fn end(
         &mut self,
         summary: &mut ResponseSummary,
+        event_output: EventOutput,
         input_leaves_out_cache: bool,
     ) -> Delta {
         self.finish_choice(summary);
@@ -179,6 +208,7 @@ impl DeltaBuilder {
         self.derive_tokens_from_usage(summary);
         self.complete_usage(input_leaves_out_cache);
         let is_usage_event = self.has_choices && self.choice_count == 0 && self.usage.is_some();
+        self.add_output_of(event_output, is_usage_event);
         Delta {
             output: self.output,
             tokens: self.tokens,
@@ -191,6 +221,29 @@ impl DeltaBuilder {
             error: self.error.take(),
             terminal: false,
             malformed: self.is_malformed,
+        }
+    }
+
+    /// Completes the kinds of output from the type of the event and from its unknown fields. An
+    /// event that begins or ends a choice often has further fields that are no output, but not in
+    /// its delta.
+    fn add_output_of(&mut self, event_output: EventOutput, is_usage_event: bool) {
+        match event_output {
+            EventOutput::Kind(kind) if self.error.is_none() => self.output = kind.into(),
+            EventOutput::Repetition if self.has_earlier_output => {
+                self.output = OutputKinds::default();
+                return;
+            }
+            _ => {}
+        }
+        let is_marked = is_usage_event
+            || self.has_first_role
+            || self.finish_reason.is_some()
+            || event_output == EventOutput::Nothing;
+        let is_unknown = self.has_unknown_output || (self.has_unknown_field && !is_marked);
+        if self.output.is_empty() && is_unknown && self.error.is_none() {
+            self.output.add(OutputKind::Unknown);
+            self.tokens = None;
         }
     }
 
@@ -213,7 +266,7 @@ impl DeltaBuilder {
     /// Records a token count. `null` counts as absent. Any other value that is not a count makes
     /// the event malformed.
     fn record_count(&mut self, value: JsonValue<'_>, field: fn(&mut Usage) -> &mut Option<u64>) {
-        match value.as_count() {
+        match token_count(value) {
             Some(count) => *field(self.usage.get_or_insert_default()) = Some(count),
             None => self.is_malformed |= value != JsonValue::Null,
         }
@@ -252,7 +305,8 @@ impl DeltaBuilder {
         };
         self.choice_count += 1;
         self.last_index = choice.index;
-        summary.stage_choice(choice.index, choice.finish_reason);
+        self.has_first_role |= choice.has_role && !summary.has_role(choice.index);
+        summary.stage_choice(choice.index, choice.finish_reason, choice.has_role);
     }
 
     fn finish_status(&mut self, summary: &mut ResponseSummary) {
@@ -286,7 +340,9 @@ impl ChoiceDelta {
     fn record_output(&mut self, kind: OutputKind, value: JsonValue<'_>) {
         match value {
             JsonValue::Text(text) if text.is_empty() => self.has_empty_text = true,
-            JsonValue::Text(_) | JsonValue::Object => self.output.add(kind),
+            JsonValue::Object if kind == OutputKind::Text => self.output.add(OutputKind::Unknown),
+            JsonValue::Object => self.output.add(kind),
+            value if value.is_scalar_with_content() => self.output.add(kind),
             _ => {}
         }
     }
@@ -313,6 +369,11 @@ impl ResponseStatus {
             (_, Some(_)) => Self::Unfinished,
         }
     }
+}
+
+/// The value as a token count. `None`: it is no number from 0 to [`MAX_TOKEN_COUNT`].
+fn token_count(value: JsonValue<'_>) -> Option<u64> {
+    value.as_count().filter(|count| *count <= MAX_TOKEN_COUNT)
 }
 
 /// Stores a string of 1 to [`MAX_ID_BYTES`] bytes, unless a string is stored already.

@@ -100,7 +100,7 @@ impl EventTemplate {
 
 #[cfg(test)]
 mod tests {
-    use crate::openai::{Api, Delta, ResponseReader};
+    use crate::openai::{Api, Delta, OutputKind, ResponseReader};
     use proptest::prelude::*;
 
     const CHAT: &str = r#"{"id":"a","choices":[{"index":0,"delta":{"content":"one"}}]}"#;
@@ -162,7 +162,8 @@ mod tests {
                 }
                 last = reader.finish_event("");
             }
-            assert_eq!((last.malformed, last.output.is_empty()), (is_malformed, is_malformed));
+            let is_unknown = last.output == OutputKind::Unknown.into();
+            assert_eq!((last.malformed, is_unknown), (is_malformed, is_malformed));
         }
     }
 

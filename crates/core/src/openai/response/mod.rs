@@ -10,5 +10,6 @@ mod error_event;
 
 mod response_reader;
 
+pub(crate) use delta_builder::MAX_TOKEN_COUNT;
 pub use phrase_matcher::PhraseMatcher;
 pub use response_reader::ResponseReader;

@@ -6,8 +6,10 @@ use super::event_template::EventTemplate;
 use super::phrase_matcher::PhraseMatcher;
 use super::response_summary::ResponseSummary;
 use crate::json::{JsonScanner, JsonValue};
-use crate::openai::shapes::{self, REFUSAL_EVENT_TYPE, ResponseSchema, TEXT_EVENT_TYPES};
-use crate::openai::{Api, Delta, OutputKinds, TextExcerpt, Usage};
+use crate::openai::shapes::{
+    self, EventOutput, REFUSAL_EVENT_TYPE, ResponseSchema, TEXT_EVENT_TYPES,
+};
+use crate::openai::{Api, Delta, OutputKind, OutputKinds, TextExcerpt, Usage};
 use std::sync::Arc;
 
 /// The parser of one response, streamed or complete.
@@ -23,6 +25,8 @@ pub struct ResponseReader {
     summary: ResponseSummary,
     /// The usage of the current event, if it was removed from the data before parsing.
     extracted_usage: Option<Usage>,
+    /// An event of the response had output.
+    has_output: bool,
 }
 
 /// How the data of the current event is processed.
@@ -52,6 +56,7 @@ impl ResponseReader {
             template: None,
             summary: ResponseSummary::default(),
             extracted_usage: None,
+            has_output: false,
         }
     }
 
@@ -111,6 +116,9 @@ impl ResponseReader {
             self.event_state = EventState::MatchingDone(0);
             return Delta { terminal: true, ..Delta::default() };
         }
+        if let EventState::MatchingDone(matched) = self.event_state {
+            self.scan(&DONE_MARKER[..matched]);
+        }
         if self.event_state == EventState::MatchingTemplate {
             let recorded =
                 self.template.as_ref().and_then(|template| template.delta_for(event_type));
@@ -165,25 +173,27 @@ impl ResponseReader {
 
     fn finish_parsed_event(&mut self, event_type: &str) -> Delta {
         let is_valid = self.scanner.is_complete() && self.scanner.is_object();
-        let mut delta = self.finish_delta(is_valid);
         let type_in_data = self.delta_builder.take_event_type();
         let event_type =
             if event_type.is_empty() { type_in_data.as_deref().unwrap_or("") } else { event_type };
-        if let Some(output_type) = self.schema.output_type {
-            let output = output_type(event_type).filter(|_| is_valid);
-            delta.output = output.map(OutputKinds::from).unwrap_or_default();
+        let mut delta = if self.scanner.is_empty() {
+            Delta::default()
+        } else {
+            self.finish_delta(is_valid, (self.schema.event_output)(event_type))
+        };
+        if self.schema.has_typed_text {
             self.summary.commit_or_discard_text(TEXT_EVENT_TYPES.contains(&event_type));
             self.summary.is_refusal |= is_valid && event_type == REFUSAL_EVENT_TYPE;
         }
         self.summary.commit_or_discard_text(true);
         delta.terminal = self.schema.terminal_types.contains(&event_type);
-        if delta.terminal {
-            // Terminal events repeat the text of earlier events, if they have any.
-            delta.output = OutputKinds::default();
-        }
         if event_type == "error" {
             delta.error.get_or_insert_default();
+            if delta.output == OutputKind::Unknown.into() {
+                delta.output = OutputKinds::default();
+            }
         }
+        self.has_output |= !delta.output.is_empty();
         delta
     }
 
@@ -198,11 +208,36 @@ impl ResponseReader {
 
     /// Ends a response that is not a stream and returns its content. All of its data must have been
     /// passed to [`Self::data`].
+    ///
+    /// The response is complete, unless its data shows that a part is missing. Data that is not
+    /// JSON shows nothing.
     pub fn end_whole(&mut self) -> Delta {
-        let terminal = self.scanner.is_complete();
-        let delta = self.finish_delta(terminal);
+        let is_valid = self.scanner.is_complete();
+        let is_cut = !is_valid && !self.scanner.has_failed() && self.schema.is_known;
+        let delta = self.finish_delta(is_valid, EventOutput::Fields);
         self.summary.commit_or_discard_text(true);
-        Delta { terminal, ..delta }
+        Delta { terminal: !is_cut, ..delta }
+    }
+
+    /// Whether the data of an event has arrived whole, although no blank line has ended the event.
+    pub fn has_whole_event(&self) -> bool {
+        match self.event_state {
+            EventState::MatchingDone(matched) => matched == DONE_MARKER.len(),
+            EventState::MatchingTemplate => true,
+            EventState::Parsing => self.scanner.is_complete(),
+        }
+    }
+
+    /// Whether a stream that has ended regularly here, without its terminal event, is complete. Each
+    /// choice has ended, or the format of the events is not known.
+    pub fn is_complete_at_end(&self) -> bool {
+        let has_unknown_format = self.has_output && self.summary.finish_reasons().next().is_none();
+        !self.schema.is_known || self.summary.has_ended_choices() || has_unknown_format
+    }
+
+    /// Whether the format of the responses is known.
+    pub fn knows_format(&self) -> bool {
+        self.schema.is_known
     }
 
     /// The state of the response so far.
@@ -228,14 +263,21 @@ impl ResponseReader {
         });
     }
 
-    /// Ends the event. A malformed event has no content, even if some of its fields were parsed.
-    fn finish_delta(&mut self, is_valid: bool) -> Delta {
+    /// Ends the event. A malformed event has output, because a client may understand it, and no
+    /// other content, even if some of its fields were parsed.
+    fn finish_delta(&mut self, is_valid: bool, event_output: EventOutput) -> Delta {
         self.scanner.reset();
         if !is_valid {
             self.delta_builder = DeltaBuilder::default();
             self.summary.discard_event();
-            return Delta { malformed: true, ..Delta::default() };
+            return Delta {
+                output: OutputKind::Unknown.into(),
+                malformed: self.schema.is_known,
+                ..Delta::default()
+            };
         }
-        self.delta_builder.end(&mut self.summary, self.schema.input_leaves_out_cache)
+        self.delta_builder.has_earlier_output = self.has_output;
+        let leaves_out_cache = self.schema.input_leaves_out_cache;
+        self.delta_builder.end(&mut self.summary, event_output, leaves_out_cache)
     }
 }

@@ -23,9 +23,9 @@ pub struct ResponseSummary {
     pub(super) text: Option<TextExcerpt>,
     /// The choices, by index.
     choices: Vec<ChoiceState>,
-    /// Index and finish reason of each choice in the current event. They are committed when the
-    /// event is complete.
-    staged_choices: Vec<(usize, Option<FinishReason>)>,
+    /// Index and finish reason of each choice in the current event, and whether it has a role. They
+    /// are committed when the event is complete.
+    staged_choices: Vec<(usize, Option<FinishReason>, bool)>,
 }
 
 /// The state of one choice.
@@ -33,6 +33,8 @@ pub struct ResponseSummary {
 pub(super) struct ChoiceState {
     /// The finish reason. `None`: the choice has not ended.
     pub(super) finish: Option<FinishReason>,
+    /// An event of the choice had a role.
+    has_role: bool,
     /// Output tokens so far. 0 unless the backend reports usage with every event.
     pub(super) output_tokens: u64,
     /// The state of the phrase search in the text of the choice.
@@ -82,18 +84,34 @@ impl ResponseSummary {
     }
 
     /// Stages a choice of the current event, with its finish reason if the event has one.
-    pub(super) fn stage_choice(&mut self, index: usize, finish: Option<FinishReason>) {
+    pub(super) fn stage_choice(
+        &mut self,
+        index: usize,
+        finish: Option<FinishReason>,
+        has_role: bool,
+    ) {
         if self.staged_choices.len() < MAX_CHOICES {
-            self.staged_choices.push((index, finish));
+            self.staged_choices.push((index, finish, has_role));
         }
+    }
+
+    /// Whether an earlier event of the choice had a role.
+    pub(super) fn has_role(&self, index: usize) -> bool {
+        self.choices.get(index).is_some_and(|choice| choice.has_role)
+    }
+
+    /// Whether the response had choices and each of them has ended.
+    pub fn has_ended_choices(&self) -> bool {
+        !self.choices.is_empty() && self.choices.iter().all(|choice| choice.finish.is_some())
     }
 
     /// Commits the staged choices when the event is complete.
     pub(super) fn commit_choices(&mut self) {
         let mut staged = std::mem::take(&mut self.staged_choices);
-        for (index, finish) in staged.drain(..) {
+        for (index, finish, has_role) in staged.drain(..) {
             if let Some(choice) = self.choice(index) {
                 choice.finish = finish.or(choice.finish);
+                choice.has_role |= has_role;
             }
         }
         self.staged_choices = staged;

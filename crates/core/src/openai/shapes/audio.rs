@@ -5,17 +5,27 @@
 //! may count seconds instead of tokens.
 
 use super::common_response;
-use super::schema::{ResponseField, ResponseSchema};
+use super::schema::{EventOutput, HEARTBEATS, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
     terminal_types: &["transcript.text.done"],
-    ..ResponseSchema::new(&[FIELDS, common_response::COMMON_FIELDS])
+    event_output: |event| match event {
+        "transcript.text.done" => EventOutput::Repetition,
+        _ if HEARTBEATS.contains(&event) => EventOutput::Nothing,
+        _ => EventOutput::Fields,
+    },
+    ..ResponseSchema::new(
+        &[FIELDS, common_response::UNKNOWN_CHUNK_FIELDS, common_response::COMMON_FIELDS],
+        &[common_response::CHUNK_METADATA, METADATA],
+    )
 });
 
+/// Fields of `OpenAI`'s events that describe the text.
+const METADATA: &[&str] = &["logprobs", "segment_id"];
+
 const FIELDS: &[(&str, ResponseField)] = &[
-    ("type", ResponseField::EventType),
     ("choices", ResponseField::Choices),
     ("choices[]", ResponseField::Choice),
     ("choices[].index", ResponseField::Index),

@@ -8,8 +8,11 @@ use super::schema::{ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
-pub(super) static SHAPE: LazyLock<ResponseSchema> =
-    LazyLock::new(|| ResponseSchema::new(&[CHOICE_FIELDS, common_response::COMMON_FIELDS]));
+pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| {
+    let fields =
+        [CHOICE_FIELDS, common_response::UNKNOWN_CHUNK_FIELDS, common_response::COMMON_FIELDS];
+    ResponseSchema::new(&fields, &[common_response::CHUNK_METADATA])
+});
 
 const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
     ("choices", ResponseField::Choices),
@@ -17,12 +20,21 @@ const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
     ("choices[].index", ResponseField::Index),
     ("choices[].delta.role", ResponseField::Role),
     ("choices[].delta.content", ResponseField::Output(OutputKind::Text)),
+    // A list of parts.
+    ("choices[].delta.content[]", ResponseField::Output(OutputKind::Unknown)),
+    ("choices[].delta.content[].text", ResponseField::Output(OutputKind::Text)),
     ("choices[].delta.refusal", ResponseField::Refusal),
+    ("choices[].delta.tool_calls", ResponseField::Output(OutputKind::ToolCall)),
     ("choices[].delta.tool_calls[]", ResponseField::Output(OutputKind::ToolCall)),
     ("choices[].delta.function_call", ResponseField::Output(OutputKind::ToolCall)),
     ("choices[].delta.reasoning", ResponseField::Output(OutputKind::Reasoning)),
     ("choices[].delta.reasoning_content", ResponseField::Output(OutputKind::Reasoning)),
+    ("choices[].message", ResponseField::Delta),
+    ("choices[].message.role", ResponseField::Role),
+    ("choices[].message.*", ResponseField::UnknownOutput),
     ("choices[].message.content", ResponseField::Output(OutputKind::Text)),
+    ("choices[].message.content[]", ResponseField::Output(OutputKind::Unknown)),
+    ("choices[].message.content[].text", ResponseField::Output(OutputKind::Text)),
     ("choices[].message.refusal", ResponseField::Refusal),
     ("choices[].message.tool_calls[]", ResponseField::Output(OutputKind::ToolCall)),
     ("choices[].message.function_call", ResponseField::Output(OutputKind::ToolCall)),

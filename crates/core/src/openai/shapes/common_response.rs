@@ -1,12 +1,62 @@
-//! Response fields that several APIs share, and the schema of APIs without output to measure:
-//! embeddings, scores, reranking, pooling. The gateway reads only ids, usage, times and errors of
-//! these responses.
+//! Response fields that several APIs share, and the schema of responses whose content is not known:
+//! embeddings, scores, reranking, pooling, and the paths of the configuration. The gateway reads
+//! only ids, usage, times and errors of these responses. Each event of such a stream is output, and
+//! the stream is complete when its body ends regularly.
 
-use super::schema::{ResponseField, ResponseSchema};
+use super::schema::{EventOutput, ResponseField, ResponseSchema};
+use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
-pub(super) static SHAPE: LazyLock<ResponseSchema> =
-    LazyLock::new(|| ResponseSchema::new(&[COMMON_FIELDS]));
+pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
+    event_output: |_| EventOutput::Kind(OutputKind::Unknown),
+    is_known: false,
+    ..ResponseSchema::new(&[COMMON_FIELDS, &[("type", ResponseField::EventType)]], &[])
+});
+
+/// Fields of the chunks of vLLM, SGLang, `OpenAI`, Azure, Groq and `OpenRouter` that describe the
+/// request, the server or the prompt.
+pub(super) const CHUNK_METADATA: &[&str] = &[
+    "object",
+    "created",
+    "system_fingerprint",
+    "service_tier",
+    "obfuscation",
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "prompt_token_ids",
+    "prompt_text",
+    "prompt_logprobs",
+    "prompt_filter_results",
+    "output_ids",
+    "weight_versions",
+    "metadata",
+    "sglext",
+    "nvext",
+    "provider",
+    "x_groq",
+    "metrics",
+    "timings",
+    "meta",
+    "choices[].logprobs",
+    "choices[].stop_reason",
+    "choices[].matched_stop",
+    "choices[].native_finish_reason",
+    "choices[].content_filter_results",
+    "choices[].content_filter_offsets",
+    "choices[].prompt_token_ids",
+    "choices[].prompt_logprobs",
+    "choices[].weight_versions",
+    "choices[].routed_experts",
+];
+
+/// The fields of a chunk and of its choices that no other path names.
+pub(super) const UNKNOWN_CHUNK_FIELDS: &[(&str, ResponseField)] = &[
+    ("type", ResponseField::EventType),
+    ("*", ResponseField::Unknown),
+    ("choices[].*", ResponseField::Unknown),
+    ("choices[].delta", ResponseField::Delta),
+    ("choices[].delta.*", ResponseField::UnknownOutput),
+];
 
 /// The fields that the responses of chat completions, completions and audio have besides their
 /// output.

@@ -3,15 +3,53 @@
 //! Events have types, and streams have no `[DONE]`. A failure is an `error` event and a clean end
 //! of the stream. The `output_tokens` of `message_start` are a placeholder, so they are not read.
 
-use super::schema::{ResponseField, ResponseSchema};
+use super::schema::{EventOutput, HEARTBEATS, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
     terminal_types: &["message_stop", "error"],
+    event_output,
     input_leaves_out_cache: true,
-    ..ResponseSchema::new(&[FIELDS])
+    ..ResponseSchema::new(&[FIELDS], &[METADATA])
 });
+
+/// A signature or a citation has no token of its own, but it is content for the client.
+fn event_output(event: &str) -> EventOutput {
+    match event {
+        "message_start"
+        | "content_block_start"
+        | "content_block_stop"
+        | "message_delta"
+        | "message_stop" => EventOutput::Nothing,
+        "" | "content_block_delta" => EventOutput::Fields,
+        _ if HEARTBEATS.contains(&event) => EventOutput::Nothing,
+        _ => EventOutput::Kind(OutputKind::Unknown),
+    }
+}
+
+/// Fields that describe the message, a block or a delta.
+const METADATA: &[&str] = &[
+    "index",
+    "role",
+    "container",
+    "context_management",
+    "stop_sequence",
+    "stop_details",
+    "usage",
+    "content[].type",
+    "content[].id",
+    "content[].name",
+    "message",
+    "content_block.type",
+    "content_block.id",
+    "content_block.name",
+    "content_block.caller",
+    "delta.type",
+    "delta.stop_sequence",
+    "delta.stop_details",
+    "delta.container",
+];
 
 const FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
@@ -28,6 +66,12 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("message.usage.input_tokens", ResponseField::Input),
     ("message.usage.cache_read_input_tokens", ResponseField::Cached),
     ("message.usage.cache_creation_input_tokens", ResponseField::CacheCreated),
+    ("content[].*", ResponseField::UnknownOutput),
+    ("content_block", ResponseField::Delta),
+    ("content_block.*", ResponseField::UnknownOutput),
+    ("*", ResponseField::Unknown),
+    ("delta", ResponseField::Delta),
+    ("delta.*", ResponseField::UnknownOutput),
     ("content[].text", ResponseField::Output(OutputKind::Text)),
     ("content[].input", ResponseField::Arguments),
     ("content[].thinking", ResponseField::Output(OutputKind::Reasoning)),
@@ -35,6 +79,8 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("delta.text", ResponseField::Output(OutputKind::Text)),
     ("delta.partial_json", ResponseField::Arguments),
     ("delta.thinking", ResponseField::Output(OutputKind::Reasoning)),
+    ("delta.signature", ResponseField::Output(OutputKind::Reasoning)),
+    ("delta.citation", ResponseField::Output(OutputKind::Text)),
     ("error", ResponseField::Error),
     ("error.code", ResponseField::ErrorCode),
     ("error.type", ResponseField::ErrorKind),

@@ -1,15 +1,16 @@
 //! Response schema of the Responses API.
 //!
-//! Events have types. The first events arrive before the engine runs, so only `*.delta` events are
-//! output. The `status` field decides how the response ended, not the event type: vLLM names the
-//! last event `response.completed` even if the response is incomplete.
+//! Events have types. The first events arrive before the engine runs, and `*.done` events repeat
+//! what `*.delta` events contained. The `status` field decides how the response ended, not the event
+//! type: vLLM 0.32 names the last event `response.completed` even if the response is incomplete.
 
-use super::schema::{ResponseField, ResponseSchema};
+use super::schema::{EventOutput, HEARTBEATS, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
-    output_type: Some(output_type),
+    event_output,
+    has_typed_text: true,
     terminal_types: &[
         "response.completed",
         "response.incomplete",
@@ -17,7 +18,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
         "response.cancelled",
         "error",
     ],
-    ..ResponseSchema::new(&[FIELDS])
+    ..ResponseSchema::new(&[FIELDS], &[METADATA])
 });
 
 /// Types of the events that carry answer text.
@@ -27,14 +28,59 @@ pub(in crate::openai) const TEXT_EVENT_TYPES: [&str; 2] =
 /// Type of the events that carry text of a model refusal.
 pub(in crate::openai) const REFUSAL_EVENT_TYPE: &str = "response.refusal.delta";
 
-fn output_type(event: &str) -> Option<OutputKind> {
-    let item = event.strip_prefix("response.")?.strip_suffix(".delta")?;
-    Some(match item {
+fn event_output(event: &str) -> EventOutput {
+    let Some(item) = event.strip_prefix("response.") else {
+        return match event {
+            "" => EventOutput::Fields,
+            _ if HEARTBEATS.contains(&event) => EventOutput::Nothing,
+            _ => EventOutput::Kind(OutputKind::Unknown),
+        };
+    };
+    let kind = match item {
+        "created"
+        | "queued"
+        | "in_progress"
+        | "output_item.added"
+        | "content_part.added"
+        | "reasoning_part.added"
+        | "reasoning_summary_part.added" => return EventOutput::Nothing,
+        _ if item.strip_suffix(".done").is_some() || TERMINAL_ITEMS.contains(&item) => {
+            return EventOutput::Repetition;
+        }
         _ if item.contains("reasoning") => OutputKind::Reasoning,
+        // The events about a call of a tool, such as `response.web_search_call.searching`, follow
+        // tokens that the engine generated.
         _ if item.contains("_call") => OutputKind::ToolCall,
-        _ => OutputKind::Text,
-    })
+        "output_text.delta" | "refusal.delta" => OutputKind::Text,
+        _ => OutputKind::Unknown,
+    };
+    EventOutput::Kind(kind)
 }
+
+/// The terminal types without `response.`.
+const TERMINAL_ITEMS: [&str; 4] = ["completed", "incomplete", "failed", "cancelled"];
+
+/// Fields that describe the response, an item or a part.
+const METADATA: &[&str] = &[
+    "sequence_number",
+    "output_index",
+    "content_index",
+    "summary_index",
+    "item_id",
+    "obfuscation",
+    "response",
+    "item.id",
+    "item.type",
+    "item.status",
+    "item.role",
+    "item.phase",
+    "item.name",
+    "item.namespace",
+    "item.call_id",
+    "item.server_label",
+    "part.type",
+    "part.id",
+];
 
 const FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
@@ -59,7 +105,14 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("code", ResponseField::ErrorCode),
     // Events with further output.
     ("delta", ResponseField::Text),
+    ("*", ResponseField::Unknown),
+    // Events that begin an item or a part.
+    ("item", ResponseField::Delta),
+    ("item.*", ResponseField::UnknownOutput),
+    ("part", ResponseField::Delta),
+    ("part.*", ResponseField::UnknownOutput),
     // Events that contain the response so far.
+    ("response.output[]", ResponseField::Output(OutputKind::Unknown)),
     ("response.id", ResponseField::Id),
     ("response.model", ResponseField::Model),
     ("response.status", ResponseField::Status),

@@ -1,4 +1,9 @@
-//! The schema of the responses of one API: the meaning of each field that is read.
+//! The schema of the responses of one API: the meaning of each field that is read, and the fields
+//! and events that are known to carry no output.
+//!
+//! Servers add fields and events that the gateway does not know. An unknown field or event is
+//! output, because a gateway that took it for nothing would hold it back. So a schema lists what
+//! carries no output, not only what does.
 
 use crate::json::PathTable;
 use crate::openai::OutputKind;
@@ -7,15 +12,33 @@ use crate::openai::OutputKind;
 pub(in crate::openai) struct ResponseSchema {
     /// The fields to read, of events and of complete responses.
     pub(in crate::openai) paths: PathTable<ResponseField>,
-    /// The kind of output that an event of this type carries. `None`: the kind follows from the
-    /// fields of the event, not from its type.
-    pub(in crate::openai) output_type: Option<fn(&str) -> Option<OutputKind>>,
+    /// What the type of an event says about its output. Empty: the event has no type.
+    pub(in crate::openai) event_output: fn(&str) -> EventOutput,
     /// The types of the events that end a stream. Streams of APIs without event types end with
     /// `[DONE]`.
     pub(in crate::openai) terminal_types: &'static [&'static str],
+    /// The format of the responses is known. `false`: each event is output, no data is malformed,
+    /// and a response is complete when its body ends regularly.
+    pub(in crate::openai) is_known: bool,
+    /// The type of an event, not the name of a field, shows which text is the answer.
+    pub(in crate::openai) has_typed_text: bool,
     /// The input token count that the API reports excludes cached tokens. Only Anthropic's API
     /// counts in this way.
     pub(in crate::openai) input_leaves_out_cache: bool,
+}
+
+/// What the type of an event says about its output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::openai) enum EventOutput {
+    /// The fields of the event decide.
+    Fields,
+    /// The event begins or ends something and has no output, unless a field shows output. Unknown
+    /// fields outside a delta are no output.
+    Nothing,
+    /// The event has output of this kind.
+    Kind(OutputKind),
+    /// The event repeats the output of earlier events. It is output if there were none.
+    Repetition,
 }
 
 /// The meaning of a field, independent of its name in an API.
@@ -32,6 +55,12 @@ pub(in crate::openai) enum ResponseField {
     Role,
     /// Output text, or an object that represents output, such as a tool call.
     Output(OutputKind),
+    /// The object that contains the output of a choice. Any other value is output.
+    Delta,
+    /// A field that no other path names, where output is expected: in a delta or a content block.
+    UnknownOutput,
+    /// A field that no other path names, elsewhere.
+    Unknown,
     /// Text of a model refusal.
     Refusal,
     /// Arguments of a tool call.
@@ -73,16 +102,30 @@ impl std::fmt::Debug for ResponseSchema {
 }
 
 impl ResponseSchema {
-    /// A schema with these fields. Its events have no types, and its streams end with `[DONE]`.
-    pub(super) fn new(fields: &[&[(&'static str, ResponseField)]]) -> Self {
+    /// A schema with these fields. `skipped` are the fields that are known to be no output and that
+    /// are not read. The events have no types, and streams end with `[DONE]`.
+    pub(super) fn new(
+        fields: &[&[(&'static str, ResponseField)]],
+        skipped: &[&[&'static str]],
+    ) -> Self {
         Self {
-            paths: PathTable::new(fields),
-            output_type: None,
+            paths: PathTable::new(fields).with_skipped(&skipped.concat()),
+            event_output: output_without_types,
             terminal_types: &[],
+            has_typed_text: false,
+            is_known: true,
             input_leaves_out_cache: false,
         }
     }
 }
+
+/// The output of events of an API without event types. Some servers send heartbeats as events.
+fn output_without_types(event: &str) -> EventOutput {
+    if HEARTBEATS.contains(&event) { EventOutput::Nothing } else { EventOutput::Fields }
+}
+
+/// Types of events that only keep the connection open.
+pub(super) const HEARTBEATS: [&str; 3] = ["ping", "keepalive", "heartbeat"];
 
 impl ResponseField {
     /// Whether the value is text that a model generated.

@@ -64,8 +64,8 @@ pub struct ObservedResponse {
     pub usage_event: Option<UsageEventOutcome>,
     /// Where the server writes usage, learned from this stream. `None`: not learned.
     pub usage_layout: Option<UsageLayout>,
-    /// The `system_fingerprint` member of the removed usage event, including its leading comma.
-    /// Empty: the event had none. `None`: not known.
+    /// The `system_fingerprint` of the usage event, with its quotes. Empty: the event had none.
+    /// `None`: not known.
     pub fingerprint: Option<Bytes>,
     /// Token counts that the engine reported.
     pub usage: Usage,
@@ -75,8 +75,8 @@ pub struct ObservedResponse {
     pub finish_reasons: Vec<Option<FinishReason>>,
     /// An error that the backend reported inside the response.
     pub error: Option<InBandError>,
-    /// The stream had its terminal event, or the body of a response that is not a stream was
-    /// complete.
+    /// The stream had its terminal event, or the body ended regularly and nothing shows that a part
+    /// is missing.
     pub is_complete: bool,
     /// Why the response could not be inspected in full. `None`: the whole response was inspected.
     pub uninspected_reason: Option<UninspectedReason>,

@@ -17,7 +17,8 @@ pub enum Outcome {
     /// The backend reported an error inside a stream that began with a status below 400. An error
     /// in the body of a response that is not a stream does not lead to this outcome.
     StreamError,
-    /// The response ended early: the connection broke, or the terminal event was missing.
+    /// The response ended early: the connection broke, or the body ended regularly although a choice
+    /// had no finish reason and the terminal event was missing.
     Truncated,
     /// The engine aborted the request although the client was connected.
     Aborted,
@@ -112,6 +113,9 @@ pub enum UninspectedReason {
     ContentEncoded,
     /// The data does not have the format of this API.
     Malformed,
+    /// The response has output that the gateway does not know. It counts as output, and not as text,
+    /// reasoning or a tool call.
+    UnknownOutput,
 }
 
 // === impl Outcome ===
@@ -192,13 +196,14 @@ impl TerminationInitiator {
 
 impl UninspectedReason {
     /// All reasons.
-    pub const ALL: [Self; 2] = [Self::ContentEncoded, Self::Malformed];
+    pub const ALL: [Self; 3] = [Self::ContentEncoded, Self::Malformed, Self::UnknownOutput];
 
     /// The name in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::ContentEncoded => "content_encoded",
             Self::Malformed => "malformed",
+            Self::UnknownOutput => "unknown_output",
         }
     }
 }

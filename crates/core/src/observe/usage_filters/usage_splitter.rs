@@ -1,9 +1,9 @@
-//! Positions of the members that the usage filter removes or inserts, in events as vLLM writes
-//! them: `,"usage":{…}` and `,"system_fingerprint":"…"` after `choices`, in the JSON of one `data`
-//! line.
+//! Splits the usage from the data of an event as vLLM writes it: `,"usage":{…}` after `choices`, in
+//! the JSON of one `data` line. Any other event is parsed as it is.
 
+use super::event_members::length_until_closed;
 use crate::json::find_string_end;
-use crate::openai::Usage;
+use crate::openai::{MAX_TOKEN_COUNT, Usage};
 use memchr::memmem::Finder;
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -37,18 +37,12 @@ pub(in crate::observe) struct SplitEvent<'a> {
 /// The start of the `usage` member, up to and including the brace that opens its object. In JSON
 /// these bytes cannot occur inside a string, because quotes are escaped there.
 const USAGE_MEMBER_START: &[u8] = br#","usage":{"#;
-const FINGERPRINT_MEMBER_START: &[u8] = br#","system_fingerprint":""#;
 const CHOICE_START: &[u8] = br#"{"index":"#;
-static USAGE_MEMBER_FINDER: LazyLock<Finder<'static>> =
-    LazyLock::new(|| Finder::new(USAGE_MEMBER_START));
-static FINGERPRINT_FINDER: LazyLock<Finder<'static>> =
-    LazyLock::new(|| Finder::new(FINGERPRINT_MEMBER_START));
+static USAGE_NAME_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(br#""usage""#));
 static CHOICE_FINDER: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(CHOICE_START));
 
 /// Most digits of a count. Numbers with as many digits fit into a `u64`.
 const MAX_DIGITS: usize = 18;
-/// Longest `system_fingerprint` member that is inserted, in bytes.
-const MAX_FINGERPRINT_BYTES: usize = 256;
 
 impl UsageSplitter {
     /// Splits the data of an event. `None`: the event must be parsed as it is, because the data is
@@ -71,7 +65,7 @@ impl UsageSplitter {
     /// Parses the `usage` member of an event that differs from the last one only in its counts of
     /// prompt, total and output tokens, which vLLM writes first.
     fn parse_like_last(&self, data: &[u8]) -> Option<(Range<usize>, Usage)> {
-        let start = USAGE_MEMBER_FINDER.find(data)?;
+        let start = member_start(data)?;
         let (input, output, tail) = read_first_counts(&data[start + USAGE_MEMBER_START.len()..])?;
         if self.tail.is_empty() || tail != self.tail {
             return None;
@@ -81,18 +75,33 @@ impl UsageSplitter {
     }
 
     fn parse_and_keep_tail(&mut self, data: &[u8]) -> Option<(Range<usize>, Usage)> {
-        let (member, usage) = parse_usage_member(data)?;
+        let start = member_start(data)?;
+        let value = start + USAGE_MEMBER_START.len();
+        let end = value + length_until_closed(&data[value..])?;
+        let rest = &data[end..];
+        let is_outermost = length_until_closed(rest) == Some(rest.len());
+        if !is_outermost || USAGE_NAME_FINDER.find(rest).is_some() {
+            return None;
+        }
+        let usage = read_counts(&data[value..end]);
         self.tail.clear();
-        let counts = &data[member.start + USAGE_MEMBER_START.len()..];
-        if let Some((input, output, tail)) = read_first_counts(counts)
+        if let Some((input, output, tail)) = read_first_counts(&data[value..])
             && (usage.input, usage.output) == (Some(input), Some(output))
-            && tail.len() > data.len() - member.end
+            && tail.len() > rest.len()
         {
             self.tail.extend_from_slice(tail);
-            (self.tail_usage, self.after_member) = (usage, data.len() - member.end);
+            (self.tail_usage, self.after_member) = (usage, rest.len());
         }
-        Some((member, usage))
+        Some((start..end, usage))
     }
+}
+
+/// The offset of `,"usage":{`, if these are the first bytes with the name.
+fn member_start(data: &[u8]) -> Option<usize> {
+    let start = USAGE_NAME_FINDER.find(data)?.checked_sub(1)?;
+    let is_member = data[start..].starts_with(USAGE_MEMBER_START);
+    let follows_value = start > 0 && !data[start - 1].is_ascii_whitespace();
+    (is_member && follows_value).then_some(start)
 }
 
 /// Reads the counts of prompt and output tokens from the beginning of the value of `usage`. Returns
@@ -101,7 +110,7 @@ fn read_first_counts(bytes: &[u8]) -> Option<(u64, u64, &[u8])> {
     let (input, bytes) = read_count(bytes.strip_prefix(br#""prompt_tokens":"#)?)?;
     let (_, bytes) = read_count(bytes.strip_prefix(br#","total_tokens":"#)?)?;
     let (output, bytes) = read_count(bytes.strip_prefix(br#","completion_tokens":"#)?)?;
-    Some((input, output, bytes))
+    (input.max(output) <= MAX_TOKEN_COUNT).then_some((input, output, bytes))
 }
 
 /// Reads a count of up to 18 digits. Returns the bytes after it.
@@ -112,80 +121,26 @@ fn read_count(bytes: &[u8]) -> Option<(u64, &[u8])> {
     (1..=MAX_DIGITS).contains(&digits).then(|| (count, &bytes[digits..]))
 }
 
-/// The byte range of the `usage` member in an event or in its block, including the comma before the
-/// member. `None`: the outermost object of the one `data` line has no such member after another
-/// member.
-pub(super) fn find(block: &[u8]) -> Option<Range<usize>> {
-    parse_usage_member(block).map(|(member, _)| member)
-}
-
 /// Whether a `usage` member begins at this range of an event.
 pub(super) fn is_at(event: &[u8], range: &Range<usize>) -> bool {
     event.get(range.clone()).is_some_and(|member| member.starts_with(USAGE_MEMBER_START))
 }
 
-/// The `system_fingerprint` member of a usage event, including the comma before the member. Empty
-/// if the event has none.
-pub(super) fn find_fingerprint(block: &[u8]) -> &[u8] {
-    let Some(start) = FINGERPRINT_FINDER.find(block) else { return &[] };
-    let text = start + FINGERPRINT_MEMBER_START.len();
-    let Some(length) = find_string_end(&block[text..]) else { return &[] };
-    let member = &block[start..=text + length];
-    if member.len() <= MAX_FINGERPRINT_BYTES { member } else { &[] }
-}
-
-/// The offset at which vLLM writes `system_fingerprint` into an event without `usage`: after
-/// `choices`. `None`: `choices` is not the last member of the event.
-pub(super) fn end_of_choices(block: &[u8]) -> Option<usize> {
-    let event = block.trim_ascii_end();
-    event.ends_with(b"}]}").then(|| event.len() - 1)
-}
-
-/// The byte range of the `usage` member, and its counts.
-fn parse_usage_member(block: &[u8]) -> Option<(Range<usize>, Usage)> {
-    USAGE_MEMBER_FINDER.find_iter(block).find_map(|start| {
-        let mut usage = Usage::default();
-        let value = start + USAGE_MEMBER_START.len();
-        let end = value + read_object(&block[value..], &mut usage)?;
-        let object_end = match block.get(end) {
-            Some(b'}') => end + 1,
-            _ => end + read_object(&block[end..], &mut Usage::default())?,
-        };
-        let is_outermost = block[object_end..].iter().all(|byte| matches!(byte, b'\n' | b'\r'));
-        is_outermost.then_some((start..end, usage))
-    })
-}
-
-/// Scans an object and its nested objects, and stores the counts among its members in `usage`.
-/// `bytes` starts after the opening brace of the object. Returns the offset after its closing
-/// brace. `None`: the object is incomplete.
-fn read_object(bytes: &[u8], usage: &mut Usage) -> Option<usize> {
-    let (mut at, mut depth) = (0, 1_u32);
-    loop {
-        match *bytes.get(at)? {
-            b'"' => {
-                let text = &bytes[at + 1..];
-                // Keys are short and have no escapes.
-                let end = match text.iter().position(|byte| matches!(byte, b'"' | b'\\'))? {
-                    end if text[end] == b'"' => end,
-                    _ => find_string_end(text)?,
-                };
-                at += end + 1;
-                if let [b':', digits @ ..] = &text[end + 1..]
-                    && digits.first().is_some_and(u8::is_ascii_digit)
-                {
-                    at += 1 + store_count(usage, &text[..end], digits);
-                }
-            }
-            b'{' => depth += 1,
-            b'}' => depth -= 1,
-            _ => {}
-        }
-        at += 1;
-        if depth == 0 {
-            return Some(at);
+/// The counts among the members of an object and its nested objects. `bytes` starts after the
+/// opening brace of the object.
+fn read_counts(bytes: &[u8]) -> Usage {
+    let (mut usage, mut at) = (Usage::default(), 0);
+    while let Some(quote) = memchr::memchr(b'"', &bytes[at..]) {
+        let text = &bytes[at + quote + 1..];
+        let Some(end) = find_string_end(text) else { break };
+        at += quote + 1 + end + 1;
+        if let [b':', digits @ ..] = &text[end + 1..]
+            && digits.first().is_some_and(u8::is_ascii_digit)
+        {
+            at += 1 + store_count(&mut usage, &text[..end], digits);
         }
     }
+    usage
 }
 
 /// Stores the count that `digits` begins with in the field of `key`. A value that is not a count is
@@ -211,6 +166,6 @@ fn store_count(usage: &mut Usage, key: &[u8], digits: &[u8]) -> usize {
         b"reasoning_tokens" => &mut usage.reasoning,
         _ => return length,
     };
-    *field = count;
+    *field = count.filter(|count| *count <= MAX_TOKEN_COUNT);
     length
 }

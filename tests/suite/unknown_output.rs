@@ -1,0 +1,307 @@
+//! Responses that the gateway does not know in full: output in unknown fields and events, and ends
+//! without the marker of the API. What is unknown reaches the client at once and is no failure.
+
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, WORD, event_stream_head, framed, json, stream_of,
+};
+use crate::support::test_gateway::{Running, Setup, body, post, start_with, status};
+use http::Method;
+use tokenweir::proxy::{ConfiguredRoute, ConfiguredRoutes};
+use tokenweir_core::record::{Outcome, UninspectedReason};
+use tokenweir_core::resilience::CircuitBreakerSettings;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+const RESPONSES: &str = "/v1/responses";
+const MESSAGES: &str = "/v1/messages";
+const CONFIGURED: &str = "/v1/audio/speech";
+const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[],"input":"a"}"#;
+
+/// A gateway in which one failure ejects a backend.
+async fn strict(fakes: &[&ScriptedBackend], setup: Setup) -> Running {
+    let route = ConfiguredRoute::new(CONFIGURED, vec![Method::POST], None);
+    let health = CircuitBreakerSettings {
+        consecutive_failures: 1,
+        panic_threshold: 0.0,
+        ..CircuitBreakerSettings::default()
+    };
+    let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
+    let routes = ConfiguredRoutes::new([route].into_iter());
+    start_with(&addresses, Setup { routes, health, ..setup }).await
+}
+
+fn data(event: &str) -> String {
+    format!("data: {event}\n\n")
+}
+
+fn typed(kind: &str, rest: &str) -> String {
+    format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n")
+}
+
+/// A chat event with this delta, and this text after it.
+fn delta(delta: &str, rest: &str) -> String {
+    let choice = format!("{{\"index\":0,\"delta\":{delta},\"finish_reason\":null}}");
+    data(&format!("{{\"id\":\"c\",\"model\":\"tiny\",\"choices\":[{choice}]{rest}}}"))
+}
+
+fn message_start() -> String {
+    typed(
+        "message_start",
+        r#","message":{"id":"m","content":[],"model":"tiny","stop_reason":null,"usage":{"input_tokens":3,"output_tokens":0}}"#,
+    )
+}
+
+fn response(kind: &str, status: &str) -> String {
+    typed(kind, &format!(r#","response":{{"id":"r","status":"{status}","output":[]}}"#))
+}
+
+/// Path, events that are known to be empty, and an event with output that the gateway does not know.
+fn unknown_outputs() -> Vec<(&'static str, String, String)> {
+    let role = || data(ROLE);
+    let begun = || response("response.created", "in_progress");
+    let mut cases = Vec::new();
+    for unknown in [
+        r#"{"audio":{"id":"a","data":"UklG"}}"#,
+        r#"{"content":[{"type":"image","image":"UklG"}]}"#,
+        r#"{"content":[{"type":"text","text":"UklG"}]}"#,
+        r#"{"content":{"parts":["UklG"]}}"#,
+        r#"{"images":["UklG"]}"#,
+        r#"{"thought":"UklG"}"#,
+        r#"{"role":"assistant","speech":"UklG"}"#,
+        r#"{"tool_calls":{"name":"UklG"}}"#,
+        r#"{"tool_calls":["UklG"]}"#,
+        r#""UklG""#,
+        r#"["UklG"]"#,
+    ] {
+        cases.push((CHAT, role(), delta(unknown, "")));
+    }
+    for unknown in [
+        r#"{"choices":[],"audio":{"data":"UklG"}}"#,
+        r#"{"choices":[{"index":0,"delta":{},"audio":"UklG"}]}"#,
+        r#"{"choices":["UklG"]}"#,
+        r#"{"choices":"UklG"}"#,
+        r#"{"type":"audio.chunk","data":"UklG"}"#,
+        r#"["UklG"]"#,
+        r#""UklG""#,
+        "UklG",
+    ] {
+        cases.push((CHAT, role(), data(unknown)));
+        cases.push((COMPLETIONS, String::new(), data(unknown)));
+    }
+    cases.push((CHAT, role(), format!("event: audio\n{}", data(r#"{"b64":"UklG"}"#))));
+    cases.push((COMPLETIONS, String::new(), data(r#"{"choices":[{"index":0,"text":["UklG"]}]}"#)));
+    for (kind, rest) in [
+        ("response.audio.delta", r#","delta":"UklG""#),
+        ("response.image_generation_call.partial_image", r#","partial_image_b64":"UklG""#),
+        ("response.web_search_call.searching", r#","item_id":"UklG""#),
+        ("response.output_text.done", r#","text":"UklG""#),
+        ("response.output_item.added", r#","item":{"type":"x","data":"UklG"}"#),
+        ("omni.frame", r#","frame":"UklG""#),
+    ] {
+        cases.push((RESPONSES, begun(), typed(kind, rest)));
+    }
+    for (kind, rest) in [
+        ("content_block_delta", r#","delta":{"type":"signature_delta","signature":"UklG"}"#),
+        ("content_block_delta", r#","delta":{"type":"citations_delta","citation":{"a":"UklG"}}"#),
+        ("content_block_delta", r#","delta":{"type":"audio_delta","audio":"UklG"}"#),
+        (
+            "content_block_start",
+            r#","content_block":{"type":"web_search_tool_result","content":["UklG"]}"#,
+        ),
+        ("server_event", r#","payload":"UklG""#),
+    ] {
+        cases.push((MESSAGES, message_start(), typed(kind, rest)));
+    }
+    // Lines without a field of the standard.
+    cases.push((CHAT, role(), "{\"text\":\"UklG\"}\n".into()));
+    for unknown in ["UklG", r#"{"a":"UklG"}"#, r#"["UklG"]"#, r#"{"choices":[],"a":"UklG"}"#] {
+        cases.push((CONFIGURED, String::new(), data(unknown)));
+    }
+    cases
+}
+
+#[tokio::test]
+async fn output_that_the_gateway_does_not_know_reaches_the_client_at_once() {
+    let cases = unknown_outputs();
+    // The number in the request selects the response.
+    let sent: Vec<_> =
+        cases.iter().map(|(_, empty, unknown)| format!("{empty}{unknown}")).collect();
+    let fake = ScriptedBackend::start(move |seen| {
+        let ask: serde_json::Value = serde_json::from_slice(&seen.body).unwrap();
+        let events = &sent[usize::try_from(ask["number"].as_u64().unwrap()).unwrap()];
+        vec![
+            Step::Send([event_stream_head(), framed(&[events])].concat()),
+            Step::Wait,
+            Step::Send(b"0\r\n\r\n".to_vec()),
+        ]
+    })
+    .await;
+    let gateway = strict(&[&fake], Setup::default()).await;
+    for (number, (path, empty, unknown)) in cases.iter().enumerate() {
+        let ask = ASK.replacen('{', &format!("{{\"number\":{number},"), 1);
+        let mut client = gateway.connect().await;
+        client.write_all(post(path, &ask).as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        // The backend sends the end only when the client has the event.
+        while !String::from_utf8_lossy(&answer).contains("UklG") {
+            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "{path} {unknown}");
+        }
+        fake.go();
+        client.read_to_end(&mut answer).await.unwrap();
+        let received = String::from_utf8(body(&answer).0).unwrap();
+        assert_eq!(received, format!("{empty}{unknown}"));
+        let record = gateway.record().await;
+        let observed = &record.observed;
+        assert!(record.timings.first_output.is_some(), "{unknown}");
+        assert_eq!(observed.output_events, u64::from(unknown.contains("data")), "{unknown}");
+        if *path == CONFIGURED {
+            assert_eq!((record.outcome, observed.uninspected_reason), (Outcome::Ok, None));
+        }
+    }
+}
+
+#[tokio::test]
+async fn unknown_output_is_counted() {
+    let audio = r#"{"choices":[{"index":0,"delta":{"audio":{"data":"UklG"}}}]}"#;
+    let sent = stream_of(&[ROLE, WORD, audio, audio, FINISH, "[DONE]"]);
+    let fake = ScriptedBackend::answering(sent).await;
+    let gateway = strict(&[&fake], Setup::default()).await;
+    assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+    let record = gateway.record().await;
+    let observed = &record.observed;
+    assert_eq!((record.outcome, observed.output_events), (Outcome::Ok, 3));
+    assert_eq!(observed.uninspected_reason, Some(UninspectedReason::UnknownOutput));
+    let page = gateway.admin("/metrics").await;
+    let counted = "tokenweir_uninspected_responses_total{reason=\"unknown_output\"} 1\n";
+    assert!(page.contains(counted), "{page}");
+}
+
+/// A failure behind events that are known to be empty is invisible to the client.
+#[tokio::test]
+async fn events_that_are_known_to_be_empty_are_held_back_for_failover() {
+    let error = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
+    let empty_block =
+        typed("content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#);
+    let cases = [
+        (CHAT, data(ROLE)),
+        // Unknown fields around the first role, and fields without a value.
+        (CHAT, data(&ROLE.replacen('{', r#"{"x_server":{"node":7},"stage":"prefill","#, 1))),
+        (CHAT, data(&ROLE.replace("\"content\":\"\"", r#""content":null,"x":null,"y":[],"z":{}"#))),
+        (
+            CHAT,
+            [data(ROLE), data("{}"), "event: ping\ndata: {}\n\n".into(), "data:\n\n".into()]
+                .concat(),
+        ),
+        (COMPLETIONS, data(r#"{"id":"c","choices":[],"usage":null,"x":""}"#)),
+        (
+            RESPONSES,
+            response("response.created", "in_progress")
+                + &response("response.in_progress", "in_progress"),
+        ),
+        (
+            RESPONSES,
+            typed(
+                "response.output_item.added",
+                r#","item":{"id":"a","type":"message","role":"assistant","status":"in_progress","content":[]}"#,
+            ),
+        ),
+        (MESSAGES, message_start() + &typed("ping", "") + &empty_block),
+    ];
+    for (path, empty) in cases {
+        let failed = [event_stream_head(), framed(&[&empty, &data(error)])].concat();
+        let good = format!("{empty}{}", data("[DONE]"));
+        let whole = [event_stream_head(), framed(&[&good]), b"0\r\n\r\n".to_vec()].concat();
+        let count = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let backend = || {
+            let (count, failed, whole) = (count.clone(), failed.clone(), whole.clone());
+            ScriptedBackend::start(move |_| {
+                let number = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                vec![Step::Send(if number == 0 { failed.clone() } else { whole.clone() })]
+            })
+        };
+        let fakes = [backend().await, backend().await];
+        let gateway = strict(&[&fakes[0], &fakes[1]], Setup::default()).await;
+        let answer = gateway.post(path, ASK).await;
+        assert_eq!(String::from_utf8(body(&answer).0).unwrap(), good, "{path}");
+        assert_eq!(gateway.record().await.attempts.len(), 2, "{path}");
+    }
+}
+
+fn chunked(content_type: &str, text: &str) -> Vec<u8> {
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ntransfer-encoding: chunked\r\n\r\n"
+    );
+    let text = if text.is_empty() { Vec::new() } else { framed(&[text]) };
+    [head.into_bytes(), text, b"0\r\n\r\n".to_vec()].concat()
+}
+
+/// A body that ends regularly is sent once, and its backend stays in service.
+#[tokio::test]
+async fn a_response_that_ends_regularly_is_no_failure_of_its_backend() {
+    let events = |events: &[&str]| -> String { events.iter().map(|event| data(event)).collect() };
+    let null_finish = events(&[ROLE, WORD, "[DONE]"]);
+    let without_blank_line = format!("{}data: [DONE]", events(&[ROLE, WORD, FINISH]));
+    let message = message_start()
+        + &typed("content_block_delta", r#","delta":{"type":"text_delta","text":"a"}"#)
+        + &typed(
+            "message_delta",
+            r#","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":1}"#,
+        );
+    let speech =
+        typed("speech.audio.delta", r#","audio":"UklG""#) + &typed("speech.audio.done", "");
+    let stream = "text/event-stream";
+    let close_delimited =
+        format!("HTTP/1.0 200 OK\r\ncontent-type: {stream}\r\n\r\n{without_blank_line}");
+    let cases = [
+        (CHAT, chunked(stream, &null_finish), Outcome::Ok),
+        (CHAT, chunked(stream, &events(&[ROLE, WORD, FINISH])), Outcome::Ok),
+        (CHAT, chunked(stream, &without_blank_line), Outcome::Ok),
+        (CHAT, close_delimited.into_bytes(), Outcome::Ok),
+        (CHAT, chunked(stream, &speech), Outcome::Ok),
+        // Neither the marker nor a finish reason: a part may be missing, but nothing broke.
+        (CHAT, chunked(stream, &events(&[ROLE, WORD])), Outcome::Truncated),
+        (MESSAGES, chunked(stream, &message), Outcome::Ok),
+        (CONFIGURED, chunked(stream, &speech), Outcome::Ok),
+        (CONFIGURED, chunked(stream, ""), Outcome::Ok),
+        (CONFIGURED, json("200 OK", ""), Outcome::Ok),
+        (CONFIGURED, json("200 OK", "{\"a\":"), Outcome::Ok),
+        ("/score", json("200 OK", "0.5"), Outcome::Ok),
+        ("/score", json("200 OK", "[1,2]"), Outcome::Ok),
+        ("/score", json("200 OK", "\u{feff}{\"a\":1}"), Outcome::Ok),
+        ("/score", json("200 OK", "{\"score\":NaN}"), Outcome::Ok),
+        (CHAT, json("200 OK", "\u{feff}{\"choices\":[]}"), Outcome::Ok),
+    ];
+    for (path, raw, outcome) in cases {
+        let raw = std::sync::Arc::new(raw);
+        let backend = || {
+            let raw = raw.clone();
+            ScriptedBackend::start(move |_| vec![Step::Send(raw.to_vec()), Step::Close])
+        };
+        let fakes = [backend().await, backend().await];
+        let gateway = strict(&[&fakes[0], &fakes[1]], Setup::default()).await;
+        for _ in 0..4 {
+            assert_eq!(status(&gateway.post(path, ASK).await), 200);
+            let record = gateway.record().await;
+            let text = String::from_utf8_lossy(&raw);
+            assert_eq!((record.outcome, record.attempts.len()), (outcome, 1), "{path} {text}");
+        }
+    }
+}
+
+/// A broken connection is the death of the backend, except after the end of the stream.
+#[tokio::test]
+async fn a_broken_stream_strikes_its_backend_unless_it_was_whole() {
+    let whole = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
+    let unterminated = whole[..whole.len() - b"0\r\n\r\n".len()].to_vec();
+    let cut = [event_stream_head(), framed(&[&data(ROLE), &data(WORD)])].concat();
+    for (raw, is_struck) in [(unterminated, false), (cut, true)] {
+        let script = move |_: &_| vec![Step::Send(raw.clone()), Step::Close];
+        let fake = ScriptedBackend::start(script).await;
+        let gateway = strict(&[&fake], Setup::default()).await;
+        gateway.post(CHAT, ASK).await;
+        assert_eq!(gateway.record().await.ending(), "truncated_cut");
+        let expected = if is_struck { 503 } else { 200 };
+        assert_eq!(status(&gateway.post(CHAT, ASK).await), expected);
+    }
+}
