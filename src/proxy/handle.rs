@@ -12,18 +12,16 @@ use super::request::deadline::RequestDeadlines;
 use super::request::engine_control::EngineControlCheck;
 use super::request::features;
 use super::request::upstream_body::UpstreamBody;
+use super::response::{EarlyResponse, ProxyResponseBody};
 use super::{routing_headers, unread};
-use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
-use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, UPGRADE};
-use http::{Request, Response, StatusCode, request};
-use http_body_util::{Either, Full};
-use hyper::body::Body;
-use std::future::Future;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, UPGRADE};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, request};
+use http_body::Body;
+use std::future::{Future, poll_fn};
 use std::mem::take;
+use std::pin::pin;
 use std::time::Duration;
-use tokenweir_core::access::ConcurrencyPermit;
 use tokenweir_core::error::ErrorEnvelope;
 use tokenweir_core::headers;
 use tokenweir_core::observe::{Exchange, ObservedBody, ResponseAbortHandle};
@@ -31,15 +29,10 @@ use tokenweir_core::openai::Api;
 use tokenweir_core::openai::engine_control::Permission;
 use tokenweir_core::openai::prompt::PromptBytes;
 use tokenweir_core::openai::route::ApiRoute;
-use tokenweir_net::backend_body::BackendBody;
-
-/// The body of a response to a client: a complete body that the gateway made, such as an error, or
-/// the observed body from a backend.
-pub type ProxyResponseBody =
-    Either<Full<Bytes>, ObservedBody<BackendBody, (Lease, Option<ConcurrencyPermit>)>>;
 
 /// Handles one [accepted](super::accept_request) request and returns its response. `abort_handle`
-/// aborts the response if the client does not read the response.
+/// aborts the response if the client does not read the response. `early` is the response that can
+/// begin before.
 ///
 /// The parts of the arguments are taken before the future begins: an `async fn` would have memory for
 /// its arguments and again for their parts.
@@ -47,6 +40,7 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
     context: &ProxyContext,
     recorded: RecordedRequest,
     abort_handle: ResponseAbortHandle,
+    early: &EarlyResponse,
     request: Request<B>,
 ) -> impl Future<Output = Response<ProxyResponseBody>> {
     let RecordedRequest { exchange, principal, permit, route, configured, origin } = recorded;
@@ -55,14 +49,33 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
     async move {
         let envelope = ErrorEnvelope::for_path(head.uri.path());
         let request_id = exchange.record().request_id.clone();
+        let complete_headers = |headers: &mut HeaderMap| {
+            headers::rewrite_response_headers(headers, &request_id);
+            principal.rate_limit_status.write(headers);
+            context.state.access.cors().apply(origin.as_ref(), headers);
+        };
+        let early_headers = || {
+            let mut headers = HeaderMap::new();
+            let stream = HeaderValue::from_static("text/event-stream; charset=utf-8");
+            headers.insert(CONTENT_TYPE, stream);
+            complete_headers(&mut headers);
+            headers
+        };
         let result = match permit {
             Err(error) => Err(error),
             Ok(permit) => {
-                let route = (route, configured.as_deref());
+                let route = (route, configured.as_deref(), early);
                 let request = (&mut head, body);
-                forward(context, &principal, &mut exchange, route, request)
-                    .await
-                    .map(|(response, lease)| (response, lease, permit))
+                let mut forwarding =
+                    pin!(forward(context, &principal, &mut exchange, route, request));
+                let result = poll_fn(|cx| {
+                    let result = forwarding.as_mut().poll(cx);
+                    if result.is_pending() {
+                        early.on_pending(cx, early_headers);
+                    }
+                    result
+                });
+                result.await.map(|(response, lease)| (response, lease, permit))
             }
         };
         let mut response = match result {
@@ -71,14 +84,15 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
                     response.headers_mut().remove(CONTENT_LENGTH);
                 }
                 let guard = (lease, permit);
-                response.map(|body| Either::Right(ObservedBody::new(body, exchange, guard)))
+                let observed = |body| ObservedBody::new(body, exchange, guard);
+                response.map(|body| ProxyResponseBody::Observed(observed(body)))
             }
             Err(error) => {
                 let error = principal.redact_error(error, &context.state.pool);
                 let response = error.to_response_in(envelope, Some(request_id.as_str()));
                 let bytes = response.body().size_hint().lower();
                 exchange.refuse(error.status().as_u16(), bytes, error.reason(), error.outcome());
-                response.map(Either::Left)
+                response.map(ProxyResponseBody::Complete)
             }
         };
         // The header applies to one hop, so the rewrite removes it.
@@ -86,12 +100,10 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
         let is_about_upgrade =
             matches!(status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::UPGRADE_REQUIRED);
         let upgrade = response.headers_mut().remove(UPGRADE).filter(|_| is_about_upgrade);
-        headers::rewrite_response_headers(response.headers_mut(), &request_id);
+        complete_headers(response.headers_mut());
         if let Some(upgrade) = upgrade {
             response.headers_mut().insert(UPGRADE, upgrade);
         }
-        principal.rate_limit_status.write(response.headers_mut());
-        context.state.access.cors().apply(origin.as_ref(), response.headers_mut());
         response
     }
 }
@@ -102,7 +114,7 @@ async fn forward<B: IncomingBody + Send + 'static>(
     context: &ProxyContext,
     principal: &Principal,
     exchange: &mut Exchange,
-    (route, configured): (Option<ApiRoute>, Option<&ConfiguredRoute>),
+    (route, configured, early): (Option<ApiRoute>, Option<&ConfiguredRoute>, &EarlyResponse),
     request: (&mut request::Parts, B),
 ) -> ForwardResult {
     let total = configured.and_then(|configured| configured.total);
@@ -116,7 +128,7 @@ async fn forward<B: IncomingBody + Send + 'static>(
         (_, Some(unread)) => {
             unread::forward_body(context, principal, exchange, (unread, total), request).await
         }
-        _ => forward_read(context, principal, exchange, total, request).await,
+        _ => forward_read(context, principal, exchange, (total, early), request).await,
     }
 }
 
@@ -127,7 +139,7 @@ async fn forward_read<B: IncomingBody>(
     context: &ProxyContext,
     principal: &Principal,
     exchange: &mut Exchange,
-    route_total: Option<Duration>,
+    (route_total, early): (Option<Duration>, &EarlyResponse),
     (head, body): (&mut request::Parts, B),
 ) -> ForwardResult {
     let ProxyContext { state, settings, .. } = context;
@@ -167,6 +179,11 @@ async fn forward_read<B: IncomingBody>(
     state.recording.sample(record, &fields, requirements, &original);
     let headers = &head.headers;
     let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
+    if fields.stream {
+        let api = record.api.unwrap_or(Api::Other);
+        early.allow(api, exchange.policy().rules.keep_alive);
+    }
+    let record = exchange.record();
     let lease = state.admission.lease(record, headers, requirements).await?;
     let is_explained =
         control.allow(Permission::RoutingHeaders) && routing_headers::is_requested(headers);
@@ -180,6 +197,7 @@ async fn forward_read<B: IncomingBody>(
         deadline: deadlines.first_output,
         backend_model: route.served_as.as_deref().or(requirements.model),
         is_lookup: false,
+        early: Some(early),
         response_headers_timeout: route.policy.response_headers,
     };
     let (mut response, lease) = relay::send(context, exchange, &prepared, lease).await?;
@@ -190,6 +208,8 @@ async fn forward_read<B: IncomingBody>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
+    use http_body_util::Full;
 
     /// The size of the future that a function returns, in bytes.
     fn future_bytes<F: Future>(
@@ -197,6 +217,7 @@ mod tests {
             &'static ProxyContext,
             RecordedRequest,
             ResponseAbortHandle,
+            &'static EarlyResponse,
             Request<Full<Bytes>>,
         ) -> F,
     ) -> usize {

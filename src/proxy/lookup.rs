@@ -56,6 +56,7 @@ pub(super) async fn forward<B: IncomingBody>(
         ),
         backend_model: None,
         is_lookup: true,
+        early: None,
         response_headers_timeout: None,
     };
     relay::send(context, exchange, &prepared, lease).await

@@ -16,6 +16,9 @@
 //!
 //! A request about a stored response skips the queue: it goes to the backend that has the response.
 //!
+//! The response can begin with comments before its backend is decided (`response`). The
+//! response body then contains the handling of the request.
+//!
 //! A request has no task and no channel of its own: the client connection polls the response body,
 //! and the response body polls the body of the backend. So the gateway reads from the backend only
 //! as fast as the client reads. A client disconnect drops the request future or the response body,
@@ -30,17 +33,19 @@ mod lookup;
 mod overload_guard;
 mod relay;
 mod request;
+mod response;
 mod routing_headers;
 mod stored_responses;
 mod unread;
 
 pub use accept::{AcceptedRequest, accept_request};
 pub use context::{ProxyContext, ProxySettings, ProxyState, RecordingSettings, RequestSettings};
-pub use handle::{ProxyResponseBody, handle_request};
+pub use handle::handle_request;
 pub use overload_guard::{ClientInfo, OverloadGuard, OverloadLimits};
 pub use relay::retry;
 pub use request::body_memory::BodyMemory;
 pub use request::configured_routes::{ConfiguredRoute, ConfiguredRoutes};
 pub use request::features::PayloadSampling;
 pub use request::identity::{IdentityMode, IdentityReader};
+pub use response::{EarlyResponse, ProxyResponseBody, Responding};
 pub use stored_responses::StoredResponses;

@@ -127,6 +127,7 @@ async fn forward(
         deadline: deadlines.first_output,
         backend_model: model,
         is_lookup: false,
+        early: None,
         response_headers_timeout: policy.response_headers,
     };
     relay::send_unread(context, exchange, &prepared, stream, lease).await

@@ -495,16 +495,88 @@ async fn the_gateways_own_comments_reach_the_client_before_the_first_output() {
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
 
+/// Neither comments of a backend nor those of the gateway belong to a backend.
 #[tokio::test]
-async fn there_is_no_failover_after_a_comment_was_sent_to_the_client() {
+async fn comments_before_the_first_output_do_not_end_failover() {
+    let good = text(&body(&stream_of(&GOOD)).0);
     let begun = [event_stream_head(), framed(&[COMMENT])].concat();
-    let script = move || vec![Step::Send(begun.clone()), Step::Close];
+    let failures = [Vec::new(), [chunk(ROLE), chunk(ERROR)].concat()];
+    for failure in failures {
+        let begun = begun.clone();
+        let script = move || {
+            vec![Step::Send(begun.clone()), Step::Wait, Step::Send(failure.clone()), Step::Close]
+        };
+        let fakes = first_of_two(script, stream_of(&GOOD)).await;
+        let gateway = gateway_for(&fakes).await;
+        let mut client = gateway.connect().await;
+        client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        read_until(&mut client, &mut answer, COMMENT).await;
+        fakes.iter().for_each(ScriptedBackend::go);
+        read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+        let (bytes, is_whole) = body(&answer);
+        assert_eq!((text(&bytes), is_whole), (format!("{COMMENT}{good}"), true));
+        let record = gateway.record().await;
+        assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 2));
+    }
+    // The role event is buffered while the comments of the gateway reach the client.
+    let begun = [event_stream_head(), chunk(ROLE)].concat();
+    let script = move || vec![Step::Send(begun.clone()), Step::Wait, Step::Send(chunk(ERROR))];
     let fakes = first_of_two(script, stream_of(&GOOD)).await;
-    let gateway = gateway_for(&fakes).await;
-    let (bytes, is_whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
-    assert_eq!((text(&bytes).as_str(), is_whole), (COMMENT, false));
-    let record = gateway.record().await;
-    assert_eq!((record.outcome, record.attempts.len()), (Outcome::Truncated, 1));
+    let keep_alive = Some(Duration::from_millis(20));
+    let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
+    let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
+    let gateway = start_with(&addresses, setup).await;
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    read_until(&mut client, &mut answer, COMMENT).await;
+    assert!(!text(&answer).contains("role"), "{}", text(&answer));
+    fakes.iter().for_each(ScriptedBackend::go);
+    read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+    let received = text(&body(&answer).0).replace(COMMENT, "");
+    assert_eq!(received, good);
+    assert_eq!(gateway.record().await.attempts.len(), 2);
+}
+
+/// The head has the status 200 by then, so the failure is in the stream.
+#[tokio::test]
+async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
+    let cases = [
+        (CHAT, "data: {\"error\":{"),
+        ("/v1/completions", "data: {\"error\":{"),
+        ("/v1/messages", "event: error\ndata: {"),
+        ("/v1/responses", "event: error\ndata: {"),
+    ];
+    for (path, begin) in cases {
+        let begun = [event_stream_head(), framed(&[COMMENT])].concat();
+        let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Close];
+        let fake = ScriptedBackend::start(script).await;
+        let gateway = start(&[fake.addr]).await;
+        let ask = r#"{"model":"tiny","stream":true,"messages":[],"input":"a"}"#;
+        let mut client = gateway.connect().await;
+        client.write_all(post(path, ask).as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        read_until(&mut client, &mut answer, COMMENT).await;
+        fake.go();
+        read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+        let received = text(&body(&answer).0);
+        let event = received.strip_prefix(COMMENT).unwrap();
+        assert!(event.starts_with(begin) && event.ends_with("}\n\n"), "{path} {received}");
+        assert_eq!((status(&answer), gateway.record().await.status), (200, Some(502)));
+    }
+    let begun = [event_stream_head(), framed(&[COMMENT])].concat();
+    let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Close];
+    let fake = ScriptedBackend::start(script).await;
+    let gateway = start(&[fake.addr]).await;
+    // HTTP/2.
+    let mut sender = http2_client::handshake(gateway.connect().await).await;
+    let answer = http2_client::post(&mut sender, CHAT, CHAT_STREAM_BODY).await;
+    assert_eq!(answer.headers()["x-accel-buffering"], "no");
+    assert!(answer.headers().contains_key("x-request-id"));
+    fake.go();
+    let bytes = http2_client::whole(answer).await.1;
+    assert!(text(&bytes).contains("\"code\":502"), "{}", text(&bytes));
 }
 
 #[tokio::test]

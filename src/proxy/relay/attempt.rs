@@ -5,6 +5,7 @@ use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
 use crate::proxy::request::deadline::FirstOutputDeadline;
 use crate::proxy::request::upstream_body::UpstreamBody;
+use crate::proxy::response::EarlyResponse;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONNECTION, UPGRADE};
 use http::{HeaderValue, Request, Response, request};
@@ -33,6 +34,8 @@ pub(crate) struct PreparedRequest<'a> {
     /// The request is about a stored response: a backend that does not have it answers 404, and
     /// another backend may have it.
     pub(crate) is_lookup: bool,
+    /// The response that can begin before its backend is decided. `None`: it cannot.
+    pub(crate) early: Option<&'a EarlyResponse>,
     /// Timeout for the response head, from the route. `None`: the default of the HTTP client.
     pub(crate) response_headers_timeout: Option<Duration>,
 }

@@ -9,6 +9,7 @@ use super::retry::{FailedRequest, RetryBudgetShare};
 use crate::backend::{Backend, Lease};
 use crate::proxy::context::ProxyContext;
 use crate::proxy::request::deadline::{FirstOutputDeadline, within_deadline};
+use crate::proxy::response::EarlyResponse;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode};
 use std::pin::pin;
@@ -105,7 +106,7 @@ pub(crate) async fn send(
                     return Ok((*first, lease));
                 }
                 exchange.record().not_retried = Some(reason).filter(|_| !is_refusal);
-                return give_up(exchange, failure, lease, reason);
+                return give_up(exchange, reported_in_stream(failure, request), lease, reason);
             }
         }
     }
@@ -186,7 +187,7 @@ async fn send_to_backend(
         head.status,
         body,
         max_wait,
-        request.deadline,
+        (request.deadline, request.early),
     )
     .await;
     let prefetched = prefetched.map_err(deadline_failure)?;
@@ -215,6 +216,16 @@ fn classify_failure(
         return Some(FailureKind::NotStored);
     }
     kind
+}
+
+/// The failure with an error as its result, if the response of the client has begun and the last
+/// backend ended its stream without output. The client would see a stream of comments.
+fn reported_in_stream(failure: AttemptFailure, request: &PreparedRequest<'_>) -> AttemptFailure {
+    let has_begun = request.early.is_some_and(EarlyResponse::has_begun);
+    if has_begun && matches!(failure.kind, FailureKind::Died | FailureKind::Empty) {
+        return AttemptFailure { fallback: Err(GatewayError::Closed), ..failure };
+    }
+    failure
 }
 
 /// The result for the client after a failed attempt without failover: the response of the last

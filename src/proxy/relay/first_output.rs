@@ -5,15 +5,18 @@
 //! the response body.
 
 use crate::proxy::request::deadline::FirstOutputDeadline;
+use crate::proxy::response::EarlyResponse;
 use bytes::Bytes;
 use http::StatusCode;
 use http_body::Frame;
-use http_body_util::BodyExt;
 use hyper::body::Body;
 use memchr::memmem;
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::time::Duration;
 use tokenweir_core::clock;
-use tokenweir_core::observe::{Exchange, PrefetchedBody};
+use tokenweir_core::observe::{Exchange, PrefetchedBody, ResponseObserver};
 use tokenweir_core::resilience::FailureKind;
 use tokenweir_net::backend_body::BackendBody;
 
@@ -32,9 +35,8 @@ const ENGINE_DEAD_MESSAGES: [&[u8]; 2] =
 /// Reads and buffers the beginning of a response: to its first output, to its end, or for at most
 /// `max_wait`.
 ///
-/// A comment in the stream ends the buffering too. Backends send comments to keep connections
-/// alive, and the client can receive a comment only after the response head. The request cannot
-/// fail over once the head has been sent.
+/// Backends send comments to keep connections alive. Comments before the first event reach the
+/// client at once through `early`. Later comments are buffered, because they follow buffered events.
 ///
 /// Fails with `deadline` if the deadline for the first output passes first.
 pub(super) async fn buffer_until_first_output(
@@ -42,10 +44,11 @@ pub(super) async fn buffer_until_first_output(
     status: StatusCode,
     body: BackendBody,
     max_wait: Duration,
-    deadline: Option<FirstOutputDeadline>,
+    (deadline, early): (Option<FirstOutputDeadline>, Option<&EarlyResponse>),
 ) -> Result<PrefetchedBody<BackendBody>, FirstOutputDeadline> {
     let mut prefetched = PrefetchedBody::new(body);
-    let max_wait_ends_at = clock::now() + max_buffering(exchange, status, max_wait);
+    let max_wait = if status.is_success() { max_wait } else { ERROR_BODY_TIMEOUT };
+    let max_wait_ends_at = clock::now() + max_wait;
     let earlier_deadline =
         deadline.and_then(|deadline| Some((deadline.if_before(max_wait_ends_at)?, deadline)));
     let timeout_at = earlier_deadline.map_or(max_wait_ends_at, |(at, _)| at);
@@ -58,9 +61,16 @@ pub(super) async fn buffer_until_first_output(
             break;
         }
         exchange.on_client_poll();
+        let next_frame = poll_fn(|cx| {
+            let frame = Pin::new(&mut prefetched.rest).poll_frame(cx);
+            if let Some(early) = early.filter(|_| frame.is_pending() && status.is_success()) {
+                send_comments(exchange, early, &mut prefetched.frames);
+            }
+            frame
+        });
         let frame = tokio::select! {
             biased;
-            frame = prefetched.rest.frame() => frame,
+            frame = next_frame => frame,
             () = &mut timeout => match earlier_deadline {
                 Some((_, deadline)) => return Err(deadline),
                 None => break,
@@ -82,13 +92,14 @@ pub(super) async fn buffer_until_first_output(
     Ok(prefetched)
 }
 
-/// Longest time for which the response is buffered. The gateway cannot send a keep-alive comment
-/// before the response head, so the head must be sent before the first comment is due.
-fn max_buffering(exchange: &Exchange, status: StatusCode, max_wait: Duration) -> Duration {
-    if !status.is_success() {
-        return ERROR_BODY_TIMEOUT;
+/// Sends the buffered bytes to the client if they are comments.
+fn send_comments(exchange: &Exchange, early: &EarlyResponse, frames: &mut VecDeque<Frame<Bytes>>) {
+    let has_only_comments = exchange.observer().is_some_and(ResponseObserver::has_only_comments);
+    if has_only_comments && early.is_allowed() {
+        for frame in frames.drain(..) {
+            early.send(frame.data_ref().map(AsRef::as_ref).unwrap_or_default());
+        }
     }
-    exchange.keep_alive_interval().map_or(max_wait, |interval| interval.min(max_wait))
 }
 
 /// Whether more of the response is needed to decide whether the attempt failed.
@@ -98,12 +109,11 @@ fn is_undecided(exchange: &mut Exchange, status: StatusCode) -> bool {
     let observed = observer.observed();
     let is_decided =
         observed.is_complete || observed.error.is_some() || observed.uninspected_reason.is_some();
-    let has_comment = observed.comments > 0;
     // The body of a 404 shows whether the backend lacks the model or something else. For any other
     // client error the status is enough.
     let needs_body = status.is_server_error()
         || status == StatusCode::NOT_FOUND
-        || (status.is_success() && !observer.is_opaque() && !has_comment);
+        || (status.is_success() && !observer.is_opaque());
     needs_body && !has_output && !is_decided
 }
 

@@ -9,13 +9,12 @@ use super::http1_connection::{HeadOutcome, Http1Connection, SharedHttp1Connectio
 use super::limiter::RequestPermit;
 use super::request::{ConnectionContext, RequestBody};
 use super::shutdown::ShutdownSignal;
-use crate::proxy::ProxyResponseBody;
+use crate::proxy::{ProxyResponseBody, Responding};
 use crate::server::limits::ServerLimits;
 use crate::server::write_timeout::KeyedTimer;
 use bytes::{Bytes, BytesMut};
 use http::{Method, Response, StatusCode, Version};
 use http_body::Body;
-use http_body_util::Either;
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
@@ -59,7 +58,7 @@ pub(super) async fn serve(
             HeadOutcome::Malformed(error) => (
                 UNPARSED_REQUEST_SUMMARY,
                 None,
-                malformed_head_error(error).response().map(ProxyResponseBody::Left),
+                malformed_head_error(error).response().map(ProxyResponseBody::Complete),
             ),
             HeadOutcome::Closed => break,
         };
@@ -79,11 +78,7 @@ fn start_request(
     context: &ConnectionContext,
     shared: &SharedHttp1Connection,
     head: RequestHead,
-) -> (
-    RequestSummary,
-    RequestPermit,
-    Pin<Box<impl Future<Output = Response<ProxyResponseBody>> + Send + use<>>>,
-) {
+) -> (RequestSummary, RequestPermit, Responding) {
     let RequestHead { request, is_keep_alive, .. } = head;
     let is_http10 = request.version() < Version::HTTP_11;
     let summary = RequestSummary { method: request.method().clone(), is_http10, is_keep_alive };
@@ -96,9 +91,9 @@ fn start_request(
 /// Waits for the response of the request handler. `None`: the client disconnected first.
 async fn response_or_disconnect(
     shared: &SharedHttp1Connection,
-    mut responding: Pin<Box<impl Future<Output = Response<ProxyResponseBody>>>>,
+    mut responding: Responding,
 ) -> Option<Response<ProxyResponseBody>> {
-    poll_fn(|cx| match responding.as_mut().poll(cx) {
+    poll_fn(|cx| match Pin::new(&mut responding).poll(cx) {
         Poll::Ready(response) => Poll::Ready(Some(response)),
         Poll::Pending => shared.lock().poll_client_disconnect(cx).map(|()| None),
     })
@@ -247,9 +242,7 @@ impl ResponseWriter {
             let is_waiting = self.fill_buffer(cx, shared).is_pending();
             let mut connection = shared.lock();
             let is_written = connection.poll_flush(cx)?.is_ready();
-            if let Either::Right(body) = &mut self.body {
-                body.on_flush(is_written);
-            }
+            self.body.on_flush(is_written);
             match self.result.take_if(|_| is_written) {
                 Some(result) => return Poll::Ready(result),
                 None if is_written && !is_waiting => {}

@@ -3,14 +3,14 @@
 use super::http1_connection::Http1RequestBody;
 use super::limiter::{ConnectionPermit, InFlightRequests, RequestPermit};
 use crate::proxy::{
-    AcceptedRequest, ClientInfo, ProxyContext, ProxyResponseBody, accept_request, handle_request,
+    AcceptedRequest, ClientInfo, EarlyResponse, ProxyContext, ProxyResponseBody, Responding,
+    accept_request, handle_request,
 };
 use crate::server::state::ServerState;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body::{Body, Frame};
-use http_body_util::Either;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
@@ -62,8 +62,7 @@ impl ConnectionContext {
         mut request: Request<RequestBody>,
         abort_handle: ResponseAbortHandle,
         connection_requests: Option<&Arc<InFlightRequests>>,
-    ) -> (RequestPermit, Pin<Box<impl Future<Output = Response<ProxyResponseBody>> + Send + use<>>>)
-    {
+    ) -> (RequestPermit, Responding) {
         let permit = self.permit.acquire_request(connection_requests.cloned());
         let client = ClientInfo { ip: self.ip, open_requests: permit.client_requests_in_flight() };
         let proxy = self.state.proxy_context.load_full();
@@ -71,7 +70,10 @@ impl ConnectionContext {
             catch_unwind(AssertUnwindSafe(|| accept_request(&proxy, &client, &mut request)));
         // Boxed, so that the memory of the future is free while the response body is sent, which
         // may take long.
-        (permit, Box::pin(respond(proxy, client, accepted, abort_handle, request)))
+        let early = Arc::<EarlyResponse>::default();
+        let handling =
+            Box::pin(respond(proxy, client, accepted, abort_handle, early.clone(), request));
+        (permit, Responding::new(handling, early))
     }
 
     /// The permit and the response of an HTTP/2 request that is refused by its head alone, as a malformed
@@ -111,21 +113,24 @@ async fn respond(
     client: ClientInfo,
     accepted: thread::Result<AcceptedRequest>,
     abort_handle: ResponseAbortHandle,
+    early: Arc<EarlyResponse>,
     request: Request<RequestBody>,
 ) -> Response<ProxyResponseBody> {
     let envelope = ErrorEnvelope::for_path(request.uri().path());
     let response = match accepted {
-        Ok(AcceptedRequest::AnsweredLocally(response)) => Ok(response.map(Either::Left)),
+        Ok(AcceptedRequest::AnsweredLocally(response)) => {
+            Ok(response.map(ProxyResponseBody::Complete))
+        }
         Ok(AcceptedRequest::Recorded(recorded)) => {
             // The future is large. Its own box avoids a copy of the future into the outer box.
-            let handling = || handle_request(&proxy, recorded, abort_handle, request);
+            let handling = || handle_request(&proxy, recorded, abort_handle, &early, request);
             AssertUnwindSafe(pin_in_place(handling)).catch_unwind().await
         }
         Err(panic) => Err(panic),
     };
     response.unwrap_or_else(|_| {
         tracing::error!(ip = %client.ip, "a request caused a panic: responding with an error");
-        GatewayError::Internal.to_response_in(envelope, None).map(Either::Left)
+        GatewayError::Internal.to_response_in(envelope, None).map(ProxyResponseBody::Complete)
     })
 }
 

@@ -20,7 +20,6 @@ use http::HeaderMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
-use std::time::Duration;
 
 /// The owner of the record of one request. When the exchange is dropped, it completes the record
 /// and passes the record to the receiver.
@@ -56,7 +55,7 @@ pub struct AttemptAside {
 const SWITCHING_PROTOCOLS: u16 = 101;
 /// SSE comment that the gateway sends while the backend sends nothing, so that proxies between
 /// client and gateway do not close an idle connection.
-const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
+pub const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
 const TRUNCATION_MESSAGE: &str = "the backend ended the stream before the response was complete";
 const TOTAL_TIMEOUT_MESSAGE: &str =
     "the gateway ended the stream: the request took longer than its total timeout";
@@ -116,12 +115,6 @@ impl Exchange {
     /// The observer of the response. `None`: the response head has not arrived.
     pub fn observer(&self) -> Option<&ResponseObserver> {
         self.inner.response.observer.as_ref()
-    }
-
-    /// Time without bytes from the backend after which the gateway sends a keep-alive comment to
-    /// the client. `None`: comments are off, or the response is not an event stream.
-    pub fn keep_alive_interval(&self) -> Option<Duration> {
-        self.inner.policy.rules.keep_alive.filter(|_| self.inner.response.entry.is_some())
     }
 
     /// Whether the first output of the response has arrived, or the response is complete.

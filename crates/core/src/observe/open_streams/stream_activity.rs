@@ -170,6 +170,7 @@ impl StreamActivity {
         self.set_waits_for_backend(false);
         if self.terms.rules.keep_alive.is_some() {
             self.last_byte_nanos.store(nanos_since(self.epoch, now), Ordering::Relaxed);
+            self.needs_keep_alive.store(false, Ordering::Relaxed);
         }
     }
 

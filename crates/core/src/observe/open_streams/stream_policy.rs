@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 pub struct StreamRules {
     /// How the client learns that its stream was truncated.
     pub on_truncation: OnTruncation,
-    /// Silence of a backend after which the gateway sends the client an SSE comment between two
-    /// events, so that proxies do not close the connection. `null`: no comments.
+    /// Time without bytes for the client after which the gateway sends it an SSE comment between two
+    /// events, so that proxies do not close the connection. Before the first output the request can
+    /// still fail over, but a failure is then an error event. `null`: no comments.
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub keep_alive: Option<Duration>,

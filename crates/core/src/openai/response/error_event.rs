@@ -1,8 +1,8 @@
-//! Builds the error event that the gateway appends to a stream that breaks off.
+//! Builds the error events that the gateway adds to streams.
 
 use crate::openai::Api;
 use bytes::Bytes;
-use serde_json::json;
+use serde_json::{Value, json};
 
 impl Api {
     /// An event with an error in the format of this API, which the SDKs of OpenAI and Anthropic
@@ -11,15 +11,43 @@ impl Api {
         let error = json!({
             "message": message, "type": "BadGatewayError", "param": null, "code": 502,
         });
+        self.event_with_error(error)
+    }
+
+    /// An event with the error of a response that is no stream, for a stream that has begun. `body`
+    /// is the body of that response.
+    pub fn error_event_of_response(self, status: u16, body: &[u8]) -> Bytes {
+        let document: Value = serde_json::from_slice(body).unwrap_or_default();
+        let error = if document["error"].is_object() {
+            document["error"].clone()
+        } else {
+            let text = String::from_utf8_lossy(body);
+            let message = format!("status {status}: {}", text.trim());
+            json!({ "message": message, "type": "BadGatewayError", "param": null, "code": status })
+        };
+        self.event_with_error(error)
+    }
+
+    /// The event with an error in OpenAI's or Anthropic's form.
+    fn event_with_error(self, error: Value) -> Bytes {
         let (event_type, data) = match self {
             Self::Messages => {
-                let error = json!({ "type": "api_error", "message": message });
+                let kind = match error["type"].as_str() {
+                    // The types of Anthropic's API.
+                    Some(kind) if kind.ends_with("_error") => kind,
+                    _ => "api_error",
+                };
+                let error = json!({ "type": kind, "message": error["message"] });
                 ("event: error\n", json!({ "type": "error", "error": error }))
             }
             Self::Responses => {
-                let mut data = json!({ "type": "error", "error": error });
-                data["message"] = message.into();
-                data["code"] = "502".into();
+                let code = match &error["code"] {
+                    Value::Number(code) => code.to_string().into(),
+                    code => code.clone(),
+                };
+                let mut data =
+                    json!({ "type": "error", "message": error["message"], "code": code });
+                data["error"] = error;
                 ("event: error\n", data)
             }
             _ => ("", json!({ "error": error })),

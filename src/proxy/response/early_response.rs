@@ -1,0 +1,121 @@
+//! The beginning of a response to a streamed request, before a backend is decided: comments that
+//! reach the client while the request can still fail over.
+//!
+//! Proxies between client and gateway close connections on which nothing arrives for some time. A
+//! comment has no output, so it belongs to no backend. The comments are those that a backend sends
+//! before its first event, and those of `streams.keep_alive`. After them the response has the status
+//! 200, so a later failure becomes an error event in the format of the API.
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Context;
+use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::observe::KEEP_ALIVE_COMMENT;
+use tokenweir_core::openai::Api;
+use tokio::time::Sleep;
+
+/// The beginning of the response to one request. The handling of the request writes it, and the
+/// connection of the client reads it.
+#[derive(Default)]
+pub struct EarlyResponse(Mutex<EarlyState>);
+
+#[derive(Default)]
+struct EarlyState {
+    /// The API of the request, if the response may begin early. `None`: the request has not been
+    /// read, or it requests no stream.
+    api: Option<Api>,
+    /// The time without bytes for the client after which a comment is due. `None`: the gateway adds
+    /// no comments.
+    interval: Option<Duration>,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Comments that have not been sent.
+    comments: BytesMut,
+    /// The head that is to be sent. `None`: no comment is due yet, or the head was sent.
+    head: Option<HeaderMap>,
+    has_begun: bool,
+}
+
+// === impl EarlyResponse ===
+
+impl EarlyResponse {
+    /// Allows the response to begin early. The request has been read and requests a stream of `api`.
+    pub(in crate::proxy) fn allow(&self, api: Api, interval: Option<Duration>) {
+        let mut state = self.lock();
+        (state.api, state.interval) = (Some(api), interval);
+    }
+
+    /// Whether comments of a backend can be sent before its first event.
+    pub(in crate::proxy) fn is_allowed(&self) -> bool {
+        self.lock().api.is_some()
+    }
+
+    /// Whether the head of the response has been sent.
+    pub(in crate::proxy) fn has_begun(&self) -> bool {
+        self.lock().has_begun
+    }
+
+    /// Sends comments of a backend. The handling of the request must wait next, because a response
+    /// that does not begin early loses the comments.
+    pub(in crate::proxy) fn send(&self, comments: &[u8]) {
+        let mut state = self.lock();
+        state.comments.extend_from_slice(comments);
+        state.timer = None;
+    }
+
+    /// Called when the handling of the request waits. `head` makes the headers of the response.
+    pub(in crate::proxy) fn on_pending(
+        &self,
+        cx: &mut Context<'_>,
+        head: impl FnOnce() -> HeaderMap,
+    ) {
+        let mut state = self.lock();
+        if state.api.is_none() {
+            return;
+        }
+        state.poll_timer(cx);
+        if !state.comments.is_empty() && !state.has_begun {
+            state.has_begun = true;
+            state.head = Some(head());
+        }
+    }
+
+    /// The head that is to be sent now. `None`: no comment is due, or the head was taken.
+    pub(super) fn take_head(&self) -> Option<HeaderMap> {
+        self.lock().head.take()
+    }
+
+    /// The API of the request. `None`: the response may not begin early.
+    pub(super) fn api(&self) -> Option<Api> {
+        self.lock().api
+    }
+
+    /// Whether comments are to be sent.
+    pub(super) fn has_comments(&self) -> bool {
+        !self.lock().comments.is_empty()
+    }
+
+    /// Takes the comments that are to be sent.
+    pub(super) fn take_comments(&self) -> Option<Bytes> {
+        let mut state = self.lock();
+        (!state.comments.is_empty()).then(|| state.comments.split().freeze())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, EarlyState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EarlyState {
+    /// Adds a comment if one is due.
+    fn poll_timer(&mut self, cx: &mut Context<'_>) {
+        let Some(interval) = self.interval else { return };
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(interval)));
+        while timer.as_mut().poll(cx).is_ready() {
+            self.comments.extend_from_slice(&KEEP_ALIVE_COMMENT);
+            timer.as_mut().reset((clock::now() + interval).into());
+        }
+    }
+}

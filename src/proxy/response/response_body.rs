@@ -1,0 +1,186 @@
+//! The body of a response to a client, and the body of a response that began before its backend was
+//! decided.
+
+use super::early_response::EarlyResponse;
+use crate::backend::Lease;
+use bytes::{Bytes, BytesMut};
+use http::{Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokenweir_core::access::ConcurrencyPermit;
+use tokenweir_core::headers::media_type;
+use tokenweir_core::observe::ObservedBody;
+use tokenweir_core::openai::Api;
+use tokenweir_net::backend_body::BackendBody;
+
+/// The body of a response to a client.
+pub enum ProxyResponseBody {
+    /// A complete body that the gateway made, such as an error.
+    Complete(Full<Bytes>),
+    /// The observed body from a backend.
+    Observed(BackendResponseBody),
+    /// The body of a response that began before its backend was decided.
+    Early(Box<EarlyBody>),
+}
+
+type BackendResponseBody = ObservedBody<BackendBody, (Lease, Option<ConcurrencyPermit>)>;
+
+/// The handling of a request, which returns its response.
+pub(crate) type Handling = Pin<Box<dyn Future<Output = Response<ProxyResponseBody>> + Send>>;
+
+/// The body of an early response.
+pub struct EarlyBody {
+    early: Arc<EarlyResponse>,
+    state: BodyState,
+}
+
+enum BodyState {
+    /// The request is being handled.
+    Handling(Handling),
+    /// The stream of the backend.
+    Streaming(ProxyResponseBody),
+    /// The response is no stream: its body becomes an error event.
+    Failed {
+        status: StatusCode,
+        body: ProxyResponseBody,
+        read: BytesMut,
+    },
+    Ended,
+}
+
+/// Longest body of an error response that is read into the error event.
+const MAX_ERROR_BYTES: usize = 64 << 10;
+
+// === impl ProxyResponseBody ===
+
+impl ProxyResponseBody {
+    /// Records that the server flushed the client's connection after it took frames of this body.
+    /// `is_complete`: all of their bytes are written.
+    pub fn on_flush(&mut self, is_complete: bool) {
+        match self {
+            Self::Complete(_) => {}
+            Self::Observed(body) => body.on_flush(is_complete),
+            Self::Early(body) => body.on_flush(is_complete),
+        }
+    }
+}
+
+impl Body for ProxyResponseBody {
+    type Data = Bytes;
+    type Error = <BackendResponseBody as Body>::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match self.get_mut() {
+            Self::Complete(body) => {
+                Pin::new(body).poll_frame(cx).map_err(|never: Infallible| match never {})
+            }
+            Self::Observed(body) => Pin::new(body).poll_frame(cx),
+            Self::Early(body) => Pin::new(&mut **body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Complete(body) => body.is_end_stream(),
+            Self::Observed(body) => body.is_end_stream(),
+            Self::Early(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Complete(body) => body.size_hint(),
+            Self::Observed(body) => body.size_hint(),
+            Self::Early(body) => body.size_hint(),
+        }
+    }
+}
+
+// === impl EarlyBody ===
+
+impl EarlyBody {
+    /// The body of a response whose request `handling` handles.
+    pub(super) fn new(early: Arc<EarlyResponse>, handling: Handling) -> Self {
+        Self { early, state: BodyState::Handling(handling) }
+    }
+
+    /// As [`ProxyResponseBody::on_flush`].
+    fn on_flush(&mut self, is_complete: bool) {
+        if let BodyState::Streaming(body) = &mut self.state {
+            body.on_flush(is_complete);
+        }
+    }
+
+    fn error_event(&self, status: StatusCode, body: &[u8]) -> Bytes {
+        let api = self.early.api().unwrap_or(Api::Other);
+        api.error_event_of_response(status.as_u16(), body)
+    }
+}
+
+/// How the body of a response continues a stream that has begun.
+fn continuation(response: Response<ProxyResponseBody>) -> BodyState {
+    let (head, body) = response.into_parts();
+    let is_stream = media_type(&head.headers).eq_ignore_ascii_case("text/event-stream");
+    if head.status.is_success() && is_stream {
+        return BodyState::Streaming(body);
+    }
+    BodyState::Failed { status: head.status, body, read: BytesMut::new() }
+}
+
+impl Body for EarlyBody {
+    type Data = Bytes;
+    type Error = <ProxyResponseBody as Body>::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(comments) = this.early.take_comments() {
+                return Poll::Ready(Some(Ok(Frame::data(comments))));
+            }
+            match &mut this.state {
+                BodyState::Handling(handling) => match handling.as_mut().poll(cx) {
+                    Poll::Ready(response) => this.state = continuation(response),
+                    Poll::Pending if !this.early.has_comments() => return Poll::Pending,
+                    Poll::Pending => {}
+                },
+                BodyState::Streaming(body) => return Pin::new(body).poll_frame(cx),
+                BodyState::Failed { status, body, read } => match Pin::new(body).poll_frame(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Some(Ok(frame))) if read.len() < MAX_ERROR_BYTES => {
+                        let data = frame.into_data().unwrap_or_default();
+                        read.extend_from_slice(&data);
+                    }
+                    Poll::Ready(_) => {
+                        let (status, read) = (*status, read.split());
+                        let event = this.error_event(status, &read);
+                        this.state = BodyState::Ended;
+                        return Poll::Ready(Some(Ok(Frame::data(event))));
+                    }
+                },
+                BodyState::Ended => return Poll::Ready(None),
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.state {
+            BodyState::Streaming(body) => body.is_end_stream() && !self.early.has_comments(),
+            state => matches!(state, BodyState::Ended),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
