@@ -4,12 +4,13 @@
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, framed, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, body, post, start_with};
+use crate::support::test_gateway::{Running, Setup, body, post, start_with, with_paused_time};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
 use std::time::{Duration, Instant};
 use tokenweir_core::observe::{self, ResponseObserver, StallLimits};
 use tokenweir_core::openai::Api;
@@ -70,6 +71,27 @@ async fn stalls(gateway: &Running) -> [u64; 2] {
 /// Waits until this many streams are stalled.
 async fn until_stalled(gateway: &Running, count: u64) {
     wait_until!(stalls(gateway).await[0] >= count);
+}
+
+/// Lets the paused clock advance until a stream is stalled. All streams have begun, so that no other
+/// timer matters.
+async fn stall_by_clock(gateway: &Running) {
+    while stalls(gateway).await[0] == 0 {
+        tokio::time::advance(2 * MIN_GAP).await;
+    }
+}
+
+/// Waits until no stream makes progress. The clock is paused, and all tasks share one thread, so each
+/// page is answered after every task that could run.
+async fn until_blocked(gateway: &Running) {
+    let mut counts = Vec::new();
+    while counts.len() < 5 || !counts.iter().rev().take(5).all(|count| Some(count) == counts.last())
+    {
+        let page = gateway.admin("/streams").await;
+        let (_, document) = page.split_once("\r\n\r\n").unwrap_or_default();
+        let page: Value = serde_json::from_str(document).unwrap();
+        counts.push(page["totals"]["output_tokens"].as_u64().unwrap());
+    }
 }
 
 async fn send(gateway: &Running, request: &str) -> TcpStream {
@@ -203,11 +225,15 @@ async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     let client: Client<_, Full<Bytes>> =
         Client::builder(TokioExecutor::new()).http2_only(true).build_http();
     let request = Request::post(format!("http://{}{CHAT}", gateway.addr));
-    let answer = client.request(request.body(Full::from(ASK)).unwrap()).await.unwrap();
-    // The backend has not sent the rest, so the silence is a stall.
-    until_stalled(&gateway, 1).await;
-    fake.go();
-    answer.into_body().collect().await.unwrap();
+    // On a slow machine the client's task could wait. The paused clock does not count that.
+    with_paused_time(async {
+        let answer = client.request(request.body(Full::from(ASK)).unwrap()).await.unwrap();
+        // The backend has not sent the rest, so the silence is a stall.
+        stall_by_clock(&gateway).await;
+        fake.go();
+        answer.into_body().collect().await.unwrap();
+    })
+    .await;
     let record = gateway.record().await;
     assert_eq!(record.observed.stalls.len(), 1);
     assert!(record.observed.write_stall < MIN_GAP, "{:?}", record.observed.write_stall);
@@ -267,8 +293,10 @@ async fn start_slow_client(fake: &ScriptedBackend, gateway: &Running) -> TcpStre
     let mut slow = socket.connect(gateway.addr).await.unwrap();
     slow.write_all(ask("flood").as_bytes()).await.unwrap();
     slow.readable().await.unwrap();
+    until_blocked(gateway).await;
     let mut other = send(gateway, &ask("other")).await;
-    until_stalled(gateway, 1).await;
+    read_until(&mut other, "Hi").await;
+    stall_by_clock(gateway).await;
     assert_eq!(stalls(gateway).await, [1, 1], "only the other stream");
     fake.go();
     other.read_to_end(&mut Vec::new()).await.unwrap();
@@ -280,10 +308,13 @@ async fn start_slow_client(fake: &ScriptedBackend, gateway: &Running) -> TcpStre
 async fn a_slow_client_is_no_stall_and_does_not_count_against_the_backend() {
     let fake = flooding().await;
     let gateway = stall_gateway(&fake).await;
-    let mut slow = start_slow_client(&fake, &gateway).await;
-    let mut answer = Vec::new();
-    slow.read_to_end(&mut answer).await.unwrap();
-    assert!(body(&answer).1);
+    let answer = with_paused_time(async {
+        let mut slow = start_slow_client(&fake, &gateway).await;
+        let mut answer = Vec::new();
+        slow.read_to_end(&mut answer).await.unwrap();
+        answer
+    });
+    assert!(body(&answer.await).1);
     let record = gateway.record().await;
     let observed = &record.observed;
     assert_eq!((record.outcome, observed.output_events), (Outcome::Ok, 512));
@@ -297,7 +328,7 @@ async fn a_slow_client_is_no_stall_and_does_not_count_against_the_backend() {
 async fn a_slow_client_that_disconnects_is_recorded_as_slow_until_the_disconnect() {
     let fake = flooding().await;
     let gateway = stall_gateway(&fake).await;
-    drop(start_slow_client(&fake, &gateway).await);
+    drop(with_paused_time(start_slow_client(&fake, &gateway)).await);
     let record = gateway.record().await;
     assert_eq!(
         (record.outcome, record.end.initiator()),
