@@ -85,7 +85,7 @@ impl ConnectionContext {
         connection_requests: &Arc<InFlightRequests>,
     ) -> (RequestPermit, Response<ProxyResponseBody>) {
         let envelope = ErrorEnvelope::for_path(request.uri().path());
-        let response = error.to_response_in(envelope, None).map(Either::Left);
+        let response = error.to_response_in(envelope, None).map(ProxyResponseBody::Complete);
         (self.permit.acquire_request(Some(connection_requests.clone())), response)
     }
 
