@@ -1,6 +1,8 @@
 //! The phases that the gateway derives for requests without engine times, compared with the times of
 //! a simulated engine. The time is virtual.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by a panic")]
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -90,7 +92,7 @@ impl Simulation {
             sent: BTreeMap::new(),
             sequences: 0,
             random: fastrand::Rng::with_seed(7),
-            prefill: Default::default(),
+            prefill: (Duration::ZERO, 0),
             mean_prefill: None,
             mean_since: Duration::ZERO,
             queue_errors: Vec::new(),
@@ -170,7 +172,7 @@ impl Simulation {
         if let Some(mean) = self.prefill.0.checked_div(self.prefill.1) {
             self.mean_prefill = Some(mean);
             if self.now > self.mean_since + MEAN_WINDOW {
-                self.prefill = Default::default();
+                self.prefill = (Duration::ZERO, 0);
                 self.mean_since = self.now;
             }
         }
@@ -199,7 +201,7 @@ impl Simulation {
     /// Ends a request and compares its phases with the times of the engine.
     fn end(&mut self, truth: &FinishedSequence, now: Instant) {
         let Some(mut sent) = self.sent.remove(&truth.id.0) else { return };
-        let prefill = truth.first_token - truth.scheduled;
+        let prefill = truth.first_token.saturating_sub(truth.scheduled);
         self.prefill = (self.prefill.0 + prefill, self.prefill.1 + 1);
         let counts = TokenCounts {
             prompt: Some(sent.prompt_tokens.into()),
@@ -220,7 +222,7 @@ impl Simulation {
         let phases = RequestPhases::from_record(&sent.record);
         let seconds = |phase| phases.get(phase).map_or(0.0, |span| span.took.as_secs_f64());
         let ttft = sent.record.upstream_ttft().unwrap().as_secs_f64();
-        let queue = truth.scheduled - truth.queued;
+        let queue = truth.scheduled.saturating_sub(truth.queued);
         let error = |phase, truth: Duration| (seconds(phase) - truth.as_secs_f64()).abs() / ttft;
         self.queue_errors.push(error(RequestPhase::EngineQueue, queue));
         self.prefill_errors.push(error(RequestPhase::Prefill, prefill));

@@ -229,7 +229,7 @@ mod tests {
             username: None,
             password: None,
             channel: "c".to_owned(),
-            timeout: Duration::from_secs(60),
+            timeout: Duration::from_mins(1),
         };
         let key = ExchangeKey::new(&[7; 32]).unwrap();
         let exchange = PeerExchange::new(PeerExchangeSettings { bus, key });

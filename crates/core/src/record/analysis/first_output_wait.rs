@@ -23,16 +23,24 @@ pub(super) struct FirstOutputWait {
     pub(super) unexplained: Duration,
     /// The part of `unexplained` by which the prefill may be longer than expected.
     tolerated: Duration,
-    /// The engine has reported the time of the prefill of this request.
-    pub(super) is_prefill_measured: bool,
-    /// The engine has reported its queue time of this request.
-    pub(super) is_queue_measured: bool,
-    /// The time of the prefill is known, or there is an estimate of it.
-    pub(super) is_prefill_known: bool,
-    /// The queue time is known, or there is an estimate of it.
-    pub(super) is_queue_known: bool,
+    /// How well `queue` is known.
+    pub(super) queue_accuracy: Accuracy,
+    /// How well `prefill` is known.
+    pub(super) prefill_accuracy: Accuracy,
     /// The prompt is known to be too short for a long prefill.
     is_short_prompt: bool,
+}
+
+/// How well a time of the engine is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Accuracy {
+    /// Nothing is known.
+    #[default]
+    Unknown,
+    /// The gateway derived it.
+    Estimated,
+    /// The engine reported it for this request.
+    Measured,
 }
 
 /// A prompt with fewer tokens to compute is short.
@@ -51,6 +59,17 @@ const MIN_TIME_AFTER_EARLY_HEAD: Duration = Duration::from_millis(1);
 /// Share of the slots that an engine fills while requests wait for slots. If fewer requests run,
 /// they wait for blocks of the KV cache, and the running requests are the limit.
 const FULL_SLOTS_SHARE: f64 = 0.85;
+
+impl Accuracy {
+    /// The accuracy of a time that the engine reported, or that has an estimate.
+    fn of(measured: Option<Duration>, is_estimated: bool) -> Self {
+        match (measured, is_estimated) {
+            (Some(_), _) => Self::Measured,
+            (None, true) => Self::Estimated,
+            (None, false) => Self::Unknown,
+        }
+    }
+}
 
 impl FirstOutputWait {
     /// Determines the parts for a request that has ended.
@@ -90,10 +109,8 @@ impl FirstOutputWait {
             prefill,
             unexplained,
             tolerated: longest_prefill.saturating_sub(prefill).min(unexplained),
-            is_prefill_measured: engine.prefill.is_some(),
-            is_queue_measured: engine.queue.is_some(),
-            is_prefill_known: expected.is_some(),
-            is_queue_known: engine.queue.is_some() || was_queued || expected.is_some(),
+            queue_accuracy: Accuracy::of(engine.queue, was_queued || expected.is_some()),
+            prefill_accuracy: Accuracy::of(engine.prefill, expected.is_some()),
             is_short_prompt: tokens.is_some_and(|tokens| tokens < MIN_LONG_PROMPT_TOKENS),
         }
     }
@@ -337,7 +354,7 @@ mod tests {
             (Some(4.5), Some(5.0), false),
         ] {
             let mut record = record_without_output(30.0, 3_300);
-            record.wait_reports = WaitReports { running_while_queued, slots, ..queue_reports(0.0) };
+            record.wait_reports = WaitReports { slots, running_while_queued, ..queue_reports(0.0) };
             let case = format!("{running_while_queued:?} ran, {slots:?} slots");
             assert_eq!(cause_and_phase(&record).1 == "engine_queue", is_queued, "{case}");
         }

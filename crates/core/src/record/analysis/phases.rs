@@ -1,7 +1,7 @@
 //! The phases of a request's time. The gateway measures some of them. For the other phases, the
 //! engine reports its times in the response, or the gateway estimates them.
 
-use super::first_output_wait::FirstOutputWait;
+use super::first_output_wait::{Accuracy, FirstOutputWait};
 use crate::record::RequestRecord;
 use std::time::Duration;
 
@@ -106,13 +106,14 @@ impl RequestPhases {
 
     /// Sets the phases between sending the request and its first output.
     fn set_wait(&mut self, wait: &FirstOutputWait) {
-        let queue = wait.is_queue_known.then_some(wait.queue);
-        let prefill = wait.is_prefill_known.then_some(wait.prefill);
-        let is_estimated = !(wait.is_prefill_measured && wait.is_queue_measured);
+        let known = |took, accuracy| (accuracy != Accuracy::Unknown).then_some(took);
+        let is_estimated = |accuracy| accuracy != Accuracy::Measured;
+        let (queue, prefill) = (wait.queue_accuracy, wait.prefill_accuracy);
+        let is_rest_estimated = is_estimated(queue) || is_estimated(prefill);
         self.set(RequestPhase::FrontEnd, Some(wait.front_end), false);
-        self.set(RequestPhase::EngineQueue, queue, !wait.is_queue_measured);
-        self.set(RequestPhase::Prefill, prefill, !wait.is_prefill_measured);
-        self.set(RequestPhase::Unexplained, Some(wait.unexplained), is_estimated);
+        self.set(RequestPhase::EngineQueue, known(wait.queue, queue), is_estimated(queue));
+        self.set(RequestPhase::Prefill, known(wait.prefill, prefill), is_estimated(prefill));
+        self.set(RequestPhase::Unexplained, Some(wait.unexplained), is_rest_estimated);
     }
 
     fn set(&mut self, phase: RequestPhase, duration: Option<Duration>, is_estimated: bool) {
