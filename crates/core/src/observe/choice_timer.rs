@@ -17,6 +17,9 @@ pub(super) struct ChoiceTimer {
     tokens: Option<u32>,
 }
 
+/// Most choices with a timer of their own. All further choices share the last timer.
+pub(super) const MAX_TIMED_CHOICES: usize = 128;
+
 impl ChoiceTimer {
     /// Records an event with output at `now`. A gap that began before `write_stalled_until` was
     /// caused by the client and is ignored. Returns the gap to the previous event with output.

@@ -3,7 +3,7 @@
 //! The observer can neither fail nor delay a stream. It forwards bytes that it cannot parse
 //! unchanged.
 
-use super::choice_timer::ChoiceTimer;
+use super::choice_timer::{ChoiceTimer, MAX_TIMED_CHOICES};
 use super::inspection::{ChunkSummary, InspectionMode};
 use super::usage_filters::{EventParts, UsageFilter, UsageSplitter};
 use crate::openai::{
@@ -40,9 +40,6 @@ pub struct ResponseObserver {
     /// where the server writes usage.
     shows_usage_layout: bool,
 }
-
-/// Most choices with a timer of their own. All further choices share the last timer.
-const MAX_TIMED_CHOICES: usize = 128;
 
 impl ResponseObserver {
     /// An observer of a response of this API. The head of the response has not arrived.
