@@ -8,6 +8,12 @@ use crate::routing::LoadReport;
 /// The caches that can supply prompt tokens, as vLLM names them.
 pub const CACHE_SOURCES: [&str; 5] = ["device", "host", "disk", "p2p", "external_unspecified"];
 
+/// Greatest number of running, or of waiting, requests that routing believes. A page with more does
+/// not change the load that routing uses.
+const MAX_REQUESTS: f64 = 1e6;
+/// Greatest KV cache in tokens that the gateway believes.
+const MAX_CAPACITY_TOKENS: f64 = 1e12;
+
 /// The load and the counters of a backend, as one metrics page reports them. `None`: the page does
 /// not have the metric, or its value is invalid.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -107,11 +113,22 @@ impl EngineLoad {
         self.waiting.is_some() && self.running.is_some()
     }
 
-    /// Capacity of the KV cache in tokens, over all engines. `None`: the page does not report it.
+    /// Whether the engine has no requests. `None`: the page does not report it.
+    pub fn is_idle(&self) -> Option<bool> {
+        Some(self.waiting? < 1.0 && self.running? < 1.0)
+    }
+
+    /// The counters of prompt tokens and of generated tokens. `None`: the page does not have both.
+    pub fn token_counts(&self) -> Option<[f64; 2]> {
+        self.prompt_tokens.zip(self.generation_tokens).map(Into::into)
+    }
+
+    /// Capacity of the KV cache in tokens, over all engines. `None`: the page does not report it, or
+    /// reports more than a cache can have.
     pub fn capacity(&self) -> Option<u64> {
         let block_tokens = self.blocks.zip(self.block_size).map(|(blocks, size)| blocks * size);
         let tokens = block_tokens.or(self.kv_tokens)?;
-        (tokens >= 1.0).then_some(tokens as u64)
+        (1.0..=MAX_CAPACITY_TOKENS).contains(&tokens).then_some(tokens as u64)
     }
 
     /// Whether at least one engine of the backend is asleep. `None`: the page does not report it.
@@ -151,17 +168,16 @@ impl EngineLoad {
         }
     }
 
-    /// The part of the load that routing uses. `None`: the running or waiting requests are missing.
+    /// The part of the load that routing uses. `None`: the running or waiting requests are missing,
+    /// or are more than [`MAX_REQUESTS`].
     pub fn report(&self) -> Option<LoadReport> {
+        let requests = |count: Option<f64>| count.filter(|count| *count <= MAX_REQUESTS);
         Some(LoadReport {
             kv_usage: self.kv_usage,
-            waiting: self.waiting?,
-            running: self.running?,
+            waiting: requests(self.waiting)?,
+            running: requests(self.running)?,
             capacity: self.capacity(),
-            tokens: self
-                .prompt_tokens
-                .zip(self.generation_tokens)
-                .map(|(prompt, generated)| prompt + generated),
+            tokens: self.token_counts().map(|[prompt, generated]| prompt + generated),
         })
     }
 }

@@ -27,7 +27,7 @@ impl<'a> MetricSample<'a> {
         Some(Self { labels, value: &value[..end] })
     }
 
-    /// The value. `None`: the value is not a number.
+    /// The value. `None`: the value is not a finite number of a plausible magnitude.
     pub fn number(&self) -> Option<f64> {
         parse_number(self.value)
     }
@@ -50,9 +50,15 @@ impl<'a> MetricSample<'a> {
     }
 }
 
-/// Parses a number of the Prometheus text format.
+/// Greatest magnitude of a number on a page. Counters of tokens and bytes, and timestamps in
+/// milliseconds, stay below it. Sums and products of such numbers are finite.
+pub(super) const MAX_NUMBER: f64 = 1e15;
+
+/// Parses a number of the Prometheus text format. `None`: the text is no number, or the number is
+/// NaN, infinite or above [`MAX_NUMBER`].
 pub(super) fn parse_number(text: &[u8]) -> Option<f64> {
-    std::str::from_utf8(text).ok()?.parse().ok()
+    let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    (number.abs() <= MAX_NUMBER).then_some(number)
 }
 
 /// The offset of the brace that closes the labels, in the text after the opening brace. Braces

@@ -5,6 +5,7 @@
 //! reads a page of each engine kind from `tests/pages` or `tests/wire/metrics`.
 
 mod engine_kind;
+mod engine_values;
 mod metric_sample;
 
 mod lora_adapters;
@@ -21,6 +22,7 @@ mod tests;
 
 pub use engine_kind::EngineKind;
 pub use engine_load::{CACHE_SOURCES, EngineLoad};
+pub use engine_values::hash_engine_values;
 pub use lora_adapters::{LoraAdapters, MAX_ADAPTERS, adapter_hash};
 pub use metric_sample::MetricSample;
 

@@ -3,7 +3,7 @@
 use super::engine_kind::EngineKind;
 use super::engine_load::EngineLoad;
 use super::lora_adapters::LoraAdapters;
-use super::metric_sample::MetricSample;
+use super::metric_sample::{MAX_NUMBER, MetricSample};
 use super::table::{MAX_ROWS, MetricsDialect, RowMatch, RowTarget, line_head};
 use super::tables::{DIALECT_COUNT, DIALECTS};
 use memchr::memchr_iter;
@@ -109,8 +109,8 @@ impl PageParser {
             for row in dialect.rows {
                 if let RowTarget::Number { field, .. } = row.target {
                     let field = field(&mut load);
-                    // A sum of finite numbers can overflow to infinity.
-                    *field = field.filter(|value| value.is_finite());
+                    // The sum over the series can exceed the bound of one number.
+                    *field = field.filter(|value| *value <= MAX_NUMBER);
                 }
             }
         }

@@ -222,7 +222,7 @@ impl MetricRow {
 
 impl ValueSource {
     /// The number that this source reads from a sample. `None`: the sample does not have the
-    /// number, or the number is infinite, NaN or negative.
+    /// number, or the number is negative.
     pub(super) fn read(self, sample: &MetricSample<'_>) -> Option<f64> {
         let number = match self {
             Self::Value => sample.number(),
@@ -232,7 +232,7 @@ impl ValueSource {
             }
             Self::Label(label) => parse_number(sample.label(label)?),
         };
-        number.filter(|value| value.is_finite() && *value >= 0.0)
+        number.filter(|value| *value >= 0.0)
     }
 }
 

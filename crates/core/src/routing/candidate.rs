@@ -70,3 +70,26 @@ pub struct Candidate {
     /// streams have stalled, whichever is longer. 0: neither holds.
     pub overdue: f64,
 }
+
+impl Candidate {
+    /// Whether all estimates are finite numbers, as policies require.
+    #[inline] // each candidate of each decision is checked
+    pub fn is_finite(&self) -> bool {
+        // The product of zero and a number is zero only if the number is finite.
+        let sum = 0.0
+            * (self.tokens_in_flight
+                + self.prompt
+                + self.cached
+                + self.output
+                + self.backlog
+                + self.prefill.base
+                + self.prefill.per_token
+                + self.waiting
+                + self.running
+                + self.kv_usage.unwrap_or(0.0)
+                + self.certainty
+                + self.slot_wait
+                + self.overdue);
+        sum == 0.0
+    }
+}

@@ -36,6 +36,10 @@ pub(super) struct CachedTokens {
     pub(super) source: CachedSource,
 }
 
+/// Greatest number of cached prompt tokens that routing believes. The block size is a number of
+/// the engine.
+const MAX_PROMPT_TOKENS: f64 = 1e9;
+
 impl CachedSource {
     /// All sources.
     pub const ALL: [Self; 2] = [Self::Approximate, Self::Exact];
@@ -61,6 +65,8 @@ impl CachedTokens {
         pending: impl FnOnce() -> u32,
         matched: impl FnOnce() -> u32,
     ) -> Self {
+        let is_plausible = |resident: &&ResidentPrompt| resident.tokens <= MAX_PROMPT_TOKENS;
+        let resident = resident.filter(is_plausible);
         if let Some(resident) = resident.filter(|resident| resident.is_decided) {
             let pending = pending();
             let pending_tokens = (f64::from(pending) * block_tokens).min(prompt);

@@ -65,6 +65,39 @@ impl Default for LearnedEstimates {
 }
 
 impl LearnedEstimates {
+    /// Forgets all observations.
+    pub(super) fn forget(&self) {
+        let Self {
+            prefill_base,
+            prefill_per_token,
+            prefill_evidence,
+            ttft,
+            tokens_per_byte,
+            uncached_prompt_tokens,
+            output_tokens,
+            cache_retention,
+            rendezvous_hit_share,
+            response_seconds,
+            prefill_fit,
+        } = Self::default();
+        for (value, initial) in [
+            (&self.prefill_base, prefill_base),
+            (&self.prefill_per_token, prefill_per_token),
+            (&self.prefill_evidence, prefill_evidence),
+            (&self.ttft, ttft),
+            (&self.tokens_per_byte, tokens_per_byte),
+            (&self.uncached_prompt_tokens, uncached_prompt_tokens),
+            (&self.output_tokens, output_tokens),
+            (&self.cache_retention, cache_retention),
+            (&self.rendezvous_hit_share, rendezvous_hit_share),
+            (&self.response_seconds, response_seconds),
+        ] {
+            value.set(initial.get());
+        }
+        let initial = prefill_fit.into_inner().unwrap_or_else(PoisonError::into_inner);
+        *self.prefill_fit.lock().unwrap_or_else(PoisonError::into_inner) = initial;
+    }
+
     /// Cost of prefill. Before the first output: the default.
     pub fn prefill(&self) -> PrefillCost {
         PrefillCost { base: self.prefill_base.get(), per_token: self.prefill_per_token.get() }

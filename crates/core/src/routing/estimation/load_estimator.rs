@@ -6,6 +6,8 @@
 //! gradually from the report to local load and the mean of external load: `certainty = horizon ÷
 //! (horizon + age)`. No threshold on the age makes choices change abruptly.
 
+mod delays;
+
 use super::atomic_f64::AtomicF64;
 use super::cached_tokens::{CachedTokens, ResidentPrompt};
 use super::learned_estimates::LearnedEstimates;
@@ -60,8 +62,6 @@ pub struct LoadEstimator {
 
 /// With a horizon of 0, new reports would count for nothing.
 const MIN_HORIZON_SECONDS: f64 = 0.001;
-/// Idle time after which the learned prefill cost is halved.
-const IDLE_HALVING_SECONDS: f64 = 30.0;
 
 impl LoadEstimator {
     /// An estimator without observations. `horizon`: age at which a report counts for half.
@@ -154,7 +154,7 @@ impl LoadEstimator {
         let certainty = self.certainty_at(now);
         let external = self.last_report.external_requests(certainty);
         let waiting = self.last_report.waiting(&local_load, certainty);
-        let external_waiting = (waiting - f64::from(local_load.pending)).clamp(0.0, external);
+        let external_waiting = (waiting - f64::from(local_load.pending)).max(0.0).min(external);
         let reported_backlog = external_waiting * self.learned_estimates.prompt_tokens();
         let peer_backlog = self.peer_backlogs.tokens(prefill.per_token, now);
         let backlog =
@@ -298,6 +298,15 @@ impl LoadEstimator {
         self.stalled_streams.load(Ordering::Relaxed)
     }
 
+    /// Forgets the reports of the backend and all that was learned from its responses, because the
+    /// estimates cannot be used. The requests in flight stay counted.
+    pub fn forget_observations(&self) {
+        self.on_restart();
+        self.last_report.forget();
+        self.learned_estimates.forget();
+        self.unobserved_prefill_until.set(0.0);
+    }
+
     fn add_to_prefix_table(&self, prompt: &PromptFingerprint, tokens_per_byte: f64) {
         let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
         self.sent_prompts.add(prompt, || self.last_report.cache_blocks(block_tokens));
@@ -339,44 +348,6 @@ impl LoadEstimator {
         }
         let response_seconds = self.learned_estimates.answer()?;
         Some(self.pending_outputs.add_non_streaming(ttft, response_seconds, now))
-    }
-
-    /// Seconds for which the oldest request without output has been overdue, or for which all
-    /// streams have stalled, whichever is longer.
-    fn overdue(&self, local_load: &LocalLoad, now: f64) -> f64 {
-        let overdue = self.pending_outputs.overdue(now);
-        let stalled = self.silent();
-        if stalled == 0 || stalled < local_load.in_flight.saturating_sub(local_load.pending) {
-            return overdue;
-        }
-        overdue.max(now - self.stalled_since.get())
-    }
-
-    /// The learned prefill cost, which decays while no stream is pending. Without the decay, a
-    /// backend that was slow once would never get a request again.
-    fn prefill(&self, local_load: &LocalLoad, now: f64) -> PrefillCost {
-        let cost = self.learned_estimates.prefill();
-        if local_load.pending > 0 {
-            return cost;
-        }
-        let idle = (now - self.prefill_progress_at.get()).max(0.0);
-        let factor = IDLE_HALVING_SECONDS / (IDLE_HALVING_SECONDS + idle);
-        PrefillCost { base: cost.base * factor, per_token: cost.per_token * factor }
-    }
-
-    /// Prompt tokens that the engine still has to compute: the backlog, less the part of the prompt
-    /// in prefill that is probably computed by now. The gateway does not know which prompt is in
-    /// prefill, so the mean length is assumed for it.
-    fn remaining_backlog(&self, local_load: &LocalLoad, prefill: &PrefillCost, now: f64) -> f64 {
-        let unobserved = (self.unobserved_prefill_until.get() - now).max(0.0);
-        if local_load.pending == 0 && unobserved <= 0.0 {
-            return 0.0;
-        }
-        let speed = prefill.per_token.recip();
-        let backlog = local_load.backlog as f64;
-        let since = (now - self.prefill_progress_at.get()).max(0.0);
-        let mean = backlog / f64::from(local_load.pending.max(1));
-        unobserved * speed + (backlog - (since * speed).min(mean)).max(0.0)
     }
 
     fn certainty_at(&self, now: f64) -> f64 {

@@ -108,6 +108,18 @@ impl LastReport {
         report.tokens.is_some_and(|tokens| !before.is_nan() && tokens.to_bits() != before.to_bits())
     }
 
+    /// Forgets the report and the mean of earlier reports.
+    pub(super) fn forget(&self) {
+        self.reported_at.set(f64::NAN);
+        self.kv_usage.set(f64::NAN);
+        self.engine_tokens.set(f64::NAN);
+        self.kv_capacity_tokens.store(0, Ordering::Relaxed);
+        let zero = [&self.waiting, &self.running, &self.usage_per_token];
+        for value in zero.into_iter().chain([&self.external_requests_mean]) {
+            value.set(0.0);
+        }
+    }
+
     /// Age in seconds. `None`: no report yet.
     pub(super) fn age(&self, now: f64) -> Option<f64> {
         let age = now - self.reported_at.get();

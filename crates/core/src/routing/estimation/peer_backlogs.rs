@@ -25,6 +25,8 @@ struct PeerBacklog {
 
 /// Greatest number of other gateways.
 pub const MAX_PEERS: usize = 32;
+/// A reported backlog counts as at most this many tokens.
+const MAX_BACKLOG_TOKENS: u64 = 1_000_000_000_000;
 /// Age in seconds from which a report counts for nothing. A gateway that ended reports no more.
 const MAX_AGE_SECONDS: f64 = 30.0;
 
@@ -40,7 +42,7 @@ impl PeerBacklogs {
         let empty = || PeerBacklog { tokens: AtomicF64::new(0.0), at: AtomicF64::new(0.0) };
         let backlogs = self.backlogs.get_or_init(|| Box::new(std::array::from_fn(|_| empty())));
         if let Some(backlog) = backlogs.get(peer) {
-            backlog.tokens.set(tokens as f64);
+            backlog.tokens.set(tokens.min(MAX_BACKLOG_TOKENS) as f64);
             backlog.at.set(now.saturating_duration_since(self.epoch).as_secs_f64());
             self.used.fetch_max(peer + 1, Ordering::Relaxed);
         }

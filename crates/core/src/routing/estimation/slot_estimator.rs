@@ -37,6 +37,9 @@ const MAX_CONFIRMATIONS_PER_REPORT: f64 = 2.0;
 const MIN_CONFIRMATIONS: f64 = 3.5;
 /// Least ratio of confirmations to contradictions.
 const MIN_CONFIRMATION_RATIO: f64 = 3.0;
+/// Contradictions without a confirmation after which the greatest number of running requests is
+/// learned again: one report had a number that the engine does not run.
+const MAX_CONTRADICTIONS: f64 = 20.0;
 /// Factor by which each report that counts reduces the weight of the earlier ones.
 const DECAY_FACTOR: f64 = 0.98;
 /// KV cache usage from which on requests may wait for blocks instead of slots.
@@ -96,10 +99,13 @@ impl SlotEstimator {
         let is_known = confirmations >= MIN_CONFIRMATIONS
             && confirmations >= MIN_CONFIRMATION_RATIO * contradictions;
         self.estimate.set(if is_known { self.max_running.get() } else { 0.0 });
+        if contradictions >= MAX_CONTRADICTIONS && confirmations < 1.0 {
+            self.forget();
+        }
     }
 
-    /// Resets the estimate: the engine has restarted, maybe with other settings, or it runs more
-    /// requests than before.
+    /// Resets the estimate: the engine has restarted, maybe with other settings, it runs more
+    /// requests than before, or never as many as one report had.
     pub(super) fn forget(&self) {
         for value in [
             &self.estimate,

@@ -1,0 +1,54 @@
+//! The delays that a backend has at a moment: overdue outputs, the decayed prefill cost, and the
+//! backlog that is not yet computed.
+
+use super::LoadEstimator;
+use crate::routing::PrefillCost;
+use crate::routing::estimation::reservation::LocalLoad;
+
+/// Idle time after which the learned prefill cost is halved.
+const IDLE_HALVING_SECONDS: f64 = 30.0;
+
+impl LoadEstimator {
+    /// Seconds for which the oldest request without output has been overdue, or for which all
+    /// streams have stalled, whichever is longer.
+    pub(super) fn overdue(&self, local_load: &LocalLoad, now: f64) -> f64 {
+        let overdue = self.pending_outputs.overdue(now);
+        let stalled = self.silent();
+        if stalled == 0 || stalled < local_load.in_flight.saturating_sub(local_load.pending) {
+            return overdue;
+        }
+        overdue.max(now - self.stalled_since.get())
+    }
+
+    /// The learned prefill cost, which decays while no stream is pending. Without the decay, a
+    /// backend that was slow once would never get a request again.
+    pub(super) fn prefill(&self, local_load: &LocalLoad, now: f64) -> PrefillCost {
+        let cost = self.learned_estimates.prefill();
+        if local_load.pending > 0 {
+            return cost;
+        }
+        let idle = (now - self.prefill_progress_at.get()).max(0.0);
+        let factor = IDLE_HALVING_SECONDS / (IDLE_HALVING_SECONDS + idle);
+        PrefillCost { base: cost.base * factor, per_token: cost.per_token * factor }
+    }
+
+    /// Prompt tokens that the engine still has to compute: the backlog, less the part of the prompt
+    /// in prefill that is probably computed by now. The gateway does not know which prompt is in
+    /// prefill, so the mean length is assumed for it.
+    pub(super) fn remaining_backlog(
+        &self,
+        local_load: &LocalLoad,
+        prefill: &PrefillCost,
+        now: f64,
+    ) -> f64 {
+        let unobserved = (self.unobserved_prefill_until.get() - now).max(0.0);
+        if local_load.pending == 0 && unobserved <= 0.0 {
+            return 0.0;
+        }
+        let speed = prefill.per_token.recip();
+        let backlog = local_load.backlog as f64;
+        let since = (now - self.prefill_progress_at.get()).max(0.0);
+        let mean = backlog / f64::from(local_load.pending.max(1));
+        unobserved * speed + (backlog - (since * speed).min(mean)).max(0.0)
+    }
+}
