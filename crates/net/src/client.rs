@@ -9,22 +9,25 @@ use crate::backend_body::BackendBody;
 use crate::connection::Connection;
 use crate::file_descriptors::{FileDescriptorPool, ProbeDescriptorPermit};
 use crate::idle_pool::IdlePool;
-use crate::request_stream::RequestStream;
+use crate::request_stream::{RequestStream, UploadProgress};
 use crate::resource_exhaustion;
 pub use crate::send_error::SendError;
 use crate::tls::{Alpn, Connector, MaybeTlsStream, OutboundTls};
 use bytes::Bytes;
 use futures_util::FutureExt;
+use futures_util::future::Either;
 use http::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::error::Error as StdError;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::units;
+use tokio::time::error::Elapsed;
 use tower::ServiceExt;
 
 /// The HTTP client for backends. Clones share the TLS contexts and the pool of file descriptors.
@@ -52,7 +55,7 @@ pub struct HttpClientTimeouts {
     #[schemars(with = "units::schema::Duration")]
     pub response_headers: Duration,
     /// Timeout for the first output of a stream, from the head of the client's request. `None`: no
-    /// limit. A shorter timeout that the client requests takes precedence.
+    /// limit.
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub first_output: Option<Duration>,
@@ -163,7 +166,7 @@ impl HttpClient {
             match resource_exhaustion::describe_exhaustion(cause) {
                 Some(problem) => exhausted_error(&problem),
                 None if is_timeout(cause) => SendError::Connect(CONNECT_TIMEOUT_MEANING.to_owned()),
-                None => SendError::Connect(cause.to_string()),
+                None => SendError::Connect(lasting_text(&cause.to_string()).to_owned()),
             }
         })
     }
@@ -195,7 +198,8 @@ impl HttpClient {
 
     /// Sends a request as [`send`](Self::send) does, over a connection from the source `via`.
     /// `timeout` bounds the time until the response head, including a new connection. `None`: the
-    /// timeout of this client. A request with a [`RequestStream`] has its body there.
+    /// timeout of this client. A request with a [`RequestStream`] has its body there. Then the time
+    /// does not run while the client has not sent the next part of the body.
     pub fn send_via(
         &self,
         via: ConnectionSource,
@@ -204,6 +208,7 @@ impl HttpClient {
         (request, stream): (Request<Bytes>, Option<RequestStream>),
     ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
         let timeout = timeout.unwrap_or(self.response_header_timeout);
+        let upload = stream.as_ref().and_then(RequestStream::upload);
         // The request is a part of this future only. An `async fn` would have memory for it too.
         let response = async move {
             let pooled = match via {
@@ -221,8 +226,31 @@ impl HttpClient {
             };
             connection.send(request, stream, idle).await
         };
-        let response = tokio::time::timeout(timeout, response);
-        response.map(move |result| result.unwrap_or(Err(SendError::Timeout(timeout))))
+        match upload {
+            None => Either::Left(tokio::time::timeout(timeout, response)),
+            Some(upload) => Either::Right(Box::pin(within_upload(timeout, upload, response))),
+        }
+        .map(move |result| result.unwrap_or(Err(SendError::Timeout(timeout))))
+    }
+}
+
+/// Waits for a response whose request body comes from a client. Fails when the backend has had
+/// `timeout` since the last part of the body.
+async fn within_upload<T>(
+    timeout: Duration,
+    upload: Arc<UploadProgress>,
+    response: impl Future<Output = T>,
+) -> Result<T, Elapsed> {
+    let (mut response, started) = (pin!(response), clock::now());
+    loop {
+        let now = clock::now();
+        let deadline = upload.last_part_at(now).max(started).checked_add(timeout);
+        let Some(deadline) = deadline else { return Ok(response.await) };
+        let is_late = deadline <= now;
+        let result = tokio::time::timeout_at(deadline.into(), response.as_mut()).await;
+        if is_late || result.is_ok() {
+            return result;
+        }
     }
 }
 
@@ -241,8 +269,13 @@ const CONNECT_TIMEOUT_MEANING: &str = "timeout: it does not respond to connectio
 /// Whether the time limit of a connection was exceeded.
 fn is_timeout(cause: &(dyn StdError + 'static)) -> bool {
     let error = cause.downcast_ref::<std::io::Error>();
-    cause.is::<tokio::time::error::Elapsed>()
-        || error.is_some_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
+    cause.is::<Elapsed>() || error.is_some_and(|error| error.kind() == std::io::ErrorKind::TimedOut)
+}
+
+/// The part of an error that stays the same while its cause lasts. The text about a certificate that
+/// is not valid now ends with the time of the check.
+fn lasting_text(error: &str) -> &str {
+    error.split_once(": verification time").map_or(error, |(cause, _)| cause)
 }
 
 /// The innermost source of an error. The outer errors only state that the connection failed.
@@ -263,5 +296,29 @@ mod tests {
     fn a_connection_that_takes_too_long_is_a_timeout_and_a_refused_one_is_not() {
         assert!(is_timeout(&Error::new(ErrorKind::TimedOut, "deadline has elapsed")));
         assert!(!is_timeout(&Error::from(ErrorKind::ConnectionRefused)));
+    }
+
+    #[test]
+    fn the_text_of_an_expired_certificate_does_not_change_with_time() {
+        let error = "invalid peer certificate: certificate expired: verification time 7 (UNIX), but \
+                     certificate is not valid after 5 (2 seconds ago)";
+        assert_eq!(lasting_text(error), "invalid peer certificate: certificate expired");
+        assert_eq!(lasting_text("connection refused"), "connection refused");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_the_backend_does_not_run_while_the_client_holds_its_upload() {
+        const TIMEOUT: Duration = Duration::from_secs(3);
+        let upload = Arc::new(UploadProgress::default());
+        upload.record(true, false);
+        let response = async {
+            tokio::time::sleep(TIMEOUT * 10).await;
+            upload.record(false, true);
+            tokio::time::sleep(TIMEOUT - Duration::from_secs(1)).await;
+        };
+        assert!(within_upload(TIMEOUT, upload.clone(), response).await.is_ok());
+        let started = clock::now();
+        let late = within_upload(TIMEOUT, upload, std::future::pending::<()>()).await;
+        assert!(late.is_err() && clock::now() - started < TIMEOUT * 2);
     }
 }

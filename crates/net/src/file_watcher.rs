@@ -9,10 +9,11 @@
 //! invalid, the owner keeps its last valid value and logs the error. The watcher does not report
 //! the same content again.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir_core::clock;
 use xxhash_rust::xxh3::Xxh3Default;
@@ -26,6 +27,8 @@ pub struct FileWatcher {
     reported: Option<FileState>,
     /// Whether the next call of [`changed`](Self::changed) first waits for one poll interval.
     is_retry_delayed: bool,
+    /// Number of reads that have not ended.
+    pending_reads: Arc<AtomicUsize>,
 }
 
 /// The state of all files of a watcher together.
@@ -33,10 +36,28 @@ pub struct FileWatcher {
 enum FileState {
     /// All files are readable. The value is a hash of their contents.
     Content(u64),
-    /// At least one file is missing or cannot be read.
-    Unreadable,
+    /// At least one file cannot be read.
+    Unreadable(Unreadable),
 }
 
+/// Why a file cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unreadable {
+    /// It is missing, or reading it fails.
+    Failed,
+    /// It is a directory, a FIFO or a device. A FIFO without a writer would block its reader.
+    NotRegular,
+    /// Reading it takes longer than [`READ_LIMIT`], as on a file system that hangs.
+    Late,
+}
+
+/// Longest wait for the content of a file.
+pub const READ_LIMIT: Duration = Duration::from_secs(5);
+/// Time between two polls after a read that was too long. The thread of that read is lost until the
+/// file system responds.
+const LATE_POLL_INTERVAL: Duration = Duration::from_secs(10);
+/// Greatest number of reads of one watcher that have not ended.
+const MAX_PENDING_READS: usize = 64;
 /// Time between two polls.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for which a new state must be unchanged before it is reported, because a file may be
@@ -48,7 +69,12 @@ const MAX_COMPARED_BYTES: u64 = (1 << 20) + 1;
 impl FileWatcher {
     /// Creates a watcher of files. It reports the current state as the first change.
     pub fn new(files: impl IntoIterator<Item = PathBuf>) -> Self {
-        Self { files: files.into_iter().collect(), reported: None, is_retry_delayed: false }
+        Self {
+            files: files.into_iter().collect(),
+            reported: None,
+            is_retry_delayed: false,
+            pending_reads: Arc::default(),
+        }
     }
 
     /// Marks the current state of the files as reported. Blocks on file reads. Call it before the
@@ -57,12 +83,28 @@ impl FileWatcher {
         self.reported = Some(FileState::read(&self.files));
     }
 
+    /// Marks the current state of the files as reported, without blocking the thread. Waits for at
+    /// most [`READ_LIMIT`].
+    pub async fn skip_current_within_limit(&mut self) {
+        self.reported = Some(self.read_state().await);
+    }
+
+    /// Why the files of the last report must not be read: reading them would block. `None`: they can
+    /// be read, or are missing.
+    pub fn problem(&self) -> Option<&'static str> {
+        match self.reported {
+            Some(FileState::Unreadable(Unreadable::NotRegular)) => Some(NOT_REGULAR),
+            Some(FileState::Unreadable(Unreadable::Late)) => Some(LATE),
+            _ => None,
+        }
+    }
+
     /// Makes the watcher report the current state again, for an owner that could not read the
     /// files. [`changed`](Self::changed) reports it after one poll interval. Without effect if the
     /// last report was that a file is unreadable: the watcher reports when the file becomes
     /// readable.
     pub fn retry_later(&mut self) {
-        if self.reported != Some(FileState::Unreadable) {
+        if !matches!(self.reported, Some(FileState::Unreadable(_))) {
             self.reported = None;
             self.is_retry_delayed = true;
         }
@@ -93,7 +135,8 @@ impl FileWatcher {
                     return;
                 }
             }
-            sleep(POLL_INTERVAL).await;
+            let is_late = state == FileState::Unreadable(Unreadable::Late);
+            sleep(if is_late { LATE_POLL_INTERVAL } else { POLL_INTERVAL }).await;
         }
     }
 
@@ -103,17 +146,55 @@ impl FileWatcher {
     }
 
     async fn read_state(&self) -> FileState {
-        let files = self.files.clone();
-        let state = tokio::task::spawn_blocking(move || FileState::read(&files));
-        state.await.unwrap_or(FileState::Unreadable)
+        let (files, pending_reads) = (self.files.clone(), self.pending_reads.clone());
+        if pending_reads.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_READS {
+            pending_reads.fetch_sub(1, Ordering::Relaxed);
+            return FileState::Unreadable(Unreadable::Late);
+        }
+        let read = move || {
+            let state = FileState::read(&files);
+            pending_reads.fetch_sub(1, Ordering::Relaxed);
+            state
+        };
+        read_within_limit(read).await.unwrap_or(FileState::Unreadable(Unreadable::Late))
     }
+}
+
+/// The text for operators about a file that is no regular file.
+const NOT_REGULAR: &str = "this is no regular file: a directory, a FIFO or a device";
+/// The text for operators about a file whose content does not come.
+const LATE: &str = "reading this file takes longer than 5 s: its file system does not respond";
+
+/// Runs `read`, which may block, on a thread of its own. `None`: it took longer than [`READ_LIMIT`], or
+/// panicked.
+pub async fn read_within_limit<T: Send + 'static>(
+    read: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    tokio::time::timeout(READ_LIMIT, tokio::task::spawn_blocking(read)).await.ok()?.ok()
+}
+
+/// Opens a file to read it. Fails if it is no regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let require_regular = |is_file: bool| {
+        if is_file { Ok(()) } else { Err(io::Error::new(io::ErrorKind::InvalidInput, NOT_REGULAR)) }
+    };
+    // Before `open`, which would wait for the writer of a FIFO.
+    require_regular(fs::metadata(path)?.is_file())?;
+    let file = File::open(path)?;
+    require_regular(file.metadata()?.is_file())?;
+    Ok(file)
 }
 
 impl FileState {
     fn read(files: &[PathBuf]) -> Self {
         let mut hash = Xxh3Default::new();
-        let result = files.iter().try_for_each(|file| hash_file(file, &mut hash));
-        result.map_or(Self::Unreadable, |()| Self::Content(hash.digest()))
+        match files.iter().try_for_each(|file| hash_file(file, &mut hash)) {
+            Ok(()) => Self::Content(hash.digest()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                Self::Unreadable(Unreadable::NotRegular)
+            }
+            Err(_) => Self::Unreadable(Unreadable::Failed),
+        }
     }
 }
 
@@ -121,7 +202,7 @@ impl FileState {
 /// and `c` of two files have another hash than `a` and `bc`.
 fn hash_file(file: &Path, hash: &mut Xxh3Default) -> io::Result<()> {
     let mut content = Vec::new();
-    let length = File::open(file)?.take(MAX_COMPARED_BYTES).read_to_end(&mut content)?;
+    let length = open_regular(file)?.take(MAX_COMPARED_BYTES).read_to_end(&mut content)?;
     hash.update(&content);
     hash.update(&length.to_le_bytes());
     Ok(())
@@ -204,6 +285,39 @@ mod tests {
         fs::write(&files[1], "bc").unwrap();
         assert!(watcher.poll() && !watcher.poll());
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// A FIFO without a writer blocks its reader for ever.
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_would_block_its_reader_is_reported_and_its_successor_too() {
+        let folder = create_temp_folder("fifo");
+        let path = folder.join("a");
+        fs::write(&path, "one").unwrap();
+        let mut watcher = FileWatcher::new([path.clone()]);
+        watcher.changed().await;
+        assert_eq!(watcher.problem(), None);
+        fs::remove_file(&path).unwrap();
+        let status = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(status.success());
+        watcher.changed().await;
+        assert_eq!(watcher.problem(), Some(NOT_REGULAR));
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "two").unwrap();
+        watcher.changed().await;
+        assert_eq!(watcher.problem(), None);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_read_that_takes_too_long_is_given_up() {
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        tokio::time::pause();
+        let reading = tokio::spawn(read_within_limit(move || receiver.recv()));
+        tokio::task::yield_now().await;
+        tokio::time::advance(READ_LIMIT * 2).await;
+        assert!(reading.await.unwrap().is_none());
+        drop(sender);
+        assert_eq!(read_within_limit(|| 7).await, Some(7));
     }
 
     /// The kubelet updates a volume in this way: it writes a new folder and replaces the symbolic

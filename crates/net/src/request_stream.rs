@@ -5,7 +5,11 @@ use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
 use tokenweir_core::http1::{self, RequestFraming};
 
 /// The parts of a request body, and how the request states the end of the body.
@@ -15,6 +19,40 @@ pub struct RequestStream {
     /// The end of the previous chunk is not yet written.
     is_in_chunk: bool,
     is_ended: bool,
+    upload: Arc<UploadProgress>,
+}
+
+/// How far the client has sent a request body that is forwarded while it arrives. The client decides
+/// when its parts come, so the backend is not at fault while it waits for them.
+#[derive(Debug, Default)]
+pub struct UploadProgress {
+    /// Whether the next part has not come from the client.
+    waits_for_client: AtomicBool,
+    is_ended: AtomicBool,
+    /// Time of the last part, or of the end, in nanoseconds since the epoch of the clock. 0: none.
+    last_part_nanos: AtomicU64,
+}
+
+impl UploadProgress {
+    /// Whether the whole body has come from the client.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended.load(Ordering::Relaxed)
+    }
+
+    /// The time of the last part. While the next part has not come from the client: `now`.
+    pub(crate) fn last_part_at(&self, now: Instant) -> Instant {
+        if self.waits_for_client.load(Ordering::Relaxed) {
+            return now;
+        }
+        clock::epoch() + Duration::from_nanos(self.last_part_nanos.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn record(&self, waits_for_client: bool, is_ended: bool) {
+        let nanos = clock::now().saturating_duration_since(clock::epoch()).as_nanos();
+        self.last_part_nanos.store(u64::try_from(nanos).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.waits_for_client.store(waits_for_client, Ordering::Relaxed);
+        self.is_ended.store(is_ended, Ordering::Relaxed);
+    }
 }
 
 impl RequestStream {
@@ -23,7 +61,14 @@ impl RequestStream {
         parts: impl Body<Data = Bytes, Error = io::Error> + Send + 'static,
         framing: RequestFraming,
     ) -> Self {
-        Self { parts: Box::pin(parts), framing, is_in_chunk: false, is_ended: false }
+        let parts = Box::pin(parts);
+        Self { parts, framing, is_in_chunk: false, is_ended: false, upload: Arc::default() }
+    }
+
+    /// How far the client has sent the body. `None`: it does not end before the response, because it
+    /// is the input of a WebSocket.
+    pub fn upload(&self) -> Option<Arc<UploadProgress>> {
+        (self.framing != RequestFraming::Upgrade).then(|| self.upload.clone())
     }
 
     /// How the request states the end of the body.
@@ -38,7 +83,10 @@ impl RequestStream {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<Option<Chain<Bytes, Bytes>>>> {
         while !self.is_ended {
-            let Some(frame) = ready!(self.parts.as_mut().poll_frame(cx)) else {
+            let polled = self.parts.as_mut().poll_frame(cx);
+            let is_ended = matches!(polled, Poll::Ready(None));
+            self.upload.record(polled.is_pending(), is_ended);
+            let Some(frame) = ready!(polled) else {
                 self.is_ended = true;
                 return Poll::Ready(self.end());
             };

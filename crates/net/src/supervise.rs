@@ -7,14 +7,16 @@
 
 use futures_util::FutureExt;
 use serde::Serialize;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokenweir_core::clock;
 use tokio::task::JoinHandle;
 
-/// The kinds of background tasks. Panics are counted by kind.
+/// The kinds of background tasks, and the parts of a request. Panics are counted by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum BackgroundTask {
     /// Accepts client connections.
@@ -23,6 +25,10 @@ pub enum BackgroundTask {
     Connection,
     /// Serves the admin listener.
     AdminListener,
+    /// Handles one request.
+    Request,
+    /// Estimates the load of one backend for routing.
+    Routing,
     /// Finds streams that stall and streams that the client does not read.
     StallSweep,
     /// Compares the memory of the process with its limit.
@@ -90,6 +96,12 @@ const MAX_RESTART_DELAY: Duration = Duration::from_secs(30);
 /// again.
 const BACKOFF_RESET_AFTER: Duration = Duration::from_mins(5);
 
+/// Greatest number of panics whose time is kept.
+const MAX_RECENT_PANICS: usize = 256;
+
+/// The last panics, with their times.
+static RECENT_PANICS: Mutex<VecDeque<(BackgroundTask, Instant)>> = Mutex::new(VecDeque::new());
+
 /// Number of panics of each task since the start of the process.
 static PANIC_COUNTS: [AtomicU64; BackgroundTask::ALL.len()] =
     [const { AtomicU64::new(0) }; BackgroundTask::ALL.len()];
@@ -98,10 +110,12 @@ static PANIC_COUNTS: [AtomicU64; BackgroundTask::ALL.len()] =
 
 impl BackgroundTask {
     /// All tasks, in declaration order.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::Listener,
         Self::Connection,
         Self::AdminListener,
+        Self::Request,
+        Self::Routing,
         Self::StallSweep,
         Self::MemoryWatch,
         Self::Certificates,
@@ -131,6 +145,8 @@ impl BackgroundTask {
             Self::Listener => "listener",
             Self::Connection => "connection",
             Self::AdminListener => "admin_listener",
+            Self::Request => "request",
+            Self::Routing => "routing",
             Self::StallSweep => "stall_sweep",
             Self::MemoryWatch => "memory_watch",
             Self::Certificates => "certificates",
@@ -168,14 +184,30 @@ impl PanicCounts {
     }
 }
 
+/// The number of panics of each task since `since`. Tasks without a panic are left out.
+pub fn panics_since(since: Instant) -> Vec<(BackgroundTask, usize)> {
+    let recent = RECENT_PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = |task: BackgroundTask| {
+        recent.iter().filter(|(other, at)| *other == task && *at >= since).count()
+    };
+    let counts = BackgroundTask::ALL.into_iter().map(|task| (task, count(task)));
+    counts.filter(|(_, count)| *count > 0).collect()
+}
+
 // === catch panics ===
 
 /// Counts and logs a panic that the caller has caught.
 pub fn record_panic(task: BackgroundTask) {
     PANIC_COUNTS[task as usize].fetch_add(1, Ordering::Relaxed);
+    let mut recent = RECENT_PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+    if recent.len() == MAX_RECENT_PANICS {
+        recent.pop_front();
+    }
+    recent.push_back((task, clock::now()));
+    drop(recent);
     // The message does not include the panic payload, which may contain a prompt or a key. The
     // panic hook has already logged the location.
-    tracing::error!(task = task.as_str(), "a background task panicked: the gateway continues");
+    tracing::error!(task = task.as_str(), "a panic was caught: the gateway continues");
 }
 
 /// Runs `work` and catches, counts and logs a panic. `None`: `work` panicked.
@@ -348,5 +380,20 @@ mod tests {
                 BackgroundTask::ALL.iter().filter(|other| other.as_str() == task.as_str());
             assert_eq!(same_name.count(), 1, "{task:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_recent_panics_are_known_by_task() {
+        assert_eq!(catch_panic(BackgroundTask::Routing, || -> u32 { panic!("a defect") }), None);
+        let since = clock::now();
+        let count = |since| {
+            let panics = panics_since(since);
+            panics
+                .iter()
+                .find(|(task, _)| *task == BackgroundTask::Routing)
+                .map(|(_, count)| *count)
+        };
+        assert_eq!(count(since), Some(1));
+        assert_eq!(count(since + Duration::from_secs(1)), None);
     }
 }

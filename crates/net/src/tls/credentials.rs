@@ -5,6 +5,7 @@
 use super::acceptor::Acceptor;
 use super::connector::OutboundTls;
 use super::file_backed::Reloadable;
+use crate::file_watcher::READ_LIMIT;
 use crate::supervise::{self, BackgroundTask};
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -106,13 +107,21 @@ impl Credentials {
     pub async fn run(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(RELOAD_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut was_late = false;
         loop {
             ticks.tick().await;
             let credentials = self.clone();
             let reload = tokio::task::spawn_blocking(move || credentials.reload_changed_files());
-            if reload.await.is_err() {
+            let result = tokio::time::timeout(READ_LIMIT, reload).await;
+            if let Ok(Err(_)) = result {
                 supervise::record_panic(BackgroundTask::Certificates);
             }
+            let is_late = result.is_err();
+            if is_late && !was_late {
+                self.failure_count.fetch_add(1, Ordering::Relaxed);
+                tracing::error!("reading certificate files takes longer than {READ_LIMIT:?}");
+            }
+            was_late = is_late;
         }
     }
 

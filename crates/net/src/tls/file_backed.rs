@@ -9,7 +9,7 @@ use super::pem::PemFile;
 use crate::file_watcher::FileWatcher;
 use arc_swap::ArcSwap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::SystemTime;
 
 /// A value that is built from files and rebuilt when they change.
@@ -68,7 +68,12 @@ impl<T> FileBacked<T> {
 
 impl<T: Send + Sync> Reloadable for FileBacked<T> {
     fn reload_if_changed(&self) -> Option<Result<(), TlsError>> {
-        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another call holds the lock while a read of the files does not return.
+        let mut watcher = match self.watcher.try_lock() {
+            Ok(watcher) => watcher,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
         if !watcher.poll() {
             return None;
         }

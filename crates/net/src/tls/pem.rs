@@ -1,10 +1,10 @@
 //! Reads certificates and private keys from PEM files, and the expiry from certificates.
 
 use super::error::TlsError;
+use crate::file_watcher;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -26,7 +26,8 @@ impl PemFile {
     pub(super) fn read(path: &Path) -> Result<Self, TlsError> {
         let mut bytes = Vec::new();
         let limit = MAX_PEM_FILE_BYTES + 1;
-        let result = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
+        let result = file_watcher::open_regular(path)
+            .and_then(|file| file.take(limit).read_to_end(&mut bytes));
         match result {
             Ok(length) if length as u64 == limit => {
                 Err(TlsError::FileTooLarge { path: path.to_owned(), limit: MAX_PEM_FILE_BYTES })
