@@ -13,7 +13,7 @@ runs=${1:-2500000}
 # Maximum seconds of one target, for short and for long inputs each.
 seconds=${FUZZ_SECONDS:-900}
 # A selection of targets: FUZZ_TARGETS="headers config".
-read -r -a targets <<<"${FUZZ_TARGETS:-sse json request metrics_page observe headers config kv_events}"
+read -r -a targets <<<"${FUZZ_TARGETS:-sse json request metrics_page hostile_page observe headers config kv_events}"
 work=fuzz/target/corpus
 
 command -v cargo-fuzz >/dev/null || cargo install cargo-fuzz --locked

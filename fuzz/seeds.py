@@ -92,6 +92,7 @@ def seeds():
             yield "observe", bytes([way]) + plan + answer
     for page in pages():
         yield "metrics_page", page
+        yield "hostile_page", page + b"\0" + page
     for part in configurations():
         yield "config", part
     for batch in event_batches():

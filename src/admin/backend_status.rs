@@ -13,7 +13,7 @@ use tokenweir_core::address::BackendAddress;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::engine_metrics::ScrapeError;
 use tokenweir_core::resilience::Availability;
-use tokenweir_core::routing::{LoadEstimator, PromptFingerprint};
+use tokenweir_core::routing::LoadEstimator;
 
 /// The status of each backend of the pool, and of each removed backend that still has open
 /// requests. If a backend of the pool has the name of a removed backend, the open requests of the
@@ -84,8 +84,12 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         dialect: load.server.map(EngineKind::as_str),
         metrics: metric_availability(&state),
         scrape_age_seconds: age.map(|age| age.as_secs_f64()),
+        models_error: state.models_error.as_deref().map(Into::into),
         scrape_error: state.metrics_error.map(ScrapeError::as_str),
-        learned: learned_estimates(&backend.load.estimator, now),
+        learned: BackendEstimates {
+            prefill_backlog_tokens: backend.backlog_tokens(now),
+            ..learned_estimates(&backend.load.estimator, now)
+        },
         pod: backend.identity.pod().map(|pod| pod.to_string()),
         gpus: Vec::new(),
     }
@@ -127,7 +131,7 @@ fn learned_estimates(estimator: &LoadEstimator, now: Instant) -> BackendEstimate
         freshness: estimator.certainty(now),
         prefill_tokens_per_second: 1.0 / prefill.per_token,
         prefill_base_seconds: prefill.base,
-        prefill_backlog_tokens: estimator.candidate(&PromptFingerprint::default(), now).backlog,
+        prefill_backlog_tokens: 0.0,
         ttft_seconds: learned.ttft(),
         bytes_per_token: learned.tokens_per_byte().recip(),
         output_tokens: learned.output_tokens(),
@@ -161,7 +165,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
     use tokenweir_core::clock;
-    use tokenweir_core::routing::LoadReport;
+    use tokenweir_core::routing::{LoadReport, PromptFingerprint};
 
     #[test]
     fn the_sequence_slots_are_known_once_requests_wait_at_a_constant_number_of_running_requests() {

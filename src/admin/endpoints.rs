@@ -2,7 +2,7 @@
 //! status, configuration, diagnosis and decisions.
 
 use super::response::without_caching;
-use super::state::{Admin, unready_reason};
+use super::state::{Admin, recent_panics};
 use crate::proxy::access::AccessControl;
 use crate::telemetry::cpu_time::{self, TelemetryPart};
 use crate::telemetry::status::StatusSnapshot;
@@ -53,11 +53,22 @@ pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: Header
 pub(super) async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
     if admin.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response()
-    } else if let Some(states) = unready_reason(&admin.proxy.pool.readiness(clock::now())) {
-        let problem = format!("no backend is available ({states})\n");
-        (StatusCode::SERVICE_UNAVAILABLE, problem).into_response()
     } else {
-        "ok\n".into_response()
+        let now = clock::now();
+        let readiness = admin.proxy.pool.readiness(now);
+        match admin.unready_reason(&readiness, now) {
+            Some(reason) if readiness.is_ready() => {
+                (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response()
+            }
+            Some(states) => {
+                let problem = format!("no backend is available ({states})\n");
+                (StatusCode::SERVICE_UNAVAILABLE, problem).into_response()
+            }
+            None => match recent_panics(&Admin::panics_in_window(now)) {
+                panics if panics.is_empty() => "ok\n".into_response(),
+                panics => format!("ok\nrecent panics: {panics}\n").into_response(),
+            },
+        }
     }
 }
 

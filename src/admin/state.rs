@@ -16,10 +16,20 @@ use crate::telemetry::recent_requests::RecentRequests;
 use crate::telemetry::status::{QueueStatusSnapshot, RequestBodyVitals, StatusSnapshot};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokenweir_api::{GatewayFacts, GatewayState, Harm};
 use tokenweir_diagnose::{FLEET_RULES, LatestDiagnosis, Verdict, VerdictScope, VerdictSeverity};
-use tokenweir_net::supervise::PanicCounts;
+use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
+
+/// Number of complete windows of 5 s whose requests are compared with panics.
+/// With the current window, these are the last 10 to 15 s.
+const REFUSAL_WINDOWS: u64 = 2;
+
+/// Time for which a panic counts for the readiness.
+const PANIC_WINDOW: Duration = Duration::from_secs(15);
+/// Number of requests that must end with a panic before the gateway is not ready. One request that
+/// causes a panic must not take the gateway away from the others.
+const MIN_PANICS: usize = 5;
 
 /// The state behind the admin listener.
 pub struct Admin {
@@ -72,11 +82,12 @@ impl Admin {
         telemetry.settle();
         let draining = self.is_draining();
         let readiness = pool.readiness(now);
+        let unready_reason = self.unready_reason(&readiness, now);
         let mut status = StatusSnapshot {
             requests_in_flight: open_streams.open(),
             oldest_request_age_seconds: oldest_request_age(open_streams.oldest(), now),
-            ready: !draining && readiness.is_ready(),
-            unready_reason: unready_reason(&readiness),
+            ready: !draining && unready_reason.is_none(),
+            unready_reason,
             panic_mode: readiness.is_panic,
             draining,
             queue: queue_status(admission),
@@ -102,6 +113,23 @@ impl Admin {
         status.harm = Harm::of(&self.recent_requests.last_minute(now), late_streams);
         (status.state, status.state_reasons) = gateway_state(&status);
         status
+    }
+
+    /// Why requests cannot be served: the states of all backends, of which none is available, or
+    /// panics that end most requests. `None`: they can.
+    pub(super) fn unready_reason(&self, readiness: &Readiness, now: Instant) -> Option<String> {
+        if !readiness.is_ready() {
+            return Some(readiness.summary());
+        }
+        let panics = Self::panics_in_window(now);
+        let requests = || self.recent_requests.counts_of_windows(REFUSAL_WINDOWS, now).requests;
+        (!panics.is_empty() && is_panicking(&panics, requests()))
+            .then(|| format!("panics end most requests: {}", recent_panics(&panics)))
+    }
+
+    /// The panics of each task in the last [`PANIC_WINDOW`].
+    pub(super) fn panics_in_window(now: Instant) -> Vec<(BackgroundTask, usize)> {
+        now.checked_sub(PANIC_WINDOW).map(supervise::panics_since).unwrap_or_default()
     }
 }
 
@@ -146,10 +174,18 @@ fn oldest_request_age(oldest: Option<Instant>, now: Instant) -> f64 {
     oldest.map_or(0.0, |started| now.saturating_duration_since(started).as_secs_f64())
 }
 
-/// Why no backend is available: a summary of the states of all backends. `None`: at least one
-/// backend is available.
-pub(super) fn unready_reason(readiness: &Readiness) -> Option<String> {
-    (!readiness.is_ready()).then(|| readiness.summary())
+/// The recent panics, as text such as `3 in routing, 1 in diagnosis`. Empty: there are none.
+pub(super) fn recent_panics(panics: &[(BackgroundTask, usize)]) -> String {
+    let texts = panics.iter().map(|(task, count)| format!("{count} in {}", task.as_str()));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+/// Whether panics end most requests: at least [`MIN_PANICS`], and half of the recent `requests`.
+fn is_panicking(panics: &[(BackgroundTask, usize)], requests: u64) -> bool {
+    let of_requests = panics.iter().find(|(task, _)| *task == BackgroundTask::Request);
+    of_requests.is_some_and(|(_, count)| {
+        *count >= MIN_PANICS && u64::try_from(2 * count).is_ok_and(|twice| twice >= requests)
+    })
 }
 
 fn tenant_labels(access: &AccessControl) -> Vec<String> {
@@ -161,4 +197,19 @@ fn queue_status(admission: &AdmissionController) -> Vec<QueueStatusSnapshot> {
     waiting
         .map(|(class, waiting)| QueueStatusSnapshot { class: class.to_string(), waiting })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panics_make_the_gateway_unready_only_if_they_end_most_requests() {
+        let panics = |count| [(BackgroundTask::Request, count), (BackgroundTask::Routing, 1)];
+        assert!(is_panicking(&panics(5), 10));
+        assert!(!is_panicking(&panics(4), 4), "a few requests that a client repeats");
+        assert!(!is_panicking(&panics(5), 11), "most requests are served");
+        assert!(!is_panicking(&[(BackgroundTask::Routing, 50)], 10), "they end no request");
+        assert_eq!(recent_panics(&panics(5)), "5 in request, 1 in routing");
+    }
 }

@@ -5,7 +5,7 @@ use crate::proxy::access::AccessControl;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokenweir_core::access::KeyFile;
-use tokenweir_net::file_watcher::FileWatcher;
+use tokenweir_net::file_watcher::{self, FileWatcher};
 
 /// Reloads the keys file when it changes.
 #[derive(Clone)]
@@ -34,19 +34,28 @@ impl KeysFileWatcher {
     pub(crate) async fn watch(mut self, access: Arc<AccessControl>) {
         loop {
             self.watcher.changed().await;
-            self.reload(&access);
+            match self.watcher.problem() {
+                None => self.reload(&access).await,
+                Some(problem) => self.keep_previous(&access, problem),
+            }
         }
     }
 
-    fn reload(&mut self, access: &AccessControl) {
-        match config::load_keys(&self.file, &self.tiers) {
-            Ok(key_file) => {
+    async fn reload(&mut self, access: &AccessControl) {
+        let (file, tiers) = (self.file.clone(), self.tiers.clone());
+        let loading = file_watcher::read_within_limit(move || config::load_keys(&file, &tiers));
+        match loading.await {
+            None => {
+                self.watcher.retry_later();
+                self.keep_previous(access, "it could not be read in time");
+            }
+            Some(Ok(key_file)) => {
                 access.replace_keys(Some(&key_file));
                 let (file, tenants) = (self.file.display(), key_file.tenants.len());
                 let keys = access.keys().map_or(0, |keys| keys.len());
                 tracing::info!(%file, tenants, keys, "keys reloaded");
             }
-            Err(error) => {
+            Some(Err(error)) => {
                 if error.is_unreadable() {
                     self.watcher.retry_later();
                 }
@@ -54,6 +63,12 @@ impl KeysFileWatcher {
                 access.set_reload_error(error.to_string());
             }
         }
+    }
+
+    fn keep_previous(&self, access: &AccessControl, problem: &str) {
+        let error = format!("{}: {problem}", self.file.display());
+        tracing::error!(error, "keys file cannot be read: the previous keys stay active");
+        access.set_reload_error(error);
     }
 }
 

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::clock;
-use tokenweir_net::file_watcher::FileWatcher;
+use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise;
 
 /// Applies reloads and discovered backends to the running gateway.
@@ -193,8 +193,16 @@ impl Reloader {
                 .to_owned());
         };
         // A change of the file after this point triggers another reload.
-        self.triggers.file_watcher.skip_current();
-        let loaded = Config::load(Some(&file), self.overrides.clone());
+        self.triggers.file_watcher.skip_current_within_limit().await;
+        if let Some(problem) = self.triggers.file_watcher.problem() {
+            return Err(format!("{}: {problem}", file.display()));
+        }
+        let overrides = self.overrides.clone();
+        let loading = file_watcher::read_within_limit(move || Config::load(Some(&file), overrides));
+        let Some(loaded) = loading.await else {
+            self.triggers.file_watcher.retry_later();
+            return Err("the configuration could not be read in time".to_owned());
+        };
         if loaded.as_ref().is_err_and(ConfigError::is_unreadable) {
             // The cause of a read error may disappear without a change of the file.
             self.triggers.file_watcher.retry_later();

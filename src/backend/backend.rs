@@ -3,7 +3,7 @@
 use super::drain::{Drain, DrainInitiator};
 use super::health::BackendHealth;
 use super::identity::BackendIdentity;
-use super::kv_events::{CacheLookup, KvEventSource};
+use super::kv_events::KvEventSource;
 use super::load::BackendLoad;
 use super::pool_membership::PoolMembership;
 use super::state::{BackendState, Health};
@@ -18,7 +18,7 @@ use tokenweir_core::record::{BackendCondition, BackendId};
 use tokenweir_core::resilience::{
     Availability, BreakerAction, CircuitBreakerSettings, FailureKind,
 };
-use tokenweir_core::routing::{Candidate, PromptFingerprint};
+use tokenweir_core::routing::PromptFingerprint;
 use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_net::resource_exhaustion;
 
@@ -150,6 +150,12 @@ impl Backend {
         }
     }
 
+    /// Whether the backend gets the requests that no other backend can serve, although its engine
+    /// seems stuck.
+    pub fn is_last_resort(&self) -> bool {
+        self.health.is_suspected() && self.weight() > 0
+    }
+
     /// The current weight: the share of the requests relative to other backends. 0 while the
     /// backend is drained.
     pub fn weight(&self) -> u32 {
@@ -254,10 +260,9 @@ impl Backend {
     /// Marks the backend down after the connection of a request failed, and requests a health check
     /// at once. The backend gets no new requests until a health check passes.
     pub fn mark_down(&self, reason: &str) {
-        self.update_state(|state| {
-            state.health = Health::Down;
-            state.reason = Some(reason.into());
-        });
+        let text: Arc<str> = reason.into();
+        self.update_state(|state| state.set_health(Health::Down, Some(&text)));
+        self.health.log_down(&self.identity.id, reason);
         self.health.request_check();
     }
 
@@ -304,6 +309,7 @@ impl Backend {
     /// Records a successful request when its response has begun. Closes a half-open circuit
     /// breaker, which re-admits the backend.
     pub fn on_response_started(&self, now: Instant) {
+        self.load.mark_progress();
         if self.health.breaker.on_answer(now) {
             tracing::info!(backend = %self.identity.id, "backend re-admitted: slow start begins");
             self.on_change(now);
@@ -345,7 +351,8 @@ impl Backend {
         self.membership.publish_load_hint(now, || {
             let is_excluded =
                 !self.health.is_serving() || self.weight() == 0 || self.health.breaker.is_shut(now);
-            (!is_excluded).then(|| self.candidate(&PromptFingerprint::default(), None, now))
+            let candidate = || self.candidate(&PromptFingerprint::default(), None, now);
+            (!is_excluded).then(candidate).flatten()
         });
     }
 
@@ -368,23 +375,6 @@ impl Backend {
         BackendCondition {
             is_gpu_throttled: self.load.is_gpu_throttled(),
             ..self.health.load_state().condition(now)
-        }
-    }
-
-    /// The load and cost estimates of the backend for a prompt. `lookup` finds what the KV events of
-    /// the backend show of the prompt. `None`: KV events are not used.
-    pub(super) fn candidate(
-        &self,
-        prompt: &PromptFingerprint,
-        lookup: Option<&mut CacheLookup<'_>>,
-        now: Instant,
-    ) -> Candidate {
-        let cache = self.identity.kv_cache();
-        let resident = lookup.zip(cache).and_then(|(lookup, cache)| lookup.resident(cache));
-        Candidate {
-            weight: self.weight(),
-            key: self.identity.id_hash,
-            ..self.load.estimator.candidate_with(prompt, resident.as_ref(), now)
         }
     }
 }

@@ -22,6 +22,8 @@ pub struct BackendHealth {
     /// Copy of [`BackendState::is_serving`]. Routing reads this copy, which is cheaper than
     /// `state`, for many backends per request.
     is_serving: AtomicBool,
+    /// Copy of [`BackendState::is_suspected`].
+    is_suspected: AtomicBool,
     /// Whether the backend is drained. Copy of [`HealthSignals::drain`], which routing reads.
     is_drained: AtomicBool,
     /// Whether the backend rejected a model that it had listed, so that the stored model list may
@@ -46,6 +48,8 @@ struct HealthSignals {
     /// Whether the health checker declared the backend down. A connection of a request that failed
     /// does not set this.
     declared_down: watch::Sender<bool>,
+    /// Whether the log says that the backend is down.
+    is_down_logged: AtomicBool,
     /// The drain. `None`: the backend is not drained.
     drain: Mutex<Option<Arc<Drain>>>,
     /// The paths that the backend does not serve although other backends do, and when a request
@@ -61,6 +65,7 @@ impl BackendHealth {
     pub(super) fn new(settings: CircuitBreakerSettings, now: Instant) -> Self {
         Self {
             is_serving: AtomicBool::new(false),
+            is_suspected: AtomicBool::new(false),
             is_drained: AtomicBool::new(false),
             is_model_list_stale: AtomicBool::new(false),
             lacks_paths: AtomicBool::new(false),
@@ -70,6 +75,7 @@ impl BackendHealth {
                 check_requested: Notify::new(),
                 first_check_completed: SetOnce::new(),
                 declared_down: watch::Sender::new(false),
+                is_down_logged: AtomicBool::new(false),
                 drain: Mutex::new(None),
                 missing_paths: Mutex::default(),
             }),
@@ -95,6 +101,11 @@ impl BackendHealth {
     /// Whether the backend is up and its engine does not sleep.
     pub(super) fn is_serving(&self) -> bool {
         self.is_serving.load(Ordering::Acquire)
+    }
+
+    /// Whether the backend is down only because its engine seems stuck.
+    pub(super) fn is_suspected(&self) -> bool {
+        self.is_suspected.load(Ordering::Relaxed)
     }
 
     /// Whether the backend is drained.
@@ -149,6 +160,7 @@ impl BackendHealth {
         // repeats until the stored value belongs to the current state.
         loop {
             let state = self.state.load();
+            self.is_suspected.store(state.is_suspected(), Ordering::Relaxed);
             self.is_serving.store(state.is_serving(), Ordering::Release);
             if Arc::ptr_eq(&state, &self.state.load()) {
                 break;
@@ -243,6 +255,24 @@ impl BackendHealth {
         self.is_model_list_stale.store(false, Ordering::Relaxed);
         let stored_models = self.state.load().models.clone();
         !stored_models.is_some_and(|stored| ServedModel::are_equivalent(&stored, models))
+    }
+
+    /// Logs that the backend is down, if no line says so since it was last up.
+    pub(super) fn log_down(&self, id: &BackendId, reason: &str) {
+        if !self.signals.is_down_logged.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                backend = %id,
+                reason,
+                "backend is down: it gets no new requests, and requests without a response may \
+                 fail over"
+            );
+        }
+    }
+
+    /// Logs that the backend is up.
+    pub(super) fn log_up(&self, id: &BackendId) {
+        self.signals.is_down_logged.store(false, Ordering::Relaxed);
+        tracing::info!(backend = %id, "backend is up: it gets requests");
     }
 
     /// Records whether the health checker declared the backend down.

@@ -3,7 +3,7 @@
 //! dropped.
 
 use super::backend::Backend;
-use super::kv_events::FollowedRequest;
+use super::kv_events::{CacheLookup, FollowedRequest};
 use bytes::Bytes;
 use http::HeaderValue;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,6 +13,7 @@ use tokenweir_core::observe::BackendMonitor;
 use tokenweir_core::openai::Api;
 use tokenweir_core::record::{BackendCondition, ObservedResponse, UsageSource, WaitReports};
 use tokenweir_core::routing::{Candidate, PromptFingerprint, Reservation, TokenCounts};
+use tokenweir_net::supervise::{self, BackgroundTask};
 
 /// The lease of one attempt on one backend. Dropping the lease releases the load of the attempt.
 #[derive(Debug)]
@@ -108,6 +109,7 @@ impl BackendMonitor for LeaseState {
     }
 
     fn on_gap(&self, gap: Duration) {
+        self.backend.load.mark_progress();
         self.backend.load.recent_gaps.observe(gap);
     }
 
@@ -120,6 +122,7 @@ impl BackendMonitor for LeaseState {
     }
 
     fn on_first_output(&self, now: Instant) {
+        self.backend.load.mark_progress();
         let was_pending = {
             let mut reservation = self.lock_reservation();
             let was_pending = reservation.is_pending();
@@ -152,5 +155,52 @@ impl BackendMonitor for LeaseState {
             followed.set_counts(counts);
         }
         self.backend.load.estimator.answered(&mut self.lock_reservation(), &counts);
+    }
+}
+
+impl Backend {
+    /// Prompt tokens that the engine has to compute before those of a new request.
+    pub fn backlog_tokens(&self, now: Instant) -> f64 {
+        let candidate = self.candidate(&PromptFingerprint::default(), None, now);
+        candidate.map_or(0.0, |candidate| candidate.backlog)
+    }
+
+    /// The load and cost estimates of the backend for a prompt. `lookup` finds what the KV events of
+    /// the backend show of the prompt. `None` in `lookup`: KV events are not used.
+    ///
+    /// If the estimates cannot be computed, all that was observed of the backend is forgotten: the
+    /// numbers come from the backend, and they must not end the requests to other backends. `None`:
+    /// the estimates cannot be computed without observations either.
+    pub(super) fn candidate(
+        &self,
+        prompt: &PromptFingerprint,
+        lookup: Option<&mut CacheLookup<'_>>,
+        now: Instant,
+    ) -> Option<Candidate> {
+        let estimate = |lookup| {
+            let estimate = || self.estimate(prompt, lookup, now);
+            supervise::catch_panic(BackgroundTask::Routing, estimate).filter(Candidate::is_finite)
+        };
+        estimate(lookup).or_else(|| {
+            let backend = &self.identity.id;
+            tracing::error!(%backend, "estimates of the backend are unusable: they begin again");
+            self.load.estimator.forget_observations();
+            estimate(None)
+        })
+    }
+
+    fn estimate(
+        &self,
+        prompt: &PromptFingerprint,
+        lookup: Option<&mut CacheLookup<'_>>,
+        now: Instant,
+    ) -> Candidate {
+        let cache = self.identity.kv_cache();
+        let resident = lookup.zip(cache).and_then(|(lookup, cache)| lookup.resident(cache));
+        Candidate {
+            weight: self.weight(),
+            key: self.identity.id_hash,
+            ..self.load.estimator.candidate_with(prompt, resident.as_ref(), now)
+        }
     }
 }

@@ -28,6 +28,8 @@ pub struct BackendLoad {
     restart_count: AtomicU64,
     /// Whether a GPU of the backend lowers its clock because of a fault.
     is_gpu_throttled: AtomicBool,
+    /// Whether a response had output since the health checker last asked.
+    has_progress: AtomicBool,
 }
 
 /// Default age at which the reported load has half of its weight in predictions.
@@ -45,6 +47,7 @@ impl BackendLoad {
             stall_count: AtomicU64::new(0),
             restart_count: AtomicU64::new(0),
             is_gpu_throttled: AtomicBool::new(false),
+            has_progress: AtomicBool::new(false),
         }
     }
 
@@ -77,6 +80,16 @@ impl BackendLoad {
     /// Sets whether a GPU of the backend lowers its clock because of a fault.
     pub fn set_gpu_throttled(&self, is_throttled: bool) {
         self.is_gpu_throttled.store(is_throttled, Ordering::Relaxed);
+    }
+
+    /// Records that a response of the backend had output: its engine works.
+    pub(super) fn mark_progress(&self) {
+        self.has_progress.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a response had output since the last call.
+    pub(super) fn take_progress(&self) -> bool {
+        self.has_progress.swap(false, Ordering::Relaxed)
     }
 
     /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: there are too few

@@ -25,8 +25,12 @@ pub struct BackendState {
     pub(super) mean_prefill: MeanPrefill,
     /// The reason why the last scrape failed. `None`: it did not fail.
     pub metrics_error: Option<ScrapeError>,
+    /// Why the models of the backend are not completely known, and the remedy. `None`: they are.
+    pub models_error: Option<Arc<str>>,
     /// The reason why `health` is down or unknown, as text for status pages and logs.
     pub reason: Option<Arc<str>>,
+    /// Whether `health` is down only because the engine shows no progress.
+    has_stuck_engine: bool,
 }
 
 /// The values that every request record reads. They are derived from the other fields of
@@ -90,6 +94,23 @@ impl BackendState {
     /// The gateway sends no requests to a backend that sleeps.
     pub fn is_asleep(&self) -> bool {
         self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
+    }
+
+    /// Sets the result of the health checks. `reason`: why it is down or unknown.
+    pub(super) fn set_health(&mut self, health: Health, reason: Option<&Arc<str>>) {
+        (self.health, self.reason, self.has_stuck_engine) = (health, reason.cloned(), false);
+    }
+
+    /// Marks the backend down because its engine shows no progress.
+    pub(super) fn suspect(&mut self, reason: &Arc<str>) {
+        self.set_health(Health::Down, Some(reason));
+        self.has_stuck_engine = true;
+    }
+
+    /// Whether the backend is down only because its engine seems stuck, and does not sleep. Such a
+    /// backend gets requests that no other backend can serve.
+    pub(super) fn is_suspected(&self) -> bool {
+        self.has_stuck_engine && !self.is_asleep()
     }
 
     /// Whether the backend is up and its engine does not sleep.

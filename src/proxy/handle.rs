@@ -7,6 +7,7 @@ use super::context::ProxyContext;
 use super::lookup;
 use super::relay::{self, ForwardResult, PreparedRequest};
 use super::request::body::{self, IncomingBody};
+use super::request::body_memory::BodyOwner;
 use super::request::configured_routes::ConfiguredRoute;
 use super::request::deadline::RequestDeadlines;
 use super::request::engine_control::EngineControlCheck;
@@ -144,8 +145,9 @@ async fn forward_read<B: IncomingBody>(
 ) -> ForwardResult {
     let ProxyContext { state, settings, .. } = context;
     let (access, pool) = (&state.access, &state.pool);
+    let body_owner = BodyOwner::new(principal.tenant(), exchange.record().client);
     // The permit and the body are dropped when this function returns.
-    let mut memory_permit = state.body_memory.empty_permit();
+    let mut memory_permit = state.body_memory.empty_permit(body_owner);
     let original = body::receive_body(settings, exchange, head, body, &mut memory_permit).await?;
     let record = exchange.record();
     let fields = body::peek_request(head, &original, record.api)?;
@@ -178,13 +180,14 @@ async fn forward_read<B: IncomingBody>(
     };
     state.recording.sample(record, &fields, requirements, &original);
     let headers = &head.headers;
-    let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
     if fields.stream {
         let api = record.api.unwrap_or(Api::Other);
         early.allow(api, exchange.policy().rules.keep_alive);
     }
     let record = exchange.record();
     let lease = state.admission.lease(record, headers, requirements).await?;
+    let record = exchange.record();
+    let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
     let is_explained =
         control.allow(Permission::RoutingHeaders) && routing_headers::is_requested(headers);
     control.strip_headers(&mut head.headers);
@@ -194,7 +197,7 @@ async fn forward_read<B: IncomingBody>(
         fields: &fields,
         body,
         requirements: &requirements,
-        deadline: deadlines.first_output,
+        deadlines: deadlines.attempt,
         backend_model: route.served_as.as_deref().or(requirements.model),
         is_lookup: false,
         early: Some(early),

@@ -7,7 +7,8 @@ use super::access::Principal;
 use super::context::ProxyContext;
 use super::relay::{self, ForwardResult, PreparedRequest};
 use super::request::body::{self, IncomingBody};
-use super::request::deadline;
+use super::request::body_memory::BodyOwner;
+use super::request::deadline::AttemptDeadlines;
 use super::request::upstream_body::UpstreamBody;
 use crate::backend::pool::BackendRequirements;
 use http::request;
@@ -27,7 +28,8 @@ pub(super) async fn forward<B: IncomingBody>(
     (head, body): (&mut request::Parts, B),
 ) -> ForwardResult {
     let (state, settings) = (&context.state, &context.settings);
-    let mut memory_permit = state.body_memory.empty_permit();
+    let body_owner = BodyOwner::new(principal.tenant(), exchange.record().client);
+    let mut memory_permit = state.body_memory.empty_permit(body_owner);
     let body = body::receive_body(settings, exchange, head, body, &mut memory_permit).await?;
     let id = route::stored_response_id(head.uri.path()).unwrap_or_default();
     let backend = state.stored_responses.locate(id, principal, &state.pool)?;
@@ -48,7 +50,7 @@ pub(super) async fn forward<B: IncomingBody>(
         fields: &fields,
         body: UpstreamBody::new(body, exchange.record(), head, &fields, &model_route, Vec::new())?,
         requirements: &requirements,
-        deadline: deadline::first_output_deadline(
+        deadlines: AttemptDeadlines::new(
             exchange.record(),
             &head.headers,
             None,

@@ -124,7 +124,7 @@ async fn forward(
         fields: &fields,
         body,
         requirements: &requirements,
-        deadline: deadlines.first_output,
+        deadlines: deadlines.attempt.without_client(),
         backend_model: model,
         is_lookup: false,
         early: None,

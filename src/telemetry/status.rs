@@ -228,6 +228,9 @@ pub struct BackendStatusSnapshot {
     pub scrape_age_seconds: Option<f64>,
     /// Why the last scrape failed. `None`: it succeeded.
     pub scrape_error: Option<&'static str>,
+    /// Why the model list of the backend is missing or incomplete, and the remedy. `None`: it is
+    /// complete.
+    pub models_error: Option<String>,
     /// Estimates that the gateway derives from the responses and scrapes of the backend.
     pub learned: BackendEstimates,
     /// The name of its Kubernetes pod. `None`: not known.

@@ -1,15 +1,20 @@
 //! Engines without progress, and metrics pages that do not show progress: a backend is out of
 //! service as stuck only if two valid pages prove it.
 
-use crate::support::scripted_backend::{Page, ScriptedBackend};
-use crate::support::test_gateway::{Running, Setup, start_with, status};
+use crate::support::scripted_backend::{
+    FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, stream_of,
+};
+use crate::support::test_gateway::{Running, Setup, post, start_with, status};
 use futures_util::future::join_all;
 use std::time::Duration;
 use tokenweir::backend::Health;
+use tokenweir_core::record::Outcome;
 use tokenweir_core::resilience;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const CHAT: &str = "/v1/chat/completions";
 const BODY: &str = r#"{"model":"tiny"}"#;
+const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const STUCK_AFTER: Duration = Duration::from_millis(100);
 /// Number of scrapes that takes longer than `STUCK_AFTER`: scrapes are at least 20 ms apart.
 const SCRAPE_COUNT: usize = 12;
@@ -108,13 +113,13 @@ async fn a_backend_that_restarts_without_metrics_returns() {
 }
 
 #[tokio::test]
-async fn a_stuck_engine_is_out_of_service_until_it_generates_a_token() {
+async fn a_stuck_engine_is_down_until_it_shows_progress_and_serves_if_it_is_the_last() {
     let fake =
         ScriptedBackend::answering(crate::support::scripted_backend::json("200 OK", "{}")).await;
     fake.set_metrics(Some(running(7)));
     let gateway = start(&fake).await;
     until(|| health(&gateway) == Health::Down).await;
-    assert!(reason(&gateway).contains("made no token"), "{}", reason(&gateway));
+    assert!(reason(&gateway).contains("showed no progress"), "{}", reason(&gateway));
     for _ in 0..SCRAPE_COUNT {
         wait_for_probes(&fake, 1).await;
         assert_eq!(
@@ -123,8 +128,62 @@ async fn a_stuck_engine_is_out_of_service_until_it_generates_a_token() {
             "a passing health check does not prove progress"
         );
     }
-    assert_eq!(status(&gateway.post(CHAT, BODY).await), 503);
+    assert!(gateway.admin("/readyz").await.contains("ok"), "the last backend is not taken away");
     fake.set_metrics(Some(running(8)));
     until(|| health(&gateway) == Health::Up).await;
+    fake.set_metrics(Some(running(8)));
+    until(|| health(&gateway) == Health::Down).await;
     assert_eq!(status(&gateway.post(CHAT, BODY).await), 200);
+    // The response is progress.
+    until(|| health(&gateway) == Health::Up).await;
+}
+
+#[tokio::test]
+async fn a_request_stays_at_an_engine_that_only_seems_stuck() {
+    let slow = ScriptedBackend::start(|_| {
+        vec![Step::Wait, Step::Send(stream_of(&[ROLE, WORD, FINISH, USAGE, "[DONE]"]))]
+    })
+    .await;
+    slow.set_metrics(Some(running(7)));
+    let health = resilience::CircuitBreakerSettings {
+        stuck_after: Some(Duration::from_secs(1)),
+        ..Setup::default().health
+    };
+    let other = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
+    let setup = Setup { health, ..Setup::default() };
+    let gateway = start_with(&[slow.addr, other.addr], setup).await;
+    other.set_healthy(false);
+    until(|| gateway.pool.backends()[1].health.state().health == Health::Down).await;
+    let mut client = gateway.connect().await;
+    client.write_all(post(CHAT, STREAM).as_bytes()).await.unwrap();
+    slow.until_received(1).await;
+    other.set_healthy(true);
+    until(|| crate::engine_progress::health(&gateway) == Health::Down).await;
+    until(|| gateway.pool.backends()[1].health.state().health == Health::Up).await;
+    slow.go();
+    let mut answer = Vec::new();
+    while !String::from_utf8_lossy(&answer).contains("[DONE]") {
+        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+    }
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
+}
+
+#[tokio::test]
+async fn a_backend_that_answers_503_to_all_but_health_is_down_until_it_serves() {
+    let fake =
+        ScriptedBackend::answering(crate::support::scripted_backend::json("200 OK", "{}")).await;
+    fake.set_metrics(Some(running(7)));
+    let gateway = start(&fake).await;
+    fake.set_metrics(Some(answer("503 Service Unavailable")));
+    for _ in 0..SCRAPE_COUNT {
+        wait_for_probes(&fake, 1).await;
+        assert_eq!(health(&gateway), Health::Up, "its model list is readable");
+    }
+    fake.set_models_status("503 Service Unavailable");
+    until(|| health(&gateway) == Health::Down).await;
+    assert!(reason(&gateway).contains("503 to all requests"), "{}", reason(&gateway));
+    fake.set_models_status("200 OK");
+    fake.set_metrics(Some(running(8)));
+    until(|| health(&gateway) == Health::Up).await;
 }

@@ -56,6 +56,7 @@ mod file_descriptors;
 mod fleet_faults;
 mod generated_streams;
 mod gpus;
+mod hostile_pages;
 mod http2_client;
 mod identities;
 #[cfg(feature = "kubernetes")]

@@ -365,3 +365,16 @@ async fn the_models_of_a_backend_that_rejects_its_adapter_are_refreshed_soon() {
     assert!(message(&answer).contains("available models: `base`"));
     assert_eq!(one.seen().len(), 1, "the gateway has the new model list");
 }
+
+#[tokio::test]
+async fn a_refused_model_list_is_a_problem_with_a_remedy_until_it_is_readable() {
+    let fake = serving(&["tiny"]).await;
+    fake.set_models_status("401 Unauthorized");
+    let gateway = start(&[fake.addr]).await;
+    let page = gateway.admin("/status").await;
+    assert!(page.contains("/v1/models answers 401") && page.contains("api_key"), "{page}");
+    assert_eq!(status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await), 200);
+    fake.set_models_status("200 OK");
+    advance_time(Duration::from_secs(11)).await;
+    wait_until!(gateway.admin("/status").await.contains(r#""models_error":null"#));
+}

@@ -313,7 +313,8 @@ async fn over_the_memory_limit_new_requests_are_rejected() {
 async fn all_request_bodies_share_a_memory_limit_and_return_their_memory() {
     const LENGTH: usize = 1 << 20;
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let memory = Arc::new(BodyMemory::new(3 * LENGTH + LENGTH / 2));
+    // Three quarters of it are for the bodies of one client.
+    let memory = Arc::new(BodyMemory::new(14 * LENGTH / 3));
     let setup = Setup { body_memory: memory.clone(), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     let body = format!("{{\"a\":\"{}\"}}", "x".repeat(LENGTH - 8));

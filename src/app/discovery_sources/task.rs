@@ -10,7 +10,7 @@ use std::future::{Future, ready};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokenweir_net::file_watcher::FileWatcher;
+use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::sync::watch;
 
@@ -120,7 +120,21 @@ async fn watch_file(file: PathBuf, discovered: &DiscoveredBackends) {
     let mut watcher = FileWatcher::new([file.clone()]);
     loop {
         watcher.changed().await;
-        match backends_in(&file) {
+        if let Some(problem) = watcher.problem() {
+            tracing::error!(
+                file = %file.display(),
+                problem,
+                "discovery file cannot be read: keeping the previous backends"
+            );
+            continue;
+        }
+        let read = file.clone();
+        let Some(backends) = file_watcher::read_within_limit(move || backends_in(&read)).await
+        else {
+            watcher.retry_later();
+            continue;
+        };
+        match backends {
             Ok(backends) if backends.is_empty() => {
                 tracing::warn!(
                     file = %file.display(),

@@ -1,5 +1,9 @@
-//! Detects a stuck engine: the engine has requests, and its token counters do not change. The
-//! backend of a stuck engine still responds to `/health` with 200 and still serves `/metrics`.
+//! Detects a stuck engine: the engine has requests, and nothing on its metrics page shows work.
+//! The backend of a stuck engine still responds to `/health` with 200 and still serves `/metrics`.
+//!
+//! Any value of the engine that moves is progress, also of a metric that the gateway does not know.
+//! Output in a response through this gateway is progress too: the page may be a cached copy, or that
+//! of another process of the backend.
 
 use std::time::{Duration, Instant};
 use tokenweir_core::dialect::EngineLoad;
@@ -11,13 +15,16 @@ pub(super) struct EngineProgress {
     standstill: Option<Standstill>,
 }
 
-/// A series of scrapes in which the engine has requests and the same token counts. The standstill
+/// A series of scrapes in which the engine has requests and the same values. The standstill
 /// ends at the last successful scrape, because a failed scrape after it does not show that the
 /// engine stands still.
 #[derive(Debug, Clone, Copy)]
 struct Standstill {
     /// The engine's counters of prompt tokens and of generation tokens.
-    token_counts: [u64; 2],
+    token_counts: [f64; 2],
+    /// A hash of the other values of the engine. `None`: not known, because the token counts of the
+    /// page before were different.
+    values: Option<u64>,
     /// Start of the first scrape of the series.
     first_scrape_at: Instant,
     /// Start of the last scrape of the series.
@@ -25,21 +32,25 @@ struct Standstill {
 }
 
 impl EngineProgress {
-    /// Records the load of a successful scrape that started at `scraped_at`.
-    pub(super) fn record_load(&mut self, load: &EngineLoad, scraped_at: Instant) {
-        let token_counts = load.prompt_tokens.zip(load.generation_tokens);
-        let token_counts =
-            token_counts.map(|(prompt, generated)| [prompt as u64, generated as u64]);
-        let is_nonzero = |count: Option<f64>| count.is_some_and(|count| count >= 1.0);
-        let has_requests = is_nonzero(load.running) || is_nonzero(load.waiting);
-        let token_counts = token_counts.filter(|_| has_requests);
-        self.standstill = token_counts.map(|token_counts| match self.standstill {
-            Some(previous) if previous.token_counts == token_counts => {
-                Standstill { last_scrape_at: scraped_at, ..previous }
-            }
-            _ => {
-                Standstill { token_counts, first_scrape_at: scraped_at, last_scrape_at: scraped_at }
-            }
+    /// Records the load of a successful scrape that started at `scraped_at`. `values`: a hash of the
+    /// values of the engine, if its token counts are those of the page before. `has_output`: whether
+    /// a response had output since the last scrape.
+    pub(super) fn record_load(
+        &mut self,
+        load: &EngineLoad,
+        values: Option<u64>,
+        has_output: bool,
+        scraped_at: Instant,
+    ) {
+        let token_counts = load.token_counts().filter(|_| load.is_idle() == Some(false));
+        self.standstill = token_counts.map(|token_counts| {
+            let is_same = |previous: &Standstill| {
+                let moved = previous.values.zip(values).is_some_and(|(before, now)| before != now);
+                previous.token_counts == token_counts && !moved && !has_output
+            };
+            let previous = self.standstill.filter(is_same);
+            let first_scrape_at = previous.map_or(scraped_at, |previous| previous.first_scrape_at);
+            Standstill { token_counts, values, first_scrape_at, last_scrape_at: scraped_at }
         });
     }
 
@@ -60,42 +71,42 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn load(running: f64, generation_tokens: Option<f64>) -> EngineLoad {
+    fn load(waiting: f64, generation_tokens: Option<f64>) -> EngineLoad {
         EngineLoad {
-            running: Some(running),
+            running: Some(0.0),
+            waiting: Some(waiting),
             prompt_tokens: Some(10.0),
             generation_tokens,
             ..EngineLoad::default()
         }
     }
 
-    #[test]
-    fn an_engine_stands_still_while_it_has_requests_and_its_counters_do_not_move() {
-        let (mut progress, now) = (EngineProgress::default(), clock::now());
-        for second in 0..5 {
-            progress.record_load(&load(2.0, Some(7.0)), now + second * SECOND);
+    /// The standstill in seconds after one scrape per second, with these token counts, hashes of
+    /// values, and whether a response had output before.
+    fn standstill(waiting: f64, scrapes: &[(Option<f64>, Option<u64>, bool)]) -> u64 {
+        let (mut progress, start) = (EngineProgress::default(), clock::now());
+        for ((tokens, values, has_output), second) in scrapes.iter().copied().zip(0..) {
+            progress.record_load(
+                &load(waiting, tokens),
+                values,
+                has_output,
+                start + second * SECOND,
+            );
         }
-        assert_eq!(progress.standstill_duration(), 4 * SECOND, "from the first to the last scrape");
-        progress.record_load(&load(2.0, Some(8.0)), now + 9 * SECOND);
-        assert_eq!(progress.standstill_duration(), Duration::ZERO);
+        progress.standstill_duration().as_secs()
     }
 
     #[test]
-    fn an_engine_with_only_waiting_requests_and_no_progress_stands_still() {
-        let (mut progress, now) = (EngineProgress::default(), clock::now());
-        let waiting = EngineLoad { waiting: Some(3.0), ..load(0.0, Some(7.0)) };
-        progress.record_load(&waiting, now);
-        progress.record_load(&waiting, now + 60 * SECOND);
-        assert_eq!(progress.standstill_duration(), 60 * SECOND);
-    }
-
-    #[test]
-    fn an_engine_that_is_idle_or_reports_no_token_counts_is_not_stuck() {
-        for load in [load(0.0, Some(7.0)), load(2.0, None)] {
-            let (mut progress, now) = (EngineProgress::default(), clock::now());
-            progress.record_load(&load, now);
-            progress.record_load(&load, now + 60 * SECOND);
-            assert_eq!(progress.standstill_duration(), Duration::ZERO);
+    fn an_engine_stands_still_while_it_has_requests_and_nothing_moves() {
+        let same = (Some(7.0), Some(1), false);
+        assert_eq!(standstill(3.0, &[(Some(7.0), None, false), same, same]), 2);
+        for moved in
+            [(Some(8.0), None, false), (Some(7.0), Some(2), false), (Some(7.0), Some(1), true)]
+        {
+            assert_eq!(standstill(3.0, &[same, same, moved]), 0, "{moved:?}");
         }
+        assert_eq!(standstill(3.0, &[same, (Some(7.0), Some(1), true), same, same]), 2);
+        assert_eq!(standstill(0.0, &[same, same]), 0, "it is idle");
+        assert_eq!(standstill(3.0, &[(None, None, false); 3]), 0, "it reports no token counts");
     }
 }

@@ -16,8 +16,21 @@ pub(super) struct MetricsPage {
     configured: Option<(PageFetcher, PathAndQuery)>,
     /// URL path of the page at the backend.
     path: &'static str,
+    /// The last page that was read.
+    last: LastPage,
     /// Whether the next fetch tries the other known paths if `path` has no metrics.
     should_discover_path: bool,
+}
+
+/// What is kept of the last page, to see whether the engine works.
+#[derive(Debug, Default)]
+struct LastPage {
+    /// The token counts. `None`: the engine is idle, or does not report them.
+    token_counts: Option<[f64; 2]>,
+    /// A hash of all values of the engine. `None`: the token counts had changed.
+    engine_values: Option<u64>,
+    /// Whether the status was 503.
+    is_unavailable: bool,
 }
 
 impl MetricsPage {
@@ -36,7 +49,23 @@ impl MetricsPage {
             let address = url.address.clone();
             (PageFetcher::new(client.clone(), address, key, timeout, max_page), url.path.clone())
         });
-        Self { configured, path: dialect::PATHS[0], should_discover_path: true }
+        Self {
+            configured,
+            path: dialect::PATHS[0],
+            last: LastPage::default(),
+            should_discover_path: true,
+        }
+    }
+
+    /// A hash of the values that show work of the engine, on the last page that was read. `None`: the
+    /// engine is idle, or its token counts have changed.
+    pub(super) fn engine_values(&self) -> Option<u64> {
+        self.last.engine_values
+    }
+
+    /// Whether the backend itself answered the last request for the page with 503.
+    pub(super) fn is_unavailable(&self) -> bool {
+        self.configured.is_none() && self.last.is_unavailable
     }
 
     /// Tries all known paths again if the next fetch finds no metrics.
@@ -51,13 +80,14 @@ impl MetricsPage {
         backend: &mut PageFetcher,
     ) -> Result<EngineLoad, ScrapeError> {
         if let Some((fetcher, path)) = &mut self.configured {
-            return read_load(fetcher.get_path(path).await?);
+            return read_load(fetcher.get_path(path).await?, &mut self.last);
         }
-        let load = read_load(backend.get(self.path).await?);
+        let load = read_load(backend.get(self.path).await?, &mut self.last);
         let is_wrong_path = matches!(load, Err(ScrapeError::Status | ScrapeError::NotUnderstood));
         if is_wrong_path && std::mem::take(&mut self.should_discover_path) {
             for path in dialect::PATHS.into_iter().filter(|path| *path != self.path) {
-                if let Ok(load) = backend.get(path).await.map_err(Into::into).and_then(read_load) {
+                let page = backend.get(path).await.map_err(Into::into);
+                if let Ok(load) = page.and_then(|page| read_load(page, &mut self.last)) {
                     self.path = path;
                     return Ok(load);
                 }
@@ -67,11 +97,21 @@ impl MetricsPage {
     }
 }
 
-/// Reads the load from a response to a scrape.
-fn read_load((status, page): (StatusCode, &[u8])) -> Result<EngineLoad, ScrapeError> {
+/// Reads the load from a response to a scrape. The hash of all values is computed only if it decides
+/// whether the engine works.
+fn read_load(
+    (status, page): (StatusCode, &[u8]),
+    last: &mut LastPage,
+) -> Result<EngineLoad, ScrapeError> {
     if status != StatusCode::OK {
+        let is_unavailable = status == StatusCode::SERVICE_UNAVAILABLE;
+        *last = LastPage { is_unavailable, ..LastPage::default() };
         return Err(ScrapeError::Status);
     }
     let load = EngineLoad::read(page);
+    let token_counts = load.token_counts().filter(|_| load.is_idle() == Some(false));
+    let is_same = token_counts.is_some() && token_counts == last.token_counts;
+    let engine_values = is_same.then(|| dialect::hash_engine_values(page));
+    *last = LastPage { token_counts, engine_values, is_unavailable: false };
     if load.is_understood() { Ok(load) } else { Err(ScrapeError::NotUnderstood) }
 }

@@ -6,6 +6,7 @@ mod engine_progress;
 mod metrics_page;
 mod models;
 mod scrape_interval;
+mod service_checks;
 pub(super) mod supervisor;
 mod wake;
 
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_core::dialect::{self, EngineLoad};
 use tokenweir_core::engine_metrics::{self, EngineMetricSet, ScrapeError};
+use tokenweir_core::routing::LocalLoad;
 use tokenweir_core::{clock, units};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
@@ -111,6 +113,8 @@ struct HealthChecker {
     has_checked_metrics: bool,
     /// Number of consecutive failed health checks.
     consecutive_failures: u32,
+    /// Number of consecutive scrapes that were answered with 503.
+    unavailable_scrapes: u32,
     /// Time at which `/health` last passed. `None`: the next check requests `/health`.
     last_healthy_at: Option<Instant>,
     models: ModelListRefresh,
@@ -148,6 +152,7 @@ impl HealthChecker {
             metrics_page,
             has_checked_metrics: false,
             consecutive_failures: 0,
+            unavailable_scrapes: 0,
             last_healthy_at: None,
             models: ModelListRefresh::default(),
             gap_window_started_at: now,
@@ -220,7 +225,9 @@ impl HealthChecker {
         // If `/health` has passed recently, a scrape with a response in time is enough.
         if was_healthy && self.backend.health.state().health == Health::Up && self.scrape().await {
             self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
-            return self.check_engine_progress();
+            self.check_engine_progress();
+            self.check_availability();
+            return;
         }
         let (path, health) = self.fetch_health().await;
         match health {
@@ -255,32 +262,18 @@ impl HealthChecker {
         if self.excessive_standstill().is_some() {
             return self.check_engine_progress();
         }
+        if self.check_availability() {
+            return;
+        }
         let previous = self.backend.health.state().health;
         if previous == Health::Down {
             self.backend.health.breaker.on_recovery(clock::now());
         }
-        self.backend.update_state(|state| {
-            state.health = Health::Up;
-            state.reason = None;
-        });
+        self.backend.mark_up();
         self.backend.health.set_declared_down(false);
         if previous != Health::Up {
-            tracing::info!(backend = %self.backend.identity.id, "backend is up: it gets requests");
+            self.backend.health.log_up(&self.backend.identity.id);
         }
-    }
-
-    /// Declares the backend down if its engine is stuck, although `/health` passes.
-    fn check_engine_progress(&mut self) {
-        if let Some(standstill) = self.excessive_standstill() {
-            let seconds = standstill.as_secs();
-            self.declare_down(&format!("engine has requests and made no token for {seconds} s"));
-        }
-    }
-
-    /// How long the engine has been stuck, if at least for `circuit_breaker.stuck_after`.
-    fn excessive_standstill(&self) -> Option<Duration> {
-        let limit = self.backend.health.breaker.settings().stuck_after?;
-        Some(self.engine_progress.standstill_duration()).filter(|standstill| *standstill >= limit)
     }
 
     /// Handles a failed health check. If the failure is not certain, a backend that is up is
@@ -295,25 +288,14 @@ impl HealthChecker {
         self.declare_down(reason);
     }
 
-    /// Marks the backend down. Its open requests may fail over. The progress of the engine is kept:
-    /// a backend with a stuck engine stays down until a scrape shows progress.
+    /// Marks the backend down. Its open requests may fail over.
     fn declare_down(&mut self, reason: &str) {
-        let previous = self.backend.health.state().health;
         self.last_healthy_at = None;
         self.reset_discovered_state();
-        self.backend.update_state(|state| {
-            state.health = Health::Down;
-            state.reason = Some(reason.into());
-        });
+        let text: Arc<str> = reason.into();
+        self.backend.update_state(|state| state.set_health(Health::Down, Some(&text)));
         self.backend.health.set_declared_down(true);
-        if previous != Health::Down {
-            tracing::warn!(
-                backend = %self.backend.identity.id,
-                reason,
-                "backend is down: it gets no new requests, and requests without a response may \
-                 fail over"
-            );
-        }
+        self.backend.health.log_down(&self.backend.identity.id, reason);
     }
 
     /// Forgets values that may differ after a restart, with which the server version may change.
@@ -335,13 +317,14 @@ impl HealthChecker {
         let now = clock::now();
         let took = now.saturating_duration_since(scraped_at);
         self.scrape_observer.on_scrape(&self.backend, took, load.err());
+        let has_output = self.backend.load.take_progress();
         match &load {
-            Ok(load) => self.engine_progress.record_load(load, scraped_at),
+            Ok(load) => {
+                let values = self.metrics_page.engine_values();
+                self.engine_progress.record_load(load, values, has_output, scraped_at);
+            }
             // A failed scrape shows no progress or standstill, so `/health` alone decides.
             Err(_) => self.engine_progress = EngineProgress::default(),
-        }
-        if let Some(report) = load.ok().and_then(|load| load.report()) {
-            self.backend.load.estimator.on_report(&report, &local_load, scraped_at);
         }
         // The duration of a failed scrape is not the time for which the backend renders the page.
         let max_backoff = if load.is_ok() { Duration::MAX } else { self.settings.max_interval };
@@ -352,13 +335,10 @@ impl HealthChecker {
             (Ok(_), None) => true,
             (Err(_), _) => false,
         };
-        self.backend.update_state(|state| {
-            state.metrics_error = load.err();
-            if let Ok(load) = load {
-                state.sample = Some(LoadSample { load, scraped_at });
-                state.mean_prefill.record_load(&load, scraped_at);
-            }
-        });
+        match load {
+            Ok(load) => self.backend.record_load(&load, &local_load, scraped_at),
+            Err(error) => self.backend.update_state(|state| state.metrics_error = Some(error)),
+        }
         match load {
             Ok(load) => self.inspect_load(&load, state.sample.as_ref().map(|sample| &sample.load)),
             Err(error) if state.metrics_error != Some(error) => self.log_scrape_error(error),
@@ -394,5 +374,25 @@ impl HealthChecker {
             help,
             "scrape failed: keeping the previous metrics of this backend"
         );
+    }
+}
+
+impl Backend {
+    /// Records that a health check has passed.
+    pub fn mark_up(&self) {
+        self.update_state(|state| state.set_health(Health::Up, None));
+    }
+
+    /// Records the load of a successful scrape that started at `scraped_at`. `local_load`: the local
+    /// load at that time.
+    pub fn record_load(&self, load: &EngineLoad, local_load: &LocalLoad, scraped_at: Instant) {
+        if let Some(report) = load.report() {
+            self.load.estimator.on_report(&report, local_load, scraped_at);
+        }
+        self.update_state(|state| {
+            state.metrics_error = None;
+            state.sample = Some(LoadSample { load: *load, scraped_at });
+            state.mean_prefill.record_load(load, scraped_at);
+        });
     }
 }

@@ -14,6 +14,8 @@ const MODELS_REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between two requests for the model list and the version after the backend rejected a model
 /// that it had listed.
 const STALE_MODELS_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two requests for the model list while they fail.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of the stored version, in characters. A longer version is truncated, because the
 /// backend chooses the text.
 const MAX_VERSION_CHARS: usize = 100;
@@ -24,21 +26,31 @@ pub(super) struct ModelListRefresh {
     /// Time of the last successful request for the model list. `None`: the next refresh is due at
     /// once.
     fetched_at: Option<Instant>,
-    /// The problem at the last report to the log, so that a problem that persists is logged once.
-    /// All false at first, and again after a model list without a problem: if the problem then
-    /// returns, it is logged again.
-    logged_problem: ModelListProblem,
+    /// Time of the last request that failed. The next one waits for [`RETRY_INTERVAL`].
+    failed_at: Option<Instant>,
+    /// The status of the last response. `None`: there was none.
+    status: Option<StatusCode>,
+    /// The last problem, which the log has. A problem that returns after a list without a problem is
+    /// logged again.
+    problem: Option<ModelListProblem>,
 }
 
-/// The reasons why some models of a backend are not served. All false: there is no problem.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct ModelListProblem {
-    /// Whether the response is longer than `scrape.max_page`.
-    is_response_too_large: bool,
-    /// Whether the list has more models than the gateway accepts.
-    has_too_many_models: bool,
-    /// Whether the list has model ids that are longer than the gateway accepts.
-    has_long_ids: bool,
+/// Why some or all models of a backend are not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum ModelListProblem {
+    /// The response is longer than `scrape.max_page`.
+    TooLarge,
+    /// The backend answered with this status.
+    Status(StatusCode),
+    /// No response, or one that could not be read.
+    Unreadable(String),
+    /// The response is no model list.
+    Invalid,
+    /// The list has more models than the gateway accepts, or ids that are longer.
+    Excess {
+        /// Number of models that are not served.
+        models: usize,
+    },
 }
 
 impl ModelListRefresh {
@@ -52,59 +64,97 @@ impl ModelListRefresh {
     ) {
         let (now, interval) = (clock::now(), refresh_interval(backend));
         let is_due = |at: Instant| now.saturating_duration_since(at) >= interval;
-        if !self.fetched_at.is_none_or(is_due) {
+        let may_retry = |at: Instant| now.saturating_duration_since(at) >= RETRY_INTERVAL;
+        if !(self.fetched_at.is_none_or(is_due) && self.failed_at.is_none_or(may_retry)) {
             return;
         }
-        let mut problem = ModelListProblem::default();
-        let model_list = match fetcher.get("/v1/models").await {
-            Ok((StatusCode::OK, body)) => ModelList::read(body),
-            Err(FetchError::TooLarge) => {
-                problem.is_response_too_large = true;
-                None
-            }
-            _ => None,
+        let response = fetcher.get("/v1/models").await;
+        self.status = response.as_ref().ok().map(|(status, _)| *status);
+        let (model_list, mut problem) = match response {
+            Ok((StatusCode::OK, body)) => (ModelList::read(body), Some(ModelListProblem::Invalid)),
+            Ok((status, _)) => (None, Some(ModelListProblem::Status(status))),
+            Err(FetchError::TooLarge) => (None, Some(ModelListProblem::TooLarge)),
+            // The backend is not at fault.
+            Err(FetchError::Exhausted(_)) => return,
+            Err(error) => (None, Some(ModelListProblem::Unreadable(error.describe()))),
         };
         let version = match fetcher.get("/version").await {
             Ok((StatusCode::OK, body)) => parse_version(body),
             _ => None,
         };
+        self.failed_at = model_list.is_none().then(clock::now);
         if let Some(ModelList { models, excess_models, too_long }) = model_list {
             self.fetched_at = Some(clock::now());
             pool.set_models(backend, &models);
-            problem.has_too_many_models = excess_models > 0;
-            problem.has_long_ids = too_long > 0;
-            self.log_problem(backend, problem, excess_models + too_long);
-        } else if problem.is_response_too_large {
-            self.log_problem(backend, problem, 0);
+            let excess = excess_models + too_long;
+            problem = (excess > 0).then_some(ModelListProblem::Excess { models: excess });
         }
+        self.report(backend, problem);
         backend.update_state(|state| state.version = version.clone().or(state.version.take()));
+    }
+
+    /// Whether the backend answered the last request for the model list with 503.
+    pub(super) fn is_unavailable(&self) -> bool {
+        self.status == Some(StatusCode::SERVICE_UNAVAILABLE)
     }
 
     /// Makes the next refresh due at once.
     pub(super) fn expire(&mut self) {
-        self.fetched_at = None;
+        (self.fetched_at, self.failed_at) = (None, None);
     }
 
-    /// Logs a problem if it differs from the problem that was logged last.
-    fn log_problem(&mut self, backend: &Backend, problem: ModelListProblem, excess_models: usize) {
-        if std::mem::replace(&mut self.logged_problem, problem) == problem {
+    /// Stores a problem in the state of the backend, and logs it if it differs from the last one.
+    fn report(&mut self, backend: &Backend, problem: Option<ModelListProblem>) {
+        if self.problem == problem {
             return;
         }
-        let backend = &backend.identity.id;
-        if problem.is_response_too_large {
-            tracing::warn!(
-                %backend,
-                help = "raise scrape.max_page, or configure the backend to list fewer models",
-                "model list of the backend exceeds scrape.max_page: keeping the previous list"
-            );
-        } else if problem != ModelListProblem::default() {
-            tracing::warn!(
-                %backend,
-                excess_models,
-                most = ModelList::MOST,
-                longest_id = ModelList::MAX_ID_BYTES,
-                "backend lists too many models or too long model ids: not serving the excess models"
-            );
+        let has_key = backend.identity.authorization.is_some();
+        let texts = problem.as_ref().map(|problem| (problem.describe(), problem.remedy(has_key)));
+        if let Some((text, help)) = &texts {
+            let backend = &backend.identity.id;
+            tracing::warn!(%backend, help, "model list of the backend is incomplete: {text}");
+        }
+        let text: Option<Arc<str>> = texts.map(|(text, help)| format!("{text}; {help}").into());
+        backend.update_state(|state| state.models_error.clone_from(&text));
+        self.problem = problem;
+    }
+}
+
+impl ModelListProblem {
+    fn describe(&self) -> String {
+        match self {
+            Self::TooLarge => "it is longer than scrape.max_page".to_owned(),
+            Self::Status(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => {
+                format!("the backend requires a key: /v1/models answers {}", status.as_u16())
+            }
+            Self::Status(status) => format!("/v1/models answers {}", status.as_u16()),
+            Self::Unreadable(error) => format!("/v1/models: {error}"),
+            Self::Invalid => "/v1/models answers no list of models".to_owned(),
+            Self::Excess { models } => format!(
+                "{models} models are not served: a list has at most {} models, and an id {} bytes",
+                ModelList::MOST,
+                ModelList::MAX_ID_BYTES
+            ),
+        }
+    }
+
+    /// What an operator can do. `has_key`: whether the backend has a key in the configuration.
+    const fn remedy(&self, has_key: bool) -> &'static str {
+        match self {
+            Self::TooLarge => {
+                "raise scrape.max_page, or configure the backend to list fewer models"
+            }
+            Self::Status(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) if has_key => {
+                "give the key that vLLM was started with (--api-key) as `api_key` of this backend"
+            }
+            Self::Status(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+                "set `api_key: { env: VLLM_API_KEY }` of this backend in the configuration"
+            }
+            Self::Status(_) | Self::Unreadable(_) | Self::Invalid => {
+                "until it is readable, models that the gateway does not know otherwise are sent to \
+                 this backend; `tokenweir doctor` checks it"
+            }
+            Self::Excess { .. } => "configure the backend to list fewer models, or shorter ids",
         }
     }
 }
@@ -132,5 +182,22 @@ mod tests {
         let length = parse_version(long.as_bytes()).map(|version| version.len());
         assert_eq!(length, Some(MAX_VERSION_CHARS));
         assert_eq!(parse_version(b"{}"), None);
+    }
+
+    #[test]
+    fn each_problem_names_what_was_seen_and_what_to_do() {
+        let status = |code| ModelListProblem::Status(StatusCode::from_u16(code).unwrap());
+        for (problem, has_key, seen, remedy) in [
+            (status(401), false, "requires a key: /v1/models answers 401", "api_key"),
+            (status(403), true, "requires a key: /v1/models answers 403", "--api-key"),
+            (status(404), false, "/v1/models answers 404", "doctor"),
+            (status(500), false, "/v1/models answers 500", "doctor"),
+            (ModelListProblem::Invalid, false, "no list of models", "doctor"),
+            (ModelListProblem::Unreadable("timeout".into()), false, "timeout", "doctor"),
+            (ModelListProblem::TooLarge, false, "scrape.max_page", "raise scrape.max_page"),
+        ] {
+            assert!(problem.describe().contains(seen), "{problem:?}");
+            assert!(problem.remedy(has_key).contains(remedy), "{problem:?}");
+        }
     }
 }

@@ -51,7 +51,8 @@ mod tests {
 
     fn lease(backend: &Arc<Backend>) -> Lease {
         let (prompt, now) = (Arc::<PromptFingerprint>::default(), clock::now());
-        Lease::new(backend.clone(), &backend.candidate(&prompt, None, now), &prompt, true, now)
+        let candidate = backend.candidate(&prompt, None, now).unwrap();
+        Lease::new(backend.clone(), &candidate, &prompt, true, now)
     }
 
     /// The reason and the length of a wait during which `event` happens after one second.

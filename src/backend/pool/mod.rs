@@ -2,6 +2,7 @@
 //! backend comes from the configuration, from health checks and scrapes, and from the outcomes of
 //! the requests of this gateway.
 
+mod eligible_backends;
 mod exclusions;
 mod panic_mode;
 pub(super) mod readiness;
@@ -90,13 +91,15 @@ impl BackendPool {
     }
 
     /// Whether each backend, by position, serves requests now. A backend that is ejected counts as
-    /// serving: it gets requests again in seconds, and at once in panic mode.
+    /// serving: it gets requests again in seconds, and at once in panic mode. So does a backend whose
+    /// engine only seems stuck: it serves what no other backend can.
     pub fn backends_serving(&self) -> Vec<bool> {
         let now = clock::now();
         let snapshot = self.registry.snapshot();
         let backends = snapshot.backends.iter();
         let is_serving = |backend: &Arc<Backend>| {
             matches!(backend.availability(now), Availability::Available | Availability::Ejected)
+                || backend.is_last_resort()
         };
         backends.map(is_serving).collect()
     }

@@ -39,3 +39,48 @@ fn gateways_with_a_key_send_a_new_prompt_to_the_same_backend_and_others_take_tur
     assert!(picks.iter().any(|(id, _)| *id != picks[0].0), "{picks:?}");
     assert_eq!(pick(Peers::default(), texts[0]).1, "lowest_ttft");
 }
+
+#[test]
+fn a_backend_with_numbers_that_cannot_be_used_serves_requests_and_ends_none() {
+    use tokenweir_core::routing::LoadReport;
+    for number in [f64::NAN, f64::INFINITY, -f64::INFINITY, 1e308] {
+        let pool = pool(&[None, None]);
+        let (bad, now) = (pool.backends()[0].clone(), clock::now());
+        let report = LoadReport {
+            kv_usage: Some(number),
+            waiting: number,
+            running: number,
+            capacity: Some(u64::MAX),
+            tokens: Some(number),
+        };
+        let estimator = &bad.load.estimator;
+        estimator.on_report(&report, &estimator.local_load(), now);
+        for _ in 0..10 {
+            lease(&pool, None).unwrap();
+        }
+        let sound = LoadReport { kv_usage: Some(0.1), ..LoadReport::default() };
+        for backend in pool.backends().iter() {
+            let estimator = &backend.load.estimator;
+            estimator.on_report(&sound, &estimator.local_load(), now);
+        }
+        let leases: Vec<_> = (0..10).map(|_| lease(&pool, None).unwrap()).collect();
+        assert!(leases.iter().any(|lease| Arc::ptr_eq(lease.backend(), &bad)), "{number}");
+    }
+}
+
+#[test]
+fn a_backend_whose_engine_seems_stuck_gets_only_what_no_other_backend_can_serve() {
+    let pool = pool(&[Some(&["a"]), Some(&["a", "b"])]);
+    let suspected = pool.backends()[1].clone();
+    suspected.update_state(|state| state.suspect(&"no progress".into()));
+    for _ in 0..4 {
+        assert!(!Arc::ptr_eq(lease(&pool, Some("a")).unwrap().backend(), &suspected));
+        assert!(Arc::ptr_eq(lease(&pool, Some("b")).unwrap().backend(), &suspected));
+    }
+    assert!(pool.readiness(clock::now()).backends[1].is_up);
+    suspected.mark_down("refused");
+    assert!(lease(&pool, Some("b")).is_err());
+    assert!(!pool.readiness(clock::now()).backends[1].is_up);
+    suspected.mark_up();
+    assert!(lease(&pool, Some("b")).is_ok());
+}

@@ -28,7 +28,7 @@ pub struct BackendAvailability {
     /// The availability of the backend, without regard to panic mode.
     pub availability: Availability,
     /// Whether the backend may be sent requests now. In panic mode also true if the backend is
-    /// ejected.
+    /// ejected. Also true if only its engine seems stuck, and no other backend serves a model.
     pub is_up: bool,
 }
 
@@ -42,6 +42,7 @@ impl PoolSnapshot {
         self.backends.iter().any(|backend| match backend.availability(now) {
             Availability::Available => true,
             Availability::Ejected => self.panic_threshold > 0.0,
+            Availability::Down => backend.is_last_resort(),
             _ => false,
         })
     }
@@ -72,6 +73,14 @@ impl PoolSnapshot {
         }
         if !is_in_panic {
             self.panic_log.end(now);
+        }
+        for positions in self.routes.backend_sets() {
+            if !positions.iter().any(|position| backends[*position].is_up) {
+                for position in &**positions {
+                    let backend = &mut backends[*position];
+                    backend.is_up |= backend.backend.is_last_resort();
+                }
+            }
         }
         let readiness = Readiness { backends, is_panic: is_in_panic };
         readiness.log_change(&self.readiness_log, now);

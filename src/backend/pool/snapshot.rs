@@ -2,6 +2,7 @@
 //! finds the eligible backends for a request, runs the policy and leases the picked backend. Each
 //! change of the pool makes a new snapshot, so a request never sees a part of a change.
 
+use super::eligible_backends::{self, BreakerMode, EligibleBackends};
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
 use super::route_building::build_routes;
@@ -75,18 +76,8 @@ pub(super) struct LeaseConstraints<'a> {
     /// ignored.
     pub(super) thresholds: Option<&'a SaturationThresholds>,
     breaker_mode: BreakerMode,
-}
-
-/// How far the circuit breakers of the backends restrict the choice of a backend.
-#[derive(Debug, Clone, Copy)]
-enum BreakerMode {
-    /// Ejections and slow start are enforced.
-    Enforced,
-    /// Ejections are enforced, and slow start is ignored.
-    WithoutSlowStart,
-    /// Ejections and slow start are ignored, because the circuit breakers exclude too many
-    /// backends.
-    Ignored,
+    /// Whether backends that are down only because their engine seems stuck are allowed.
+    allows_suspected: bool,
 }
 
 /// The backend that the policy picked for a request. It is not leased yet.
@@ -97,26 +88,6 @@ pub(super) struct PickedBackend {
     most_cached: f64,
     /// See [`RoutingDecision::excluded`].
     excluded: Box<[(usize, &'static str)]>,
-}
-
-/// The backends that may serve a request now.
-struct EligibleBackends {
-    /// The candidates for the policy.
-    candidates: Vec<Candidate>,
-    /// Greatest number of prompt tokens that one of the backends has cached, saturated or not.
-    most_cached: f64,
-    /// Whether any backend was excluded only because it is saturated.
-    has_saturated: bool,
-    /// Number of backends that are up and were not tried, with or without a restriction by their
-    /// circuit breakers.
-    up_count: usize,
-    /// Number of backends that are excluded because their circuit breaker is open: ejected
-    /// backends, and backends that reported overload a moment ago.
-    open_breaker_count: usize,
-    /// Number of backends that slow start excludes from this request.
-    slow_start_count: usize,
-    /// Whether the circuit breakers were ignored for this result.
-    ignores_ejections: bool,
 }
 
 // === impl PoolSnapshot ===
@@ -158,7 +129,7 @@ impl PoolSnapshot {
         }
         let excluded = self.exclusions(route, &candidates, requirements, constraints.tried, now);
         let context = RoutingContext::new(self.policy, candidates, *request);
-        match context.pick() {
+        match eligible_backends::pick(&context) {
             Some(mut choice) => {
                 if is_panic {
                     choice.reason = routing::PANIC;
@@ -240,22 +211,33 @@ impl PoolSnapshot {
             // all backends.
             eligible = filter_positions(&route.backends, BreakerMode::Enforced);
         }
-        match eligible.required_breaker_mode(self.panic_threshold) {
+        let eligible = match eligible.required_breaker_mode(self.panic_threshold) {
             BreakerMode::Enforced => eligible,
             breaker_mode => filter_sample_first(breaker_mode),
+        };
+        if constraints.allows_suspected || !eligible.is_empty() {
+            return eligible;
         }
+        // A suspicion must not take the last backend away.
+        let is_suspected = |position: &usize| self.backends[*position].health.is_suspected();
+        if !route.backends.iter().any(is_suspected) {
+            return eligible;
+        }
+        let constraints = LeaseConstraints { allows_suspected: true, ..*constraints };
+        self.eligible_backends(route, requirements, request, &constraints, now)
     }
 
-    /// The positions of the backends that are up, have a weight above 0 and were not tried. If
-    /// `only` is set, other backends are excluded, too. This filter runs over all backends before
+    /// The positions of the backends that are up, or suspected if `constraints` allow it, have a
+    /// weight above 0 and were not tried. If `only` is set, other backends are excluded, too. This filter runs over all backends before
     /// any other data of a backend is read, so that the CPU overlaps the cache misses of a large
     /// pool.
     fn filter_up(
         &self,
         positions: &[usize],
         only: Option<&BackendId>,
-        tried: &[Arc<Backend>],
+        constraints: &LeaseConstraints<'_>,
     ) -> Vec<usize> {
+        let LeaseConstraints { tried, allows_suspected, .. } = *constraints;
         let is_excluded = |backend: &Arc<Backend>| {
             only.is_some_and(|only| *only != backend.identity.id)
                 || tried.iter().any(|tried| Arc::ptr_eq(tried, backend))
@@ -263,7 +245,9 @@ impl PoolSnapshot {
         let mut up = Vec::with_capacity(positions.len());
         up.extend(positions.iter().copied().filter(|position| {
             let backend = &self.backends[*position];
-            backend.health.is_serving() && backend.weight() > 0 && !is_excluded(backend)
+            let is_serving =
+                backend.health.is_serving() || allows_suspected && backend.health.is_suspected();
+            is_serving && backend.weight() > 0 && !is_excluded(backend)
         }));
         up
     }
@@ -277,7 +261,7 @@ impl PoolSnapshot {
         constraints: &LeaseConstraints<'_>,
         now: Instant,
     ) -> EligibleBackends {
-        let mut up = self.filter_up(positions, requirements.backend, constraints.tried);
+        let mut up = self.filter_up(positions, requirements.backend, constraints);
         let serves_path =
             |position: &usize| !self.backends[*position].health.lacks_path(requirements.path, now);
         if up.iter().any(serves_path) {
@@ -303,6 +287,7 @@ impl PoolSnapshot {
             let may_have = |adapter| backend.health.load_state().may_have_adapter(adapter);
             let has_adapter = adapter.is_none_or(may_have);
             let candidate = backend.candidate(requirements.prompt, Some(&mut lookup), now);
+            let Some(candidate) = candidate else { continue };
             let candidate = Candidate { position, has_adapter, ..candidate };
             eligible.most_cached = eligible.most_cached.max(candidate.cached);
             let is_saturated = |limits: &SaturationThresholds| limits.is_saturated(&candidate);
@@ -335,7 +320,7 @@ impl PoolSnapshot {
     }
 }
 
-// === impl PickedBackend, LeaseConstraints, EligibleBackends ===
+// === impl PickedBackend, LeaseConstraints ===
 
 impl PickedBackend {
     /// Number of prompt tokens that the picked backend must compute although another eligible
@@ -350,47 +335,6 @@ impl<'a> LeaseConstraints<'a> {
         tried: &'a [Arc<Backend>],
         thresholds: Option<&'a SaturationThresholds>,
     ) -> Self {
-        Self { tried, thresholds, breaker_mode: BreakerMode::Enforced }
-    }
-}
-
-impl EligibleBackends {
-    /// Whether the circuit breaker of a backend lets this request through. Counts a backend that it
-    /// does not. `random`, from 0 to 1, decides during the slow start of a backend.
-    fn breaker_admits(
-        &mut self,
-        backend: &Backend,
-        mode: BreakerMode,
-        random: f64,
-        now: Instant,
-    ) -> bool {
-        let breaker = &backend.health.breaker;
-        if matches!(mode, BreakerMode::Ignored) {
-            return true;
-        }
-        let is_shut = breaker.is_shut(now);
-        let is_spared =
-            !is_shut && matches!(mode, BreakerMode::Enforced) && breaker.spares(now, random);
-        self.open_breaker_count += usize::from(is_shut);
-        self.slow_start_count += usize::from(is_spared);
-        !is_shut && !is_spared
-    }
-
-    /// Whether the share of backends with a closed circuit breaker is below the panic threshold.
-    fn is_panic(&self, panic_threshold: f64) -> bool {
-        panic_mode::is_panic(self.up_count, self.open_breaker_count, panic_threshold)
-    }
-
-    /// The breaker mode in which the backends of the request must be filtered, derived from this
-    /// result, which was computed with [`BreakerMode::Enforced`].
-    fn required_breaker_mode(&self, panic_threshold: f64) -> BreakerMode {
-        let is_empty = self.candidates.is_empty() && !self.has_saturated;
-        if self.is_panic(panic_threshold) {
-            BreakerMode::Ignored
-        } else if is_empty && self.slow_start_count > 0 {
-            BreakerMode::WithoutSlowStart
-        } else {
-            BreakerMode::Enforced
-        }
+        Self { tried, thresholds, breaker_mode: BreakerMode::Enforced, allows_suspected: false }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
-use crate::proxy::request::deadline::FirstOutputDeadline;
+use crate::proxy::request::deadline::AttemptDeadlines;
 use crate::proxy::request::upstream_body::UpstreamBody;
 use crate::proxy::response::EarlyResponse;
 use bytes::Bytes;
@@ -27,8 +27,8 @@ pub(crate) struct PreparedRequest<'a> {
     pub(crate) fields: &'a RequestFields,
     pub(crate) body: UpstreamBody,
     pub(crate) requirements: &'a BackendRequirements<'a>,
-    /// `None`: the first output has no deadline.
-    pub(crate) deadline: Option<FirstOutputDeadline>,
+    /// The deadlines until the response head is sent to the client.
+    pub(crate) deadlines: AttemptDeadlines,
     /// The model name that the backends use. `None`: the request names no model.
     pub(crate) backend_model: Option<&'a str>,
     /// The request is about a stored response: a backend that does not have it answers 404, and

@@ -8,7 +8,7 @@ use super::refusals::Refusals;
 use super::retry::{FailedRequest, RetryBudgetShare};
 use crate::backend::{Backend, Lease};
 use crate::proxy::context::ProxyContext;
-use crate::proxy::request::deadline::{FirstOutputDeadline, within_deadline};
+use crate::proxy::request::deadline::{ResponseDeadline, within_deadline};
 use crate::proxy::response::EarlyResponse;
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode};
@@ -144,7 +144,9 @@ async fn failover_when_down(
     loop {
         lease.backend().health.wait_declared_down().await;
         let tried = [tried, std::slice::from_ref(lease.backend())].concat();
-        if let Ok(next) = context.state.pool.lease(*request.requirements, &tried, clock::now()) {
+        let next = context.state.pool.lease(*request.requirements, &tried, clock::now());
+        // Another backend whose engine seems stuck would be no better.
+        if let Some(next) = next.ok().filter(|(lease, _)| !lease.backend().is_last_resort()) {
             let failed =
                 failed_request(FailureKind::Down, failed_attempts + 1, tried.len(), request);
             if context.retry.allow(share, failed, clock::now()).is_ok() {
@@ -172,7 +174,7 @@ async fn send_to_backend(
     let result = loop {
         let sending = attempt::send(&context.backend_client, record, lease, request, &body);
         let sending = pin!(sending);
-        match within_deadline(request.deadline, sending).await.map_err(deadline_failure)? {
+        match within_deadline(request.deadlines.next(), sending).await.map_err(deadline_failure)? {
             // Closing an idle connection frees a file descriptor for this request.
             Err(SendError::Exhausted(_)) if context.state.pool.close_idle_connection() => {}
             result => break result,
@@ -187,7 +189,7 @@ async fn send_to_backend(
         head.status,
         body,
         max_wait,
-        (request.deadline, request.early),
+        (request.deadlines, request.early),
     )
     .await;
     let prefetched = prefetched.map_err(deadline_failure)?;
@@ -254,7 +256,7 @@ pub(super) fn give_up(
     }
 }
 
-pub(super) fn deadline_failure(deadline: FirstOutputDeadline) -> AttemptFailure {
+pub(super) fn deadline_failure(deadline: ResponseDeadline) -> AttemptFailure {
     let kind = deadline.failure_kind();
     AttemptFailure::without_response(kind, kind.as_str(), deadline.error())
 }

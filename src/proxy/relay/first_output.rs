@@ -4,7 +4,7 @@
 //! vLLM sends the status 200 before it has computed the prompt, and reports later failures inside
 //! the response body.
 
-use crate::proxy::request::deadline::FirstOutputDeadline;
+use crate::proxy::request::deadline::{AttemptDeadlines, ResponseDeadline};
 use crate::proxy::response::EarlyResponse;
 use bytes::Bytes;
 use http::StatusCode;
@@ -38,20 +38,19 @@ const ENGINE_DEAD_MESSAGES: [&[u8]; 2] =
 /// Backends send comments to keep connections alive. Comments before the first event reach the
 /// client at once through `early`. Later comments are buffered, because they follow buffered events.
 ///
-/// Fails with `deadline` if the deadline for the first output passes first.
+/// Fails with the deadline that passes first.
 pub(super) async fn buffer_until_first_output(
     exchange: &mut Exchange,
     status: StatusCode,
     body: BackendBody,
     max_wait: Duration,
-    (deadline, early): (Option<FirstOutputDeadline>, Option<&EarlyResponse>),
-) -> Result<PrefetchedBody<BackendBody>, FirstOutputDeadline> {
+    (mut deadlines, early): (AttemptDeadlines, Option<&EarlyResponse>),
+) -> Result<PrefetchedBody<BackendBody>, ResponseDeadline> {
     let mut prefetched = PrefetchedBody::new(body);
     let max_wait = if status.is_success() { max_wait } else { ERROR_BODY_TIMEOUT };
     let max_wait_ends_at = clock::now() + max_wait;
-    let earlier_deadline =
-        deadline.and_then(|deadline| Some((deadline.if_before(max_wait_ends_at)?, deadline)));
-    let timeout_at = earlier_deadline.map_or(max_wait_ends_at, |(at, _)| at);
+    deadlines.on_bytes(clock::now());
+    let timeout_at = deadlines.next_before(max_wait_ends_at);
     // The timer is registered only when it is polled.
     let mut timeout = std::pin::pin!(tokio::time::sleep_until(timeout_at.into()));
     let mut buffered_bytes = 0;
@@ -71,11 +70,19 @@ pub(super) async fn buffer_until_first_output(
         let frame = tokio::select! {
             biased;
             frame = next_frame => frame,
-            () = &mut timeout => match earlier_deadline {
-                Some((_, deadline)) => return Err(deadline),
-                None => break,
-            },
+            () = &mut timeout => {
+                let now = clock::now();
+                if let Some(deadline) = deadlines.passed(now) {
+                    return Err(deadline);
+                }
+                if now >= max_wait_ends_at {
+                    break;
+                }
+                timeout.as_mut().reset(deadlines.next_before(max_wait_ends_at).into());
+                continue;
+            }
         };
+        deadlines.on_bytes(clock::now());
         match frame {
             Some(Ok(frame)) => buffered_bytes += buffer_frame(exchange, frame, &mut prefetched),
             Some(Err(error)) => {

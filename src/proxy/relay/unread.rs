@@ -16,6 +16,7 @@ use tokenweir_core::error::GatewayError;
 use tokenweir_core::headers;
 use tokenweir_core::observe::{Exchange, PrefetchedBody};
 use tokenweir_core::record::{FailoverDenialReason, RoutingDecision};
+use tokenweir_core::resilience::BreakerAction;
 use tokenweir_net::client::SendError;
 use tokenweir_net::request_stream::RequestStream;
 
@@ -28,12 +29,13 @@ pub(crate) async fn send(
     stream: RequestStream,
     (lease, decision): (Lease, Arc<RoutingDecision>),
 ) -> Result<(PrefetchedResponse, Lease), GatewayError> {
+    let upload = stream.upload();
     exchange.on_request_sent(lease.backend_feedback());
     let record = exchange.record();
     record.decision = Some(decision);
     record.timings.routed = Some(clock::now());
     let sending = attempt::send_unread(&context.backend_client, record, &lease, request, stream);
-    let sent = within_deadline(request.deadline, pin!(sending)).await;
+    let sent = within_deadline(request.deadlines.next(), pin!(sending)).await;
     let failure = match sent {
         Ok(Ok(response)) => match classify(exchange, request, response) {
             Ok(response) => {
@@ -51,7 +53,11 @@ pub(crate) async fn send(
         Ok(Err(error)) => failover::send_failure(&error),
         Err(deadline) => failover::deadline_failure(deadline),
     };
-    failure.apply_to(lease.backend());
+    // While the client holds its upload, it can make a timeout of the backend expire.
+    let is_held = upload.is_some_and(|upload| !upload.is_ended());
+    if !is_held || failure.kind.effect() != BreakerAction::CountFailure {
+        failure.apply_to(lease.backend());
+    }
     let reason = FailoverDenialReason::NotRetryable;
     exchange.record().not_retried = Some(reason);
     failover::give_up(exchange, failure, lease, reason)

@@ -21,7 +21,12 @@ use tokenweir_core::openai::{Api, form};
 /// not raise it, because a client can declare a length and send fewer bytes.
 const INITIAL_CAPACITY_BYTES: usize = 64 << 10;
 /// Maximum growth of the body buffer in one step, as a multiple of the bytes received so far.
-const MAX_GROWTH_FACTOR: usize = 16;
+const MAX_GROWTH_FACTOR: usize = 3;
+
+/// Rate in bytes per second of the slowest upload that is read. It is below that of compressed speech.
+const MIN_UPLOAD_RATE: f64 = 256.0;
+/// Time, as a multiple of the idle timeout, for which an upload may be slower.
+const SLOW_UPLOAD_FACTOR: u32 = 2;
 
 /// The body of a request as the server receives it.
 pub trait IncomingBody: Body<Data = Bytes, Error: StdError + 'static> + Unpin {}
@@ -43,6 +48,13 @@ pub(crate) async fn receive_body(
     record.timings.received = Some(clock::now());
     record.bytes_in = body.len() as u64;
     Ok(body)
+}
+
+/// Longest time that a client may take for the first `received` bytes of a body. Without it, a byte
+/// within each `idle_timeout` would hold the memory of the body for ever.
+pub(crate) fn max_upload_time(received: usize, idle_timeout: Duration) -> Duration {
+    let transfer = Duration::try_from_secs_f64(received as f64 / MIN_UPLOAD_RATE);
+    idle_timeout.saturating_mul(SLOW_UPLOAD_FACTOR).saturating_add(transfer.unwrap_or_default())
 }
 
 /// The length of a body that its head declares, in bytes. `None`: the head declares none. Fails if the
@@ -88,8 +100,12 @@ async fn read_body(
     let length = declared_length(head, limit)?.unwrap_or(0);
     let mut first_chunk = Bytes::new();
     let mut buffer = BytesMut::new();
+    let began_at = clock::now();
     loop {
-        let frame = tokio::time::timeout(idle_timeout, body.frame()).await;
+        let received = first_chunk.len() + buffer.len();
+        let (now, rest) = (clock::now(), began_at + max_upload_time(received, idle_timeout));
+        let wait = idle_timeout.min(rest.saturating_duration_since(now));
+        let frame = tokio::time::timeout(wait, body.frame()).await;
         let seconds = idle_timeout.as_secs();
         let Some(frame) = frame.map_err(|_| GatewayError::BodyTimeout { seconds })? else { break };
         let Ok(data) = frame.map_err(|error| body_error(&error))?.into_data() else { continue };
@@ -180,7 +196,7 @@ pub(crate) fn peek_request(
 
 #[cfg(test)]
 mod tests {
-    use super::super::body_memory::BodyMemory;
+    use super::super::body_memory::{BodyMemory, BodyOwner};
     use super::*;
     use futures_util::{StreamExt, stream};
     use http::Request;
@@ -188,6 +204,10 @@ mod tests {
     use hyper::body::Frame;
 
     const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+    fn owner() -> BodyOwner {
+        BodyOwner::new(None, std::net::Ipv4Addr::LOCALHOST.into())
+    }
 
     async fn read_chunks(
         chunks: Vec<io::Result<&'static [u8]>>,
@@ -197,7 +217,7 @@ mod tests {
         let frame = |chunk: io::Result<&'static [u8]>| chunk.map(|c| Frame::data(Bytes::from(c)));
         let body = StreamBody::new(stream::iter(chunks.into_iter().map(frame)));
         let memory = BodyMemory::default();
-        read_body(&head, body, limit, IDLE_TIMEOUT, &mut memory.empty_permit()).await
+        read_body(&head, body, limit, IDLE_TIMEOUT, &mut memory.empty_permit(owner())).await
     }
 
     #[tokio::test]
@@ -232,11 +252,25 @@ mod tests {
             });
             let head = Request::new(()).into_parts().0;
             let (memory, body) = (BodyMemory::default(), Box::pin(StreamBody::new(chunks)));
-            read_body(&head, body, 9, IDLE_TIMEOUT, &mut memory.empty_permit()).await
+            read_body(&head, body, 9, IDLE_TIMEOUT, &mut memory.empty_permit(owner())).await
         };
         assert_eq!(read_with_pauses(IDLE_TIMEOUT / 2).await.unwrap(), "abc");
         let result = read_with_pauses(2 * IDLE_TIMEOUT).await;
         assert_eq!(result, Err(GatewayError::BodyTimeout { seconds: 30 }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_of_a_byte_within_each_idle_timeout_ends() {
+        let bytes = stream::repeat(()).then(|()| async {
+            tokio::time::sleep(IDLE_TIMEOUT - Duration::from_secs(1)).await;
+            Ok::<_, io::Error>(Frame::data(Bytes::from("x")))
+        });
+        let head = Request::new(()).into_parts().0;
+        let (memory, body) = (BodyMemory::default(), Box::pin(StreamBody::new(bytes)));
+        let (began_at, mut permit) = (clock::now(), memory.empty_permit(owner()));
+        let result = read_body(&head, body, 100, IDLE_TIMEOUT, &mut permit).await;
+        assert_eq!(result, Err(GatewayError::BodyTimeout { seconds: 30 }));
+        assert!(clock::now() - began_at < IDLE_TIMEOUT * 3);
     }
 
     #[tokio::test]
@@ -250,7 +284,7 @@ mod tests {
                 head.headers.clear();
             }
             let memory = BodyMemory::default();
-            let (mut permit, mut received) = (memory.empty_permit(), 0);
+            let (mut permit, mut received) = (memory.empty_permit(owner()), 0);
             let chunks = stream::iter(0..100).map(|_| {
                 // The memory before this chunk is bounded by the bytes received so far.
                 assert!(
@@ -281,7 +315,7 @@ mod tests {
             [(299, 2, None), (300, 2, Some(200)), (599, 3, None), (600, 3, Some(400))]
         {
             let memory = BodyMemory::new(limit);
-            let mut permit = memory.empty_permit();
+            let mut permit = memory.empty_permit(owner());
             let chunk = || Ok::<_, io::Error>(Frame::data(Bytes::from(vec![b'x'; 100])));
             let body = StreamBody::new(stream::iter((0..chunks).map(|_| chunk())));
             let head = Request::new(()).into_parts().0;
@@ -296,7 +330,7 @@ mod tests {
         let chunks =
             ["aaa", "bbb"].map(|chunk| Ok::<_, io::Error>(Frame::data(Bytes::from(chunk))));
         let head = Request::new(()).into_parts().0;
-        let mut permit = memory.empty_permit();
+        let mut permit = memory.empty_permit(owner());
         let body = StreamBody::new(stream::iter(chunks));
         let result = read_body(&head, body, 100, IDLE_TIMEOUT, &mut permit).await;
         assert_eq!(result, Err(GatewayError::BodyMemory));

@@ -3,7 +3,11 @@
 //! The gateway holds each request body until the response begins, because a retry may need the
 //! body. Without a limit, slow uploads on many connections would take all memory of the process.
 
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokenweir_core::error::GatewayError;
 
 /// Counts the memory of all request bodies, and its limit.
@@ -11,14 +15,46 @@ use tokenweir_core::error::GatewayError;
 pub struct BodyMemory {
     used_bytes: AtomicUsize,
     limit_bytes: AtomicUsize,
+    /// The large bodies of each party.
+    large_bodies: Mutex<HashMap<BodyOwner, LargeBodies>>,
+}
+
+/// The party whose requests share a part of the memory, as a hash: a tenant, or the address of a client
+/// without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct BodyOwner(u64);
+
+/// The large bodies of one party.
+#[derive(Debug, Clone, Copy, Default)]
+struct LargeBodies {
+    count: usize,
+    bytes: usize,
 }
 
 /// The permit for the body memory of one request. Dropping the permit releases its bytes.
 #[derive(Debug)]
 pub(crate) struct BodyMemoryPermit<'a> {
     memory: &'a BodyMemory,
+    owner: BodyOwner,
     /// Number of bytes that the request has in the shared body memory now.
     bytes: usize,
+}
+
+/// Size in bytes from which a body counts for the share of its party. Smaller bodies are too many for
+/// a lock, and too small to fill the memory.
+const LARGE_BODY_BYTES: usize = 64 << 10;
+
+impl BodyOwner {
+    /// The party of a request. `tenant`: `None` for a client without an API key.
+    pub(crate) fn new(tenant: Option<&str>, client: IpAddr) -> Self {
+        let mut hasher = DefaultHasher::new();
+        match (tenant, client) {
+            (Some(tenant), _) => tenant.hash(&mut hasher),
+            (None, IpAddr::V4(address)) => return Self(address.to_bits().into()),
+            (None, IpAddr::V6(address)) => address.hash(&mut hasher),
+        }
+        Self(hasher.finish())
+    }
 }
 
 impl Default for BodyMemory {
@@ -30,8 +66,12 @@ impl Default for BodyMemory {
 
 impl BodyMemory {
     /// A counter with a limit of `limit` bytes for all request bodies together.
-    pub const fn new(limit: usize) -> Self {
-        Self { used_bytes: AtomicUsize::new(0), limit_bytes: AtomicUsize::new(limit) }
+    pub fn new(limit: usize) -> Self {
+        Self {
+            used_bytes: AtomicUsize::new(0),
+            limit_bytes: AtomicUsize::new(limit),
+            large_bodies: Mutex::default(),
+        }
     }
 
     /// Changes the limit, in bytes. Requests that already hold body memory keep it, even above the
@@ -50,31 +90,63 @@ impl BodyMemory {
         self.limit_bytes.load(Ordering::Relaxed)
     }
 
-    /// A permit for a new request, which uses no bytes yet.
-    pub(crate) const fn empty_permit(&self) -> BodyMemoryPermit<'_> {
-        BodyMemoryPermit { memory: self, bytes: 0 }
+    /// A permit for a new request of `owner`, which uses no bytes yet.
+    pub(crate) const fn empty_permit(&self, owner: BodyOwner) -> BodyMemoryPermit<'_> {
+        BodyMemoryPermit { memory: self, owner, bytes: 0 }
+    }
+
+    /// Greatest number of bytes of the large bodies of one party that has several: three quarters of
+    /// the limit, so that the others can send requests.
+    fn share_bytes(&self) -> usize {
+        self.limit_bytes() / 4 * 3
+    }
+
+    fn lock_large_bodies(&self) -> MutexGuard<'_, HashMap<BodyOwner, LargeBodies>> {
+        self.large_bodies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl BodyMemoryPermit<'_> {
     /// Counts `bytes` more bytes for this request. Fails if the bytes of all requests then exceed
-    /// the limit.
+    /// the limit, or those of its party exceed their share.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), GatewayError> {
         if bytes == 0 {
             return Ok(());
         }
         let before = self.memory.used_bytes.fetch_add(bytes, Ordering::Relaxed);
         // The bytes are counted even on failure. Dropping the permit releases them.
-        self.bytes += bytes;
-        let is_over = before.saturating_add(bytes) > self.memory.limit_bytes();
+        let of_party = self.set_bytes(self.bytes + bytes);
+        let is_over = before.saturating_add(bytes) > self.memory.limit_bytes()
+            || of_party > self.memory.share_bytes();
         if is_over { Err(GatewayError::BodyMemory) } else { Ok(()) }
+    }
+
+    /// Changes the bytes of this request. Returns the bytes of the large bodies of its party, or 0 if
+    /// this body is not large or is the only one.
+    fn set_bytes(&mut self, bytes: usize) -> usize {
+        let large = |bytes: usize| if bytes > LARGE_BODY_BYTES { bytes } else { 0 };
+        let (before, after) = (large(self.bytes), large(bytes));
+        self.bytes = bytes;
+        if before == after {
+            return 0;
+        }
+        let mut parties = self.memory.lock_large_bodies();
+        let party = parties.entry(self.owner).or_default();
+        party.bytes = (party.bytes + after).saturating_sub(before);
+        party.count =
+            (party.count + usize::from(before == 0)).saturating_sub(usize::from(after == 0));
+        let LargeBodies { count, bytes } = *party;
+        if count == 0 {
+            parties.remove(&self.owner);
+        }
+        if after > 0 && count > 1 { bytes } else { 0 }
     }
 
     /// Lowers the count of this permit to `bytes`, if it is higher.
     pub(super) fn shrink_to(&mut self, bytes: usize) {
         let released = self.bytes.saturating_sub(bytes);
         self.memory.used_bytes.fetch_sub(released, Ordering::Relaxed);
-        self.bytes -= released;
+        self.set_bytes(self.bytes - released);
     }
 
     /// Raises the count of this permit to `bytes`, if it is lower. Fails as [`Self::add`] does.
@@ -87,6 +159,7 @@ impl Drop for BodyMemoryPermit<'_> {
     fn drop(&mut self) {
         if self.bytes > 0 {
             self.memory.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+            self.set_bytes(0);
         }
     }
 }
@@ -94,11 +167,35 @@ impl Drop for BodyMemoryPermit<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
+
+    fn owner(tenant: &str) -> BodyOwner {
+        BodyOwner::new(Some(tenant), Ipv4Addr::LOCALHOST.into())
+    }
+
+    #[test]
+    fn the_large_bodies_of_one_party_leave_a_quarter_of_the_memory_to_others() {
+        const MIB: usize = 1 << 20;
+        let memory = BodyMemory::new(8 * MIB);
+        let mut permits: Vec<_> = (0..2).map(|_| memory.empty_permit(owner("a"))).collect();
+        assert_eq!(permits[0].add(4 * MIB), Ok(()));
+        assert_eq!(permits[1].add(2 * MIB), Ok(()));
+        assert_eq!(permits[1].add(1), Err(GatewayError::BodyMemory));
+        permits[1].shrink_to(2 * MIB);
+        assert_eq!(memory.empty_permit(owner("a")).add(LARGE_BODY_BYTES), Ok(()), "it is small");
+        assert_eq!(memory.empty_permit(owner("b")).add(MIB), Ok(()));
+        permits[0].shrink_to(MIB);
+        assert_eq!(memory.empty_permit(owner("a")).add(2 * MIB), Ok(()));
+        drop(permits);
+        assert_eq!(memory.empty_permit(owner("a")).add(7 * MIB), Ok(()), "the only one");
+        assert_eq!((memory.used_bytes(), memory.lock_large_bodies().len()), (0, 0));
+    }
 
     #[test]
     fn memory_is_limited_and_released() {
         let memory = BodyMemory::new(10);
-        let (mut first, mut second) = (memory.empty_permit(), memory.empty_permit());
+        let (mut first, mut second) =
+            (memory.empty_permit(owner("a")), memory.empty_permit(owner("b")));
         assert_eq!((first.add(6), first.grow_to(6), second.add(4)), (Ok(()), Ok(()), Ok(())));
         first.shrink_to(8);
         first.shrink_to(5);
@@ -108,7 +205,7 @@ mod tests {
         assert_eq!(memory.used_bytes(), 4);
         assert_eq!(second.grow_to(10), Ok(()));
         memory.set_limit(10);
-        assert_eq!(memory.empty_permit().add(1), Err(GatewayError::BodyMemory));
+        assert_eq!(memory.empty_permit(owner("c")).add(1), Err(GatewayError::BodyMemory));
         drop(second);
         assert_eq!(memory.used_bytes(), 0, "rejected bytes are released too");
     }

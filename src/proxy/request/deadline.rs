@@ -1,5 +1,5 @@
-//! The deadline for the first output of a response, from the configured timeout and the timeout
-//! that the client sent.
+//! The deadlines of a response: the configured ones, and the time after which the client has stopped
+//! to wait.
 
 use crate::backend::routes::RoutePolicy;
 use crate::proxy::context::RequestSettings;
@@ -12,21 +12,31 @@ use tokenweir_core::observe::StreamPolicy;
 use tokenweir_core::record::RequestRecord;
 use tokenweir_core::resilience::FailureKind;
 
-/// The deadline for the first output of the response to one request.
+/// A deadline of the response to one request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct FirstOutputDeadline {
+pub(crate) struct ResponseDeadline {
     at: Instant,
-    /// The time from the request head to the deadline.
+    /// The timeout.
     limit: Duration,
     /// The timeout that the deadline follows from.
     source: DeadlineSource,
 }
 
+/// The deadlines of an attempt, which apply until the response head is sent to the client.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct AttemptDeadlines {
+    /// The deadline for the first output, from the configuration. `None`: no timeout applies.
+    pub(crate) first_output: Option<ResponseDeadline>,
+    /// The timeout that the client announced, and the time from which it counts: that of the last
+    /// byte.
+    client: Option<(Duration, Instant)>,
+}
+
 /// The deadlines of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestDeadlines {
-    /// The deadline for the first output. `None`: no timeout applies.
-    pub(crate) first_output: Option<FirstOutputDeadline>,
+    /// The deadlines of the attempts.
+    pub(crate) attempt: AttemptDeadlines,
     /// The deadline for the end of the response. `None`: no total timeout applies.
     pub(crate) end: Option<Instant>,
 }
@@ -42,15 +52,19 @@ enum DeadlineSource {
     Total,
 }
 
-/// The request headers in which OpenAI's SDKs send their read timeout, in seconds. The first is
-/// that of the Python SDK, the second that of the JavaScript SDK.
+/// The request headers in which OpenAI's SDKs send how long they wait for the next byte, in seconds.
+/// The first is that of the Python SDK, the second that of the JavaScript SDK, which waits so for the
+/// response head only.
 static CLIENT_TIMEOUT_HEADERS: [HeaderName; 2] = [
     HeaderName::from_static("x-stainless-read-timeout"),
     HeaderName::from_static("x-stainless-timeout"),
 ];
+/// Time after the client's timeout in which the client can leave by itself. A client that stays is
+/// probably gone: something between it and the gateway keeps the connection.
+const CLIENT_MARGIN: Duration = Duration::from_secs(5);
 
 impl RequestDeadlines {
-    /// The deadlines of a request, counted from its head. The timeouts are those of its configured
+    /// The deadlines of a request whose body was read, counted from its head. The timeouts are those of its configured
     /// route (`route_total`), or else of its model (`policy`), or else the global ones.
     pub(crate) fn new(
         record: &RequestRecord,
@@ -62,7 +76,7 @@ impl RequestDeadlines {
         let first_output = policy.first_output.or(settings.first_output_timeout);
         let total = route_total.or(policy.total).or(settings.total_timeout);
         Self {
-            first_output: first_output_deadline(record, headers, first_output, total),
+            attempt: AttemptDeadlines::new(record, headers, first_output, total),
             end: total.and_then(|total| record.timings.accepted.checked_add(total)),
         }
     }
@@ -70,7 +84,7 @@ impl RequestDeadlines {
     /// Sets these deadlines, and the idle timeout and the truncation handling of the model, in the
     /// policy of a stream.
     pub(crate) fn apply(self, route: &RoutePolicy, stream_policy: &mut StreamPolicy) {
-        stream_policy.first_output_by = self.first_output.map(FirstOutputDeadline::at);
+        stream_policy.first_output_by = self.attempt.first_output.map(|deadline| deadline.at);
         stream_policy.ends_by = self.end;
         stream_policy.idle = route.idle;
         stream_policy.rules.on_truncation =
@@ -78,27 +92,59 @@ impl RequestDeadlines {
     }
 }
 
-/// The deadline for the first output of a request, counted from its head: the shortest of
-/// `configured_limit`, the timeout that the client sent and the timeout `total` of the whole
-/// request. `configured_limit` applies to streams only, because other responses have no output
-/// before their end. `None`: no timeout applies.
-pub(crate) fn first_output_deadline(
-    record: &RequestRecord,
-    headers: &HeaderMap,
-    configured_limit: Option<Duration>,
-    total: Option<Duration>,
-) -> Option<FirstOutputDeadline> {
-    let configured_limit = configured_limit.filter(|_| record.options.stream);
-    let client_limit =
-        CLIENT_TIMEOUT_HEADERS.iter().find_map(|name| parse_seconds(headers.get(name)?));
-    let limits = [
-        (configured_limit, DeadlineSource::FirstOutput),
-        (total, DeadlineSource::Total),
-        (client_limit, DeadlineSource::Client),
-    ];
-    let limits = limits.into_iter().filter_map(|(limit, source)| Some((limit?, source)));
-    let (limit, source) = limits.min_by_key(|(limit, _)| *limit)?;
-    Some(FirstOutputDeadline { at: record.timings.accepted.checked_add(limit)?, limit, source })
+impl AttemptDeadlines {
+    /// The deadlines of a request: `configured_limit` for the first output, and the timeout `total`
+    /// of the whole request, are counted from its head. `configured_limit` applies to streams only,
+    /// because other responses have no output before their end. The client's timeout is counted from
+    /// the end of the request body.
+    pub(crate) fn new(
+        record: &RequestRecord,
+        headers: &HeaderMap,
+        configured_limit: Option<Duration>,
+        total: Option<Duration>,
+    ) -> Self {
+        let configured_limit = configured_limit.filter(|_| record.options.stream);
+        let accepted = record.timings.accepted;
+        let limits =
+            [(configured_limit, DeadlineSource::FirstOutput), (total, DeadlineSource::Total)];
+        let limits = limits.into_iter().filter_map(|(limit, source)| Some((limit?, source)));
+        let shortest = limits.min_by_key(|(limit, _)| *limit);
+        let first_output = shortest.and_then(|(limit, source)| {
+            Some(ResponseDeadline { at: accepted.checked_add(limit)?, limit, source })
+        });
+        let announced = CLIENT_TIMEOUT_HEADERS.iter().find_map(|name| headers.get(name));
+        let last_byte_at = record.timings.received.unwrap_or(accepted);
+        let client = announced.and_then(parse_seconds).map(|limit| (limit, last_byte_at));
+        Self { first_output, client }
+    }
+
+    /// The same deadlines without that of the client, whose bytes the gateway does not read.
+    pub(crate) fn without_client(self) -> Self {
+        Self { client: None, ..self }
+    }
+
+    /// A byte came from the backend: the client's read timeout begins again.
+    pub(crate) fn on_bytes(&mut self, now: Instant) {
+        self.client = self.client.map(|(limit, _)| (limit, now));
+    }
+
+    /// The next deadline. `None`: there is none.
+    pub(crate) fn next(self) -> Option<ResponseDeadline> {
+        let client =
+            self.client.and_then(|(limit, since)| ResponseDeadline::of_client(limit, since));
+        let deadlines = [self.first_output, client].into_iter().flatten();
+        deadlines.min_by_key(|deadline| deadline.at)
+    }
+
+    /// The instant of the next deadline, or `other` if that is earlier.
+    pub(crate) fn next_before(self, other: Instant) -> Instant {
+        self.next().map_or(other, |deadline| deadline.at.min(other))
+    }
+
+    /// The deadline that has passed at `now`.
+    pub(crate) fn passed(self, now: Instant) -> Option<ResponseDeadline> {
+        self.next().filter(|deadline| deadline.at <= now)
+    }
 }
 
 /// Parses a number of seconds. `None`: the value is not a number, or not positive and finite.
@@ -107,15 +153,11 @@ fn parse_seconds(value: &HeaderValue) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok().filter(|limit| !limit.is_zero())
 }
 
-impl FirstOutputDeadline {
-    /// The instant of the deadline.
-    const fn at(self) -> Instant {
-        self.at
-    }
-
-    /// The instant of the deadline. `None`: the deadline is not before `other`.
-    pub(crate) fn if_before(self, other: Instant) -> Option<Instant> {
-        (self.at < other).then_some(self.at)
+impl ResponseDeadline {
+    /// The deadline of a client that waits for at most `limit` for the next byte after `at`.
+    fn of_client(limit: Duration, at: Instant) -> Option<Self> {
+        let at = at.checked_add(limit)?.checked_add(CLIENT_MARGIN)?;
+        Some(Self { at, limit, source: DeadlineSource::Client })
     }
 
     /// The error for the client when the deadline has passed.
@@ -123,7 +165,8 @@ impl FirstOutputDeadline {
         let limit = self.limit;
         match self.source {
             DeadlineSource::Total => GatewayError::TotalTimeout { limit },
-            _ => GatewayError::FirstOutputTimeout { limit },
+            DeadlineSource::Client => GatewayError::ClientTimeout { limit },
+            DeadlineSource::FirstOutput => GatewayError::FirstOutputTimeout { limit },
         }
     }
 
@@ -141,9 +184,9 @@ impl FirstOutputDeadline {
 /// waits without a limit. `future` is pinned, because a future that is an argument would have memory
 /// for each arm, and for the argument too.
 pub(crate) async fn within_deadline<T>(
-    deadline: Option<FirstOutputDeadline>,
+    deadline: Option<ResponseDeadline>,
     future: Pin<&mut impl Future<Output = T>>,
-) -> Result<T, FirstOutputDeadline> {
+) -> Result<T, ResponseDeadline> {
     match deadline {
         None => Ok(future.await),
         Some(deadline) => {
@@ -158,38 +201,46 @@ mod tests {
     use super::*;
     use tokenweir_core::record::fixtures::streamed;
 
-    fn deadline_limit(
-        stream: bool,
-        header: Option<(&'static str, &'static str)>,
-    ) -> Option<(u64, bool)> {
+    const FIRST_OUTPUT: Duration = Duration::from_mins(10);
+
+    fn deadlines(stream: bool, header: Option<(&'static str, &'static str)>) -> AttemptDeadlines {
         let mut record = streamed();
         record.options.stream = stream;
+        record.timings.received = Some(record.timings.accepted + FIRST_OUTPUT / 2);
         let mut headers = HeaderMap::new();
         headers.extend(
             header.map(|(name, value)| {
                 (HeaderName::from_static(name), HeaderValue::from_static(value))
             }),
         );
-        let deadline =
-            first_output_deadline(&record, &headers, Some(Duration::from_mins(10)), None)?;
-        assert_eq!(deadline.at, record.timings.accepted + deadline.limit);
-        Some((deadline.limit.as_secs(), deadline.source == DeadlineSource::Client))
+        AttemptDeadlines::new(&record, &headers, Some(FIRST_OUTPUT), None)
     }
 
     #[test]
-    fn a_clients_shorter_timeout_wins() {
-        assert_eq!(deadline_limit(true, None), Some((600, false)));
-        assert_eq!(
-            deadline_limit(true, Some(("x-stainless-read-timeout", "30.0"))),
-            Some((30, true))
-        );
-        assert_eq!(deadline_limit(true, Some(("x-stainless-timeout", "900"))), Some((600, false)));
+    fn the_clients_timeout_is_counted_from_the_last_byte_with_a_margin() {
+        let accepted = streamed().timings.accepted;
+        let mut deadlines = deadlines(true, Some(("x-stainless-read-timeout", "30.0")));
+        let first = deadlines.next().unwrap();
+        assert_eq!((first.limit.as_secs(), first.source), (30, DeadlineSource::Client));
+        assert!(first.at >= accepted + FIRST_OUTPUT / 2 + first.limit, "since the body");
+        assert_eq!(first.failure_kind(), FailureKind::ClientTimeout);
+        assert_eq!(first.error().outcome(), tokenweir_core::record::Outcome::Cancelled);
+        let byte_at = first.at + Duration::from_secs(1);
+        deadlines.on_bytes(byte_at);
+        assert_eq!(deadlines.next().unwrap().at, byte_at + first.limit + CLIENT_MARGIN);
+        assert!(deadlines.passed(first.at).is_none());
+        assert!(deadlines.without_client().next().unwrap().source == DeadlineSource::FirstOutput);
     }
 
     #[test]
-    fn only_the_client_limits_a_request_without_a_stream() {
-        assert_eq!(deadline_limit(false, None), None);
-        assert_eq!(deadline_limit(false, Some(("x-stainless-timeout", "900"))), Some((900, true)));
+    fn the_configured_timeout_applies_to_streams_and_the_shorter_one_ends_the_wait() {
+        let source =
+            |stream, header| deadlines(stream, header).next().map(|deadline| deadline.source);
+        let long = Some(("x-stainless-timeout", "900"));
+        assert_eq!(source(true, None), Some(DeadlineSource::FirstOutput));
+        assert_eq!(source(true, long), Some(DeadlineSource::FirstOutput));
+        assert_eq!(source(false, None), None);
+        assert_eq!(source(false, long), Some(DeadlineSource::Client));
     }
 
     #[test]
@@ -198,20 +249,18 @@ mod tests {
         for stream in [true, false] {
             record.options.stream = stream;
             let limit = Duration::from_secs(30);
-            let deadline = first_output_deadline(&record, &HeaderMap::new(), None, Some(limit));
-            assert_eq!(deadline.unwrap().failure_kind(), FailureKind::TotalTimeout);
-            assert_eq!(deadline.unwrap().error(), GatewayError::TotalTimeout { limit });
+            let deadlines = AttemptDeadlines::new(&record, &HeaderMap::new(), None, Some(limit));
+            let deadline = deadlines.next().unwrap();
+            assert_eq!(deadline.failure_kind(), FailureKind::TotalTimeout);
+            assert_eq!(deadline.error(), GatewayError::TotalTimeout { limit });
         }
     }
 
     #[test]
     fn an_invalid_timeout_is_ignored() {
         for value in ["", "0", "-1", "NaN", "inf", "soon", "1e300"] {
-            assert_eq!(
-                deadline_limit(false, Some(("x-stainless-timeout", value))),
-                None,
-                "{value}"
-            );
+            let deadlines = deadlines(false, Some(("x-stainless-timeout", value)));
+            assert!(deadlines.next().is_none(), "{value}");
         }
     }
 }

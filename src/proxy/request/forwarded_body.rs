@@ -1,7 +1,7 @@
 //! The body of a request that is forwarded while it arrives: counts its bytes, and ends with an error
 //! that is a [`GatewayError`].
 
-use super::body::{IncomingBody, body_error};
+use super::body::{IncomingBody, body_error, max_upload_time};
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use std::io;
@@ -9,7 +9,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
 use tokio::time::Sleep;
 
@@ -23,12 +24,25 @@ pub(crate) struct ForwardedBody<B> {
     idle_timeout: Option<Duration>,
     /// Ends at the maximum wait. `None`: the last poll did not wait.
     timer: Option<Pin<Box<Sleep>>>,
+    /// Time at which the present wait began. `None`: the last poll did not wait.
+    waits_since: Option<Instant>,
+    /// Time of all earlier waits for the client. The time in which the backend does not read the body
+    /// is no part of it.
+    waited: Duration,
 }
 
 impl<B> ForwardedBody<B> {
     /// A body without limits.
     pub(crate) fn new(body: B, received: Arc<AtomicU64>) -> Self {
-        Self { body, received, max_bytes: usize::MAX, idle_timeout: None, timer: None }
+        Self {
+            body,
+            received,
+            max_bytes: usize::MAX,
+            idle_timeout: None,
+            timer: None,
+            waits_since: None,
+            waited: Duration::ZERO,
+        }
     }
 
     /// Limits the length of the body and the wait for each part.
@@ -55,13 +69,21 @@ impl<B: IncomingBody> Body for ForwardedBody<B> {
         let this = self.get_mut();
         let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
             let Some(limit) = this.idle_timeout else { return Poll::Pending };
-            let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+            this.waits_since.get_or_insert_with(clock::now);
+            let timer = this.timer.get_or_insert_with(|| {
+                let received = this.received.load(Ordering::Relaxed) as usize;
+                let rest = max_upload_time(received, limit).saturating_sub(this.waited);
+                Box::pin(tokio::time::sleep(limit.min(rest)))
+            });
             return timer.as_mut().poll(cx).map(|()| {
                 let seconds = limit.as_secs();
                 Some(Err(io::Error::other(GatewayError::BodyTimeout { seconds })))
             });
         };
         this.timer = None;
+        if let Some(since) = this.waits_since.take() {
+            this.waited += clock::now().saturating_duration_since(since);
+        }
         let frame = match frame {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {

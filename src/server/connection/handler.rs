@@ -10,8 +10,8 @@ use crate::server::state::ServerState;
 use crate::server::write_timeout::WriteTimeoutStream;
 use http::Version;
 use std::future::poll_fn;
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -68,12 +68,14 @@ impl ConnectionHandler {
             Err(ConnectionLimitExceeded::PerClient) => GatewayError::ClientBusy,
         };
         tracing::debug!(%peer, %error, "client connection rejected");
+        self.state.connection_limiter.warn_refused(&error);
         // With TLS the connection is closed without a response: the handshake for the response
         // would cost more than serving the connection.
-        if self.acceptor.is_none()
-            && let Ok(permit) = self.rejection_permits.clone().try_acquire_owned()
-        {
-            tokio::spawn(reject_connection(stream, error, permit));
+        if self.acceptor.is_none() {
+            match self.rejection_permits.clone().try_acquire_owned() {
+                Ok(permit) => drop(tokio::spawn(reject_connection(stream, error, permit))),
+                Err(_) => drop(reject_at_once(stream, &error)),
+            }
         }
         None
     }
@@ -160,6 +162,18 @@ async fn detect_protocol(
     });
     let version = tokio::time::timeout(timeout, reading).await;
     version.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// Sends an error response without waiting for the client: the response is small, and the input that
+/// has arrived is read.
+fn reject_at_once(stream: TcpStream, error: &GatewayError) -> io::Result<()> {
+    let mut stream = stream.into_std()?;
+    stream.write_all(&http1::encode_error_response(error))?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut discarded = [0; 16 << 10];
+    // The socket does not block: the read ends with an error when there is no more input.
+    while stream.read(&mut discarded)? == discarded.len() {}
+    Ok(())
 }
 
 /// Sends an error response on a rejected connection, whose request was not read, and closes the

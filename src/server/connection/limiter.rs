@@ -1,5 +1,6 @@
 //! Counts and limits client connections and open requests, in total and per client address.
 
+use super::activity::{ConnectionActivities, ConnectionActivity};
 use crate::proxy::OverloadGuard;
 use crate::server::limits::ServerLimits;
 use crate::telemetry::status::ConnectionStatusSnapshot;
@@ -9,6 +10,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+use tokenweir_core::error::GatewayError;
 use tokenweir_net::file_descriptors::FileDescriptorPermit;
 
 /// Limits the number of client connections in total, per client address, and by the free file
@@ -23,6 +27,7 @@ pub struct ConnectionLimiter {
     open_connections: AtomicUsize,
     /// The clients with open connections or requests, by address (IPv4) or /64 network (IPv6).
     clients: Mutex<HashMap<IpAddr, Arc<ClientUsage>>>,
+    activities: ConnectionActivities,
     /// Connections rejected by the total limit or for lack of a file descriptor.
     limit_rejections: AtomicU64,
     /// Connections rejected by the limit per client.
@@ -31,6 +36,8 @@ pub struct ConnectionLimiter {
     failed_handshakes: AtomicU64,
     /// Failed `accept()` calls, on both listeners.
     accept_errors: AtomicU64,
+    /// Time of the last log line about refused connections.
+    last_warning: Mutex<Option<Instant>>,
 }
 
 /// Numbers of open connections and open requests of one client address (IPv4) or /64 network
@@ -50,6 +57,7 @@ struct ClientUsage {
 pub(crate) struct ConnectionPermit {
     limiter: Arc<ConnectionLimiter>,
     client: Arc<ClientUsage>,
+    activity: Arc<ConnectionActivity>,
     /// The file descriptor of the connection.
     _descriptor: FileDescriptorPermit,
 }
@@ -58,6 +66,7 @@ pub(crate) struct ConnectionPermit {
 #[derive(Debug)]
 pub(super) struct RequestPermit {
     client: Arc<ClientUsage>,
+    activity: Arc<ConnectionActivity>,
     /// The request counts of the connection. `None`: the connection serves one request at a time
     /// (HTTP/1.1), so its requests are not counted.
     connection_requests: Option<Arc<InFlightRequests>>,
@@ -88,6 +97,9 @@ pub(super) enum ConnectionLimitExceeded {
     PerClient,
 }
 
+/// Time between two log lines about refused connections.
+const WARN_INTERVAL: Duration = Duration::from_secs(10);
+
 // === impl ConnectionLimiter ===
 
 impl ConnectionLimiter {
@@ -100,10 +112,12 @@ impl ConnectionLimiter {
             overload_guard,
             open_connections: AtomicUsize::new(0),
             clients: Mutex::default(),
+            activities: ConnectionActivities::default(),
             limit_rejections: AtomicU64::new(0),
             client_limit_rejections: AtomicU64::new(0),
             failed_handshakes: AtomicU64::new(0),
             accept_errors: AtomicU64::new(0),
+            last_warning: Mutex::default(),
         })
     }
 
@@ -120,13 +134,16 @@ impl ConnectionLimiter {
     }
 
     /// Counts one more connection of a client address and returns its permit. Fails if a limit is
-    /// reached. A failure for lack of a file descriptor is not counted here, because the caller may
+    /// reached. At the total limit, the connection that has been idle longest is told to close; if there
+    /// is one, the new connection is accepted. A failure for lack of a file descriptor is not counted here, because the caller may
     /// free a descriptor and try again.
     pub(super) fn try_acquire(
         self: &Arc<Self>,
         ip: IpAddr,
     ) -> Result<ConnectionPermit, ConnectionLimitExceeded> {
-        if self.open_connections.load(Ordering::Relaxed) >= self.max_connections {
+        let counted =
+            self.open_connections.load(Ordering::Relaxed).saturating_sub(self.activities.closing());
+        if counted >= self.max_connections && !self.activities.close_longest_idle() {
             self.limit_rejections.fetch_add(1, Ordering::Relaxed);
             return Err(ConnectionLimitExceeded::Total);
         }
@@ -155,12 +172,32 @@ impl ConnectionLimiter {
         drop(clients);
         let open_connections = self.open_connections.fetch_add(1, Ordering::Relaxed) + 1;
         self.overload_guard.set_client_connections(open_connections);
-        Ok(ConnectionPermit { limiter: self.clone(), client, _descriptor: descriptor })
+        let activity = self.activities.add();
+        Ok(ConnectionPermit { limiter: self.clone(), client, activity, _descriptor: descriptor })
     }
 
     /// Counts a connection that was rejected because no file descriptor was free.
     pub(super) fn record_descriptor_exhaustion(&self) {
         self.limit_rejections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Logs that connections are refused, at most once in [`WARN_INTERVAL`].
+    pub(super) fn warn_refused(&self, error: &GatewayError) {
+        let now = clock::now();
+        let mut last = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_some_and(|at| now.saturating_duration_since(at) < WARN_INTERVAL) {
+            return;
+        }
+        *last = Some(now);
+        let ConnectionStatusSnapshot { open, limit, full, client_full, .. } = self.snapshot();
+        tracing::warn!(
+            open,
+            limit,
+            refused = full + client_full,
+            %error,
+            help = "limits.connections, limits.connections_per_client, LimitNOFILE",
+            "client connections are refused"
+        );
     }
 
     /// Counts a failed TLS handshake.
@@ -208,6 +245,11 @@ impl ClientUsage {
 // === impl ConnectionPermit ===
 
 impl ConnectionPermit {
+    /// The requests of the connection, and the signal to close it.
+    pub(crate) fn activity(&self) -> Arc<ConnectionActivity> {
+        self.activity.clone()
+    }
+
     /// Counts a new request of the client of this connection, and returns the permit of the
     /// request. If `connection_requests` is given, the request is counted there too.
     pub(super) fn acquire_request(
@@ -219,8 +261,10 @@ impl ConnectionPermit {
             started.fetch_add(1, Ordering::Relaxed);
         }
         let client_requests_in_flight = self.client.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        self.activity.begin_request();
         RequestPermit {
             client: self.client.clone(),
+            activity: self.activity.clone(),
             connection_requests,
             client_requests_in_flight,
         }
@@ -229,7 +273,8 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let Self { limiter, client, _descriptor } = self;
+        let Self { limiter, client, activity, _descriptor } = self;
+        limiter.activities.remove(activity);
         let mut clients = limiter.lock_clients();
         client.connections.fetch_sub(1, Ordering::SeqCst);
         client.remove_if_unused(&mut clients);
@@ -269,6 +314,7 @@ impl RequestPermit {
 
 impl Drop for RequestPermit {
     fn drop(&mut self) {
+        self.activity.end_request();
         let is_last = self.client.requests.fetch_sub(1, Ordering::SeqCst) == 1;
         // While the client has a connection, the end of the connection removes its entry.
         if is_last
@@ -289,6 +335,7 @@ impl Drop for RequestPermit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
 
     fn new_limiter(limits: ServerLimits) -> Arc<ConnectionLimiter> {
         ConnectionLimiter::new(&limits, Arc::default())
@@ -305,6 +352,30 @@ mod tests {
         assert!(limiter.try_acquire(c).is_ok());
         let snapshot = limiter.snapshot();
         assert_eq!((snapshot.open, snapshot.limit, snapshot.full), (1, Some(2), 1));
+    }
+
+    #[test]
+    fn at_the_limit_the_connection_that_has_been_idle_longest_is_closed_for_a_new_one() {
+        let limiter = new_limiter(ServerLimits { max_connections: 3, ..ServerLimits::default() });
+        let ip = IpAddr::from([10, 0, 0, 1]);
+        let connections: Vec<_> = (0..3).map(|_| limiter.try_acquire(ip).unwrap()).collect();
+        assert!(limiter.try_acquire(ip).is_err(), "none has served a request");
+        let is_told_to_close =
+            |connection: &ConnectionPermit| connection.activity.closed().now_or_never().is_some();
+        drop(connections[1].acquire_request(None));
+        drop(connections[0].acquire_request(None));
+        let _open = connections[2].acquire_request(None);
+        let new = limiter.try_acquire(ip).unwrap();
+        assert_eq!(
+            connections.iter().map(is_told_to_close).collect::<Vec<_>>(),
+            [false, true, false]
+        );
+        let newer = limiter.try_acquire(ip).unwrap();
+        assert!(is_told_to_close(&connections[0]));
+        assert!(limiter.try_acquire(ip).is_err(), "the others are not idle");
+        assert_eq!(limiter.snapshot().full, 2);
+        drop((connections, new, newer));
+        assert_eq!(limiter.activities.closing(), 0);
     }
 
     #[test]

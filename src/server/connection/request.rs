@@ -21,6 +21,7 @@ use std::task::{Context, Poll};
 use std::thread;
 use tokenweir_core::error::{ErrorEnvelope, GatewayError};
 use tokenweir_core::observe::{RegisteredAbortHandle, ResponseAbortHandle};
+use tokenweir_net::supervise::{self, BackgroundTask};
 
 /// The values that the requests of one client connection share.
 pub(super) struct ConnectionContext {
@@ -129,6 +130,7 @@ async fn respond(
         Err(panic) => Err(panic),
     };
     response.unwrap_or_else(|_| {
+        supervise::record_panic(BackgroundTask::Request);
         tracing::error!(ip = %client.ip, "a request caused a panic: responding with an error");
         GatewayError::Internal.to_response_in(envelope, None).map(ProxyResponseBody::Complete)
     })

@@ -164,7 +164,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_preemptions_total",
-        help: "Preemptions of running requests by the backend's engine, from its last successful scrape. NaN: not reported.",
+        help: "Preemptions of running requests by the backend's engine, from its last successful scrape. Absent: not reported.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|status, emit| {

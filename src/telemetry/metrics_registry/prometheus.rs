@@ -270,10 +270,13 @@ impl Prometheus {
         status: &StatusSnapshot,
         emit: &mut dyn FnMut(FamilyValue<'_>),
     ) {
+        // An unknown gauge is NaN, a gap in the graph. A counter must not be NaN: it is absent.
+        let has_nan = family.row.kind != MetricKind::Counter;
         match family.row.read {
-            MetricSource::Status(read) => {
-                read(status, &mut |labels, value| emit(FamilyValue::Current(labels, value)));
-            }
+            MetricSource::Status(read) => read(status, &mut |labels, value| {
+                let is_known = has_nan || !value.is_nan();
+                is_known.then(|| emit(FamilyValue::Current(labels, value)));
+            }),
             MetricSource::Engine(read) => {
                 for backend in status.registered_backends() {
                     let Some(load) = &backend.engine else { continue };
@@ -286,15 +289,13 @@ impl Prometheus {
                 }
             }
             MetricSource::Objective(read) => {
-                let emit_current =
-                    &mut |labels: &[&str], value| emit(FamilyValue::Current(labels, value));
-                self.objectives.iter().for_each(|objective| read(objective, emit_current));
+                let emit = &mut |labels: &[&str], value| emit(FamilyValue::Current(labels, value));
+                self.objectives.iter().for_each(|objective| read(objective, emit));
             }
             _ => {
-                let mut emit_recorded = |labels: &SeriesLabels, point: &SeriesPoint| {
+                for (labels, point) in &family.points() {
                     emit(FamilyValue::Recorded(labels, point));
-                };
-                family.points().iter().for_each(|(labels, point)| emit_recorded(labels, point));
+                }
             }
         }
     }

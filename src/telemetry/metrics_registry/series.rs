@@ -180,6 +180,10 @@ impl SeriesWriter<'_> {
     /// Adds `value` to a counter, or records `value` in a histogram. The exemplar is ignored for a
     /// counter.
     pub(super) fn record(&mut self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {
+        if !value.is_finite() {
+            // It would stay in the sum for ever.
+            return;
+        }
         let bucket = self.family.bounds.bucket_index(value);
         let has_exponential = self.family.has_exponential;
         let point = self.get_or_create(labels);

@@ -125,8 +125,8 @@ pub enum GatewayError {
         /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
-    /// No byte of the request body arrived for too long.
-    #[error("no byte of the request body arrived for {seconds} s")]
+    /// No byte of the request body arrived for too long, or too few bytes.
+    #[error("no byte of the request body arrived for {seconds} s, or too few bytes")]
     BodyTimeout {
         /// The limit, in seconds.
         seconds: u64,
@@ -200,6 +200,12 @@ pub enum GatewayError {
     /// The response of the backend had no output before the timeout.
     #[error("the response of the backend had no output within {limit:?}")]
     FirstOutputTimeout {
+        /// The timeout.
+        limit: Duration,
+    },
+    /// No byte came or went for longer than the timeout that the client announced.
+    #[error("no byte was exchanged for {limit:?}, the timeout that the client announced")]
+    ClientTimeout {
         /// The timeout.
         limit: Duration,
     },

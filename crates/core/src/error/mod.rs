@@ -43,8 +43,8 @@ impl GatewayError {
                 | Self::TotalTimeout { .. },
                 _,
             ) => Outcome::Timeout,
-            // The client disconnected before the end of the body.
-            (Self::IncompleteBody, _) => Outcome::Cancelled,
+            // The client disconnected before the end of the body, or has stopped to wait.
+            (Self::IncompleteBody | Self::ClientTimeout { .. }, _) => Outcome::Cancelled,
             (_, Fault::Client) => Outcome::ClientError,
             (_, Fault::Backend) => Outcome::UpstreamError,
             (_, Fault::Gateway) => Outcome::Rejected,

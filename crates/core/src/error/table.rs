@@ -39,6 +39,7 @@ pub const REASONS: &[&str] = &[
     "bad_response",
     "timeout",
     "first_output_timeout",
+    "client_timeout",
     "total_timeout",
     "poison",
     "internal",
@@ -181,6 +182,9 @@ impl GatewayError {
             }
             Self::FirstOutputTimeout { .. } => {
                 row(S::GATEWAY_TIMEOUT, Backend, "GatewayTimeoutError", "first_output_timeout")
+            }
+            Self::ClientTimeout { .. } => {
+                row(S::GATEWAY_TIMEOUT, Client, "GatewayTimeoutError", "client_timeout")
             }
             Self::TotalTimeout { .. } => {
                 row(S::GATEWAY_TIMEOUT, Gateway, "GatewayTimeoutError", "total_timeout")

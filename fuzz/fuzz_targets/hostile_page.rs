@@ -1,0 +1,56 @@
+//! For any metrics pages of one backend, one after the other: requests are routed, and the status and
+//! the metrics page of the gateway are rendered, without a panic and without a counter that is NaN.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::sync::Arc;
+use tokenweir::admin;
+use tokenweir::backend::Backend;
+use tokenweir::backend::pool::{BackendPool, BackendRequirements};
+use tokenweir::telemetry::metric::KnownLabelValues;
+use tokenweir::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
+use tokenweir::telemetry::status::StatusSnapshot;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::clock;
+use tokenweir_core::dialect::EngineLoad;
+use tokenweir_core::routing::{Policy, PromptFingerprint};
+use tokenweir_net::supervise::{BackgroundTask, PanicCounts};
+
+fuzz_target!(|pages: &[u8]| {
+    let backends = ["http://127.0.0.1:9", "http://127.0.0.1:10"].map(|url| {
+        let address = BackendAddress::parse(url).expect("a valid address");
+        Backend::new(address.default_id(), address, None)
+    });
+    let pool = BackendPool::new(backends.into(), &[], Policy::default());
+    pool.backends().iter().for_each(|backend| backend.mark_up());
+    let bad = pool.backends()[0].clone();
+    for (page, number) in pages.split(|byte| *byte == 0).zip(0_u64..) {
+        let load = EngineLoad::read(page);
+        bad.record_load(&load, &bad.load.estimator.local_load(), clock::now());
+        let prompt = Arc::new(PromptFingerprint { bytes: 700 * number, ..Default::default() });
+        let requirements = BackendRequirements {
+            model: None,
+            path: None,
+            prompt: &prompt,
+            is_stream: number % 2 == 0,
+            backend: None,
+            session: None,
+            seed: number,
+        };
+        let awake = load.is_asleep() != Some(true);
+        let leased = pool.lease(requirements, &[], clock::now());
+        let (lease, _) = leased.expect("the second backend is sound");
+        if awake {
+            lease.backend_feedback().on_first_output(clock::now());
+        }
+    }
+    let statuses = pool.backends().iter().map(|it| admin::backend_status(it, clock::now())).collect();
+    let status = StatusSnapshot { backends: statuses, ..StatusSnapshot::default() };
+    serde_json::to_string(&status).expect("JSON");
+    let metrics = Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new());
+    let page = metrics.page(&status, ExpositionFormat::OpenMetrics);
+    for line in page.lines().filter(|line| line.contains("_total") && !line.starts_with('#')) {
+        assert!(!line.ends_with("NaN"), "{line}");
+    }
+    assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::Routing), 0, "a panic was caught");
+});

@@ -1,0 +1,95 @@
+//! The backends that may serve a request now, and how far circuit breakers restrict them.
+
+use super::panic_mode;
+use crate::backend::Backend;
+use std::time::Instant;
+use tokenweir_core::routing::{Candidate, Policy, PolicyChoice, PolicyKind, RoutingContext};
+use tokenweir_net::supervise::{self, BackgroundTask};
+
+/// How far the circuit breakers of the backends restrict the choice of a backend.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum BreakerMode {
+    /// Ejections and slow start are enforced.
+    Enforced,
+    /// Ejections are enforced, and slow start is ignored.
+    WithoutSlowStart,
+    /// Ejections and slow start are ignored, because the circuit breakers exclude too many
+    /// backends.
+    Ignored,
+}
+
+/// The backends that may serve a request now.
+pub(super) struct EligibleBackends {
+    /// The candidates for the policy.
+    pub(super) candidates: Vec<Candidate>,
+    /// Greatest number of prompt tokens that one of the backends has cached, saturated or not.
+    pub(super) most_cached: f64,
+    /// Whether any backend was excluded only because it is saturated.
+    pub(super) has_saturated: bool,
+    /// Number of backends that are up and were not tried, with or without a restriction by their
+    /// circuit breakers.
+    pub(super) up_count: usize,
+    /// Number of backends that are excluded because their circuit breaker is open: ejected
+    /// backends, and backends that reported overload a moment ago.
+    pub(super) open_breaker_count: usize,
+    /// Number of backends that slow start excludes from this request.
+    pub(super) slow_start_count: usize,
+    /// Whether the circuit breakers were ignored for this result.
+    pub(super) ignores_ejections: bool,
+}
+
+// === impl EligibleBackends ===
+
+impl EligibleBackends {
+    /// Whether the circuit breaker of a backend lets this request through. Counts a backend that it
+    /// does not. `random`, from 0 to 1, decides during the slow start of a backend.
+    pub(super) fn breaker_admits(
+        &mut self,
+        backend: &Backend,
+        mode: BreakerMode,
+        random: f64,
+        now: Instant,
+    ) -> bool {
+        let breaker = &backend.health.breaker;
+        if matches!(mode, BreakerMode::Ignored) {
+            return true;
+        }
+        let is_shut = breaker.is_shut(now);
+        let is_spared =
+            !is_shut && matches!(mode, BreakerMode::Enforced) && breaker.spares(now, random);
+        self.open_breaker_count += usize::from(is_shut);
+        self.slow_start_count += usize::from(is_spared);
+        !is_shut && !is_spared
+    }
+
+    /// Whether no backend may serve the request, now or when it has capacity.
+    pub(super) fn is_empty(&self) -> bool {
+        self.candidates.is_empty() && !self.has_saturated
+    }
+
+    /// Whether the share of backends with a closed circuit breaker is below the panic threshold.
+    pub(super) fn is_panic(&self, panic_threshold: f64) -> bool {
+        panic_mode::is_panic(self.up_count, self.open_breaker_count, panic_threshold)
+    }
+
+    /// The breaker mode in which the backends of the request must be filtered, derived from this
+    /// result, which was computed with [`BreakerMode::Enforced`].
+    pub(super) fn required_breaker_mode(&self, panic_threshold: f64) -> BreakerMode {
+        if self.is_panic(panic_threshold) {
+            BreakerMode::Ignored
+        } else if self.is_empty() && self.slow_start_count > 0 {
+            BreakerMode::WithoutSlowStart
+        } else {
+            BreakerMode::Enforced
+        }
+    }
+}
+
+/// The choice of the policy. A policy that panics is replaced by one that reads no estimates, because
+/// the numbers of one backend must not end the requests to the others.
+pub(super) fn pick(context: &RoutingContext) -> Option<PolicyChoice> {
+    supervise::catch_panic(BackgroundTask::Routing, || context.pick()).unwrap_or_else(|| {
+        let kind = PolicyKind::LeastRequests;
+        context.pick_with(&Policy { kind, ..*context.policy() })
+    })
+}

@@ -1,0 +1,102 @@
+//! Which client connections are idle. When the limit of connections is reached, the one that has been
+//! idle longest is closed for a new one.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokenweir_core::clock;
+use tokio::sync::Notify;
+
+/// The requests of one connection, and the signal to close it.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectionActivity {
+    open_requests: AtomicU32,
+    /// Time since which no request is open, in nanoseconds since the epoch of the clock. 0: the
+    /// connection has not served a request.
+    idle_since_nanos: AtomicU64,
+    is_closing: AtomicBool,
+    close: Notify,
+}
+
+/// All client connections.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionActivities {
+    /// The connections, by address of their value.
+    connections: Mutex<HashMap<usize, Arc<ConnectionActivity>>>,
+    /// Number of connections that were told to close and are open.
+    closing: AtomicUsize,
+}
+
+/// Greatest number of connections that were told to close and are open. They do not count towards the
+/// limit of connections.
+const MAX_CLOSING: usize = 64;
+
+impl ConnectionActivity {
+    /// A request begins.
+    pub(super) fn begin_request(&self) {
+        self.open_requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request has ended.
+    pub(super) fn end_request(&self) {
+        if self.open_requests.fetch_sub(1, Ordering::Relaxed) == 1 {
+            let nanos = clock::now().saturating_duration_since(clock::epoch()).as_nanos();
+            let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
+            self.idle_since_nanos.store(nanos.max(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until the connection is told to close.
+    pub(super) async fn closed(&self) {
+        self.close.notified().await;
+    }
+
+    /// Time since which the connection is idle after a request. `None`: it is not.
+    fn idle_since(&self) -> Option<u64> {
+        let is_idle = self.open_requests.load(Ordering::Relaxed) == 0
+            && !self.is_closing.load(Ordering::Relaxed);
+        Some(self.idle_since_nanos.load(Ordering::Relaxed)).filter(|since| is_idle && *since > 0)
+    }
+}
+
+impl ConnectionActivities {
+    pub(super) fn add(&self) -> Arc<ConnectionActivity> {
+        let activity = Arc::<ConnectionActivity>::default();
+        self.lock().insert(key(&activity), activity.clone());
+        activity
+    }
+
+    pub(super) fn remove(&self, activity: &Arc<ConnectionActivity>) {
+        self.lock().remove(&key(activity));
+        if activity.is_closing.load(Ordering::Relaxed) {
+            self.closing.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Number of connections that were told to close and are open.
+    pub(super) fn closing(&self) -> usize {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Tells the connection to close that has been idle longest. Returns whether there is one.
+    pub(super) fn close_longest_idle(&self) -> bool {
+        if self.closing() >= MAX_CLOSING {
+            return false;
+        }
+        let connections = self.lock();
+        let idle = connections.values().filter_map(|it| Some((it.idle_since()?, it)));
+        let Some((_, longest)) = idle.min_by_key(|(since, _)| *since) else { return false };
+        longest.is_closing.store(true, Ordering::Relaxed);
+        self.closing.fetch_add(1, Ordering::Relaxed);
+        longest.close.notify_one();
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, Arc<ConnectionActivity>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key(activity: &Arc<ConnectionActivity>) -> usize {
+    Arc::as_ptr(activity).addr()
+}

@@ -1,0 +1,163 @@
+//! Metrics pages of a backend with any numbers: they end no request, to no backend, and the status and
+//! the metrics page of the gateway stay readable.
+
+use std::sync::Arc;
+use tokenweir::admin;
+use tokenweir::backend::pool::{BackendPool, BackendRequirements};
+use tokenweir::backend::{Backend, Lease};
+use tokenweir::telemetry::metric::KnownLabelValues;
+use tokenweir::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
+use tokenweir::telemetry::status::StatusSnapshot;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::clock;
+use tokenweir_core::dialect::EngineLoad;
+use tokenweir_core::routing::{Policy, PolicyKind, PromptFingerprint};
+
+/// Number of pages for each policy. `HOSTILE_PAGES` replaces it.
+const PAGES: usize = 400;
+const NAMES: [&str; 26] = [
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:gpu_cache_usage_perc",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:num_preemptions_total",
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
+    "vllm:request_queue_time_seconds_sum",
+    "vllm:request_queue_time_seconds_count",
+    "vllm:request_prefill_time_seconds_sum",
+    "vllm:request_prefill_time_seconds_count",
+    "vllm:cache_config_info{block_size=\"V\",num_gpu_blocks=\"W\"}",
+    "vllm:lora_requests_info{max_lora=\"V\",running_lora_adapters=\"a,b\"}",
+    "vllm:engine_sleep_state{sleep_state=\"awake\"}",
+    "process_start_time_seconds",
+    "sglang:num_running_reqs",
+    "sglang:num_queue_reqs",
+    "sglang:token_usage",
+    "sglang:max_total_num_tokens",
+    "tgi_batch_current_size",
+    "tgi_queue_size",
+    "llamacpp:requests_processing",
+    "llamacpp:requests_deferred",
+    "trtllm_kv_cache_utilization",
+];
+const VALUES: [&str; 24] = [
+    "0",
+    "1",
+    "2",
+    "7.5",
+    "0.5",
+    "1e-320",
+    "64",
+    "1000",
+    "1e6",
+    "1000001",
+    "1e12",
+    "1e15",
+    "1e16",
+    "9e307",
+    "1e308",
+    "-1",
+    "-9e307",
+    "NaN",
+    "+Inf",
+    "-Inf",
+    "9007199254740993",
+    "18446744073709551615",
+    "",
+    "x",
+];
+
+fn page(random: &mut fastrand::Rng) -> String {
+    (0..random.usize(1..60))
+        .map(|_| {
+            let value = |random: &mut fastrand::Rng| VALUES[random.usize(..VALUES.len())];
+            let name = NAMES[random.usize(..NAMES.len())];
+            let name = name.replace('V', value(random)).replace('W', value(random));
+            format!("{name} {}\n", value(random))
+        })
+        .collect()
+}
+
+fn lease(pool: &BackendPool, random: &mut fastrand::Rng) -> Lease {
+    let prompt = Arc::new(PromptFingerprint {
+        bytes: random.u64(1..100_000),
+        blocks: (0..random.usize(..8)).map(|block| block as u64).collect(),
+        block_bytes: 512,
+        ..PromptFingerprint::default()
+    });
+    let requirements = BackendRequirements {
+        model: None,
+        path: None,
+        prompt: &prompt,
+        is_stream: random.bool(),
+        backend: None,
+        session: random.bool().then(|| random.u64(..)),
+        seed: random.u64(..),
+    };
+    pool.lease(requirements, &[], clock::now()).expect("a backend is up").0
+}
+
+/// Reads the status and the metrics page as an operator does.
+fn read_pages(pool: &BackendPool, prometheus: &Prometheus) {
+    let backends = pool.backends();
+    let statuses = backends.iter().map(|backend| admin::backend_status(backend, clock::now()));
+    let status = StatusSnapshot { backends: statuses.collect(), ..StatusSnapshot::default() };
+    serde_json::to_string(&status).unwrap();
+    let page = prometheus.page(&status, ExpositionFormat::OpenMetrics);
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let value: f64 = value.parse().unwrap();
+        let is_counter = series.split('{').next().is_some_and(|name| name.ends_with("_total"));
+        assert!(!is_counter || value.is_finite(), "{line}");
+    }
+}
+
+#[test]
+fn no_numbers_of_a_metrics_page_end_a_request_or_the_pages_of_the_gateway() {
+    let pages = std::env::var("HOSTILE_PAGES").map_or(PAGES, |count| count.parse().unwrap());
+    for kind in PolicyKind::ALL {
+        let mut random = fastrand::Rng::with_seed(kind as u64);
+        let backends = ["http://127.0.0.1:9", "http://127.0.0.1:10"].map(|url| {
+            let address = BackendAddress::parse(url).unwrap();
+            Backend::new(address.default_id(), address, None)
+        });
+        let pool = BackendPool::new(backends.into(), &[], Policy { kind, ..Policy::default() });
+        let prometheus =
+            Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new());
+        pool.backends().iter().for_each(|backend| backend.mark_up());
+        let bad = pool.backends()[0].clone();
+        for number in 0..pages {
+            let load = EngineLoad::read(page(&mut random).as_bytes());
+            bad.record_load(&load, &bad.load.estimator.local_load(), clock::now());
+            let leases = [lease(&pool, &mut random), lease(&pool, &mut random)];
+            if random.bool() {
+                leases
+                    .iter()
+                    .for_each(|lease| lease.backend_feedback().on_first_output(clock::now()));
+            }
+            if number % 200 == 0 {
+                read_pages(&pool, &prometheus);
+            }
+        }
+        read_pages(&pool, &prometheus);
+        // A sound page is enough for the backend to get requests again.
+        let sound = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
+                     vllm:kv_cache_usage_perc 0.1\n";
+        let load = EngineLoad::read(sound.as_bytes());
+        bad.record_load(&load, &bad.load.estimator.local_load(), clock::now());
+        let requirements = BackendRequirements {
+            model: None,
+            path: None,
+            prompt: &Arc::default(),
+            is_stream: true,
+            backend: Some(&bad.identity.id),
+            session: None,
+            seed: 0,
+        };
+        assert!(pool.lease(requirements, &[], clock::now()).is_ok(), "{}", kind.name());
+        assert!(admin::backend_status(&bad, clock::now()).learned.prefill_backlog_tokens < 1e9);
+    }
+}
