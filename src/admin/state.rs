@@ -23,7 +23,7 @@ use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
 
 /// Number of complete windows of 5 s whose requests are compared with panics.
 /// With the current window, these are the last 10 to 15 s.
-const REFUSAL_WINDOWS: u64 = 2;
+const REQUEST_WINDOWS: u64 = 2;
 
 /// Time for which a panic counts for the readiness.
 const PANIC_WINDOW: Duration = Duration::from_secs(15);
@@ -122,7 +122,7 @@ impl Admin {
             return Some(readiness.summary());
         }
         let panics = Self::panics_in_window(now);
-        let requests = || self.recent_requests.counts_of_windows(REFUSAL_WINDOWS, now).requests;
+        let requests = || self.recent_requests.counts_of_windows(REQUEST_WINDOWS, now).requests;
         (!panics.is_empty() && is_panicking(&panics, requests()))
             .then(|| format!("panics end most requests: {}", recent_panics(&panics)))
     }

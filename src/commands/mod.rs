@@ -30,7 +30,7 @@ pub mod top;
 #[cfg(feature = "tools")]
 pub mod tune;
 
-pub(crate) use self::backend_list::BackendList;
+pub use self::backend_list::BackendList;
 pub(crate) use crate::app::process::environment::{ErrorChain, variable};
 use crate::config::ConfigError;
 use std::future::Future;

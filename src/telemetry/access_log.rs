@@ -167,7 +167,7 @@ impl AccessLog {
     /// Limits the lines of routine requests without a tenant, of refused requests without a tenant, and
     /// the lines at the start of requests to `per_second` lines per second each, with bursts of up to
     /// `per_second` lines. `None`: no limit. If clients need keys, a client without a key can cause
-    /// [`REFUSED_PER_SECOND`] lines. The limiters count time from `epoch`.
+    /// `REFUSED_PER_SECOND` lines. The limiters count time from `epoch`.
     pub fn with_rate_limits(self, per_second: Option<u32>, has_keys: bool, epoch: Instant) -> Self {
         let limiter = |limit: Option<u32>| limit.map(|limit| GcraLimiter::new(limit, epoch));
         let refused = if has_keys {

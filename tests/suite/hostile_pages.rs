@@ -71,14 +71,14 @@ const VALUES: [&str; 24] = [
 ];
 
 fn page(random: &mut fastrand::Rng) -> String {
-    (0..random.usize(1..60))
-        .map(|_| {
-            let value = |random: &mut fastrand::Rng| VALUES[random.usize(..VALUES.len())];
-            let name = NAMES[random.usize(..NAMES.len())];
-            let name = name.replace('V', value(random)).replace('W', value(random));
-            format!("{name} {}\n", value(random))
-        })
-        .collect()
+    let value = |random: &mut fastrand::Rng| VALUES[random.usize(..VALUES.len())];
+    let mut page = String::new();
+    for _ in 0..random.usize(1..60) {
+        let name = NAMES[random.usize(..NAMES.len())];
+        page += &name.replace('V', value(random)).replace('W', value(random));
+        page.extend([" ", value(random), "\n"]);
+    }
+    page
 }
 
 fn lease(pool: &BackendPool, random: &mut fastrand::Rng) -> Lease {
@@ -134,9 +134,9 @@ fn no_numbers_of_a_metrics_page_end_a_request_or_the_pages_of_the_gateway() {
             bad.record_load(&load, &bad.load.estimator.local_load(), clock::now());
             let leases = [lease(&pool, &mut random), lease(&pool, &mut random)];
             if random.bool() {
-                leases
-                    .iter()
-                    .for_each(|lease| lease.backend_feedback().on_first_output(clock::now()));
+                for lease in &leases {
+                    lease.backend_feedback().on_first_output(clock::now());
+                }
             }
             if number % 200 == 0 {
                 read_pages(&pool, &prometheus);

@@ -1,7 +1,7 @@
 //! KV events from simulated engines through the gateway: what it knows about the caches, which groups of
 //! prompts evict each other, and what it says after a restart or a reset of an engine.
 
-use crate::support::scripted_backend::{ScriptedBackend, json as json_response};
+use crate::support::scripted_backend::{Page, ScriptedBackend, json as json_response};
 use crate::support::simulated_fleet::Fleet;
 use crate::support::test_gateway::{Setup, post, start_with};
 use serde_json::json;
@@ -252,6 +252,7 @@ async fn publishers_that_cannot_be_reached_change_nothing() {
     let other = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
     other.set_nonblocking(true).unwrap();
     let fake = ScriptedBackend::answering(json_response("200 OK", "{}")).await;
+    fake.set_metrics(Some(Page::of(PREFIX_CACHE_PAGE)));
     let lists = [
         "no list".to_owned(),
         source(&format!("tcp://*:{}", closed.port())),
@@ -271,6 +272,12 @@ async fn publishers_that_cannot_be_reached_change_nothing() {
     }
     assert!(other.accept().is_err(), "the gateway connects to no other host");
 }
+
+/// The metrics page of an engine with a prefix cache.
+const PREFIX_CACHE_PAGE: &str = "vllm:num_requests_running{engine=\"0\"} 0.0\n\
+    vllm:num_requests_waiting{engine=\"0\"} 0.0\n\
+    vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n\
+    vllm:prefix_cache_queries_total{engine=\"0\"} 1.0\n";
 
 /// A list with one publisher.
 fn source(endpoint: &str) -> String {

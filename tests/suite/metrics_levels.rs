@@ -12,7 +12,7 @@ use tokenweir::telemetry::metrics_registry::MetricsLevel;
 
 const CHAT: &str = "/v1/chat/completions";
 /// Maximum number of series for each further backend at the level `standard`, with one model.
-const MAX_STANDARD_SERIES_PER_BACKEND: usize = 150;
+const MAX_STANDARD_SERIES_PER_BACKEND: usize = 160;
 
 /// The number of series of a gateway with these numbers of backends after requests of all kinds:
 /// all series, and those with the label `backend`.

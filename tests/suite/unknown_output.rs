@@ -28,7 +28,7 @@ async fn strict(fakes: &[&ScriptedBackend], setup: Setup) -> Running {
     };
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
     let routes = ConfiguredRoutes::new([route].into_iter());
-    start_with(&addresses, Setup { routes, health, ..setup }).await
+    start_with(&addresses, Setup { health, routes, ..setup }).await
 }
 
 fn data(event: &str) -> String {

@@ -314,7 +314,7 @@ mod tests {
         let response = async {
             tokio::time::sleep(TIMEOUT * 10).await;
             upload.record(false, true);
-            tokio::time::sleep(TIMEOUT - Duration::from_secs(1)).await;
+            tokio::time::sleep(TIMEOUT / 3 * 2).await;
         };
         assert!(within_upload(TIMEOUT, upload.clone(), response).await.is_ok());
         let started = clock::now();

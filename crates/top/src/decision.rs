@@ -80,16 +80,16 @@ fn slow_line(actual: &Value) -> Option<String> {
 
 fn ttft_line(predicted: &Value, actual: &Value) -> String {
     let time = |value: &Value| seconds(value.as_f64());
-    let mut line = format!(
-        "TTFT       {} predicted, {} actual from sending, {} for the client",
+    let first_answer = &actual["first_answer_seconds"];
+    let answer =
+        first_answer.is_number().then(|| format!(", {} to the first answer", time(first_answer)));
+    format!(
+        "TTFT       {} predicted, {} actual from sending, {} for the client{}",
         time(&predicted["ttft_seconds"]),
         time(&actual["ttft_seconds"]),
-        time(&actual["client_ttft_seconds"])
-    );
-    if actual["first_answer_seconds"].is_number() {
-        line += &format!(", {} to the first answer", time(&actual["first_answer_seconds"]));
-    }
-    line
+        time(&actual["client_ttft_seconds"]),
+        answer.unwrap_or_default()
+    )
 }
 
 /// The phases in order of time. `None`: none is known.

@@ -46,7 +46,8 @@ impl EngineProgress {
         self.standstill = token_counts.map(|token_counts| {
             let is_same = |previous: &Standstill| {
                 let moved = previous.values.zip(values).is_some_and(|(before, now)| before != now);
-                previous.token_counts == token_counts && !moved && !has_output
+                let counts = |counts: [f64; 2]| counts.map(f64::to_bits);
+                counts(previous.token_counts) == counts(token_counts) && !moved && !has_output
             };
             let previous = self.standstill.filter(is_same);
             let first_scrape_at = previous.map_or(scraped_at, |previous| previous.first_scrape_at);

@@ -25,6 +25,8 @@ use tokio::time::sleep;
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(5);
 /// The same time for a backend whose events are used only if it offers them.
 const OFFER_INTERVAL: Duration = Duration::from_secs(30);
+/// Time between two looks at the last scrape of a backend that has shown no prefix cache.
+const SCRAPE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum size of a list of publishers, in bytes.
 const MAX_LIST_BYTES: usize = 64 << 10;
 
@@ -49,7 +51,7 @@ pub(in crate::backend) async fn run(
     let mut finder = PublisherFinder::new(identity, source, client, timeout);
     loop {
         let publishers = if finder.is_optional() {
-            finder.offered().await
+            finder.offered(&backend).await
         } else {
             finder.required(cache()).await
         };
@@ -115,9 +117,17 @@ impl PublisherFinder {
     }
 
     /// Waits until the backend has publishers, and the first of them answers. Many engines publish at
-    /// ports that only other machines reach, which is no error.
-    async fn offered(&mut self) -> Vec<Publisher> {
+    /// ports that only other machines reach, which is no error. A backend whose metrics page shows no
+    /// prefix cache has no events, and is not asked for them.
+    async fn offered(&mut self, backend: &Backend) -> Vec<Publisher> {
+        let has_prefix_cache = || {
+            let state = backend.health.state();
+            state.sample.as_ref().is_some_and(|sample| sample.load.prefix_queries.is_some())
+        };
         loop {
+            while !has_prefix_cache() {
+                sleep(SCRAPE_POLL_INTERVAL).await;
+            }
             if let Some(found) = self.find().await
                 && let Some(first) = found.first()
                 && Connection::open(&first.endpoint, SocketType::Sub).await.is_ok()

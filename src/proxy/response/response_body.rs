@@ -19,6 +19,7 @@ use tokenweir_core::openai::Api;
 use tokenweir_net::backend_body::BackendBody;
 
 /// The body of a response to a client.
+#[expect(clippy::large_enum_variant, reason = "most responses are of the largest variant")]
 pub enum ProxyResponseBody {
     /// A complete body that the gateway made, such as an error.
     Complete(Full<Bytes>),

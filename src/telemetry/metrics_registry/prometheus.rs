@@ -288,10 +288,9 @@ impl Prometheus {
                     });
                 }
             }
-            MetricSource::Objective(read) => {
-                let emit = &mut |labels: &[&str], value| emit(FamilyValue::Current(labels, value));
-                self.objectives.iter().for_each(|objective| read(objective, emit));
-            }
+            MetricSource::Objective(read) => self.objectives.iter().for_each(|objective| {
+                read(objective, &mut |labels, value| emit(FamilyValue::Current(labels, value)));
+            }),
             _ => {
                 for (labels, point) in &family.points() {
                     emit(FamilyValue::Recorded(labels, point));

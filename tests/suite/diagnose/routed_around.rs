@@ -29,7 +29,7 @@ fn healthy(backends: usize, seed: u64) -> Plant {
 fn avoid_first(step: u64, place: usize, lag: f64, tick: &mut Tick) {
     tick.running = tick.running.max(3.0);
     if place == 0 {
-        tick.requests = if step % 6 == 0 { 1.0 } else { 0.0 };
+        tick.requests = if step.is_multiple_of(6) { 1.0 } else { 0.0 };
         (tick.running, tick.waiting, tick.cancelled, tick.lag) = (tick.requests, 0.0, 0.0, lag);
     }
 }

@@ -223,6 +223,7 @@ fn piece(is_reasoning: bool, is_empty: bool) -> Meaning {
 }
 
 /// Writes an event whose type is in its data and usually also in its `event` field.
+#[expect(clippy::needless_pass_by_value, reason = "callers make the meaning for this call")]
 fn typed(framing: &mut Framing, kind: &str, json: &str, meaning: Meaning) {
     let field = if framing.chance(5) { "" } else { kind };
     let is_marked = !kind.ends_with("delta") || kind == "message_delta";

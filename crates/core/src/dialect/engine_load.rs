@@ -169,7 +169,7 @@ impl EngineLoad {
     }
 
     /// The part of the load that routing uses. `None`: the running or waiting requests are missing,
-    /// or are more than [`MAX_REQUESTS`].
+    /// or are more than `MAX_REQUESTS`.
     pub fn report(&self) -> Option<LoadReport> {
         let requests = |count: Option<f64>| count.filter(|count| *count <= MAX_REQUESTS);
         Some(LoadReport {

@@ -13,6 +13,7 @@ mod routing;
 mod response;
 
 mod request_record;
+mod token_counts;
 
 mod analysis;
 #[cfg(any(test, feature = "testing"))]

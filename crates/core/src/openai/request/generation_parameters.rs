@@ -25,7 +25,7 @@ pub struct GenerationParameters {
     pub output: Option<&'static str>,
     /// The requested reasoning effort. `None` also for a value that the gateway does not know.
     pub reasoning: Option<&'static str>,
-    /// `stop` or `stop_sequences`, up to [`MAX_STOP_SEQUENCES`]. Empty: the request has none.
+    /// `stop` or `stop_sequences`, up to `MAX_STOP_SEQUENCES`. Empty: the request has none.
     pub stop_sequences: Vec<Box<str>>,
     /// `previous_response_id`: the stored response that a Responses request continues.
     pub previous_response: Option<Box<str>>,

@@ -102,6 +102,7 @@ impl LinearFit {
     }
 
     /// Adds an observation and returns the new line.
+    #[expect(clippy::manual_clamp, reason = "`clamp` returns NaN for NaN")]
     pub(super) fn observe(&mut self, x: f64, y: f64) -> Line {
         let x = x.max(0.0).min(MAX_OBSERVED_TOKENS);
         let y = y.max(0.0).min(MAX_OUTLIER_FACTOR * self.line.at(x));
