@@ -5,6 +5,7 @@
 use super::{LastMinute, ObjectiveMinute};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use tokenweir_diagnose::HARMED_SHARE;
 
 /// How many clients are harmed.
 #[derive(
@@ -17,7 +18,7 @@ pub enum HarmLevel {
     None,
     /// More than [`WARNING_SHARE`].
     Warning,
-    /// More than [`CRITICAL_SHARE`], and not only single requests.
+    /// More than [`HARMED_SHARE`], and not only single requests.
     Critical,
 }
 
@@ -59,8 +60,6 @@ pub struct Harm {
 
 /// Share of requests above which clients are harmed so that an operator should look.
 pub const WARNING_SHARE: f64 = 0.02;
-/// Share of requests above which the gateway fails its clients.
-pub const CRITICAL_SHARE: f64 = 0.05;
 /// Number of requests from which a share can be critical. A share of fewer says nothing.
 const MIN_CRITICAL_REQUESTS: u64 = 3;
 
@@ -141,7 +140,7 @@ impl HarmShare {
     fn of(count: u64, requests: u64) -> Self {
         let share = (requests > 0).then(|| count as f64 / requests as f64);
         let level = match share {
-            Some(share) if share > CRITICAL_SHARE && count >= MIN_CRITICAL_REQUESTS => {
+            Some(share) if share > HARMED_SHARE && count >= MIN_CRITICAL_REQUESTS => {
                 HarmLevel::Critical
             }
             Some(share) if share > WARNING_SHARE => HarmLevel::Warning,
