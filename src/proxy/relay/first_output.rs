@@ -169,7 +169,7 @@ pub(super) fn classify_failure(
 }
 
 /// Whether the buffered beginning of a response contains any of `texts`.
-fn contains_any(prefetched: &PrefetchedBody<BackendBody>, texts: &[&[u8]]) -> bool {
+pub(super) fn contains_any(prefetched: &PrefetchedBody<BackendBody>, texts: &[&[u8]]) -> bool {
     let chunks = prefetched.frames.iter().filter_map(Frame::data_ref).map(AsRef::as_ref);
     let buffered = chunks.collect::<Vec<&[u8]>>().concat();
     texts.iter().any(|text| memmem::find(&buffered, text).is_some())

@@ -3,11 +3,11 @@
 //! refuse too, the client is the cause: it gets the first refusal.
 
 use super::attempt_failure::{AttemptFailure, PrefetchedResponse};
+use super::first_output::contains_any;
 use super::peer_answers::{PeerAnswers, RefusalSlot};
 use super::retry::{RetryBudgetShare, RetryController};
 use crate::backend::Backend;
 use http::StatusCode;
-use memchr::memmem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_core::observe::{AttemptAside, Exchange};
@@ -196,9 +196,7 @@ fn is_about_path(response: &PrefetchedResponse, path: Option<&str>) -> bool {
     if FailureKind::of_refusal(response.status().as_u16()) != FailureKind::MissingPath {
         return false;
     }
-    let chunks = response.body().frames.iter().filter_map(http_body::Frame::data_ref);
-    let body = chunks.map(AsRef::as_ref).collect::<Vec<&[u8]>>().concat();
-    let has = |text: &[u8]| memmem::find(&body, text).is_some();
+    let has = |text: &[u8]| contains_any(response.body(), &[text]);
     response.status() != StatusCode::NOT_FOUND
         || !has(b"\"error\"")
         || path.is_some_and(|path| has(path.as_bytes()))
