@@ -54,8 +54,6 @@ async fn a_stuck_backend_gets_no_further_requests_once_one_is_overdue() {
         assert_eq!(record.backend().unwrap().as_str(), well.addr.to_string());
     }
     assert_eq!(stuck.seen().len(), 1, "only the request that hangs");
-    let page = gateway.admin("/decisions").await;
-    assert!(page.contains(r#""reason":"avoids_overdue""#), "{page}");
     stuck.go();
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).await.unwrap();
