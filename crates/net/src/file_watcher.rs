@@ -2,7 +2,7 @@
 //!
 //! [`FileWatcher`] polls the content of the files. Polling detects files that are written in place,
 //! files that are replaced, and the symbolic links that Kubernetes replaces in volumes. It needs no
-//! kernel notifications. `docs/decisions/0009-file-watching.md` states the reasons.
+//! kernel notifications. `docs/decisions/0007-log-files-and-watched-files.md` states the reasons.
 //!
 //! The watcher reports a change if the content of the files differs from that of the last report,
 //! or if a file became unreadable. The owner of the watcher then reads the files. If the files are
