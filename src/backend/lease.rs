@@ -105,6 +105,7 @@ impl BackendMonitor for LeaseState {
             mean_prompt_tokens: estimator.learned().prompt_tokens(),
             slots,
             running_while_queued: queues.running_in(from, until).or_else(later),
+            max_answering: estimator.max_answering(),
         }
     }
 

@@ -218,6 +218,7 @@ impl Simulation {
             mean_prompt_tokens: self.estimator.learned().prompt_tokens(),
             slots: self.estimator.slots(),
             running_while_queued: self.estimator.reported_queues().running_in(from, until),
+            max_answering: self.estimator.max_answering(),
         };
         let phases = RequestPhases::from_record(&sent.record);
         let seconds = |phase| phases.get(phase).map_or(0.0, |span| span.took.as_secs_f64());

@@ -59,6 +59,11 @@ const MIN_TIME_AFTER_EARLY_HEAD: Duration = Duration::from_millis(1);
 /// Share of the slots that an engine fills while requests wait for slots. If fewer requests run,
 /// they wait for blocks of the KV cache, and the running requests are the limit.
 const FULL_SLOTS_SHARE: f64 = 0.85;
+/// Least number of requests answered at once, as a share of those in flight, that shows that the
+/// engine has no slot for more of them. With fewer, short responses end before the next ones begin.
+const MIN_ANSWERING_SHARE: f64 = 0.5;
+/// With fewer requests answered at once, the number says nothing about the slots.
+const MIN_ANSWERING: f64 = 4.0;
 
 impl Accuracy {
     /// The accuracy of a time that the engine reported, or that has an estimate.
@@ -279,12 +284,24 @@ impl QueueEvidence {
         let is_beyond_limit =
             found.zip(limit).map(|(found, limit)| found.running + found.waiting + 1.0 > limit);
         let is_reported = reports.running_while_queued.is_some() || queued_at_routing.is_some();
-        match (had_no_slot || is_beyond_limit.unwrap_or(is_reported), is_reported) {
+        let was_queued = had_no_slot
+            || is_beyond_limit.unwrap_or(is_reported)
+            || found.is_some_and(|found| is_beyond_answering(&found, reports.max_answering));
+        match (was_queued, is_reported) {
             (true, _) => Self::Queued,
             (false, true) => Self::OthersQueued,
             (false, false) => Self::None,
         }
     }
+}
+
+/// Whether a request found more requests in flight than the engine has ever answered at once. So
+/// one of them ended before the engine began with this one. A queue between two reports shows only
+/// this way.
+fn is_beyond_answering(found: &Candidate, max_answering: u32) -> bool {
+    let (in_flight, limit) = (f64::from(found.in_flight) + 1.0, f64::from(max_answering));
+    let least = (MIN_ANSWERING_SHARE * in_flight).max(MIN_ANSWERING);
+    (least..in_flight).contains(&limit)
 }
 
 #[cfg(test)]
@@ -356,6 +373,25 @@ mod tests {
             let mut record = record_without_output(30.0, 3_300);
             record.wait_reports = WaitReports { slots, running_while_queued, ..queue_reports(0.0) };
             let case = format!("{running_while_queued:?} ran, {slots:?} slots");
+            assert_eq!(cause_and_phase(&record).1 == "engine_queue", is_queued, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_request_beyond_the_most_requests_answered_at_once_was_queued() {
+        // No report shows a queue. The fixture found two requests in flight.
+        for (in_flight, max_answering, is_queued) in
+            [(16, 16, true), (15, 16, false), (30, 16, true), (40, 16, false), (3, 3, false)]
+        {
+            let mut record = record_without_output(30.0, 3_300);
+            let mut found = decision(
+                |candidate| Candidate { in_flight, ..candidate },
+                BackendCondition::default(),
+            );
+            found.backend_condition.waiting = Some(0);
+            record.decision = Some(Arc::new(found));
+            record.wait_reports = WaitReports { max_answering, ..WaitReports::default() };
+            let case = format!("{in_flight} in flight, {max_answering} answered at once");
             assert_eq!(cause_and_phase(&record).1 == "engine_queue", is_queued, "{case}");
         }
     }

@@ -48,4 +48,6 @@ pub struct WaitReports {
     /// Number of requests that ran in the engine while others waited, during the wait of this
     /// request, or after it while `slots` is not known. `None`: no report showed a queue.
     pub running_while_queued: Option<f64>,
+    /// Greatest number of requests of this gateway that the engine has answered at once.
+    pub max_answering: u32,
 }

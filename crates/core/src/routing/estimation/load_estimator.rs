@@ -37,6 +37,8 @@ pub struct LoadEstimator {
     stalled_streams: AtomicU32,
     /// Number of ended requests. It wraps around on overflow.
     ended_requests: AtomicU32,
+    /// Greatest number of requests in flight, without pending streams, since the engine started.
+    max_answering: AtomicU32,
     /// Prompt tokens that the engine has to compute for the pending streams.
     backlog_tokens: AtomicU64,
     /// Tokens that the requests in flight may hold in the KV cache.
@@ -73,6 +75,7 @@ impl LoadEstimator {
             pending_output_count: AtomicU32::new(0),
             stalled_streams: AtomicU32::new(0),
             ended_requests: AtomicU32::new(0),
+            max_answering: AtomicU32::new(0),
             backlog_tokens: AtomicU64::new(0),
             kv_tokens: AtomicU64::new(0),
             last_sent_at: AtomicF64::new(0.0),
@@ -243,6 +246,10 @@ impl LoadEstimator {
             return;
         }
         reservation.began = Some(now);
+        let answering = self.local_load().answering();
+        if answering > self.max_answering.load(Ordering::Relaxed) {
+            self.max_answering.fetch_max(answering, Ordering::Relaxed);
+        }
         if let Some(id) = reservation.ticket.take() {
             self.pending_outputs.on_output(id);
         }

@@ -17,6 +17,13 @@ pub struct LocalLoad {
     pub tokens: u64,
 }
 
+impl LocalLoad {
+    /// Requests in flight that have had output. A non-streaming request counts from its beginning.
+    pub fn answering(&self) -> u32 {
+        self.in_flight.saturating_sub(self.pending)
+    }
+}
+
 /// The load of one request at a backend, until it is
 /// [released](super::LoadEstimator::release).
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -13,6 +13,12 @@ impl LoadEstimator {
         self.slot_estimator.known()
     }
 
+    /// Greatest number of requests of this gateway that the engine has answered at once since it
+    /// started. A non-streaming request counts from its beginning.
+    pub fn max_answering(&self) -> u32 {
+        self.max_answering.load(Ordering::Relaxed)
+    }
+
     /// The queues of the engine that the reports showed.
     pub fn reported_queues(&self) -> &ReportedQueues {
         &self.reported_queues
@@ -31,6 +37,7 @@ impl LoadEstimator {
     pub fn on_restart(&self) {
         self.slot_estimator.forget();
         self.reported_queues.clear();
+        self.max_answering.store(0, Ordering::Relaxed);
         self.sent_prompts.clear();
     }
 }
