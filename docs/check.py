@@ -1,9 +1,9 @@
 """Checks README.md, the book in docs and the other documents: links and anchors resolve, docs/SUMMARY.md
 lists each page of the book once, and each YAML example that is a configuration passes `tokenweir check`
-and the JSON Schema.
+and the JSON Schema. llms.txt and the commands in AGENTS.md are as docs/SUMMARY.md and the justfile have them.
 
     python3 docs/check.py target/debug/tokenweir
-    python3 docs/check.py --renew                     # copies the table of alerts, and the schema into the chart
+    python3 docs/check.py --renew                     # writes the files and tables that are derived from others
 """
 
 import glob
@@ -27,9 +27,11 @@ INLINE_CODE = re.compile(r"`[^`\n]*`")
 HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
 MARK = re.compile(r"<a id=\"([^\"]+)\"")
 EMBEDDED = re.compile(r"^  tokenweir\.yaml: \|\n((?:    .*\n|\n)+)", re.MULTILINE)
-SUMMARY = "docs/SUMMARY.md"
+SUMMARY, INDEX, AGENTS = "docs/SUMMARY.md", "llms.txt", "AGENTS.md"
 # Pages that need no link: where readers begin, the list of chapters, and the text of the package index.
 STARTS = ("README.md", SUMMARY, "packaging/wheel.md")
+# The recipes of the justfile that AGENTS.md lists.
+RECIPES = ("ci", "fmt", "lint", "test", "suite", "allocations", "docs", "docs-renew", "instructions")
 # The table of alerts: the generated page has it, and a page that is written by hand.
 RUNBOOKS, ALERTS = "docs/operate/runbooks.md", "docs/operate/alerts.md"
 CHART_SCHEMA = "packaging/helm/tokenweir/values.schema.json"
@@ -101,11 +103,41 @@ def check_summary(texts):
     return problems
 
 
+def index():
+    """llms.txt: the chapters and pages of the book, for programs that read documents (https://llmstxt.org)."""
+    introduction = read("docs/introduction.md").split("\n\n")
+    lines = ["# tokenweir", "", "> " + " ".join(introduction[1].split()), ""]
+    for line in read(SUMMARY).splitlines():
+        if line.startswith("# ") and line != "# Summary":
+            lines += [f"## {line[2:]}", ""]
+        elif match := re.fullmatch(r" *(?:- )?\[(.*)\]\((.*)\)", line):
+            lines.append(f"- [{match[1]}](docs/{match[2]})")
+        elif not line and lines[-1]:
+            lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def agents():
+    """AGENTS.md with the texts that the justfile has for some of its recipes."""
+    found = re.findall(r"^# (.+)\n([a-z][\w-]*)([^:\n]*):", read("justfile"), re.MULTILINE)
+    rows = "".join(f"| `just {name}{flags}` | {text} |\n" for text, name, flags in found if name in RECIPES)
+    generated = re.compile(r"(<!-- Generated.*-->\n\| command.*\n\|---.*\n)(?:\|.*\n)*(?=<!-- End)")
+    return generated.sub(lambda head: head[1] + rows, read(AGENTS))
+
+
+def check_derived():
+    derived = {INDEX: index(), AGENTS: agents(), CHART_SCHEMA: chart_schema()}
+    return [f"{file} is old: run docs/check.sh --renew" for file, text in derived.items() if read(file) != text]
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
 def renew_alerts():
     table = ALERT_TABLE.search(read(RUNBOOKS)).group().replace("](#", f"]({os.path.basename(RUNBOOKS)}#")
-    page = ALERT_TABLE.sub(lambda _: table, read(ALERTS))
-    with open(ALERTS, "w", encoding="utf-8") as file:
-        file.write(page)
+    write(ALERTS, ALERT_TABLE.sub(lambda _: table, read(ALERTS)))
 
 
 def chart_schema():
@@ -125,16 +157,6 @@ def chart_schema():
     before = values[: values.index('    "config": {')]
     head = '    "config": { "type": "object", "additionalProperties": false, "properties": {'
     return f"{before}{head}\n{sections}\n    }} }}\n  }}\n}}\n"
-
-
-def renew_chart_schema():
-    text = chart_schema()
-    with open(CHART_SCHEMA, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
-def check_chart_schema():
-    return [] if read(CHART_SCHEMA) == chart_schema() else [f"{CHART_SCHEMA} is old: run docs/check.sh --renew"]
 
 
 def configurations(texts, keys):
@@ -190,11 +212,13 @@ def accepted_invalid_files(schema):
 def main():
     if sys.argv[1] == "--renew":
         renew_alerts()
-        return renew_chart_schema()
+        write(CHART_SCHEMA, chart_schema())
+        write(INDEX, index())
+        return write(AGENTS, agents())
     program = os.path.abspath(sys.argv[1])
     schema = json.loads(read("config/tokenweir.schema.json"))
     texts = pages()
-    problems = check_links(texts) + check_summary(texts) + check_chart_schema()
+    problems = check_links(texts) + check_summary(texts) + check_derived()
     more, count = check_configurations(texts, program, schema)
     problems += more
     for problem in problems:

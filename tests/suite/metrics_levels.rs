@@ -62,7 +62,7 @@ async fn each_level_has_the_documented_number_of_series() {
         let row = [all - with_backend, per_backend].map(round_up);
         writeln!(table, "| `{}` | {} | {} |", level.as_str(), row[0], row[1]).unwrap();
     }
-    let page = "docs/operate/sizing.md";
+    let page = "docs/operate/size.md";
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
     let text = std::fs::read_to_string(path).unwrap_or_default();
     assert!(text.contains(&table), "put this table into {page}:\n\n{table}");

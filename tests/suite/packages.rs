@@ -77,7 +77,7 @@ fn sections_by_reload() -> (BTreeSet<String>, BTreeSet<String>) {
 fn the_chart_and_the_documents_list_the_keys_that_a_reload_applies() {
     let (mut applied, mut fixed) = sections_by_reload();
     assert!(applied.len() > 15 && fixed.len() > 10, "{applied:?} {fixed:?}");
-    let page = read("docs/operate/upgrade.md");
+    let page = read("docs/guides/configuration.md");
     let row = page.lines().find(|line| line.starts_with("| `admission`")).unwrap();
     let cells: Vec<BTreeSet<String>> = row
         .split('|')
