@@ -391,9 +391,9 @@ fn flags_for_missing_response_fields_are_suggested() {
 }
 
 #[test]
-fn every_check_has_its_row_in_the_documentation() {
-    let rows = include_str!("../../../../../docs/operate/doctor.md");
-    let rows = rows.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
-    let rows: Vec<&str> = rows.filter(|row| !row.starts_with("--")).collect();
-    assert_eq!(rows, CHECKS.map(|check| check.name));
+fn the_documentation_names_every_check() {
+    let page = include_str!("../../../../../docs/operate/doctor.md");
+    for check in CHECKS {
+        assert!(page.contains(&format!("`{}`", check.name)), "{}", check.name);
+    }
 }
