@@ -9,10 +9,10 @@ use tokenweir_kv_events::zmtp::ZmqEndpoint;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KvEventsSettings {
-    /// Whether the gateway subscribes to the KV events of backends. `GET /kv_event_sources` of a
-    /// backend (vLLM 0.32 and later) has the ports of its publishers. `None`: it asks backends whose
-    /// metrics page shows a prefix cache, and subscribes if a publisher answers. It does not if the URL
-    /// of the backend is `https`, because events are not encrypted.
+    /// Whether the gateway subscribes to the KV events of backends. `None`: if their metrics page
+    /// shows a prefix cache, a publisher answers, and the URL is not `https`, because events are
+    /// not encrypted. `GET /kv_event_sources` of a backend (vLLM 0.32 and later) has the ports of
+    /// its publishers.
     pub enabled: Option<bool>,
     /// Port of the publisher of data-parallel rank 0, for engines without `/kv_event_sources`.
     /// Further ranks have the ports after it. `None`: the backend is asked.

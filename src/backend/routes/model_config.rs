@@ -52,8 +52,7 @@ pub struct RoutePolicy {
     /// How the gateway ends a truncated stream.
     pub on_truncation: Option<OnTruncation>,
     /// Maximum share of streams, 0 to 1, for which the gateway requests usage in every event. The
-    /// smaller one of this share and of the share of the backend applies. `null`: the share of the
-    /// backend. 0: never.
+    /// share of the backend applies if it is smaller. `null`: the share of the backend. 0: never.
     pub continuous_usage: Option<f64>,
 }
 

@@ -17,8 +17,8 @@ pub struct IdentitiesConfig {
     /// `hashed`, `plain` or `off`.
     pub mode: IdentityMode,
     /// Secret of the hashes. Gateways with the same secret report the same hashes, also after a
-    /// restart. `None`: a random secret of this process, because anyone who guesses a value, such as
-    /// an e-mail address, could otherwise recognize it by its hash.
+    /// restart. `None`: a random secret of this process; without a secret a guessed value could be
+    /// recognized by its hash.
     pub secret: Option<Secret>,
     /// Headers that name the user, in order of preference, before `safety_identifier` and `user`.
     pub user_headers: Vec<String>,

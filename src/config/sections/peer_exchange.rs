@@ -20,9 +20,9 @@ pub struct PeerExchangeConfig {
     pub username: Option<String>,
     /// Password for the server. `None`: the server needs none.
     pub password: Option<Secret>,
-    /// The key that all gateways share, at least 32 characters. With `url` it encrypts the messages. With
-    /// KV events, the session ids that the gateway sets carry keyed hashes of the beginning of the
-    /// prompt, so each gateway learns the cached texts from the requests of all.
+    /// The key that all gateways share, at least 32 characters. With `url` it encrypts the
+    /// messages. With KV events, session ids carry keyed hashes of the beginning of the prompt, so
+    /// each gateway learns the cached texts from the requests of all.
     pub key: Option<Secret>,
     /// Name of the channel. Gateways with different channels do not exchange messages.
     pub channel: String,

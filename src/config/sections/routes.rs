@@ -24,9 +24,8 @@ pub struct RouteConfig {
     #[serde(default, with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub total: Option<Duration>,
-    /// The model of all requests. The gateway then forwards each body unread, while it arrives: it
-    /// reads no field of the body, sends the request once and does not hold the body in memory.
-    /// `None`: the gateway reads the model in the body.
+    /// The model of all requests. The gateway then forwards each body unread while it arrives, and
+    /// sends the request once. `None`: the gateway reads the model in the body.
     #[serde(default)]
     pub model: Option<String>,
     /// Maximum length of a body that is forwarded unread. `None`: `limits.body`.

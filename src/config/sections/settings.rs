@@ -149,9 +149,9 @@ pub struct LogConfig {
     /// `event: start`.
     pub access_start: bool,
     /// Maximum number of access log lines per second for successful requests without a tenant, for
-    /// requests that no backend got, and at the start of requests. Other requests, and all requests
-    /// of a tenant that a backend got, are always logged, because they may be billed from the log. If
-    /// clients need keys, requests without a key have at most 10 lines per second. `None`: no limit.
+    /// requests that no backend got, and at the start of requests. All others are always logged,
+    /// because they may be billed from the log. If clients need keys, requests without a key have
+    /// at most 10 lines per second. `None`: no limit.
     pub access_per_second: Option<u32>,
     /// The payload log, with prompts and responses.
     pub payloads: payload_log::PayloadLogSettings,

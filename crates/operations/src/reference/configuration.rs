@@ -3,6 +3,7 @@
 use super::cell;
 use schemars::Schema;
 use serde_json::{Map, Value};
+use std::collections::HashMap;
 use std::fmt::Write;
 
 const PAGE_HEADER: &str = "\
@@ -10,14 +11,15 @@ const PAGE_HEADER: &str = "\
 
 # Configuration
 
-This page lists every key of the configuration file with its default. Omitted keys keep their
-defaults. Unknown keys are rejected. [config/tokenweir.yaml](../../config/tokenweir.yaml) is a complete
-file with longer comments; `tokenweir check FILE` validates a file.
+This page lists every key of the configuration file with its default. Unknown keys are rejected.
+[config/tokenweir.yaml](../../config/tokenweir.yaml) is a complete file with longer comments;
+`tokenweir check FILE` validates a file.
 
 - A *duration* is a number with a unit: `250ms`, `2s`, `10m`, `1h 30m`.
 - A *size* is a number of bytes, or a number with a unit: `65536`, `64KiB`, `4MB`.
 - A *secret* is the location of a value, never the value: `{ env: NAME }` or `{ file: PATH }`.
-- `[]` after a key means each item of a list. A key without a default is required.
+- `[]` after a key means each item of a list. A key without a default is required. A key whose default is
+  `null` accepts `null`.
 
 Editors complete and validate a file whose first line names the schema,
 [config/tokenweir.schema.json](../../config/tokenweir.schema.json) or the output of
@@ -40,8 +42,10 @@ struct ConfigurationKey {
     kind: String,
     /// The default value. Empty: the key has no default.
     default: String,
-    /// The description of the key and of its allowed values.
+    /// The description of the key.
     meaning: String,
+    /// The allowed values, each with its description. Empty: the key has no list of values.
+    choices: String,
 }
 
 /// Generates the page of the reference from the JSON Schema of the configuration.
@@ -51,33 +55,51 @@ pub(crate) fn print(schema: &Schema) -> String {
     let sections = schema.get("properties").and_then(Value::as_object).unwrap_or(&no_sections);
     let (mappings, scalars): (Vec<_>, Vec<_>) =
         sections.iter().partition(|(_, section)| properties(section).is_some());
+    let mut printed_choices = HashMap::new();
     page.push_str("\n## Top-level keys\n\n");
     let top_level = scalars.iter().map(|(name, key)| ConfigurationKey::read((*name).clone(), key));
-    write_table(&mut page, top_level);
+    write_table(&mut page, top_level.collect(), &mut printed_choices);
     for (name, section) in mappings {
         let description = schema_text(section, "description");
         // Writing to a string cannot fail.
         let _ = write!(page, "\n## {name}\n\n{description}\n\n");
         let mut keys = Vec::new();
-        if section.get("items").is_some() {
-            keys.push(ConfigurationKey::read(name.clone(), section));
-        }
-        collect_nested_keys(name, section, &mut keys);
-        write_table(&mut page, keys.into_iter());
+        collect_nested_keys(name, section, sections, &mut keys);
+        write_table(&mut page, keys, &mut printed_choices);
     }
     page
 }
 
-fn write_table(page: &mut String, keys: impl Iterator<Item = ConfigurationKey>) {
+/// `printed_choices` has the key of each list of allowed values that the page already has. A list is
+/// printed once, and later keys name that key.
+fn write_table(
+    page: &mut String,
+    keys: Vec<ConfigurationKey>,
+    printed_choices: &mut HashMap<String, String>,
+) {
     page.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
-    for ConfigurationKey { path, kind, default, meaning } in keys {
+    for ConfigurationKey { path, kind, default, mut meaning, choices } in keys {
+        match printed_choices.get(&choices) {
+            _ if choices.is_empty() => {}
+            Some(other) => meaning = format!("{meaning} The values of `{other}`."),
+            None => {
+                meaning = format!("{meaning}<br>{choices}");
+                printed_choices.insert(choices, path.clone());
+            }
+        }
         let _ = writeln!(page, "| `{path}` | {kind} | {default} | {meaning} |");
     }
 }
 
 /// Collects the keys of a mapping, or of each item of a list of mappings, including nested keys.
-/// `path` is the path of the mapping or list.
-fn collect_nested_keys(path: &str, section: &Value, keys: &mut Vec<ConfigurationKey>) {
+/// `path` is the path of the mapping or list. The keys of a mapping that are those of one of
+/// `sections` are not repeated.
+fn collect_nested_keys(
+    path: &str,
+    section: &Value,
+    sections: &Map<String, Value>,
+    keys: &mut Vec<ConfigurationKey>,
+) {
     let path = if section.get("items").is_some() { format!("{path}[]") } else { path.to_owned() };
     for (name, key) in properties(section).into_iter().flatten() {
         let path = format!("{path}.{name}");
@@ -85,10 +107,17 @@ fn collect_nested_keys(path: &str, section: &Value, keys: &mut Vec<Configuration
             keys.push(ConfigurationKey::read(path, key));
             continue;
         }
+        let has_equal_keys = |section: &&String| properties(&sections[*section]) == properties(key);
+        if let Some(section) = sections.keys().find(has_equal_keys) {
+            let mut row = ConfigurationKey::read(path, key);
+            row.meaning = format!("{} It has the keys of [`{section}`](#{section}).", row.meaning);
+            keys.push(row);
+            continue;
+        }
         if key.get("items").is_some() || is_optional(key) {
             keys.push(ConfigurationKey::read(path.clone(), key));
         }
-        collect_nested_keys(&path, key, keys);
+        collect_nested_keys(&path, key, sections, keys);
     }
 }
 
@@ -138,12 +167,13 @@ impl ConfigurationKey {
         let description = schema_text(schema, "description");
         let choices = describe_choices(non_null_schema(schema))
             .or_else(|| describe_choices(non_null_schema(schema.get("items")?)));
-        let meaning = match choices {
-            Some(choices) => format!("{description}<br>{choices}"),
-            None => description.to_owned(),
-        };
-        let (kind, meaning) = (cell(&describe_type(schema)), cell(&meaning));
-        Self { path, kind, default: cell(&default), meaning }
+        Self {
+            path,
+            kind: cell(&describe_type(schema)),
+            default: cell(&default),
+            meaning: cell(description),
+            choices: cell(&choices.unwrap_or_default()),
+        }
     }
 }
 
@@ -167,7 +197,7 @@ fn describe_type(schema: &Value) -> String {
     let mut names: Vec<String> = if !title.is_empty() {
         vec![title.to_owned()]
     } else if describe_choices(non_null).is_some() {
-        vec!["a word".to_owned()]
+        vec!["word".to_owned()]
     } else {
         let names: Vec<&str> = match non_null.get("type") {
             Some(Value::String(name)) => vec![name],
@@ -184,7 +214,8 @@ fn describe_type(schema: &Value) -> String {
             .map(|name| describe_type_name(name, non_null))
             .collect()
     };
-    if is_optional(schema) {
+    let is_null_by_default = schema.get("default").is_some_and(Value::is_null);
+    if is_optional(schema) && !is_null_by_default {
         names.push("null".to_owned());
     }
     names.join(" or ")
@@ -193,7 +224,6 @@ fn describe_type(schema: &Value) -> String {
 fn describe_type_name(name: &str, schema: &Value) -> String {
     match name {
         "array" => match schema.get("items").map(describe_type) {
-            Some(item) if item == "a word" => "list of words".to_owned(),
             Some(item) => format!("list of {item}s"),
             None => "list".to_owned(),
         },
@@ -201,8 +231,6 @@ fn describe_type_name(name: &str, schema: &Value) -> String {
             Some(value) if value.is_object() => format!("mapping to a {}", describe_type(value)),
             _ => "mapping".to_owned(),
         },
-        "boolean" => "true or false".to_owned(),
-        "integer" => "whole number".to_owned(),
         "string" => "text".to_owned(),
         other => other.to_owned(),
     }

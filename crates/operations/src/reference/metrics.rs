@@ -11,10 +11,10 @@ const PAGE_HEADER: &str = "\
 
 # Metrics
 
-This page lists every metric of `/metrics` on the admin port. It is generated from the catalogue of
-the program. Times are in seconds. A histogram `NAME` consists of the series `NAME_bucket`,
-`NAME_sum` and `NAME_count`. [Concepts](../concepts/overview.md) defines the times, and
-[Metrics in operation](../operate/metrics.md) has the rules on counting.
+This page lists every metric of `/metrics` on the admin port. The end of a name states the unit. A histogram
+`NAME` consists of the series `NAME_bucket`, `NAME_sum` and `NAME_count`.
+[Concepts](../concepts/overview.md) defines the times, and [Metrics in operation](../operate/metrics.md)
+has the rules on counting.
 
 ";
 
@@ -38,16 +38,16 @@ the start, with the value 0.
 /// Generates the page of the reference from the catalogue.
 pub(crate) fn print(metrics: &MetricCatalogue) -> String {
     let mut page = PAGE_HEADER.to_owned();
-    page.push_str("| metric | type | unit | labels | meaning |\n|---|---|---|---|---|\n");
+    page.push_str("| metric | type | labels | meaning |\n|---|---|---|---|\n");
     for row in &metrics.0 {
         let labels: Vec<String> =
             row.labels.iter().map(|label| format!("`{}`", label.name)).collect();
-        let (kind, unit) = (row.kind.as_str(), metric_unit(row));
         // Writing to a string cannot fail.
         let _ = writeln!(
             page,
-            "| `{}` | {kind} | {unit} | {} | {} |",
+            "| `{}` | {} | {} | {} |",
             row.name,
+            row.kind.as_str(),
             labels.join(" "),
             cell(row.help)
         );
@@ -71,38 +71,31 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
         "\n## Bounds\n\nThe default bounds of histograms. `metrics.buckets` and `slos` can change \
          them.\n\n",
     );
-    page.push_str("| histogram | bounds |\n|---|---|\n");
-    for row in &metrics.0 {
-        if let MetricKind::Histogram(bounds) = row.kind {
-            let bounds: Vec<String> = bounds.iter().map(ToString::to_string).collect();
-            let _ = writeln!(page, "| `{}` | {} |", row.name, bounds.join(" "));
-        }
+    page.push_str("| histograms | bounds |\n|---|---|\n");
+    for (bounds, names) in histograms_by_bounds(metrics) {
+        let _ = writeln!(page, "| `{}` | {bounds} |", names.join("` `"));
     }
     page
+}
+
+/// The names of the histograms with equal bounds, in the order of the catalogue.
+fn histograms_by_bounds(metrics: &MetricCatalogue) -> Vec<(String, Vec<&'static str>)> {
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+    for row in &metrics.0 {
+        let MetricKind::Histogram(bounds) = row.kind else { continue };
+        let bounds = bounds.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        match groups.iter_mut().find(|(other, _)| *other == bounds) {
+            Some((_, names)) => names.push(row.name),
+            None => groups.push((bounds, vec![row.name])),
+        }
+    }
+    groups
 }
 
 /// The names of the metrics for which a condition holds, in Markdown.
 fn names_of(metrics: &MetricCatalogue, condition: impl Fn(&&MetricDescription) -> bool) -> String {
     let names = metrics.0.iter().filter(condition).map(|row| format!("`{}`", row.name));
     names.collect::<Vec<_>>().join(", ")
-}
-
-/// The unit of a metric, from the suffix of its name according to the conventions of Prometheus.
-/// Empty: the metric has no unit.
-fn metric_unit(row: &MetricDescription) -> &'static str {
-    let name = row.name.strip_suffix("_total").unwrap_or(row.name);
-    let units = [
-        ("_seconds", "seconds"),
-        ("_bytes", "bytes"),
-        ("_tokens", "tokens"),
-        ("_token_usage", "tokens"),
-    ];
-    let unit = units.iter().find(|(suffix, _)| name.ends_with(suffix));
-    match unit {
-        Some((_, unit)) => unit,
-        None if name.ends_with("_ratio") => "share",
-        None => "",
-    }
 }
 
 /// A set of values of a label, and the metrics whose label has this set.
