@@ -44,6 +44,15 @@ suite *FILTER:
 suite-kubernetes:
     cargo test --locked --features kubernetes --lib --test suite kubernetes
 
+# Run all tests of the laboratory, or those whose names contain FILTER.
+lab *FILTER:
+    cd lab && cargo test --locked --workspace {{ FILTER }}
+
+# Write the lock file of the laboratory again, with the versions of the gateway.
+lab-lock:
+    cp Cargo.lock lab/Cargo.lock
+    cargo update --workspace --manifest-path lab/Cargo.toml
+
 # Count allocations: a chunk and a scrape allocate nothing.
 allocations:
     cargo test --locked --test allocations
@@ -129,9 +138,10 @@ real-vllm *ARGS:
 real-vllm-routing *ARGS:
     tests/real_vllm_routing.sh {{ ARGS }}
 
-# Compare `tokenweir bench` with vllm-rs. Needs VLLM_RS and TOKENIZER.
+# Compare `tokenweir-lab bench` with vllm-rs. Needs VLLM_RS and TOKENIZER.
 bench-agrees ROUNDS="5":
     cargo build --locked --release
+    cargo build --locked --release --manifest-path lab/Cargo.toml
     tests/bench_agrees.sh {{ ROUNDS }}
 
 # Compare `tokenweir diagnose` with vllm-doctor. Needs a Python package index.
@@ -142,6 +152,7 @@ diagnose-agrees:
 # Compare several gateways with and without the exchange, in real time. Needs redis-server.
 several-gateways *ARGS:
     cargo build --locked --release
+    cargo build --locked --release --manifest-path lab/Cargo.toml
     tests/several_gateways.sh {{ ARGS }}
 
 # --- load --------------------------------------------------------------------------------------

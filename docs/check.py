@@ -45,7 +45,7 @@ def read(path):
 
 def pages():
     found = []
-    for pattern in ("*.md", "docs/**/*.md", "benches/README.md", "packaging/*.md"):
+    for pattern in ("*.md", "docs/**/*.md", "benches/README.md", "lab/*.md", "lab/traces/*.md", "packaging/*.md"):
         found += sorted(glob.glob(pattern, recursive=True))
     return {page: read(page) for page in found}
 

@@ -29,8 +29,8 @@ RETIRED = {
     "glimpse": "sample",
     "shake_?hands": "TLS handshake",
 }
-EXEMPT = ("docs/glossary.md", "docs/check_words.py", "CHANGELOG.md", "Cargo.lock")
-DATA = ("tests/wire/", "tests/traces/", "tests/pages/", "tests/proptest-regressions/", "docs/images/")
+EXEMPT = ("docs/glossary.md", "docs/check_words.py", "CHANGELOG.md", "Cargo.lock", "lab/Cargo.lock")
+DATA = ("tests/wire/", "lab/traces/", "tests/pages/", "tests/proptest-regressions/", "docs/images/")
 PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 

@@ -3,8 +3,8 @@
 #
 #   packaging/release.sh [CARGO ARGUMENT...]      such as --features kubernetes
 #
-# It builds twice: first an instrumented program, which packaging/train.py runs to record a profile, and then
-# the final program with that profile. Requirements: `rustup component add llvm-tools`, and the linker lld,
+# It builds twice: first an instrumented program, which packaging/train.py runs under the load generator of the
+# laboratory to record a profile, and then the final program with that profile. Requirements: `rustup component add llvm-tools`, and the linker lld,
 # which is Rust's default on x86-64. It takes twice the time of
 # `cargo build --profile dist --features jemalloc`, which builds the same program without a profile.
 set -euo pipefail
@@ -22,15 +22,17 @@ rm -rf "$profiles"
 mkdir -p "$profiles"
 
 # With --target, cargo builds build scripts and macros without these flags.
-build() { RUSTFLAGS="${RUSTFLAGS:-} $1" cargo build --profile dist --features jemalloc --locked --target "$host" --bin tokenweir --target-dir "$target/$2" "${@:3}"; }
+build() { RUSTFLAGS="${RUSTFLAGS:-} $1" cargo build --locked --target "$host" --target-dir "$target/$2" "${@:3}"; }
+gateway=(--profile dist --features jemalloc --bin tokenweir "$@")
 
-build "-Cprofile-generate=$profiles" instrumented "$@"
-python3 packaging/train.py "$target/instrumented/$host/dist/tokenweir" "$profiles"
+build "" lab --release --manifest-path lab/Cargo.toml
+build "-Cprofile-generate=$profiles" instrumented "${gateway[@]}"
+python3 packaging/train.py "$target/instrumented/$host/dist/tokenweir" "$target/lab/$host/release/tokenweir-lab" "$profiles"
 "$profdata" merge --output "$profiles/gateway.profdata" "$profiles/gateway"
 "$profdata" merge --output "$profiles/all.profdata" "$profiles/gateway" "$profiles/others"
 # Functions that the gateway runs are placed next to each other: the kernel loads a program by pages, and
 # every loaded page stays in memory.
 "$profdata" show --covered "$profiles/gateway.profdata" | sed 's/.*;//' >"$profiles/order"
 order="-Clink-arg=-Wl,--symbol-ordering-file=$profiles/order,--no-warn-symbol-ordering"
-build "-Cprofile-use=$profiles/all.profdata $order" shipped "$@"
+build "-Cprofile-use=$profiles/all.profdata $order" shipped "${gateway[@]}"
 ls "$target/shipped/$host/dist/tokenweir"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs an instrumented program under load to record a profile for its compiler:
 
-    packaging/train.py PROGRAM FOLDER
+    packaging/train.py PROGRAM LAB FOLDER
 
-The load is `tokenweir bench` and small requests of this script, the backends are `tokenweir sim`, and all
+The load is `tokenweir-lab bench` (LAB) and small requests of this script, the backends are `tokenweir sim`, and all
 telemetry is on. Profiles of the gateway go to FOLDER/gateway, those of the other processes to FOLDER/others.
 It uses loopback only and takes about two minutes.
 """
@@ -77,12 +77,12 @@ def send_small_requests(address: str, count: int) -> None:
             sys.exit(f"a small request was answered with {response.status}")
 
 
-def bench(program: str, address: str, folder: Path, *arguments: str) -> None:
-    command = [program, "bench", f"http://{address}", "--max-lag", "1h", *arguments]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=profile_environment(folder))
+def bench(lab: str, address: str, *arguments: str) -> None:
+    command = [lab, "bench", f"http://{address}", "--max-lag", "1h", *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def train(program: str, backends: int, folder: Path, scratch: Path) -> None:
+def train(program: str, lab: str, backends: int, folder: Path, scratch: Path) -> None:
     """Runs a gateway in front of this many backends under small requests, streams and long prompts."""
     others = folder / "others"
     simulator, addresses = start(program, "sim", "--listen", "127.0.0.1:0", "--backends", str(backends), "--time-scale", str(TIME_SCALE), until="simulated", folder=others, count=backends)
@@ -96,15 +96,15 @@ def train(program: str, backends: int, folder: Path, scratch: Path) -> None:
     for thread in threads:
         thread.join()
     for api in ("chat", "completions"):
-        bench(program, addresses[0], others, "--api", api, "--concurrency", "32", "--requests", "400", "--output-tokens", "100-300")
-    bench(program, addresses[0], others, "--concurrency", "8", "--requests", "100", "--prompt-tokens", "2000-6000", "--output-tokens", "5")
+        bench(lab, addresses[0], "--api", api, "--concurrency", "32", "--requests", "400", "--output-tokens", "100-300")
+    bench(lab, addresses[0], "--concurrency", "8", "--requests", "100", "--prompt-tokens", "2000-6000", "--output-tokens", "5")
     terminate(gateway)
     terminate(simulator)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) != 4:
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as name:
         for backends in FLEETS:
-            train(sys.argv[1], backends, Path(sys.argv[2]), Path(name))
+            train(sys.argv[1], sys.argv[2], backends, Path(sys.argv[3]), Path(name))

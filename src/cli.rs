@@ -4,12 +4,12 @@
 
 #[cfg(feature = "tools")]
 use crate::commands::block_on;
-#[cfg(feature = "tools")]
-use crate::commands::{bench, demo, diagnose, doctor, generate, operate, replay, sim, top, tune};
 use crate::commands::{check, keygen, serve};
+#[cfg(feature = "tools")]
+use crate::commands::{demo, diagnose, doctor, generate, operate, sim, top};
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
@@ -70,15 +70,6 @@ pub enum CliCommand {
     /// Run a gateway, simulated backends and a light load in one process.
     #[cfg(feature = "tools")]
     Demo(demo::args::DemoArgs),
-    /// Compare routing policies on a traffic trace in virtual time, or send the trace to a server.
-    #[cfg(feature = "tools")]
-    Replay(Box<replay::args::ReplayArgs>),
-    /// Load-test a server. Latencies count from the intended start of each request.
-    #[cfg(feature = "tools")]
-    Bench(Box<bench::args::BenchArgs>),
-    /// Compute vLLM settings for a model, a GPU and latency targets.
-    #[cfg(feature = "tools")]
-    Tune(Box<tune::args::TuneArgs>),
     /// Print alerts, dashboards, references, manual pages and shell completions.
     #[cfg(feature = "tools")]
     Generate(generate::args::GenerateArgs),
@@ -86,13 +77,30 @@ pub enum CliCommand {
     Keygen,
 }
 
+/// The commands of the laboratory's program.
+const LAB_COMMANDS: [&str; 4] = ["bench", "replay", "tournament", "tune"];
+
+/// Parses the command line of the gateway with [`parse_as`].
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    parse_as::<Cli>(arguments).map_err(name_lab_program)
+}
+
 /// Parses the command line and the environment variables of this process. `--help` and `--version`
 /// are returned as errors too. An error contains the text to print and the exit code.
-pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+pub fn parse_as<C: Parser>(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<C, clap::Error> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let matches = command_with_short_help().try_get_matches_from(&arguments);
-    let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
-    cli.map_err(|error| name_env_variable(error, &arguments))
+    let matches = command_with_short_help::<C>().try_get_matches_from(&arguments);
+    let cli = matches.and_then(|matches| C::from_arg_matches(&matches));
+    cli.map_err(|error| name_env_variable::<C>(error, &arguments))
+}
+
+/// Prints the text of an error of [`parse_as`], and returns its exit code.
+pub fn report(error: &clap::Error) -> ExitCode {
+    // A closed output pipe is ignored.
+    let _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 /// Runs a command until it ends. Returns the exit code of the process.
@@ -121,28 +129,28 @@ pub fn run(cli: Cli) -> ExitCode {
         #[cfg(feature = "tools")]
         CliCommand::Demo(demo) => block_on(demo::run::run(demo)),
         #[cfg(feature = "tools")]
-        CliCommand::Replay(replay) => replay::run::run(&replay),
-        #[cfg(feature = "tools")]
-        CliCommand::Bench(bench) => bench::run::run(&bench),
-        #[cfg(feature = "tools")]
-        CliCommand::Tune(tune) => tune::run::run(*tune),
-        #[cfg(feature = "tools")]
         CliCommand::Generate(generate) => generate::run::run(&generate, &command()),
         CliCommand::Keygen => keygen::run(),
     }
 }
 
-/// Builds the clap definition of the command line. Manual pages show the names of environment
-/// variables and hide their values.
+/// Builds the clap definition of the gateway's command line.
+#[cfg(any(test, feature = "tools"))]
 pub(crate) fn command() -> clap::Command {
-    let hide_env_value = |flag: clap::Arg| flag.hide_env_values(true);
-    Cli::command().mut_subcommands(|command| command.mut_args(hide_env_value))
+    definition::<Cli>()
 }
 
-/// Like [`command`]. The help of a command has one sentence about environment variables instead of a
+/// Builds the clap definition of a command line. Manual pages show the names of environment
+/// variables and hide their values.
+fn definition<C: CommandFactory>() -> clap::Command {
+    let hide_env_value = |flag: clap::Arg| flag.hide_env_values(true);
+    C::command().mut_subcommands(|command| command.mut_args(hide_env_value))
+}
+
+/// Like [`definition`]. The help of a command has one sentence about environment variables instead of a
 /// name for each flag, because each name follows from the name of its flag.
-fn command_with_short_help() -> clap::Command {
-    command().mut_subcommands(|command| {
+fn command_with_short_help<C: CommandFactory>() -> clap::Command {
+    definition::<C>().mut_subcommands(|command| {
         let named = |flag: &clap::Arg| {
             Some(format!("--{} is {}", flag.get_long()?, flag.get_env()?.to_string_lossy()))
         };
@@ -158,7 +166,10 @@ fn command_with_short_help() -> clap::Command {
 
 /// Adds a tip to an error about an invalid value, if the value came from an environment variable:
 /// the name of the variable. Clap reports such a value as the value of the flag.
-fn name_env_variable(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
+fn name_env_variable<C: CommandFactory>(
+    mut error: clap::Error,
+    arguments: &[OsString],
+) -> clap::Error {
     if !matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) {
         return error;
     }
@@ -170,7 +181,7 @@ fn name_env_variable(mut error: clap::Error, arguments: &[OsString]) -> clap::Er
     if !flag.starts_with("--") || arguments.iter().any(is_flag) {
         return error;
     }
-    let command = command();
+    let command = definition::<C>();
     let name = arguments.get(1).map(OsString::as_os_str).unwrap_or_default();
     let subcommand =
         command.get_subcommands().find(|command| OsStr::new(command.get_name()) == name);
@@ -178,11 +189,29 @@ fn name_env_variable(mut error: clap::Error, arguments: &[OsString]) -> clap::Er
     let mut flags = subcommand.into_iter().flat_map(clap::Command::get_arguments);
     let definition = flags.find(|flag| flag.get_long() == Some(long_name));
     if let Some(variable) = definition.and_then(clap::Arg::get_env) {
-        let tip = format!("the value is that of the variable {}", variable.to_string_lossy());
-        let tips = vec![StyledStr::from(tip)];
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        insert_tip(
+            &mut error,
+            format!("the value is that of the variable {}", variable.to_string_lossy()),
+        );
     }
     error
+}
+
+/// Adds a tip to the error about a command of the laboratory: the name of its program.
+fn name_lab_program(mut error: clap::Error) -> clap::Error {
+    let invalid = error.get(ContextKind::InvalidSubcommand);
+    let Some(ContextValue::String(command)) = invalid else { return error };
+    if LAB_COMMANDS.contains(&command.as_str()) {
+        let tip = format!("it is a command of another program: tokenweir-lab {command}");
+        error.remove(ContextKind::SuggestedSubcommand);
+        insert_tip(&mut error, tip);
+    }
+    error
+}
+
+fn insert_tip(error: &mut clap::Error, tip: String) {
+    let tips = vec![StyledStr::from(tip)];
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
 }
 
 #[cfg(test)]
@@ -249,6 +278,14 @@ mod tests {
         assert!(error.contains("write a number and its unit"), "{error}");
         let error = parse_line("tokenweir serve --policy kv").unwrap_err();
         assert!(error.contains("least_requests"), "{error}");
+    }
+
+    #[test]
+    fn a_command_of_the_laboratory_is_an_error_that_names_its_program() {
+        for command in LAB_COMMANDS {
+            let error = parse_line(&format!("tokenweir {command} x")).unwrap_err();
+            assert!(error.contains(&format!("tokenweir-lab {command}")), "{error}");
+        }
     }
 
     #[test]

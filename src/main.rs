@@ -11,11 +11,6 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 fn main() -> ExitCode {
     match tokenweir::cli::parse(std::env::args_os()) {
         Ok(cli) => tokenweir::cli::run(cli),
-        Err(error) => {
-            // `--help` and `--version` are errors of the parser too. A closed output pipe is
-            // ignored.
-            let _ = error.print();
-            ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
-        }
+        Err(error) => tokenweir::cli::report(&error),
     }
 }

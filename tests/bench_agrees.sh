@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Compares `tokenweir bench` with another load generator. Both send the same prompts to the same simulated
+# Compares `tokenweir-lab bench` with another load generator. Both send the same prompts to the same simulated
 # backend, in turns. The medians over the rounds are compared.
 #
-#   cargo build --release
+#   cargo build --release && cargo build --release --manifest-path lab/Cargo.toml
 #   VLLM_RS=path/to/vllm-rs TOKENIZER=path/to/a/tokenizer tests/bench_agrees.sh [ROUNDS]
 #
 # `vllm-rs` is vLLM's load generator in Rust, from the `vllm` wheel. It counts tokens with a tokenizer. The
@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5} limit=${LIMIT:-2} port=${PORT:-8901}
-program=${PROGRAM:-target/release/tokenweir}
+program=${PROGRAM:-target/release/tokenweir} lab=${LAB:-lab/target/release/tokenweir-lab}
 : "${VLLM_RS:?the path of vllm-rs}" "${TOKENIZER:?a folder with tokenizer.json}"
 work=$(mktemp -d)
 "$program" sim --backends 1 --listen "127.0.0.1:$port" --blocks 8000 2> "$work/sim.log" &
@@ -56,7 +56,7 @@ run_vllm_rs() { # NAME SEED COUNT PACE...
 
 run_tokenweir() { # NAME SEED COUNT PACE...
   local name=$1 seed=$2 count=$3; shift 3
-  "$program" bench "http://127.0.0.1:$port" --prompt-tokens 256 --output-tokens 64 --seed "$seed" \
+  "$lab" bench "http://127.0.0.1:$port" --prompt-tokens 256 --output-tokens 64 --seed "$seed" \
     --requests "$count" --json "$@" > "$work/$name.json" || echo "note: $name reports that its result is not valid"
 }
 

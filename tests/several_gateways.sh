@@ -4,13 +4,13 @@
 # and bytes of the exchange. Exit code 1 if the exchange or KV events are not better, or if requests of one moment go to
 # one backend.
 #
-#   cargo build --release
+#   cargo build --release && cargo build --release --manifest-path lab/Cargo.toml
 #   tests/several_gateways.sh [--gateways 2,4] [--rounds 2] [--requests 1500] [--system-prompts 64]
 #
-# Needs redis-server and Python 3. PROGRAM names another gateway. It stops after 30 minutes.
+# Needs redis-server and Python 3. PROGRAM names another gateway, LAB another load generator. It stops after 30 minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v redis-server >/dev/null || { echo "redis-server is missing" >&2; exit 1; }
 export PYTHONPATH=$PWD/tests/common PYTHONDONTWRITEBYTECODE=1
 exec timeout --kill-after=20 1800 \
-  python3 tests/several_gateways/compare.py "${PROGRAM:-target/release/tokenweir}" "$@"
+  python3 tests/several_gateways/compare.py "${PROGRAM:-target/release/tokenweir}" "${LAB:-lab/target/release/tokenweir-lab}" "$@"

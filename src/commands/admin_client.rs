@@ -1,6 +1,6 @@
 //! The client of the commands that ask or change a running gateway through its admin listener.
 
-use super::resolve_optional_secret;
+use super::{ADMIN_TOKEN_VARIABLE, resolve_optional_secret};
 use crate::config::{Secret, SecretError};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -13,8 +13,6 @@ use tokenweir_doctor::facts::{GatherError, GatherResult, TargetKey as Token};
 use tokenweir_doctor::gather::{GatherOptions, GatherTarget, ServerClient};
 use tokenweir_net::tls::{Alpn, OutboundTls};
 
-/// Environment variable of the admin token.
-pub(crate) const ADMIN_TOKEN_VARIABLE: &str = "TOKENWEIR_ADMIN_TOKEN";
 /// Maximum length of an error text of the gateway that is shown, in characters.
 const MAX_MESSAGE_CHARS: usize = 2_000;
 

@@ -35,7 +35,7 @@ const LOW_FILE_LIMIT: usize = 1_024;
 
 /// Raises the soft limit of open files of the process to the hard limit, because every request in
 /// flight takes two file descriptors. Returns the new limit. `None`: the limit is unknown.
-pub(crate) fn raise_file_limit() -> Option<usize> {
+pub fn raise_file_limit() -> Option<usize> {
     let raised = rlimit::increase_nofile_limit(u64::MAX);
     match raised.or_else(|error| {
         tracing::warn!(%error, "cannot raise the limit of open files: using the current limit");

@@ -118,7 +118,7 @@ class Case:
             before = [cpu_seconds(process.pid) for process in gateways]
             benches = [
                 subprocess.Popen(
-                    [program, "bench", f"http://127.0.0.1:{port + 20 + number}", "--trace", str(trace), "--ttft", TTFT,
+                    [self.options.lab, "bench", f"http://127.0.0.1:{port + 20 + number}", "--trace", str(trace), "--ttft", TTFT,
                      "--salt", "1", "--warmup", "0", "--json", "--max-lag", "1s", "--save", str(self.folder / f"report-{number}.json")],
                     stdout=subprocess.DEVNULL, stderr=(self.folder / f"bench-{number}.log").open("wb"),
                 )
@@ -197,6 +197,7 @@ class Case:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
+    parser.add_argument("lab")
     parser.add_argument("--gateways", default="2,4")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--requests", type=int, default=1_500)

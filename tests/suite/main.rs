@@ -4,30 +4,9 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::disallowed_methods, reason = "tests may use the real clock")]
 
-/// Time after which a test fails because an event that it waits for has not happened.
-const WAIT_LIMIT: std::time::Duration = std::time::Duration::from_mins(1);
-
-/// Polls an expression until it is `Some`, and returns the value. The expression may await.
-macro_rules! wait_for {
-    ($value:expr) => {{
-        let deadline = std::time::Instant::now() + $crate::WAIT_LIMIT;
-        loop {
-            if let Some(value) = $value {
-                break value;
-            }
-            let limit = $crate::WAIT_LIMIT;
-            assert!(std::time::Instant::now() < deadline, "{limit:?}: {}", stringify!($value));
-            tokio::task::yield_now().await;
-        }
-    }};
-}
-
-/// Polls a condition until it holds. The condition may await.
-macro_rules! wait_until {
-    ($condition:expr) => {
-        wait_for!(if $condition { Some(()) } else { None })
-    };
-}
+#[macro_use]
+#[path = "support/waiting.rs"]
+mod waiting;
 
 mod abusive_requests;
 mod access;
@@ -35,7 +14,6 @@ mod admission;
 mod alertmanager;
 mod architecture;
 mod backend_crashes;
-mod bench;
 mod bodies;
 mod cache_map;
 mod cardinality;
@@ -81,7 +59,6 @@ mod quality;
 mod readiness;
 mod recorded_streams;
 mod refusals;
-mod replay;
 mod request_metrics;
 mod request_parsing;
 mod response_parsing;
@@ -104,7 +81,6 @@ mod tls;
 mod top;
 mod trace_capture;
 mod trace_propagation;
-mod tune;
 mod unknown_output;
 mod unread_requests;
 mod usage_injection;

@@ -345,7 +345,7 @@ fn the_mounts_of_the_compose_file_exist() {
 fn the_compose_file_uses_existing_flags() {
     let composition = read("docker/compose.yml");
     let commands = composition.lines().filter_map(|line| line.trim().strip_prefix("command: ["));
-    let own = ["serve", "sim", "replay"];
+    let own = ["serve", "sim"];
     let mut seen = 0;
     for command in commands.filter(|command| own.iter().any(|name| command.starts_with(name))) {
         let words =

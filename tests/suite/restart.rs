@@ -348,7 +348,7 @@ async fn the_start_is_logged_as_fields_with_the_name_of_each_backend() {
                 access: { admin_token: { env: OPERATOR } }\n\
                 backends: [{ name: gpu-0, url: \"http://127.0.0.1:9\" }]\n";
     fs::write(&file, text).unwrap();
-    let lines = tokio::time::timeout(crate::WAIT_LIMIT, start_lines(&file)).await.unwrap();
+    let lines = tokio::time::timeout(crate::waiting::WAIT_LIMIT, start_lines(&file)).await.unwrap();
     let [.., gateway, backend] = &lines[..] else { panic!("{lines:?}") };
     assert_eq!(gateway["message"], "gateway started");
     assert!(gateway["clients"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{gateway}");

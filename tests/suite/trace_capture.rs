@@ -6,7 +6,6 @@ use crate::support::test_gateway::{Setup, post};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir_lab::trace::{self, TraceRequest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -51,21 +50,30 @@ fn chat(session: &str, messages: &[String], tokens: u32) -> String {
     )
 }
 
-/// The content of the capture when it has this many lines.
-async fn captured(
-    fleet: &Fleet,
-    file: &Path,
-    lines: u64,
-) -> (String, Vec<Value>, Vec<TraceRequest>) {
+/// The content of the capture when it has this many lines: the text, and the lines in the order of their requests'
+/// arrival.
+async fn captured(fleet: &Fleet, file: &Path, lines: u64) -> (String, Vec<Value>) {
     fleet.gateway.captured(lines).await;
     let text = fs::read_to_string(file).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let jobs = trace::read(text.as_bytes()).unwrap();
-    (text, lines, jobs)
+    let parsed = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let mut lines: Vec<Value> = parsed.collect();
+    lines.sort_by(|a, b| arrival(a).total_cmp(&arrival(b)));
+    (text, lines)
 }
 
-fn common(a: &TraceRequest, b: &TraceRequest) -> usize {
-    a.prompt.blocks.iter().zip(&b.prompt.blocks).take_while(|(a, b)| a == b).count()
+fn arrival(line: &Value) -> f64 {
+    line["timestamp"].as_f64().unwrap()
+}
+
+/// The full blocks of the prompt.
+fn blocks(line: &Value) -> &[Value] {
+    let full = line["input_bytes"].as_u64().unwrap() / line["block_bytes"].as_u64().unwrap();
+    let ids = line["hash_ids"].as_array().unwrap();
+    &ids[..ids.len().min(full as usize)]
+}
+
+fn common(a: &Value, b: &Value) -> usize {
+    blocks(a).iter().zip(blocks(b)).take_while(|(a, b)| a == b).count()
 }
 
 /// Three turns of two conversations with responses of 11, 12, 13 and 21, 22, 23 tokens.
@@ -86,19 +94,20 @@ async fn a_capture_has_the_token_counts_the_order_and_the_shared_prefixes_of_the
     let file = file("round-trip");
     let fleet = capturing(&file).await;
     send_conversations(&fleet).await;
-    let (_, lines, jobs) = captured(&fleet, &file, 6).await;
-    let tokens: Vec<u32> = jobs.iter().map(|job| job.output_tokens).collect();
+    let (_, lines) = captured(&fleet, &file, 6).await;
+    let tokens: Vec<u64> =
+        lines.iter().map(|line| line["output_length"].as_u64().unwrap()).collect();
     assert_eq!(tokens, [11, 21, 12, 22, 13, 23], "in the order of arrival");
-    let prompts: u32 = jobs.iter().map(|job| job.prompt_tokens).sum();
-    assert_eq!(u64::from(prompts), fleet.prompt_tokens(), "as counted by the engines");
+    let prompts: u64 = lines.iter().map(|line| line["input_length"].as_u64().unwrap()).sum();
+    assert_eq!(prompts, fleet.prompt_tokens(), "as counted by the engines");
     for (earlier, later) in [(0, 2), (2, 4), (1, 3), (3, 5)] {
-        let (earlier, later) = (&jobs[earlier], &jobs[later]);
-        assert_eq!(common(earlier, later), earlier.prompt.blocks.len());
-        assert!(later.prompt.blocks.len() > earlier.prompt.blocks.len());
-        assert_eq!(earlier.session, later.session);
+        let (earlier, later) = (&lines[earlier], &lines[later]);
+        assert_eq!(common(earlier, later), blocks(earlier).len());
+        assert!(blocks(later).len() > blocks(earlier).len());
+        assert_eq!(earlier["session"], later["session"]);
     }
-    assert_eq!(common(&jobs[0], &jobs[1]), 0, "the conversations share no prefix");
-    assert!(jobs[0].session.is_some() && jobs[0].session != jobs[1].session);
+    assert_eq!(common(&lines[0], &lines[1]), 0, "the conversations share no prefix");
+    assert!(!lines[0]["session"].is_null() && lines[0]["session"] != lines[1]["session"]);
     for line in &lines {
         assert_eq!(
             (&line["input_source"], &line["output_source"]),
@@ -120,7 +129,7 @@ async fn a_capture_contains_no_text_header_or_key() {
     // An unknown model name is a client-chosen text too, and the request is a client error.
     fleet.gateway.post(CHAT, &format!(r#"{{"model":"{CANARY}","messages":[]}}"#)).await;
     fleet.gateway.record().await;
-    let (text, lines, _) = captured(&fleet, &file, 6).await;
+    let (text, lines) = captured(&fleet, &file, 6).await;
     assert_eq!(lines.len(), 6);
     assert!(!text.contains("canary"), "{text}");
     let numbers = ["hash_ids", "session", "timestamp", "ttft_ms", "e2e_ms", "block_bytes"];
@@ -133,7 +142,7 @@ async fn a_capture_contains_no_text_header_or_key() {
 }
 
 #[tokio::test]
-async fn a_capture_is_replayed_in_order_of_arrival_and_contains_disconnects() {
+async fn a_capture_is_written_in_the_order_of_ends_and_contains_disconnects() {
     let file = file("order");
     let fleet = capturing(&file).await;
     let mut first = fleet.gateway.connect().await;
@@ -146,15 +155,14 @@ async fn a_capture_is_replayed_in_order_of_arrival_and_contains_disconnects() {
     fleet.gateway.record().await;
     drop(first);
     let disconnected = fleet.gateway.record().await;
-    let (_, lines, jobs) = captured(&fleet, &file, 2).await;
-    assert_eq!(lines[0]["output_length"], 3, "lines are in the order of the ends");
-    assert_eq!(jobs[1].output_tokens, 3, "requests are in the order of arrival");
-    assert_eq!(
-        (jobs[1].disconnect_after_tokens, lines[1]["outcome"].as_str()),
-        (None, Some("cancelled"))
-    );
-    assert_eq!(jobs[0].disconnect_after_tokens.map(u64::from), disconnected.output_tokens());
-    assert!(jobs[0].disconnect_after_tokens.is_some_and(|tokens| (1..2_000).contains(&tokens)));
+    let (text, lines) = captured(&fleet, &file, 2).await;
+    let first_line: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    assert_eq!(first_line["output_length"], 3, "lines are in the order of the ends");
+    assert_eq!((&lines[1]["output_length"], &lines[1]["left_after"]), (&json!(3), &Value::Null));
+    assert_eq!(lines[0]["outcome"], "cancelled");
+    let left_after = lines[0]["left_after"].as_u64();
+    assert_eq!(left_after, disconnected.output_tokens());
+    assert!(left_after.is_some_and(|tokens| (1..2_000).contains(&tokens)));
 }
 
 #[tokio::test]

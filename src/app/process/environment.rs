@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 /// The value of an environment variable, if it is set and valid UTF-8.
-pub(crate) fn variable(name: &str) -> Option<String> {
+pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 ///
 /// Must be called inside a Tokio runtime. The call is separate from the first poll of the future, so
 /// that a signal at the start of the gateway does not end the process without a drain.
-pub(crate) fn wait_for_shutdown() -> impl Future<Output = ()> + Send + 'static {
+pub fn wait_for_shutdown() -> impl Future<Output = ()> + Send + 'static {
     let (sender, receiver) = oneshot::channel();
     let handling = ShutdownSignals::new().map(|mut signals| {
         tokio::spawn(async move {

@@ -3,9 +3,8 @@
 
 use super::args::{DiagnoseArgs, DiagnoseFailOn};
 use super::report;
-use crate::commands::admin_client::ADMIN_TOKEN_VARIABLE;
 use crate::commands::doctor::run::{BACKEND_KEY_VARIABLE, key_from_env, print_report};
-use crate::commands::{BackendList, EXIT_UNKNOWN};
+use crate::commands::{ADMIN_TOKEN_VARIABLE, BackendList, EXIT_UNKNOWN};
 use futures_util::future::join_all;
 use http::StatusCode;
 use std::process::ExitCode;

@@ -6,9 +6,9 @@ use crate::app::check::file_obstacles;
 use crate::app::discovery_sources::DiscoverySources;
 use crate::app::error::ApplicationError;
 use crate::backend::routes::ModelConfig;
-use crate::commands::admin_client::ADMIN_TOKEN_VARIABLE;
 use crate::commands::{
-    BackendList, ErrorChain, report_config_error, resolve_optional_secret, variable,
+    ADMIN_TOKEN_VARIABLE, BackendList, ErrorChain, report_config_error, resolve_optional_secret,
+    variable,
 };
 use crate::config::{BackendConfig, Config, ConfigError, LoadedConfig, Overrides, Secret};
 use crate::telemetry::otel::OtlpProtocol;

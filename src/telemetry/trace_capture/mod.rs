@@ -1,7 +1,7 @@
 //! Trace capture: writes finished requests without their text to a file, one JSON object per line.
 //!
 //! A line has the arrival time, the lengths of the prompt and the response, and IDs of the blocks
-//! of the prompt. Equal blocks have equal IDs. `tokenweir replay` reads the file.
+//! of the prompt. Equal blocks have equal IDs. `tokenweir-lab replay` reads the file.
 //!
 //! The block hashes of routing are not written, because each hash is the seed of the next hash: a
 //! reader who has two consecutive hashes could test guesses of the text between them. The IDs are

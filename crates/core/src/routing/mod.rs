@@ -4,7 +4,7 @@
 //! part of [`RoutingRequest`]. Equal inputs give equal choices.
 //!
 //! The snapshot has one [`Candidate`] per backend: the estimate that its [`LoadEstimator`] makes
-//! for this prompt at this time. The gateway and `tokenweir replay` use the same estimators and
+//! for this prompt at this time. The gateway and `tokenweir-lab replay` use the same estimators and
 //! policies.
 
 mod candidate;

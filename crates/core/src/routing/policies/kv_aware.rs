@@ -48,7 +48,7 @@
 //!
 //! # Terms that were measured and left out
 //!
-//! In the tournament of `tokenweir replay`, these terms did not raise the goodput: the decode time
+//! In the tournament of `tokenweir-lab replay`, these terms did not raise the goodput: the decode time
 //! that the request sees and causes, an objective of the time per output token (avoiding backends
 //! above it breaks up shared prefixes), and the preemption rate (the pressure acts before the engine
 //! preempts).

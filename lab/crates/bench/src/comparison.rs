@@ -1,0 +1,491 @@
+//! Compares two benchmark runs. A difference is significant if it is larger than the random
+//! variation within the runs. The variation is estimated with the moving block bootstrap (Künsch
+//! 1989): sampled requests are resampled in blocks of consecutive requests, because the latencies of
+//! consecutive requests depend on each other. The difference of the runs is computed for each
+//! resample. The compared values themselves are those of all requests.
+
+use super::rendering::millis;
+use super::report::{BenchReport, LatencySummaries};
+use super::samples::RequestSample;
+use serde::Serialize;
+use std::fmt::Write;
+use tokenweir_core::histogram::sample_quantile;
+
+/// The comparison of an earlier and a later benchmark run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Comparison {
+    /// One row for each compared quantity.
+    pub rows: Vec<ComparisonRow>,
+    /// Differences of the setups of the runs, and reasons why a run is not valid. Each makes the
+    /// results hard to compare.
+    pub differences: Vec<String>,
+    /// Whether the runs had the same load. If not, no quantity has a verdict.
+    pub is_comparable: bool,
+    /// Names of the quantities that got significantly worse by more than the limit.
+    pub regressions: Vec<&'static str>,
+}
+
+/// The values of one quantity in both runs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ComparisonRow {
+    /// Name of the quantity, such as `TTFT p50`.
+    pub quantity: &'static str,
+    /// Unit of `before` and `after`: `s`, `share` or `1/s`.
+    pub unit: &'static str,
+    /// Value of the earlier run.
+    pub before: f64,
+    /// Value of the later run.
+    pub after: f64,
+    /// Relative change, `after / before - 1`. For the unit `share`: `after - before`.
+    pub change: f64,
+    /// Lower and upper end of the 95 % bootstrap interval of the change. `None`: a run has too few
+    /// values.
+    pub interval: Option<[f64; 2]>,
+    /// Significance and direction of the change.
+    pub verdict: ChangeVerdict,
+}
+
+/// Significance and direction of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeVerdict {
+    /// The later run is significantly better.
+    Better,
+    /// The later run is significantly worse.
+    Worse,
+    /// The change is not significant: its interval contains 0.
+    Noise,
+    /// A run has too few values for a result.
+    TooFew,
+    /// The runs had different loads, or different objectives of a share.
+    NotComparable,
+}
+
+/// A compared quantity: its values and how a change of it is judged.
+struct ComparedQuantity {
+    name: &'static str,
+    unit: &'static str,
+    measure: Measure,
+    /// Whether a larger value is better.
+    is_higher_better: bool,
+    /// Minimum number of values that each run must have for a verdict.
+    min_values: usize,
+}
+
+/// A compared value. Each measure has a value of the whole run, and values of single requests or time
+/// slots, which state the random variation within the run.
+#[derive(Clone, Copy)]
+enum Measure {
+    /// A quantile of a latency, by its level from 0 to 1.
+    Latency {
+        quantile: f64,
+        total: fn(&LatencySummaries) -> f64,
+        sample: fn(&RequestSample) -> Option<f64>,
+    },
+    /// The share of good requests. Its change is a difference and not a ratio.
+    Goodput,
+    /// The mean number of output tokens per second.
+    OutputTokens,
+}
+
+/// Number of bootstrap resamples.
+const BOOTSTRAP_ROUNDS: usize = 400;
+/// Seed of the bootstrap. It is fixed, so that the same two runs always give the same result.
+const BOOTSTRAP_SEED: u64 = 1;
+/// Minimum number of values that each run must have before its median or mean is compared.
+const MIN_VALUES_FOR_MEAN: usize = 20;
+/// Minimum number of values that each run must have before its 99th percentile is compared. Two of
+/// 200 values are above it.
+const MIN_VALUES_FOR_P99: usize = 200;
+
+const QUANTITIES: [ComparedQuantity; 8] = [
+    latency("TTFT p50", 0.5, |all| all.ttft.p50, |sample| sample.ttft),
+    latency("TTFT p99", 0.99, |all| all.ttft.p99, |sample| sample.ttft),
+    latency("TPOT p50", 0.5, |all| all.tpot.p50, |sample| sample.tpot),
+    latency("TPOT p99", 0.99, |all| all.tpot.p99, |sample| sample.tpot),
+    latency("E2E p50", 0.5, |all| all.e2e.p50, |sample| sample.e2e),
+    latency("E2E p99", 0.99, |all| all.e2e.p99, |sample| sample.e2e),
+    ComparedQuantity {
+        name: "goodput",
+        unit: "share",
+        measure: Measure::Goodput,
+        is_higher_better: true,
+        min_values: MIN_VALUES_FOR_MEAN,
+    },
+    ComparedQuantity {
+        name: "output tokens/s",
+        unit: "1/s",
+        measure: Measure::OutputTokens,
+        is_higher_better: true,
+        min_values: MIN_VALUES_FOR_MEAN,
+    },
+];
+
+const fn latency(
+    name: &'static str,
+    quantile: f64,
+    total: fn(&LatencySummaries) -> f64,
+    sample: fn(&RequestSample) -> Option<f64>,
+) -> ComparedQuantity {
+    ComparedQuantity {
+        name,
+        unit: "s",
+        measure: Measure::Latency { quantile, total, sample },
+        is_higher_better: false,
+        min_values: if quantile > 0.5 { MIN_VALUES_FOR_P99 } else { MIN_VALUES_FOR_MEAN },
+    }
+}
+
+/// The output tokens per second of each time slot of a run. The last slot is excluded, because the
+/// run ended within it.
+fn output_token_rates(report: &BenchReport) -> Vec<f64> {
+    let slots = report.timeline.slots.split_last().map_or(&[][..], |(_, slots)| slots);
+    slots.iter().map(|slot| slot.tokens / report.timeline.width).collect()
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    /// Compares an earlier run with a later one. A quantity that got significantly worse by more
+    /// than `limit` (a share) is a regression.
+    pub fn new(before: &BenchReport, after: &BenchReport, limit: f64) -> Self {
+        let is_comparable = before.run.scenario.is_same_load(&after.run.scenario);
+        let rows: Vec<ComparisonRow> =
+            QUANTITIES.iter().map(|quantity| quantity.row(before, after, is_comparable)).collect();
+        let is_regression =
+            |row: &&ComparisonRow| row.verdict == ChangeVerdict::Worse && row.change.abs() > limit;
+        let regressions = rows.iter().filter(is_regression).map(|row| row.quantity).collect();
+        Self { differences: differences(before, after), is_comparable, regressions, rows }
+    }
+
+    /// Renders the comparison as text for a terminal.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write(&mut text);
+        text
+    }
+
+    fn write(&self, to: &mut String) -> std::fmt::Result {
+        if !self.is_comparable {
+            writeln!(to, "NOT COMPARABLE: the runs had different loads")?;
+        }
+        for difference in &self.differences {
+            writeln!(to, "differs: {difference}")?;
+        }
+        writeln!(
+            to,
+            "{:<16}{:>11}{:>11}{:>10}  {:<17}",
+            "", "before", "after", "change", "95 % interval"
+        )?;
+        for row in &self.rows {
+            let format_value = |value: f64| match row.unit {
+                "s" => format!("{} ms", millis(value)),
+                "share" => format!("{:.1} %", value * 1e2),
+                _ => format!("{value:.1}"),
+            };
+            let interval = row.interval.map_or("-".to_owned(), |[low, high]| {
+                format!("{:+.1} to {:+.1} %", low * 1e2, high * 1e2)
+            });
+            let verdict = match row.verdict {
+                ChangeVerdict::Better => "better",
+                ChangeVerdict::Worse => "WORSE",
+                ChangeVerdict::Noise => "noise",
+                ChangeVerdict::TooFew => "too few",
+                ChangeVerdict::NotComparable => "-",
+            };
+            writeln!(
+                to,
+                "{:<16}{:>11}{:>11}{:>+8.1} %  {interval:<17} {verdict}",
+                row.quantity,
+                format_value(row.before),
+                format_value(row.after),
+                row.change * 1e2,
+            )?;
+        }
+        if !self.regressions.is_empty() {
+            writeln!(to, "regressions: {}", self.regressions.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Lists the differences of the setups, and the reasons why a run is not valid.
+fn differences(before: &BenchReport, after: &BenchReport) -> Vec<String> {
+    let (a, b) = (&before.run, &after.run);
+    let mut setup_differences = Vec::new();
+    if a.model != b.model {
+        setup_differences.push(format!("the models: {} and {}", a.model, b.model));
+    }
+    if !a.scenario.is_same_load(&b.scenario) {
+        setup_differences.push(format!("the loads: {} and {}", a.scenario, b.scenario));
+    }
+    if a.seed != b.seed {
+        setup_differences.push(format!("the seeds: {} and {}", a.seed, b.seed));
+    }
+    if a.objectives != b.objectives {
+        setup_differences
+            .push("the objectives, so the goodput values are not comparable".to_owned());
+    }
+    for (position, report) in [("earlier", before), ("later", after)] {
+        let problems = report.generator.problems.iter();
+        setup_differences
+            .extend(problems.map(|problem| format!("the {position} run is not valid: {problem}")));
+    }
+    setup_differences
+}
+
+// === impl ComparedQuantity ===
+
+impl ComparedQuantity {
+    fn row(&self, before: &BenchReport, after: &BenchReport, has_same_load: bool) -> ComparisonRow {
+        let [old, new] = [before, after].map(|report| self.measure.total(report));
+        let [a, b] = [before, after].map(|report| self.measure.values(report));
+        let is_comparable = has_same_load
+            && (!matches!(self.measure, Measure::Goodput)
+                || before.run.objectives == after.run.objectives);
+        let is_enough = a.len() >= self.min_values && b.len() >= self.min_values;
+        let change = self.measure.change(old, new);
+        let interval = (is_comparable && is_enough).then(|| self.interval(&a, &b, change));
+        let verdict = match interval {
+            None if !is_comparable => ChangeVerdict::NotComparable,
+            None => ChangeVerdict::TooFew,
+            Some([low, high]) if low <= 0.0 && high >= 0.0 => ChangeVerdict::Noise,
+            Some([low, _]) if (low > 0.0) == self.is_higher_better => ChangeVerdict::Better,
+            Some(_) => ChangeVerdict::Worse,
+        };
+        ComparisonRow {
+            quantity: self.name,
+            unit: self.unit,
+            before: old,
+            after: new,
+            change,
+            interval,
+            verdict,
+        }
+    }
+
+    /// The 95 % interval of the change of the runs. It is the interval of resampled values, moved so
+    /// that it surrounds the change of all requests and not that of the sampled ones.
+    fn interval(&self, a: &[f64], b: &[f64], change: f64) -> [f64; 2] {
+        let mut random = fastrand::Rng::with_seed(BOOTSTRAP_SEED);
+        let change_of = |[old, new]: [Vec<f64>; 2]| {
+            let [old, new] = [old, new].map(|mut values| self.measure.statistic(&mut values));
+            self.measure.change(old, new)
+        };
+        let offset = change - change_of([a.to_vec(), b.to_vec()]);
+        let mut changes: Vec<f64> = (0..BOOTSTRAP_ROUNDS)
+            .map(|_| change_of([a, b].map(|values| resample_blocks(values, &mut random))) + offset)
+            .collect();
+        [0.025, 0.975].map(|q| sample_quantile(&mut changes, q).unwrap_or(0.0))
+    }
+}
+
+/// Draws a bootstrap resample of the same size, in blocks of consecutive values.
+fn resample_blocks(values: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
+    let count = values.len();
+    let block_length = (count as f64).cbrt().ceil() as usize;
+    let mut resample = Vec::with_capacity(count + block_length);
+    while resample.len() < count {
+        let begin = random.usize(..=count - block_length);
+        resample.extend_from_slice(&values[begin..begin + block_length]);
+    }
+    resample.truncate(count);
+    resample
+}
+
+// === impl Measure ===
+
+impl Measure {
+    /// The value of all requests of a run.
+    fn total(self, report: &BenchReport) -> f64 {
+        match self {
+            Self::Latency { total, .. } => total(&report.latencies),
+            Self::Goodput => report.rates.goodput,
+            Self::OutputTokens => self.statistic(&mut output_token_rates(report)),
+        }
+    }
+
+    /// The values of the sampled requests or of the time slots of a run.
+    fn values(self, report: &BenchReport) -> Vec<f64> {
+        let samples = report.samples.requests.iter();
+        match self {
+            Self::Latency { sample, .. } => samples.filter_map(sample).collect(),
+            Self::Goodput => samples.map(|sample| f64::from(u8::from(sample.is_good))).collect(),
+            Self::OutputTokens => output_token_rates(report),
+        }
+    }
+
+    /// The statistic of values of a run. Without values it is 0. The order of `values` can change.
+    fn statistic(self, values: &mut [f64]) -> f64 {
+        match self {
+            Self::Goodput | Self::OutputTokens => {
+                values.iter().sum::<f64>() / values.len().max(1) as f64
+            }
+            Self::Latency { quantile, .. } => sample_quantile(values, quantile).unwrap_or(0.0),
+        }
+    }
+
+    fn change(self, old: f64, new: f64) -> f64 {
+        match self {
+            Self::Goodput => new - old,
+            _ if old > 0.0 => new / old - 1.0,
+            _ => 0.0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::measurement::{RequestMeasurement, ResponseMeasurement};
+    use super::super::report::{RunDescription, RunEnd, RunTermination};
+    use super::super::scenario::ScenarioPreset;
+    use super::super::statistics::RunStatistics;
+    use super::*;
+    use std::time::Duration;
+    use tokenweir_replay::results::LatencyObjectives;
+
+    /// The report of a run with a request every 100 ms. `ttft` returns the TTFT of a request by its
+    /// number, in seconds.
+    fn report_of(requests: u64, mut ttft: impl FnMut(u64) -> f64) -> BenchReport {
+        let objectives = LatencyObjectives::new(1.0, 1.0);
+        let run = RunDescription {
+            target: "http://a".to_owned(),
+            model: "m".to_owned(),
+            api: "completions".to_owned(),
+            started: String::new(),
+            scenario: ScenarioPreset::LowLoad.scenario(),
+            seed: 1,
+            salt: 1,
+            objectives,
+            lag_limit: 0.01,
+        };
+        let mut statistics = RunStatistics::new(objectives);
+        for number in 0..requests {
+            let (due, ttft) = (Duration::from_millis(number * 100), ttft(number));
+            let response = ResponseMeasurement {
+                ttft,
+                decode: ttft,
+                gaps: Vec::new(),
+                input: 10,
+                cached: None,
+                output: 10,
+                is_counted: true,
+                has_disconnected: false,
+            };
+            let ended = due + Duration::from_secs_f64(ttft * 2.0);
+            let (has_waited, result) = (false, Ok(response));
+            statistics.add(&RequestMeasurement {
+                number,
+                due,
+                sent: due,
+                ended,
+                has_waited,
+                result,
+            });
+        }
+        let end = RunEnd { seconds: 10.0, ending: RunTermination::Complete };
+        BenchReport::new(run, &end, statistics, None)
+    }
+
+    fn report(seed: u64, requests: u64, factor: f64) -> BenchReport {
+        let mut random = fastrand::Rng::with_seed(seed);
+        report_of(requests, |_| factor * (0.05 + random.f64() * 0.05))
+    }
+
+    fn row(comparison: &Comparison, quantity: &str) -> ComparisonRow {
+        *comparison.rows.iter().find(|row| row.quantity == quantity).unwrap()
+    }
+
+    #[test]
+    fn two_runs_of_the_same_distribution_differ_by_noise() {
+        let comparison = Comparison::new(&report(1, 500, 1.0), &report(2, 500, 1.0), 0.0);
+        assert_eq!(
+            row(&comparison, "TTFT p50").verdict,
+            ChangeVerdict::Noise,
+            "{}",
+            comparison.text()
+        );
+        assert_eq!(comparison.differences, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_slower_run_is_worse_and_a_regression_only_above_the_limit() {
+        let (before, after) = (report(1, 500, 1.0), report(2, 500, 1.2));
+        let comparison = Comparison::new(&before, &after, 0.1);
+        assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Worse);
+        assert!(comparison.regressions.contains(&"TTFT p50"), "{comparison:?}");
+        assert!(Comparison::new(&before, &after, 0.5).regressions.is_empty());
+        let back = Comparison::new(&after, &before, 0.1);
+        assert_eq!(row(&back, "TTFT p50").verdict, ChangeVerdict::Better);
+        assert!(back.regressions.is_empty());
+    }
+
+    #[test]
+    fn few_requests_give_no_result_for_a_99th_percentile() {
+        let comparison = Comparison::new(&report(1, 50, 1.0), &report(2, 50, 5.0), 0.1);
+        assert_eq!(row(&comparison, "TTFT p99").verdict, ChangeVerdict::TooFew);
+        assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Worse);
+        assert_eq!(row(&comparison, "output tokens/s").verdict, ChangeVerdict::TooFew);
+    }
+
+    #[test]
+    fn a_slow_backend_among_backends_in_turn_is_in_the_samples_the_plot_and_the_comparison() {
+        for backends in [2, 3, 4, 8] {
+            let requests = 13_170;
+            let fast = report_of(requests, |_| 0.08);
+            let slow =
+                report_of(
+                    requests,
+                    |number| {
+                        if number % backends == backends - 1 { 37.0 } else { 0.08 }
+                    },
+                );
+            let samples = &slow.samples.requests;
+            let slow_samples = samples.iter().filter(|sample| sample.ttft > Some(30.0)).count();
+            let share = slow_samples as f64 / samples.len() as f64 * backends as f64;
+            assert!((0.85..1.15).contains(&share), "{backends} backends: {share} of the expected");
+            // The title of the axis is at its end: above 37 s only if the plot has slow requests.
+            let html = slow.html();
+            assert_eq!(html.matches("<circle").count(), samples.len());
+            assert!(html.contains(">40000</text>"), "{backends} backends");
+            let comparison = Comparison::new(&fast, &slow, 0.1);
+            assert_eq!(row(&comparison, "TTFT p99").verdict, ChangeVerdict::Worse);
+            let goodput = row(&comparison, "goodput");
+            let good = (requests - requests / backends) as f64 / requests as f64;
+            assert!((goodput.after - good).abs() < 1e-9, "{backends} backends: {goodput:?}");
+            assert!((row(&comparison, "TTFT p99").after - slow.latencies.ttft.p99).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn runs_of_different_loads_have_no_verdict_and_no_regression() {
+        let (before, mut after) = (report(1, 500, 1.0), report(2, 500, 9.0));
+        after.run.scenario.name = "renamed".to_owned();
+        assert!(Comparison::new(&before, &after, 0.1).is_comparable, "the name is not the load");
+        after.run.scenario.output = None;
+        let comparison = Comparison::new(&before, &after, 0.1);
+        assert!(!comparison.is_comparable && comparison.regressions.is_empty(), "{comparison:?}");
+        assert!(comparison.rows.iter().all(|row| row.verdict == ChangeVerdict::NotComparable));
+        assert!(comparison.text().contains("NOT COMPARABLE"), "{}", comparison.text());
+    }
+
+    #[test]
+    fn goodput_of_other_objectives_is_not_compared() {
+        let (before, mut after) = (report(1, 500, 1.0), report(2, 500, 1.0));
+        after.run.objectives = LatencyObjectives::new(0.01, 1.0);
+        let comparison = Comparison::new(&before, &after, 0.1);
+        assert_eq!(row(&comparison, "goodput").verdict, ChangeVerdict::NotComparable);
+        assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Noise);
+    }
+
+    #[test]
+    fn differences_of_the_setups_are_listed() {
+        let mut other = report(1, 50, 1.0);
+        other.run.scenario = ScenarioPreset::Burst.scenario();
+        other.generator.problems = vec!["late".to_owned()];
+        let comparison = Comparison::new(&report(1, 50, 1.0), &other, 0.1);
+        assert_eq!(comparison.differences.len(), 2, "{:?}", comparison.differences);
+        assert!(comparison.text().contains("bursts of 32"));
+    }
+}

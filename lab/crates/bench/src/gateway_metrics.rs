@@ -1,0 +1,339 @@
+//! Compares the measurements of the benchmark client with the metrics of the gateway. The metrics
+//! of a run are the difference of two metrics pages, before and after the run. Different request
+//! counts show that the gateway served other clients during the run. The values of the client are
+//! counted in the buckets of the gateway, so that the quantiles of both have the same bucket error.
+
+use super::histogram::LatencyHistogram;
+use super::statistics::RunStatistics;
+use serde::{Deserialize, Serialize};
+use std::str;
+use tokenweir_core::dialect::MetricSample;
+use tokenweir_core::histogram;
+
+/// The compared metrics of one model, read from one metrics page of the gateway.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GatewayMetricsPage {
+    /// One histogram for each row of [`COMPARED_METRICS`], in its order.
+    histograms: Vec<CumulativeBuckets>,
+    /// Number of output tokens that the gateway counted since its start.
+    output_tokens: f64,
+}
+
+/// A histogram of a metrics page, summed over all series of one model.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct CumulativeBuckets {
+    /// Upper bounds of the buckets in seconds, ascending, without `+Inf`.
+    bounds: Vec<f64>,
+    /// Number of values up to each bound, and the number of all values at the end.
+    cumulative_counts: Vec<f64>,
+    /// Sum of all values, in seconds.
+    sum: f64,
+}
+
+/// One latency as measured by the benchmark client and by the gateway.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct QuantityComparison {
+    /// Name of the latency, such as `TTFT`.
+    pub quantity: String,
+    /// Name of the gateway's histogram metric.
+    pub metric: String,
+    /// Summary of the values of the benchmark client.
+    pub client: BucketedSummary,
+    /// Summary of the values of the gateway during the run.
+    pub gateway: BucketedSummary,
+}
+
+/// Summary of latencies that are counted in the buckets of a gateway histogram. In seconds, except
+/// for the count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct BucketedSummary {
+    /// Number of values.
+    pub count: u64,
+    /// Exact mean, which is not computed from the buckets.
+    pub mean: f64,
+    /// Median, interpolated within its bucket. `None`: there are no values, or the median is above
+    /// the last bound.
+    pub p50: Option<f64>,
+    /// 99th percentile, interpolated within its bucket. `None`: there are no values, or it is above
+    /// the last bound.
+    pub p99: Option<f64>,
+}
+
+/// The comparison of the measurements of the client with those of the gateway for the same
+/// requests.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GatewayComparison {
+    /// One row for each latency.
+    pub rows: Vec<QuantityComparison>,
+    /// Number of output tokens that the client counted, and number that the gateway counted.
+    pub output_tokens: [u64; 2],
+    /// Whether the request counts of client and gateway differ: the gateway served other requests
+    /// for this model during the run, or did not see all requests of the run.
+    pub is_shared: bool,
+}
+
+/// A latency that is compared, with its sources.
+struct ComparedMetric {
+    /// Name of the latency.
+    quantity: &'static str,
+    /// Name of the gateway's histogram metric.
+    metric: &'static str,
+    /// Returns the histogram of the client.
+    client_histogram: fn(&RunStatistics) -> &LatencyHistogram,
+}
+
+/// The compared latencies. The gateway measures from the arrival of a request, so the values of the
+/// client are measured from the actual send time.
+const COMPARED_METRICS: [ComparedMetric; 4] = [
+    ComparedMetric {
+        quantity: "TTFT",
+        metric: "gen_ai_server_time_to_first_token_seconds",
+        client_histogram: |statistics| &statistics.service_ttft,
+    },
+    ComparedMetric {
+        quantity: "TBT",
+        metric: "tokenweir_inter_chunk_latency_seconds",
+        client_histogram: |statistics| &statistics.gaps,
+    },
+    ComparedMetric {
+        quantity: "TPOT",
+        metric: "gen_ai_server_time_per_output_token_seconds",
+        client_histogram: |statistics| &statistics.tpot,
+    },
+    ComparedMetric {
+        quantity: "E2E",
+        metric: "gen_ai_server_request_duration_seconds",
+        client_histogram: |statistics| &statistics.service_e2e,
+    },
+];
+const TOKENS_METRIC: &str = "tokenweir_tokens_total";
+const MODEL_LABEL: &str = "gen_ai_request_model";
+
+// === impl GatewayMetricsPage ===
+
+impl GatewayMetricsPage {
+    /// Parses a metrics page of the gateway and keeps the metrics of `model`. `None`: the page is
+    /// not that of a gateway.
+    pub fn read(page: &[u8], model: &str) -> Option<Self> {
+        let mut metrics = Self {
+            histograms: vec![CumulativeBuckets::default(); COMPARED_METRICS.len()],
+            output_tokens: 0.0,
+        };
+        let mut is_gateway = false;
+        for line in page.split(|byte| *byte == b'\n') {
+            is_gateway |= line.starts_with(b"tokenweir_build_info");
+            if line.starts_with(b"#") {
+                continue;
+            }
+            let end =
+                line.iter().position(|byte| matches!(byte, b'{' | b' ')).unwrap_or(line.len());
+            let (name, labels_and_value) = line.split_at(end);
+            let Ok(name) = str::from_utf8(name) else { continue };
+            let Some(sample) = MetricSample::parse(labels_and_value) else { continue };
+            if sample.label(MODEL_LABEL).is_some_and(|label| label == model.as_bytes()) {
+                metrics.add_sample(name, &sample);
+            }
+        }
+        is_gateway.then_some(metrics)
+    }
+
+    fn add_sample(&mut self, name: &str, sample: &MetricSample<'_>) {
+        let Some(value) = sample.number() else { return };
+        if name == TOKENS_METRIC && sample.label("type") == Some(b"output") {
+            self.output_tokens += value;
+        }
+        let histograms = COMPARED_METRICS.iter().zip(&mut self.histograms);
+        for (row, buckets) in histograms {
+            match name.strip_prefix(row.metric) {
+                Some("_sum") => buckets.sum += value,
+                Some("_bucket") => buckets.add(sample.label("le"), value),
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns the increase of all metrics since an earlier page.
+    fn since(&self, before: &Self) -> Self {
+        let histograms = self.histograms.iter().zip(&before.histograms);
+        Self {
+            histograms: histograms.map(|(after, before)| after.since(before)).collect(),
+            output_tokens: self.output_tokens - before.output_tokens,
+        }
+    }
+
+    /// Number of streams whose first output the gateway forwarded since an earlier page.
+    pub fn first_outputs_since(&self, before: &Self) -> u64 {
+        self.since(before).histograms.first().map_or(0, CumulativeBuckets::count)
+    }
+
+    /// Number of requests that ended in the gateway since an earlier page.
+    pub fn finished_requests_since(&self, before: &Self) -> u64 {
+        self.since(before).histograms.last().map_or(0, CumulativeBuckets::count)
+    }
+
+    /// Compares the measurements of the client with the increase of the metrics since an earlier
+    /// page.
+    pub fn beside(&self, before: &Self, statistics: &RunStatistics) -> GatewayComparison {
+        let increase = self.since(before);
+        let rows = COMPARED_METRICS.iter().zip(&increase.histograms).map(|(row, buckets)| {
+            let client = (row.client_histogram)(statistics);
+            QuantityComparison {
+                quantity: row.quantity.to_owned(),
+                metric: row.metric.to_owned(),
+                client: BucketedSummary {
+                    mean: client.mean(),
+                    ..BucketedSummary::from_counts(
+                        &buckets.bounds,
+                        &count_in_buckets(client, &buckets.bounds),
+                    )
+                },
+                gateway: buckets.summary(),
+            }
+        });
+        let ended = increase.histograms.last().map_or(0, CumulativeBuckets::count);
+        let sent = statistics.counts.served + statistics.counts.failed;
+        GatewayComparison {
+            rows: rows.collect(),
+            output_tokens: [statistics.counts.output_tokens, increase.output_tokens.round() as u64],
+            is_shared: ended != sent,
+        }
+    }
+}
+
+/// Counts the values of a histogram in buckets with other upper bounds, in seconds and ascending.
+/// The last count is the number of values above all bounds.
+fn count_in_buckets(histogram: &LatencyHistogram, bounds: &[f64]) -> Vec<u64> {
+    let mut counts = vec![0; bounds.len() + 1];
+    for (value, count) in histogram.buckets() {
+        counts[bounds.partition_point(|bound| *bound < value)] += u64::from(count);
+    }
+    counts
+}
+
+// === impl CumulativeBuckets ===
+
+impl CumulativeBuckets {
+    /// Adds the value of a `_bucket` series. `le` is the label with the upper bound.
+    fn add(&mut self, le: Option<&[u8]>, value: f64) {
+        let bound: Option<f64> = le.and_then(|text| str::from_utf8(text).ok()?.parse().ok());
+        let Some(bound) = bound else { return };
+        let index = self.bounds.partition_point(|existing| *existing < bound);
+        if self.cumulative_counts.is_empty() {
+            self.cumulative_counts.push(0.0);
+        }
+        if bound.is_finite() && self.bounds.get(index) != Some(&bound) {
+            self.bounds.insert(index, bound);
+            self.cumulative_counts.insert(index, 0.0);
+        }
+        self.cumulative_counts[index] += value;
+    }
+
+    /// Returns the increase since an earlier page. The earlier page can lack bounds, because a
+    /// series appears with its first value.
+    fn since(&self, before: &Self) -> Self {
+        let count_before = |bound: Option<&f64>| match bound {
+            Some(bound) => {
+                let index =
+                    before.bounds.iter().position(|existing| existing.total_cmp(bound).is_eq());
+                index.map_or(0.0, |index| before.cumulative_counts[index])
+            }
+            None => before.cumulative_counts.last().copied().unwrap_or(0.0),
+        };
+        let cumulative_counts = self.cumulative_counts.iter().enumerate();
+        Self {
+            bounds: self.bounds.clone(),
+            cumulative_counts: cumulative_counts
+                .map(|(index, count)| count - count_before(self.bounds.get(index)))
+                .collect(),
+            sum: self.sum - before.sum,
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.cumulative_counts.last().copied().unwrap_or(0.0).round() as u64
+    }
+
+    fn summary(&self) -> BucketedSummary {
+        let mut below = 0.0;
+        let counts = self.cumulative_counts.iter().map(|cumulative| {
+            let count = cumulative - below;
+            below = *cumulative;
+            count.max(0.0).round() as u64
+        });
+        let quantiles = BucketedSummary::from_counts(&self.bounds, &counts.collect::<Vec<_>>());
+        BucketedSummary { mean: self.sum / self.count().max(1) as f64, ..quantiles }
+    }
+}
+
+// === impl BucketedSummary ===
+
+impl BucketedSummary {
+    /// Computes the count and the quantiles from the counts of the buckets. The mean is left at 0.
+    fn from_counts(bounds: &[f64], counts: &[u64]) -> Self {
+        let to_u32 = |count: &u64| u32::try_from(*count).unwrap_or(u32::MAX);
+        let counts_u32: Vec<u32> = counts.iter().map(to_u32).collect();
+        let quantile = |q| {
+            histogram::bucket_quantile(bounds, &counts_u32, q).filter(|value| value.is_finite())
+        };
+        Self { count: counts.iter().sum(), mean: 0.0, p50: quantile(0.5), p99: quantile(0.99) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_replay::results::LatencyObjectives;
+
+    fn page(count: u32, sum: f64) -> String {
+        let series = |backend: &str, model: &str| {
+            let labels = format!("gen_ai_request_model=\"{model}\",backend=\"{backend}\"");
+            format!(
+                "gen_ai_server_time_to_first_token_seconds_bucket{{{labels},le=\"0.1\"}} {}\n\
+                 gen_ai_server_time_to_first_token_seconds_bucket{{{labels},le=\"0.5\"}} {count}\n\
+                 gen_ai_server_time_to_first_token_seconds_bucket{{{labels},le=\"+Inf\"}} {count}\n\
+                 gen_ai_server_time_to_first_token_seconds_sum{{{labels}}} {sum}\n",
+                count / 2
+            )
+        };
+        format!(
+            "# HELP x y\ntokenweir_build_info{{version=\"1\"}} 1\n{}{}{}",
+            series("a", "m"),
+            series("b", "m"),
+            series("a", "another")
+        )
+    }
+
+    #[test]
+    fn the_increase_is_summed_over_backends_and_only_for_the_model() {
+        let read = |text: String| GatewayMetricsPage::read(text.as_bytes(), "m").unwrap();
+        let (before, after) = (read(page(2, 0.3)), read(page(12, 2.3)));
+        assert_eq!(after.first_outputs_since(&before), 20);
+        let mut statistics = RunStatistics::new(LatencyObjectives::new(1.0, 1.0));
+        statistics.service_ttft.record_seconds(0.3);
+        let row = &after.beside(&before, &statistics).rows[0];
+        assert_eq!((row.gateway.count, row.client.count), (20, 1));
+        assert!((row.gateway.mean - 0.2).abs() < 1e-9 && (row.client.mean - 0.3).abs() < 1e-9);
+        assert_eq!(row.gateway.p50, Some(0.1));
+        // One value in the bucket from 0.1 to 0.5, so the p50 is interpolated to the middle of the
+        // bucket.
+        assert_eq!(row.client.p50.map(|p50| (p50 * 1e3).round()), Some(300.0));
+    }
+
+    #[test]
+    fn values_are_counted_in_the_buckets_of_other_bounds() {
+        let mut histogram = LatencyHistogram::default();
+        for seconds in [0.0, 0.004, 0.006, 0.5, 99.0] {
+            histogram.record_seconds(seconds);
+        }
+        assert_eq!(count_in_buckets(&histogram, &[0.005, 0.01, 1.0]), [2, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_page_without_series_is_empty_and_the_page_of_another_server_is_none() {
+        let empty =
+            GatewayMetricsPage::read(b"tokenweir_build_info{version=\"1\"} 1\n", "m").unwrap();
+        let after = GatewayMetricsPage::read(page(4, 1.0).as_bytes(), "m").unwrap();
+        assert_eq!(after.first_outputs_since(&empty), 8);
+        assert_eq!(GatewayMetricsPage::read(b"vllm:num_requests_running 1\n", "m"), None);
+    }
+}

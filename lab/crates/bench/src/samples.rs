@@ -1,0 +1,81 @@
+//! Sampled requests of a run, for plots and for the random variation within a run: each request of a
+//! short run, and a random selection of a long run. A hash of the position in the plan selects, because
+//! each n-th request would miss backends that a router picks in turn.
+
+use super::measurement::RequestMeasurement;
+use serde::{Deserialize, Serialize};
+use tokenweir_core::routing::mix;
+use tokenweir_replay::results::LatencyObjectives;
+
+/// Sampled requests of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RequestSamples {
+    /// One of this number of requests is sampled, by a hash of its position in the plan. A power of
+    /// two; 1 samples all requests.
+    pub every: u64,
+    /// The sampled requests, in the order of the plan after [`sorted`](Self::sorted).
+    pub requests: Vec<RequestSample>,
+}
+
+/// The latencies of one sampled request, in seconds from its intended send time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RequestSample {
+    /// Position in the plan.
+    pub number: u64,
+    /// Intended send time, in seconds since the start of the run.
+    pub at: f64,
+    /// Time to the first output. `None`: the request failed.
+    pub ttft: Option<f64>,
+    /// Time per output token after the first token. `None`: the request failed, or the server
+    /// did not report at least two output tokens.
+    pub tpot: Option<f64>,
+    /// Time to the end of the response. `None`: the request failed, or its client disconnected.
+    pub e2e: Option<f64>,
+    /// Whether the request met the latency objectives.
+    pub is_good: bool,
+}
+
+/// Maximum number of samples. Above it, each second sample is removed at random.
+const MAX_SAMPLES: usize = 4_096;
+
+impl Default for RequestSamples {
+    fn default() -> Self {
+        Self { every: 1, requests: Vec::new() }
+    }
+}
+
+impl RequestSamples {
+    /// Adds a request that has ended, if it is sampled.
+    pub fn add(&mut self, measured: &RequestMeasurement, objectives: &LatencyObjectives) {
+        if !is_sampled(measured.number, self.every) {
+            return;
+        }
+        let response = measured.result.as_ref().ok();
+        let e2e = measured.ended.saturating_sub(measured.due).as_secs_f64();
+        self.requests.push(RequestSample {
+            number: measured.number,
+            at: measured.due.as_secs_f64(),
+            ttft: response.map(|response| measured.late() + response.ttft),
+            tpot: response.and_then(super::measurement::ResponseMeasurement::tpot),
+            e2e: response.filter(|response| !response.has_disconnected).map(|_| e2e),
+            is_good: measured.is_good(objectives),
+        });
+        if self.requests.len() > MAX_SAMPLES {
+            self.every *= 2;
+            let every = self.every;
+            self.requests.retain(|sample| is_sampled(sample.number, every));
+        }
+    }
+
+    /// Sorts the samples by their position in the plan. They were added in the order in which the
+    /// requests ended.
+    pub fn sorted(mut self) -> Self {
+        self.requests.sort_unstable_by_key(|sample| sample.number);
+        self
+    }
+}
+
+/// Whether request `number` is among the sampled ones, of which there is one in `every`.
+const fn is_sampled(number: u64, every: u64) -> bool {
+    mix(number).is_multiple_of(every)
+}

@@ -1,0 +1,340 @@
+//! Tests of whole simulations with known results.
+
+use super::cache_view::{CacheView, ExchangeSettings};
+use super::engines::engine_groups::{EngineGroup, default_engine_spec};
+use super::engines::engine_presets::EnginePreset;
+use super::experiment::Experiment;
+use super::results::{LatencyObjectives, RunMetrics, RunResults};
+use super::routers::RouterKind;
+use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
+use super::trace::{self, TraceRequest};
+use super::workload::{ArrivalProcess, TrafficShape, Workload};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::routing::{PolicyKind, PromptFingerprint};
+
+const TRACE: &str = "../../traces/conversation.jsonl";
+
+/// The trace in the repository.
+fn jobs() -> Vec<TraceRequest> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(TRACE);
+    trace::read(&fs::read(path).unwrap()[..]).unwrap()
+}
+
+fn setup(group: &str, speed: f64) -> SimulationSetup {
+    let group: EngineGroup = group.parse().unwrap();
+    SimulationSetup {
+        speed,
+        spread: Duration::from_secs(3),
+        ..SimulationSetup::new(vec![group.spec; group.count], clock::now())
+    }
+}
+
+const KV_AWARE: RouterKind = RouterKind::Shipped(PolicyKind::KvAware);
+const ROUND_ROBIN: RouterKind = RouterKind::Shipped(PolicyKind::RoundRobin);
+const OBJECTIVES: LatencyObjectives = LatencyObjectives::new(2.0, 0.1);
+
+fn figures(
+    setup: &SimulationSetup,
+    jobs: &[TraceRequest],
+    kind: RouterKind,
+    seed: u64,
+) -> RunMetrics {
+    Simulation::new(setup, jobs, kind, seed).run(|_| ()).figures(&OBJECTIVES)
+}
+
+#[test]
+fn equal_seeds_give_equal_results_and_different_seeds_do_not() {
+    let (jobs, setup) = (&jobs()[..300], setup("4", 1.5));
+    for kind in RouterKind::all() {
+        let first = figures(&setup, jobs, kind, 1);
+        assert_eq!(first, figures(&setup, jobs, kind, 1), "{}", kind.name());
+        assert_ne!(first, figures(&setup, jobs, kind, 2), "{}", kind.name());
+    }
+}
+
+#[test]
+fn every_request_is_served_once_with_all_its_tokens() {
+    let (jobs, setup) = (jobs(), setup("3:kv=200000", 2.0));
+    for kind in RouterKind::all() {
+        let score = Simulation::new(&setup, &jobs, kind, 1).run(|_| ());
+        let sum = |numbers: &mut dyn Iterator<Item = u32>| numbers.map(u64::from).sum::<u64>();
+        assert_eq!(score.served.len(), jobs.len(), "{}", kind.name());
+        assert_eq!(
+            sum(&mut score.served.iter().map(|served| served.output)),
+            sum(&mut jobs.iter().map(|job| job.output_tokens)),
+        );
+        assert!(score.served.iter().all(|served| served.cached < served.prompt));
+    }
+}
+
+#[test]
+fn a_request_that_fits_no_backend_is_not_served() {
+    let jobs = jobs();
+    let small = setup("2:kv=20000", 0.2);
+    let score = Simulation::new(&small, &jobs, KV_AWARE, 1).run(|_| ());
+    let fits =
+        |job: &&TraceRequest| job.prompt_tokens + job.output_tokens <= small.specs[0].capacity();
+    assert_eq!(score.served.len(), jobs.iter().filter(fits).count());
+    assert!(score.served.len() < jobs.len());
+}
+
+#[test]
+fn a_client_that_disconnects_is_served_until_then() {
+    let mut jobs = jobs();
+    for job in &mut jobs {
+        job.disconnect_after_tokens = Some(1);
+    }
+    let score = Simulation::new(&setup("4", 1.0), &jobs, KV_AWARE, 1).run(|_| ());
+    assert_eq!(score.served.len(), jobs.len());
+    assert!(score.served.iter().all(|served| served.output == 1));
+}
+
+#[test]
+fn kv_aware_has_a_higher_goodput_than_round_robin() {
+    let (jobs, setup) = (jobs(), setup("4", 1.6));
+    let (kv_aware, round_robin) =
+        (figures(&setup, &jobs, KV_AWARE, 1), figures(&setup, &jobs, ROUND_ROBIN, 1));
+    assert!(kv_aware.goodput > 1.2 * round_robin.goodput, "{kv_aware:?} {round_robin:?}");
+    assert!(kv_aware.cached > round_robin.cached && kv_aware.ttft_p99 < round_robin.ttft_p99);
+}
+
+#[test]
+fn kv_aware_beats_round_robin_with_one_backend_of_a_quarter_of_the_prefill_speed() {
+    let jobs = jobs();
+    let mut setup = setup("4", 1.2);
+    setup.specs[0].prefill_token = default_engine_spec().prefill_token * 4;
+    let kv_aware = figures(&setup, &jobs, KV_AWARE, 1);
+    let round_robin = figures(&setup, &jobs, ROUND_ROBIN, 1);
+    assert!(kv_aware.goodput > 1.2 * round_robin.goodput, "{kv_aware:?} {round_robin:?}");
+    assert!(kv_aware.ttft_p99 < round_robin.ttft_p99, "{kv_aware:?} {round_robin:?}");
+}
+
+#[test]
+fn calibration_finds_the_speed_with_the_given_goodput() {
+    let jobs = &jobs()[..300];
+    let experiment = Experiment { setup: setup("4", 1.0), jobs, objectives: OBJECTIVES, seeds: 2 };
+    let speed = experiment.calibrate(ROUND_ROBIN, 0.5, &|| ());
+    let calibrated =
+        figures(&SimulationSetup { speed, ..experiment.setup.clone() }, jobs, ROUND_ROBIN, 1);
+    assert!((calibrated.goodput - 0.5).abs() < 0.02, "{speed} {calibrated:?}");
+    let outcomes = experiment.run(&[ROUND_ROBIN, KV_AWARE], &|| ());
+    assert_eq!(outcomes[1].policy, "kv_aware");
+    assert_eq!(outcomes[0].goodputs.len(), 2);
+    assert_eq!(
+        outcomes[0].goodputs[0].to_bits(),
+        figures(&experiment.setup, jobs, ROUND_ROBIN, 1).goodput.to_bits()
+    );
+    assert_eq!(outcomes[0].sessions, None, "the trace has no closed loop");
+}
+
+/// Generated traffic of one shape.
+fn workload(shape: TrafficShape, requests: usize) -> Vec<TraceRequest> {
+    let (arrivals, bytes_sigma) = (ArrivalProcess::Poisson, Workload::DEFAULT_BYTES_SIGMA);
+    Workload { shape, arrivals, requests, bytes_sigma }.generate(1)
+}
+
+#[test]
+fn late_turns_of_agents_find_more_cached_tokens_with_kv_aware_than_in_turn() {
+    let jobs = workload(TrafficShape::Agents, 1_000);
+    let setup = setup("4", 5.0);
+    let outcomes = Experiment { setup, jobs: &jobs, objectives: OBJECTIVES, seeds: 1 }
+        .run(&[KV_AWARE, ROUND_ROBIN], &|| ());
+    let [kv_aware, round_robin] = [0, 1].map(|policy| outcomes[policy].sessions.unwrap());
+    assert!(kv_aware.late_cached > round_robin.late_cached + 0.2, "{kv_aware:?} {round_robin:?}");
+    assert!(kv_aware.goodput >= round_robin.goodput, "{kv_aware:?} {round_robin:?}");
+    assert!((0.0..=1.0).contains(&kv_aware.fairness), "{kv_aware:?}");
+}
+
+/// A request with a prompt of 30 tokens that arrives at `at`.
+fn short_request(at: Duration, output_tokens: u32) -> TraceRequest {
+    TraceRequest {
+        at,
+        prompt_tokens: 30,
+        output_tokens,
+        prompt: PromptFingerprint { bytes: 120, ..PromptFingerprint::default() },
+        session: None,
+        ..TraceRequest::default()
+    }
+}
+
+/// Number of requests sent to the second backend between two times in seconds.
+fn sent_to_second(score: &RunResults, from: f64, to: f64) -> usize {
+    let matches = |(at, position): &&(f64, usize)| *position == 1 && (from..to).contains(at);
+    score.placements.iter().filter(matches).count()
+}
+
+/// Two backends, each from a group of one.
+fn pair(first: &str, second: &str) -> SimulationSetup {
+    let specs = [first, second].map(|text| text.parse::<EngineGroup>().unwrap().spec).to_vec();
+    SimulationSetup { specs, spread: Duration::ZERO, ..setup("2", 1.0) }
+}
+
+#[test]
+fn a_frozen_engine_gets_at_most_three_requests_and_its_share_again_afterwards() {
+    // Two requests per second. The second engine is faster, so it gets most of them. It is frozen
+    // from second 60 to second 70.
+    let at = |number: u32| number * Duration::from_millis(500);
+    let jobs: Vec<TraceRequest> = (0..600).map(|number| short_request(at(number), 20)).collect();
+    let frozen = Some((1, Duration::from_mins(1)..Duration::from_secs(70)));
+    let setup = SimulationSetup { frozen, ..pair("1:step=60", "1:step=20") };
+    let score = Simulation::new(&setup, &jobs, KV_AWARE, 1).run(|_| ());
+    assert!(sent_to_second(&score, 0.0, 60.0) > 60, "{}", sent_to_second(&score, 0.0, 60.0));
+    let during = sent_to_second(&score, 60.0, 70.0);
+    assert!(during <= 3, "{during}: the first overdue request and two more");
+    let after = sent_to_second(&score, 70.0, 130.0);
+    assert!(after > 20, "{after}");
+}
+
+#[test]
+fn bursts_are_split_evenly_over_learned_slots_at_any_engine_speed() {
+    // Bursts of 40 requests every 20 s, over two engines with 16 slots. One engine is faster.
+    let at = |number: u32| number / 40 * Duration::from_secs(20);
+    let length = |number: u32| 60 + number * 37 % 80;
+    let jobs: Vec<TraceRequest> =
+        (0..800).map(|number| short_request(at(number), length(number))).collect();
+    let setup = pair("1:seqs=16", "1:seqs=16,step=20");
+    let score = Simulation::new(&setup, &jobs, KV_AWARE, 1).run(|_| ());
+    for burst in 2..20 {
+        let from = f64::from(burst) * 20.0;
+        let second = sent_to_second(&score, from, from + 1.0);
+        assert!((16..=24).contains(&second), "{second} of 40 in burst {burst}");
+    }
+}
+
+/// Results of `kv_aware` with gateways in front of four backends, on traffic that shares prefixes.
+fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings) -> RunMetrics {
+    let jobs = workload(TrafficShape::SystemPrompts, 1_500);
+    let setup = SimulationSetup { gateways, cache_view, exchange, ..setup("4:kv=60000", 25.0) };
+    figures(&setup, &jobs, KV_AWARE, 1)
+}
+
+#[test]
+fn several_gateways_find_more_cached_tokens_with_kv_events_or_an_exchange_than_alone() {
+    let cached = |gateways, view| with_view(gateways, view, ExchangeSettings::default()).cached;
+    let one = cached(1, CacheView::Approximate);
+    let approximate = cached(4, CacheView::Approximate);
+    assert!(approximate < 0.9 * one, "{approximate} {one}");
+    for view in CacheView::ALL.into_iter().filter(|view| *view != CacheView::Approximate) {
+        assert!(cached(4, view) > 0.95 * one, "{view:?}: {} {one}", cached(4, view));
+    }
+}
+
+#[test]
+fn an_exchange_beside_events_adds_the_load_of_the_other_gateways() {
+    let lossy = ExchangeSettings { loss: 1.0, ..ExchangeSettings::default() };
+    let views = [CacheView::Events, CacheView::EventsAndExchange];
+    let exact_views = [CacheView::Exact, CacheView::ExactAndExchange];
+    for [alone, joined] in [views, exact_views] {
+        let events = with_view(4, alone, lossy);
+        assert_eq!(with_view(4, joined, lossy), events, "{joined:?}: all messages are lost");
+        assert_ne!(with_view(4, joined, ExchangeSettings::default()), events, "{joined:?}");
+    }
+}
+
+#[test]
+fn events_tell_a_gateway_nothing_about_a_text_that_only_another_gateway_sent() {
+    // Each prompt is sent twice only, so the second gateway of a prompt has not sent it before.
+    let request = |number: u32| {
+        let mut request = short_request(number / 2 * Duration::from_secs(4), 2);
+        request.at += number % 2 * Duration::from_secs(2);
+        request.prompt_tokens = 8_192;
+        let blocks: Box<[u64]> =
+            (0..16).map(|block| u64::from(number / 2 * 16 + block + 1)).collect();
+        request.prompt = PromptFingerprint {
+            bytes: 8_192,
+            blocks,
+            block_bytes: 512,
+            ..PromptFingerprint::default()
+        };
+        request
+    };
+    let jobs: Vec<TraceRequest> = (0..400).map(request).collect();
+    let cached = |gateways, cache_view| {
+        let spread = Duration::ZERO;
+        let setup = SimulationSetup { spread, gateways, cache_view, ..setup("4", 1.0) };
+        figures(&setup, &jobs, KV_AWARE, 1).cached
+    };
+    let exact = cached(4, CacheView::Exact);
+    let events = cached(4, CacheView::Events);
+    assert!(events < 0.8 * exact, "{events} {exact}");
+    let joined = cached(4, CacheView::EventsAndExchange);
+    assert!(joined > 1.1 * events && joined > 0.85 * exact, "{joined} {events} {exact}");
+}
+
+#[test]
+fn an_exchange_without_peers_or_without_messages_changes_nothing() {
+    let exchange = ExchangeSettings::default();
+    let lossy = ExchangeSettings { loss: 1.0, ..exchange };
+    let alone = |gateways| with_view(gateways, CacheView::Approximate, exchange);
+    assert_eq!(with_view(1, CacheView::Exchange, exchange), alone(1));
+    assert_eq!(with_view(4, CacheView::Exchange, lossy), alone(4));
+    assert_ne!(with_view(4, CacheView::Exchange, exchange), alone(4));
+}
+
+#[test]
+fn a_delayed_message_is_worth_less() {
+    let delayed = |millis| {
+        let exchange = ExchangeSettings { delay: Duration::from_millis(millis), loss: 0.0 };
+        with_view(4, CacheView::Exchange, exchange).cached
+    };
+    assert!(delayed(5) > delayed(600_000));
+}
+
+#[test]
+fn requests_wait_in_the_gateway_while_all_backends_are_saturated() {
+    let (jobs, mut setup) = (&jobs()[..400], setup("2", 20.0));
+    let waits = |setup: &SimulationSetup| {
+        let results = Simulation::new(setup, jobs, KV_AWARE, 1).run(|_| ());
+        (results.served.len(), results.placements.len())
+    };
+    assert_eq!(waits(&setup), (400, 400));
+    let max_wait = Duration::from_hours(1);
+    setup.admission = Some(SimulatedAdmission { max_wait, ..SimulatedAdmission::default() });
+    assert_eq!(waits(&setup), (400, 400), "each request is sent in the end");
+    setup.admission =
+        Some(SimulatedAdmission { max_wait: Duration::ZERO, ..SimulatedAdmission::default() });
+    let (served, placed) = waits(&setup);
+    assert!(
+        served == placed && placed < 400,
+        "{served} {placed}: those that may not wait are rejected"
+    );
+}
+
+/// The measured points of the preset, by kind: predicted ÷ measured.
+fn engine_fit_ratios(kind: &str) -> Vec<f64> {
+    let spec = EnginePreset::CpuVllm.spec();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine_fit/points.csv");
+    let points = fs::read_to_string(path).unwrap();
+    let lines = points.lines().filter(|line| line.starts_with(kind));
+    let ratio = |line: &str| {
+        let fields: Vec<f64> =
+            line.split(',').skip(1).map(|field| field.parse().unwrap()).collect();
+        let [prompt, sequences, context, measured] = fields[..4] else { panic!("{line}") };
+        let step = spec.step_base.as_secs_f64();
+        let predicted = if kind == "prefill" {
+            let pairs = spec.cost_model.attention_pair_seconds * prompt * prompt / 2.0;
+            spec.cost_model.front_end_seconds
+                + step
+                + prompt * spec.prefill_token.as_secs_f64()
+                + pairs
+        } else {
+            let sequences = sequences * spec.decode_sequence.as_secs_f64();
+            step + sequences + context * spec.kv_token.as_secs_f64()
+        };
+        predicted * 1e3 / measured
+    };
+    lines.map(ratio).collect()
+}
+
+#[test]
+fn the_preset_of_the_real_engine_has_the_stated_error() {
+    for (kind, points, bound) in [("prefill", 11, 0.02), ("decode", 24, 0.09)] {
+        let ratios = engine_fit_ratios(kind);
+        let errors = ratios.iter().map(|ratio| (ratio - 1.0).abs());
+        let mean = errors.sum::<f64>() / ratios.len() as f64;
+        assert!(ratios.len() == points && mean < bound, "{kind}: {mean}");
+    }
+}

@@ -1,0 +1,77 @@
+//! Computes prompt and output lengths from a trace capture or from the metrics of a gateway.
+
+use super::request::TokenLengths;
+use tokenweir_core::dialect::MetricSample;
+use tokenweir_core::histogram::sample_quantile;
+use tokenweir_replay::trace::TraceRequest;
+
+/// Assumed ratio of the 95th percentile of prompt or output lengths to their mean, for sources that
+/// contain only means, such as a metrics page.
+pub const P95_TO_MEAN_RATIO: f64 = 3.0;
+
+/// Lengths of prompts and of outputs in the requests of a trace. `None`: the trace is empty.
+pub fn from_trace(requests: &[TraceRequest]) -> Option<[TokenLengths; 2]> {
+    let lengths = |read_tokens: fn(&TraceRequest) -> u32| {
+        let mut lengths: Vec<f64> = requests.iter().map(read_tokens).map(f64::from).collect();
+        let mean = lengths.iter().sum::<f64>() / lengths.len() as f64;
+        Some(TokenLengths { mean, p95: sample_quantile(&mut lengths, 0.95)?.max(mean) })
+    };
+    Some([lengths(|request| request.prompt_tokens)?, lengths(|request| request.output_tokens)?])
+}
+
+/// Lengths of prompts and of outputs from the metrics page of a gateway, over all models. A mean is
+/// the number of tokens divided by the number of requests with outcome `ok`. `None`: the page is
+/// not that of a gateway, no request was served yet, or a mean is below 1.
+pub fn from_metrics_page(page: &[u8]) -> Option<[TokenLengths; 2]> {
+    let (mut input, mut output, mut requests) = (0.0, 0.0, 0.0);
+    for line in page.split(|byte| *byte == b'\n') {
+        let parse = |name: &str| line.strip_prefix(name.as_bytes()).and_then(MetricSample::parse);
+        if let Some(sample) = parse("tokenweir_tokens_total") {
+            let tokens = sample.number().unwrap_or(0.0);
+            match sample.label("type") {
+                Some(b"input") => input += tokens,
+                Some(b"output") => output += tokens,
+                _ => {}
+            }
+        } else if let Some(sample) = parse("tokenweir_requests_total")
+            && sample.label("outcome") == Some(b"ok")
+        {
+            requests += sample.number().unwrap_or(0.0);
+        }
+    }
+    let lengths = |tokens: f64| {
+        let mean = tokens / requests;
+        (mean >= 1.0).then_some(TokenLengths { mean, p95: mean * P95_TO_MEAN_RATIO })
+    };
+    if requests > 0.0 { Some([lengths(input)?, lengths(output)?]) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokenweir_replay::trace;
+
+    #[test]
+    fn a_trace_has_means_and_percentiles() {
+        let line = |input: u32| {
+            format!("{{\"timestamp\":0,\"input_length\":{input},\"output_length\":7}}\n")
+        };
+        let lines: String = (1..=100).map(line).collect();
+        let [prompt, output] = from_trace(&trace::read(lines.as_bytes()).unwrap()).unwrap();
+        assert_eq!((prompt.mean, prompt.p95, output.p95), (50.5, 95.0, 7.0));
+        assert_eq!(from_trace(&[]), None);
+    }
+
+    #[test]
+    fn a_gateways_page_has_means() {
+        let page = b"tokenweir_tokens_total{type=\"input\",source=\"exact\"} 3000\n\
+            tokenweir_tokens_total{type=\"output\",source=\"exact\"} 500\n\
+            tokenweir_tokens_total{type=\"cached\",source=\"exact\"} 9\n\
+            tokenweir_requests_total{outcome=\"ok\"} 10\n\
+            tokenweir_requests_total{outcome=\"rejected\"} 7\n";
+        let [prompt, output] = from_metrics_page(page).unwrap();
+        assert_eq!((prompt.mean, prompt.p95, output.mean), (300.0, 900.0, 50.0));
+        assert_eq!(from_metrics_page(b"vllm:x 1\n"), None);
+        assert_eq!(from_metrics_page(b"tokenweir_requests_total{outcome=\"ok\"} 0\n"), None);
+    }
+}

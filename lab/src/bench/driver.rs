@@ -1,0 +1,223 @@
+//! The load driver: sends the requests of a plan and counts their results. A separate thread
+//! prepares each request and sleeps until it is due, because the timers of tokio have a resolution
+//! of one millisecond, and because a busy runtime must not delay the schedule.
+
+use crate::progress::ProgressBar;
+use bytes::Bytes;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+use tokenweir_bench::histogram::LatencyHistogram;
+use tokenweir_bench::measurement::RequestMeasurement;
+use tokenweir_bench::plan::{LoadPlan, PlannedRequest};
+use tokenweir_bench::report::{RunDescription, RunEnd, RunTermination};
+use tokenweir_bench::sender::BenchRequestSender;
+use tokenweir_bench::statistics::RunStatistics;
+use tokenweir_core::clock;
+use tokenweir_replay::prompt_synthesis::PromptSynthesizer;
+use tokenweir_replay::results::LatencyObjectives;
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{MissedTickBehavior, interval, sleep_until};
+
+/// The parameters of a benchmark run.
+pub(crate) struct LoadDriver {
+    pub(super) sender: BenchRequestSender,
+    pub(super) plan: LoadPlan,
+    pub(super) synthesis: PromptSynthesizer,
+    /// Maximum number of concurrent requests. In a closed loop, this is the number of users.
+    pub(super) max_in_flight: usize,
+    /// Duration of the run. It ends a closed loop; an open loop ends with its plan. `None`: no
+    /// limit.
+    pub(super) run_duration: Option<Duration>,
+    pub(super) salt: u64,
+}
+
+/// A request with its body, ready to be sent.
+struct ReadyRequest {
+    planned: PlannedRequest,
+    body: Bytes,
+}
+
+/// The state of a benchmark run.
+struct DriverState {
+    /// The time from which the due times of the plan count.
+    begin: Instant,
+    statistics: RunStatistics,
+    /// The requests in flight.
+    requests: JoinSet<RequestMeasurement>,
+    /// The last time at which the maximum number of requests was in flight. A request that was due
+    /// before it has waited.
+    saturated_until: Instant,
+    /// Number of requests in the plan. `None`: unknown.
+    expected: Option<u64>,
+    /// Duration of the run. `None`: no limit.
+    run_duration: Option<Duration>,
+}
+
+/// Maximum number of requests that are prepared before they are due, because the preparation of a
+/// long prompt takes time.
+const PREPARED_QUEUE_LEN: usize = 32;
+/// Time from the start of the run to the first due time. The first request is prepared in this
+/// time.
+const START_DELAY: Duration = Duration::from_millis(50);
+/// Interval of the updates of the progress bar. The delay of each update is recorded: it shows
+/// whether the process gets enough CPU time.
+const TICK_INTERVAL: Duration = Duration::from_millis(50);
+/// Number of failures in a row after which a run is aborted. In a closed loop, at least two
+/// failures per user are needed.
+const ABORT_AFTER_FAILURES: u64 = 50;
+
+impl LoadDriver {
+    /// Runs until all requests have ended, too many have failed in a row, or `stop` completes.
+    pub(super) async fn run(
+        self,
+        objectives: LatencyObjectives,
+        stop: impl Future<Output = ()>,
+        bar: &ProgressBar,
+    ) -> (RunEnd, RunStatistics) {
+        let is_closed = self.plan.clone().next().is_some_and(|planned| planned.at.is_none());
+        let (max_in_flight, run_duration) = (self.max_in_flight, self.run_duration);
+        let begin = clock::now() + START_DELAY;
+        let mut state = DriverState {
+            begin,
+            statistics: RunStatistics::new(objectives),
+            requests: JoinSet::new(),
+            saturated_until: begin,
+            expected: self.plan.expected(),
+            run_duration,
+        };
+        let failures_per_user = if is_closed { 2 } else { 0 };
+        let max_failures = ABORT_AFTER_FAILURES.max(failures_per_user * max_in_flight as u64);
+        let (sender, salt) = (Arc::new(self.sender), self.salt);
+        let mut prepared = Some(spawn_preparer(sender.clone(), self.plan, self.synthesis, begin));
+        let closed_loop_end = run_duration.filter(|_| is_closed).map(|duration| begin + duration);
+        let mut tick = interval(TICK_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut stop = pin!(stop);
+        let mut ending = RunTermination::Complete;
+        while prepared.is_some() || !state.requests.is_empty() {
+            let has_permit = state.requests.len() < max_in_flight;
+            tokio::select! {
+                biased;
+                () = &mut stop => {
+                    ending = RunTermination::Interrupted;
+                    break;
+                }
+                at = tick.tick() => state.on_tick(at.into_std(), bar),
+                Some(ended) = state.requests.join_next() => {
+                    state.on_end(ended, has_permit);
+                    if state.statistics.failed_in_a_row() >= max_failures {
+                        ending = RunTermination::OnlyFailures;
+                        break;
+                    }
+                }
+                () = sleep_until(closed_loop_end.unwrap_or(begin).into()),
+                    if closed_loop_end.is_some() && prepared.is_some() =>
+                {
+                    prepared = None;
+                }
+                ready = recv_prepared(&mut prepared), if has_permit && prepared.is_some() => {
+                    match ready {
+                        Some(request) => state.send(request, sender.clone(), salt),
+                        None => prepared = None,
+                    }
+                }
+            }
+        }
+        let unsent = prepared.map_or(0, |prepared| if is_closed { 0 } else { prepared.len() });
+        state.finish(ending, unsent)
+    }
+}
+
+async fn recv_prepared(
+    prepared: &mut Option<mpsc::Receiver<ReadyRequest>>,
+) -> Option<ReadyRequest> {
+    prepared.as_mut()?.recv().await
+}
+
+/// Prepares the requests of a plan in a thread and sends each to the channel when it is due. The
+/// thread ends with the plan, or when the receiver is dropped.
+fn spawn_preparer(
+    sender: Arc<BenchRequestSender>,
+    plan: LoadPlan,
+    synthesis: PromptSynthesizer,
+    begin: Instant,
+) -> mpsc::Receiver<ReadyRequest> {
+    let (ready_sender, prepared) = mpsc::channel(PREPARED_QUEUE_LEN);
+    thread::spawn(move || {
+        for planned in plan {
+            let prompt = synthesis.prompt(&planned.job, planned.number);
+            let body = sender.body(&prompt, &planned.job);
+            let due = begin.checked_add(planned.at.unwrap_or_default());
+            let Some(due) = due else { return };
+            thread::sleep(due.saturating_duration_since(clock::now()));
+            if ready_sender.blocking_send(ReadyRequest { planned, body }).is_err() {
+                return;
+            }
+        }
+    });
+    prepared
+}
+
+// === impl DriverState ===
+
+impl DriverState {
+    fn send(&mut self, prepared: ReadyRequest, sender: Arc<BenchRequestSender>, salt: u64) {
+        let ReadyRequest { planned, body } = prepared;
+        let (begin, now) = (self.begin, clock::now());
+        // In a closed loop, a request is due when the user's previous response has ended.
+        let due = planned.at.map_or(now, |at| begin + at);
+        let has_waited = planned.at.is_some() && due < self.saturated_until;
+        self.statistics.on_sent(now.saturating_duration_since(begin).as_secs_f64());
+        self.requests.spawn(async move {
+            let id = RunDescription::request_id(salt, planned.number);
+            let sent = clock::now();
+            let result = sender.answer(&planned.job, body, Some(&id)).await;
+            let since = |at: Instant| at.saturating_duration_since(begin);
+            let (due, sent, ended) = (since(due), since(sent), since(clock::now()));
+            RequestMeasurement { number: planned.number, due, sent, ended, has_waited, result }
+        });
+    }
+
+    /// Records the result of a request. `had_permit`: whether a further request could have been
+    /// sent before this request ended.
+    fn on_end(&mut self, ended: Result<RequestMeasurement, JoinError>, had_permit: bool) {
+        if !had_permit {
+            self.saturated_until = clock::now();
+        }
+        match ended {
+            Ok(measured) => self.statistics.add(&measured),
+            Err(_) => self.statistics.record_internal_error(),
+        }
+    }
+
+    fn on_tick(&mut self, at: Instant, bar: &ProgressBar) {
+        let now = clock::now();
+        self.statistics.timer_delay.record(now.saturating_duration_since(at));
+        let counts = &self.statistics.counts;
+        let ended = counts.served + counts.failed;
+        let elapsed = now.saturating_duration_since(self.begin).as_secs_f64();
+        let share_by_count = self.expected.map(|all| ended as f64 / all.max(1) as f64);
+        let share_by_time =
+            self.run_duration.map(|duration| elapsed / duration.as_secs_f64().max(1e-9));
+        let median = |histogram: &LatencyHistogram| histogram.quantile(0.5) * 1e3;
+        bar.show(share_by_count.or(share_by_time), || {
+            format!(
+                "{elapsed:.0} s, {} served, {} failed, {} running, TTFT p50 {:.0} ms",
+                counts.served,
+                counts.failed,
+                self.requests.len(),
+                median(&self.statistics.ttft)
+            )
+        });
+    }
+
+    fn finish(mut self, ending: RunTermination, unsent: usize) -> (RunEnd, RunStatistics) {
+        self.statistics.counts.unfinished = (self.requests.len() + unsent) as u64;
+        let seconds = clock::now().saturating_duration_since(self.begin).as_secs_f64();
+        (RunEnd { seconds, ending }, self.statistics)
+    }
+}

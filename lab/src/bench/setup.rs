@@ -1,0 +1,261 @@
+//! Prepares a benchmark: builds the load, selects the model and the key, and sends the warm-up
+//! requests.
+
+use super::args::BenchArgs;
+use crate::replay::requests::TIMESTAMP_ROUNDING;
+use http::HeaderValue;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+use tokenweir::commands::{ADMIN_TOKEN_VARIABLE, resolve_optional_secret, variable};
+use tokenweir::config::{Secret, SecretError};
+use tokenweir_bench::measurement::RequestFailure;
+use tokenweir_bench::plan::{self, LoadPlan};
+use tokenweir_bench::report::RunDescription;
+use tokenweir_bench::scenario::{ArrivalProcess, LoadScenario, ScenarioPreset};
+use tokenweir_bench::sender::{BenchRequestSender, TargetClient, TargetError};
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::clock;
+use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
+use tokenweir_replay::prompt_synthesis::PromptSynthesizer;
+use tokenweir_replay::results::LatencyObjectives;
+use tokenweir_replay::trace::{self, TraceError, TraceRequest};
+
+/// The inputs of a benchmark run.
+pub(crate) struct BenchSetup {
+    pub(super) run: RunDescription,
+    pub(super) sender: BenchRequestSender,
+    pub(super) plan: LoadPlan,
+    pub(super) synthesis: PromptSynthesizer,
+    /// Maximum number of concurrent requests. In a closed loop, this is the number of users.
+    pub(super) max_in_flight: usize,
+    /// Duration of the run. `None`: the run ends with its plan.
+    pub(super) run_duration: Option<Duration>,
+    /// The client for the admin listener of the gateway. `None`: `--admin` is not set.
+    pub(super) admin: Option<TargetClient>,
+}
+
+/// Why a run cannot start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BenchError {
+    #[error("{0}")]
+    Trace(PathBuf, #[source] TraceError),
+    #[error("the API key cannot be read")]
+    Key(#[source] SecretError),
+    #[error(transparent)]
+    Request(#[from] TargetError),
+    #[error("{0} lists no model; give --model")]
+    NoModel(String),
+    #[error("{0} serves several models; give --model with one of {1}")]
+    SeveralModels(String, String),
+    #[error("{0} does not serve {1}; it lists {2}")]
+    UnknownModel(String, String, String),
+    #[error("the baseline has another load: {baseline}; this run: {run}")]
+    OtherLoad { baseline: String, run: String },
+    #[error("a request before the run failed with {0}{1}")]
+    Warmup(String, String),
+    #[error("{0}/metrics is not a page of tokenweir; --admin is the admin port of the gateway")]
+    NotAGateway(String),
+}
+
+/// Duration of a run if neither a duration nor a number of requests is given.
+const DEFAULT_DURATION: Duration = Duration::from_mins(1);
+/// Environment variable of the API key, which OpenAI's clients read too.
+const API_KEY_VARIABLE: &str = "OPENAI_API_KEY";
+/// Bytes of prompt text per token.
+const BYTES_PER_TOKEN: f64 = 4.0;
+/// Combined by XOR with the salt of the run, so that the warm-up requests have other prompts than
+/// the run.
+const WARMUP_SALT: u64 = 0x7761_726d;
+
+impl BenchSetup {
+    /// Builds the load, selects the model and sends the warm-up requests.
+    pub(super) async fn prepare(
+        bench: &BenchArgs,
+        target: BackendAddress,
+    ) -> Result<Self, BenchError> {
+        let load = &bench.load;
+        let recorded = load.trace.as_deref().map(|file| read_trace(file, load.seed)).transpose()?;
+        let scenario = build_scenario(bench);
+        let is_open = scenario.arrivals.is_open();
+        let max_in_flight = match scenario.arrivals {
+            ArrivalProcess::Closed { users } => users,
+            _ => load.max_in_flight,
+        };
+        let is_bounded = load.requests.is_some() || load.trace.is_some();
+        let run_duration = load.duration.or((!is_bounded).then_some(DEFAULT_DURATION));
+        let until = run_duration.filter(|_| is_open);
+        let limits = plan::PlanLimits { requests: load.requests, until };
+        let plan = LoadPlan::new(scenario.clone(), recorded.clone(), limits, load.seed);
+        let salt = load.salt.unwrap_or_else(default_salt);
+        let sender = build_sender(bench, target).await?;
+        let synthesis = |salt| {
+            let first: Vec<TraceRequest> =
+                plan.clone().take(1).map(|planned| planned.job).collect();
+            PromptSynthesizer::new(recorded.as_deref().unwrap_or(&first), BYTES_PER_TOKEN, salt)
+        };
+        warm_up(&sender, &plan, &synthesis(salt ^ WARMUP_SALT), load.warmup).await?;
+        let admin = bench.endpoint.admin.clone();
+        let admin = admin.map(|admin| -> Result<_, BenchError> {
+            Ok(TargetClient::new(
+                HttpClient::new(HttpClientTimeouts::default()),
+                admin,
+                resolve_variable(ADMIN_TOKEN_VARIABLE)?,
+            ))
+        });
+        let run = RunDescription {
+            target: sender.asker.target().to_string(),
+            model: sender.model.clone(),
+            api: sender.shape.name().to_owned(),
+            started: humantime::format_rfc3339_seconds(clock::wall_time()).to_string(),
+            scenario,
+            seed: load.seed,
+            salt,
+            objectives: LatencyObjectives::new(
+                bench.shown.ttft.as_secs_f64(),
+                bench.shown.tpot.as_secs_f64(),
+            ),
+            lag_limit: bench.shown.max_lag.as_secs_f64(),
+        };
+        let synthesis = synthesis(salt);
+        let (admin, max_in_flight) = (admin.transpose()?, max_in_flight as usize);
+        Ok(Self { run, sender, plan, synthesis, max_in_flight, run_duration, admin })
+    }
+}
+
+/// The scenario of the preset or the trace. Flags override the values of the scenario.
+fn build_scenario(bench: &BenchArgs) -> LoadScenario {
+    let load = &bench.load;
+    let preset = load.scenario.unwrap_or(ScenarioPreset::LowLoad).scenario();
+    let mut scenario = match &load.trace {
+        Some(_) => LoadScenario {
+            name: "trace".to_owned(),
+            arrivals: ArrivalProcess::Recorded { speed: load.speed },
+            prompt: None,
+            output: None,
+        },
+        None => preset,
+    };
+    let unchanged = scenario.clone();
+    scenario.arrivals = match (load.rate, load.concurrency, scenario.arrivals) {
+        (Some(rate), _, _) if load.constant_rate => ArrivalProcess::Constant { rate },
+        (Some(rate), _, ArrivalProcess::Bursts { size, .. }) => {
+            ArrivalProcess::Bursts { rate, size }
+        }
+        (Some(rate), _, _) => ArrivalProcess::Poisson { rate },
+        (None, Some(users), _) => ArrivalProcess::Closed { users },
+        (None, None, default) => default,
+    };
+    scenario.prompt = load.prompt_tokens.or(scenario.prompt);
+    scenario.output = load.output_tokens.or(scenario.output);
+    if !scenario.is_same_load(&unchanged) {
+        let is_named = load.scenario.is_some() || load.trace.is_some();
+        scenario.name =
+            if is_named { format!("{} with changes", scenario.name) } else { "custom load".into() };
+    }
+    scenario
+}
+
+/// Reads the requests of a trace. If the time stamps of the trace are rounded, each request gets a
+/// random delay of up to [`TIMESTAMP_ROUNDING`]; otherwise all requests of one time stamp would
+/// start together.
+fn read_trace(file: &Path, seed: u64) -> Result<Arc<[TraceRequest]>, BenchError> {
+    let opened = File::open(file).map_err(TraceError::from);
+    let parsed = opened.and_then(|file| trace::read(BufReader::new(file)));
+    let mut jobs = parsed.map_err(|error| BenchError::Trace(file.to_owned(), error))?;
+    if trace::has_rounded_timestamps(&jobs) {
+        let mut random = fastrand::Rng::with_seed(seed);
+        for job in &mut jobs {
+            job.at += TIMESTAMP_ROUNDING.mul_f64(random.f64());
+        }
+        jobs.sort_by_key(|job| job.at);
+    }
+    Ok(jobs.into())
+}
+
+async fn build_sender(
+    bench: &BenchArgs,
+    target: BackendAddress,
+) -> Result<BenchRequestSender, BenchError> {
+    let endpoint = &bench.endpoint;
+    let key = match (&endpoint.api_key_env, &endpoint.api_key_file) {
+        (Some(name), _) => Some(Secret::Env(name.clone())),
+        (None, Some(file)) => Some(Secret::File(file.clone())),
+        (None, None) => None,
+    };
+    let key = match key {
+        Some(key) => Some(key.resolve(variable).map_err(BenchError::Key)?.into_bearer()),
+        None => resolve_variable(API_KEY_VARIABLE)?,
+    };
+    let timeouts =
+        HttpClientTimeouts { response_headers: endpoint.timeout, ..HttpClientTimeouts::default() };
+    let client = TargetClient::new(HttpClient::new(timeouts), target, key);
+    let model = select_model(&client, endpoint.model.as_deref()).await?;
+    Ok(BenchRequestSender { asker: client, model, shape: endpoint.api, timeout: endpoint.timeout })
+}
+
+/// The `Authorization` header with the secret in the environment variable `name`, if it is set.
+fn resolve_variable(name: &str) -> Result<Option<HeaderValue>, BenchError> {
+    resolve_optional_secret(&Secret::Env(name.to_owned())).map_err(BenchError::Key)
+}
+
+async fn select_model(client: &TargetClient, wanted: Option<&str>) -> Result<String, BenchError> {
+    let target = || client.target().to_string();
+    let listed = match (client.models().await, wanted) {
+        // A server without a model list may still serve the model.
+        (Err(TargetError::Status(..) | TargetError::Page(..)), Some(wanted)) => {
+            return Ok(wanted.to_owned());
+        }
+        (listed, _) => listed?,
+    };
+    let model_list = || listed.join(", ");
+    match (wanted, &*listed) {
+        (Some(wanted), _) if listed.iter().any(|model| model == wanted) => Ok(wanted.to_owned()),
+        (Some(wanted), _) => {
+            Err(BenchError::UnknownModel(target(), wanted.to_owned(), model_list()))
+        }
+        (None, [model]) => Ok(model.clone()),
+        (None, []) => Err(BenchError::NoModel(target())),
+        (None, _) => Err(BenchError::SeveralModels(target(), model_list())),
+    }
+}
+
+/// Sends the first `count` requests of the plan one after the other, with other prompts than the
+/// run. Stops at the first failure and returns it.
+async fn warm_up(
+    sender: &BenchRequestSender,
+    plan: &LoadPlan,
+    synthesis: &PromptSynthesizer,
+    count: u32,
+) -> Result<(), BenchError> {
+    for planned in plan.clone().take(count as usize) {
+        let body = sender.body(&synthesis.prompt(&planned.job, planned.number), &planned.job);
+        let result = sender.answer(&planned.job, body, None).await;
+        if let Err(RequestFailure { kind, message }) = result {
+            let hint = failure_hint(&kind);
+            let message = message.map(|message| format!(": {message}")).unwrap_or_default();
+            return Err(BenchError::Warmup(kind.into_owned(), format!("{message}{hint}")));
+        }
+    }
+    Ok(())
+}
+
+/// A hint on how to correct a failure of the given kind.
+fn failure_hint(kind: &str) -> &'static str {
+    match kind {
+        "status_401" | "status_403" => "; give a key with --api-key-env or --api-key-file",
+        "status_404" | "status_405" => "; does the server have the API of --api?",
+        "status_400" | "status_422" => "; do --prompt-tokens fit into the model's context length?",
+        "no_stream" => "; it answered without an event stream: it is no OpenAI-compatible server",
+        "truncated" => "; its stream ended without a finish reason",
+        _ => "",
+    }
+}
+
+/// The current Unix time in milliseconds. Each run gets another salt, and so other prompts.
+fn default_salt() -> u64 {
+    let since_epoch = clock::wall_time().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since_epoch.as_millis() as u64
+}

@@ -1,0 +1,199 @@
+//! The flags of `replay`.
+
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokenweir_core::address::BackendAddress;
+use tokenweir_core::units;
+use tokenweir_replay::cache_view::CacheView;
+use tokenweir_replay::engine_groups::{self, EngineGroup};
+use tokenweir_replay::routers::RouterKind;
+use tokenweir_replay::workload::TrafficShape;
+
+/// Arguments of `tokenweir-lab replay`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = HELP)]
+pub struct ReplayArgs {
+    /// The trace: a trace capture of the gateway, or Mooncake's format.
+    #[arg(required_unless_present = "workload")]
+    pub trace: Option<PathBuf>,
+    /// Policies, and other routers for comparison. [default: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', env = "TOKENWEIR_REPLAY_POLICY")]
+    pub policy: Vec<RouterKind>,
+    /// Group of equal backends; can be given several times. Example: 4:prefill=40000,kv=600000.
+    #[arg(long, value_name = "COUNT[:KEY=VALUE,...]", default_value = "8")]
+    #[arg(env = "TOKENWEIR_REPLAY_BACKENDS", value_delimiter = ';')]
+    pub backends: Vec<EngineGroup>,
+    /// Speed of the trace relative to its recording.
+    #[arg(long, value_name = "X", default_value_t = 1.0, env = "TOKENWEIR_REPLAY_SPEED")]
+    #[arg(value_parser = parse_positive)]
+    pub speed: f64,
+    /// Find the speed at which round-robin routing has this goodput, and use it.
+    #[arg(
+        long,
+        value_name = "SHARE",
+        env = "TOKENWEIR_REPLAY_TARGET_GOODPUT",
+        conflicts_with = "speed"
+    )]
+    #[arg(value_parser = parse_share)]
+    pub target_goodput: Option<f64>,
+    /// Objective: time to first token.
+    #[arg(long, value_name = "DURATION", default_value = "2s", env = "TOKENWEIR_REPLAY_TTFT")]
+    #[arg(value_parser = units::duration::parse)]
+    pub ttft: Duration,
+    /// Objective: time per output token after the first.
+    #[arg(long, value_name = "DURATION", default_value = "100ms", env = "TOKENWEIR_REPLAY_TPOT")]
+    #[arg(value_parser = units::duration::parse)]
+    pub tpot: Duration,
+    /// Number of runs of each policy, each with another random seed.
+    #[arg(long, value_name = "N", default_value_t = 5, env = "TOKENWEIR_REPLAY_SEEDS")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub seeds: u64,
+    /// Time between two scrapes of a backend.
+    #[arg(long, value_name = "DURATION", default_value = "100ms", env = "TOKENWEIR_REPLAY_SCRAPE")]
+    #[arg(value_parser = parse_interval)]
+    pub scrape: Duration,
+    /// Random delay of up to this time, added to each arrival. [default: none, or 3s if the time
+    /// stamps of the trace are rounded]
+    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_REPLAY_JITTER")]
+    #[arg(value_parser = units::duration::parse)]
+    pub jitter: Option<Duration>,
+    /// Number of gateways in front of the backends. Several numbers: a table for each.
+    #[arg(long, value_name = "N", default_value = "1", env = "TOKENWEIR_REPLAY_GATEWAYS")]
+    #[arg(value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub gateways: Vec<u16>,
+    /// Knowledge of the policies about the prefix caches: approximate (the prompts of their own
+    /// gateway), events (KV events, for the texts that their own gateway has sent), events+outlines
+    /// (KV events of gateways that share a key, for the texts that all have sent), exact (the true
+    /// contents), exchange (the prompts and pending prompt tokens of all gateways), events+exchange
+    /// or exact+exchange. Several views: a table for each.
+    #[arg(long, value_name = "VIEW", default_value = "approximate")]
+    #[arg(value_delimiter = ',', env = "TOKENWEIR_REPLAY_CACHE_VIEW")]
+    pub cache_view: Vec<CacheView>,
+    /// With an exchange: time that a message between gateways takes.
+    #[arg(long, value_name = "DURATION", default_value = "5ms")]
+    #[arg(env = "TOKENWEIR_REPLAY_EXCHANGE_DELAY", value_parser = units::duration::parse)]
+    pub exchange_delay: Duration,
+    /// With an exchange: share of the messages that are lost.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(env = "TOKENWEIR_REPLAY_EXCHANGE_LOSS", value_parser = parse_loss)]
+    pub exchange_loss: f64,
+    /// Restart a backend at this interval, one after the other. Its cache is lost, requests without
+    /// output fail over, and streams with output are cut. [default: no restarts]
+    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_REPLAY_RESTART_EVERY")]
+    #[arg(value_parser = parse_interval)]
+    pub restart_every: Option<Duration>,
+    /// With --restart-every: time until a backend that restarts can serve.
+    #[arg(long, value_name = "DURATION", default_value = "1m", requires = "restart_every")]
+    #[arg(env = "TOKENWEIR_REPLAY_RESTART_DOWNTIME", value_parser = units::duration::parse)]
+    pub restart_downtime: Duration,
+    /// Traffic that is generated instead of reading a trace.
+    #[arg(long, value_name = "SHAPE", env = "TOKENWEIR_REPLAY_WORKLOAD", help = WORKLOAD_HELP)]
+    #[arg(conflicts_with_all = ["trace", "target"])]
+    pub workload: Option<TrafficShape>,
+    /// Use only the first N requests of the trace. [default for --workload: 10000]
+    #[arg(long, value_name = "N", env = "TOKENWEIR_REPLAY_MAX_REQUESTS")]
+    pub max_requests: Option<usize>,
+    /// Configuration file, for the weights of the default policy.
+    #[arg(long, value_name = "FILE", env = "TOKENWEIR_REPLAY_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long, env = "TOKENWEIR_REPLAY_JSON")]
+    pub json: bool,
+    /// Arguments of a replay in real time.
+    #[command(flatten)]
+    pub real: RealTimeArgs,
+}
+
+/// Arguments of a replay in real time.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "In real time")]
+pub struct RealTimeArgs {
+    /// Send the trace to this server (a gateway or one backend) in real time.
+    #[arg(long = "real", value_name = "URL", env = "TOKENWEIR_REPLAY_REAL")]
+    #[arg(value_parser = BackendAddress::parse)]
+    #[arg(conflicts_with_all = [
+        "policy", "backends", "target_goodput", "seeds", "scrape", "gateways", "cache_view",
+        "exchange_delay", "exchange_loss", "restart_every", "config",
+    ])]
+    pub target: Option<BackendAddress>,
+    /// Model of the requests. [default: the first that the server lists]
+    #[arg(long, value_name = "NAME", env = "TOKENWEIR_REPLAY_MODEL")]
+    pub model: Option<String>,
+    /// Send nothing after this time.
+    #[arg(long = "duration", value_name = "DURATION", env = "TOKENWEIR_REPLAY_DURATION")]
+    #[arg(value_parser = units::duration::parse)]
+    pub duration: Option<Duration>,
+    /// Maximum number of concurrent requests. Others wait, and their latency includes the wait.
+    #[arg(long, value_name = "N", default_value_t = 1024, env = "TOKENWEIR_REPLAY_CONCURRENCY")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub concurrency: u32,
+    /// Bytes of prompt text per token, in words of four bytes.
+    #[arg(long, value_name = "X", default_value_t = 4.0, env = "TOKENWEIR_REPLAY_BYTES_PER_TOKEN")]
+    #[arg(value_parser = parse_positive)]
+    pub bytes_per_token: f64,
+    /// Another salt produces another text, so that no prefix is cached from an earlier run.
+    #[arg(long, value_name = "N", default_value_t = 0, env = "TOKENWEIR_REPLAY_SALT")]
+    pub salt: u64,
+}
+
+const HELP: &str = "\
+Values of --policy: kv_aware, round_robin, random, least_requests, p2c, prefix_affinity, session; \
+llm_d (default scorers of llm-d's endpoint picker), llm_d_no_hit_lru (with that scorer), \
+llm_d_optimized (its recommended scorers), llm_d_predicted (its predicted-latency scheduling), \
+radix_tree (the cache-aware policy of the SGLang and vLLM routers), smg (that of its successor), \
+dynamo and dynamo_approximate (NVIDIA Dynamo's KV router with true and with estimated cache \
+contents), lmetric, and backlog_and_share.
+
+Keys of --backends: prefill (tokens/s), kv (tokens), seqs, batch (tokens), step (ms) and block \
+(tokens). The defaults describe a model of 8 billion parameters on a GPU of 80 GB: 30,000 tokens/s, \
+430,000 tokens, 256 sequences, 2,048 tokens per step, 10 ms for an empty step.
+
+The engines are models of vLLM's scheduler. The policies and their inputs are those of the gateway.
+
+With --real, requests for completions with random words are sent when they are due, whether or not \
+earlier responses have arrived. Times count from the due time. OPENAI_API_KEY is sent as the bearer \
+token if it is set.";
+
+const WORKLOAD_HELP: &str = "Generate this traffic instead of reading a trace: chat, reasoning, \
+                             completion, system_prompts, conversation, agents, retrieval or mixed. \
+                             About one request per second";
+
+fn parse_positive(text: &str) -> Result<f64, &'static str> {
+    let number = text.parse().ok().filter(|number: &f64| (0.001..=1000.0).contains(number));
+    number.ok_or("expected a number from 0.001 to 1000")
+}
+
+/// Shortest interval of a repeated event of the simulation. A shorter one would cost more time than
+/// the requests.
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = units::duration::parse(text).map_err(|error| error.to_string())?;
+    let is_long_enough = interval >= MIN_INTERVAL;
+    is_long_enough.then_some(interval).ok_or_else(|| "expected at least 1ms".into())
+}
+
+fn parse_share(text: &str) -> Result<f64, &'static str> {
+    let share = text.parse().ok().filter(|share: &f64| *share > 0.0 && *share < 1.0);
+    share.ok_or("expected a number between 0 and 1, such as 0.5")
+}
+
+fn parse_loss(text: &str) -> Result<f64, &'static str> {
+    let share = text.parse().ok().filter(|share: &f64| (0.0..=1.0).contains(share));
+    share.ok_or("expected a number from 0 to 1, such as 0.01")
+}
+
+impl ReplayArgs {
+    /// Path of the trace or name of the generated traffic, for reports. Empty: neither.
+    pub fn trace_name(&self) -> String {
+        let path = self.trace.as_ref().map(|path| path.display().to_string());
+        path.or(self.workload.map(|shape| shape.name().to_owned())).unwrap_or_default()
+    }
+
+    /// The simulation parameters of each backend of `--backends`, in the order of the groups.
+    pub fn specs(&self) -> Vec<engine_groups::EngineSpec> {
+        let group_specs = |group: &EngineGroup| vec![group.spec; group.count];
+        self.backends.iter().flat_map(group_specs).collect()
+    }
+}

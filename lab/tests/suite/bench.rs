@@ -1,0 +1,346 @@
+//! `tokenweir-lab bench` as a program: against simulated backends, against a gateway, and against
+//! faulty servers.
+
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Seen, Step, WORD, json, stream_of,
+};
+use crate::support::simulated_fleet::Fleet;
+use crate::support::test_gateway::Setup;
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The delay of the generator on a busy machine is not tested.
+const IGNORE_LAG: &str = "--max-lag 1h";
+
+fn command(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir-lab"));
+    command.arg("bench").args(arguments.split(' ').filter(|it| !it.is_empty())).env_clear();
+    command
+}
+
+async fn bench(arguments: &str) -> Output {
+    let mut command = command(arguments);
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+}
+
+/// The report of a valid run.
+async fn report(arguments: &str) -> Value {
+    let output = bench(&format!("{arguments} {IGNORE_LAG} --json")).await;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The error message of a run that fails.
+async fn error(arguments: &str) -> String {
+    let output = bench(arguments).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The report of an interrupted run.
+async fn interrupted(child: Child) -> Value {
+    Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{name}"))
+}
+
+fn answer() -> Vec<Step> {
+    vec![Step::Send(stream_of(&[ROLE, WORD, WORD, FINISH, "[DONE]"]))]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_and_gateway_count_the_same_requests_and_tokens() {
+    let fleet = Fleet::start_with(2, Setup { injects_usage: true, ..Setup::default() }).await;
+    let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
+    let page = file("page.html");
+    let report = report(&format!(
+        "http://{gateway} --admin http://{admin} --rate 200 --requests 30 --prompt-tokens 16-64 \
+         --output-tokens 2-8 --html {}",
+        page.display()
+    ))
+    .await;
+    assert_eq!(
+        (&report["counts"]["served"], &report["termination"]),
+        (&30.into(), &"complete".into())
+    );
+    assert_eq!(report["gateway"]["is_shared"], false, "{}", report["gateway"]);
+    for row in report["gateway"]["rows"].as_array().unwrap() {
+        let [client, gateway] = ["client", "gateway"].map(|side| row[side]["count"].as_u64());
+        // A client that reads late sees longer gaps than the gateway.
+        let is_whole = row["quantity"] == "TTFT" || row["quantity"] == "E2E";
+        assert!(if is_whole { gateway == client } else { gateway <= client }, "{row}");
+        // The client starts its clock before the gateway and stops it after the gateway.
+        let mean_of = |side: &str| row[side]["mean"].as_f64().unwrap();
+        assert!(row["quantity"] != "TTFT" || mean_of("client") >= mean_of("gateway"), "{row}");
+    }
+    let tokens = report["gateway"]["output_tokens"].as_array().unwrap();
+    assert_eq!(tokens[0], tokens[1]);
+    assert_eq!(tokens[0], report["counts"]["output_tokens"]);
+    let intended = report["latencies"]["ttft"]["mean"].as_f64().unwrap();
+    assert!(intended >= report["latencies"]["service_ttft"]["mean"].as_f64().unwrap());
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("<svg") && !page.contains("NaN"));
+    for fetched in ["<script", "src=", "href=", "@import", "url("] {
+        assert!(!page.contains(fetched), "{fetched}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_other_clients_during_the_run_are_detected() {
+    let fleet = Fleet::start(1).await;
+    let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
+    let endless = format!(
+        "http://{gateway} --admin http://{admin} --rate 0.001 --requests 2 --output-tokens 2 \
+         --warmup 0 --json {IGNORE_LAG}"
+    );
+    let child = command(&endless).stdout(Stdio::piped()).spawn().unwrap();
+    fleet.gateway.record().await;
+    report(&format!("http://{gateway} --requests 1 --rate 1 --output-tokens 2 --warmup 0")).await;
+    let first = interrupted(child).await;
+    assert_eq!(first["gateway"]["is_shared"], true, "{}", first["gateway"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_loop_sends_due_requests_while_no_request_is_answered() {
+    let fake =
+        ScriptedBackend::start(|_| [vec![Step::Wait], answer()].into_iter().flatten().collect())
+            .await;
+    let arguments = format!("http://{} --api chat --rate 500 --requests 5 --warmup 0", fake.addr);
+    let run = tokio::spawn(async move { report(&arguments).await });
+    fake.until_received(5).await;
+    (0..5).for_each(|_| fake.go());
+    let report = run.await.unwrap();
+    assert_eq!((&report["counts"]["served"], &report["counts"]["delayed"]), (&5.into(), &0.into()));
+    assert_eq!(
+        report["latencies"]["tbt"]["count"], 5,
+        "two outputs have one gap, in one or two reads"
+    );
+    assert_eq!(report["counts"]["uncounted"], 5, "no response reported its tokens");
+    let ids: Vec<bool> =
+        fake.seen().iter().map(|seen| seen.head.contains("x-request-id: bench-")).collect();
+    assert_eq!(ids, [true; 5]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_loop_has_one_request_per_user_in_flight() {
+    let fake =
+        ScriptedBackend::start(|_| [vec![Step::Wait], answer()].into_iter().flatten().collect())
+            .await;
+    let arguments =
+        format!("http://{} --api chat --concurrency 2 --requests 6 --warmup 0", fake.addr);
+    let run = tokio::spawn(async move { report(&arguments).await });
+    for sent in 2..=6 {
+        fake.until_received(sent).await;
+        assert_eq!(fake.seen().len(), sent);
+        fake.go();
+    }
+    fake.go();
+    assert_eq!(run.await.unwrap()["counts"]["served"], 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_are_not_valid_if_requests_waited_for_the_limit_in_flight() {
+    let fleet = Fleet::start(1).await;
+    let arguments = format!(
+        "http://{} --rate 500 --requests 10 --output-tokens 20 --max-in-flight 1 {IGNORE_LAG}",
+        fleet.gateway.addr
+    );
+    let output = bench(&arguments).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.starts_with("NOT VALID: ") && text.contains("raise --max-in-flight"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_is_sent_with_its_token_counts_and_an_invalid_line_is_named() {
+    let fleet = Fleet::start(1).await;
+    let line = r#"{"timestamp":0,"input_length":40,"output_length":3}"#;
+    let trace = file("trace.jsonl");
+    fs::write(&trace, format!("{line}\n{line}\n")).unwrap();
+    let url = format!("http://{}", fleet.backend_addrs[0]);
+    let report = report(&format!("{url} --trace {} --rate 100", trace.display())).await;
+    let counts = &report["counts"];
+    assert_eq!((&counts["input_tokens"], &counts["output_tokens"]), (&80.into(), &6.into()));
+    let bad = file("bad.jsonl");
+    fs::write(&bad, format!("{line}\n{{\"timestamp\":1}}\n")).unwrap();
+    let message = error(&format!("{url} --trace {}", bad.display())).await;
+    assert!(message.contains("line 2 of the trace is not a request: missing field"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_is_no_inference_server_is_reported() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let url = format!("http://{}", fake.addr);
+    let message = error(&url).await;
+    assert!(message.contains("no_stream; it answered without an event stream"), "{message}");
+    fake.set_models(&["a", "b"]);
+    let message = error(&url).await;
+    assert!(message.contains("several models; give --model with one of a, b"), "{message}");
+    let message = error(&format!("{url} --model c")).await;
+    assert!(message.contains("does not serve c; it lists a, b"), "{message}");
+    fake.set_models(&[]);
+    let message = error(&url).await;
+    assert!(message.contains("lists no model; give --model"), "{message}");
+    fake.set_models_status("401 Unauthorized");
+    let message = error(&url).await;
+    assert!(message.contains("refuses the key, or wants one (401 Unauthorized)"), "{message}");
+    fake.set_models_status("404 Not Found");
+    let message = error(&url).await;
+    assert!(message.contains("GET /v1/models with 404 Not Found: is it a gateway"), "{message}");
+    let message = error("http://127.0.0.1:9").await;
+    assert!(message.contains("http://127.0.0.1:9 cannot be reached: cannot connect"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admin_address_that_is_a_backend_is_reported() {
+    let fleet = Fleet::start(1).await;
+    let (gateway, backend) = (fleet.gateway.addr, fleet.backend_addrs[0]);
+    let message = error(&format!("http://{gateway} --admin http://{backend} --requests 1")).await;
+    assert!(message.contains("/metrics is not a page of tokenweir"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_crash_ends_the_run_with_partial_results() {
+    let served = AtomicUsize::new(0);
+    let fake =
+        ScriptedBackend::start(move |_: &Seen| match served.fetch_add(1, Ordering::SeqCst) {
+            0..10 => answer(),
+            _ => vec![Step::Close],
+        })
+        .await;
+    let arguments = format!(
+        "http://{} --api chat --concurrency 1 --duration 1h --warmup 0 {IGNORE_LAG}",
+        fake.addr
+    );
+    let output = bench(&arguments).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.starts_with("GAVE UP after ") && text.contains("(50 connection_reset)"), "{text}");
+    assert!(text.contains("served 10, failed 50"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_ends_a_run_with_partial_results() {
+    let fleet = Fleet::start(1).await;
+    let arguments = format!(
+        "http://{} --rate 0.001 --requests 2 --output-tokens 2 --warmup 0 --json {IGNORE_LAG}",
+        fleet.gateway.addr
+    );
+    let child = command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
+    fleet.gateway.record().await;
+    assert_eq!(interrupted(child).await["termination"], "interrupted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_read_from_a_file_or_a_variable_and_never_shown() {
+    let fake = ScriptedBackend::answering(json("401 Unauthorized", "{}")).await;
+    let secret = file("key");
+    fs::write(&secret, "sk-benched\n").unwrap();
+    let url = format!("http://{} --model tiny", fake.addr);
+    let from_file = command(&format!("{url} --api-key-file {}", secret.display()));
+    let mut from_variable = command(&format!("{url} --api-key-env MY_KEY"));
+    from_variable.env("MY_KEY", "sk-benched");
+    for mut command in [from_file, from_variable] {
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        assert!(fake.take_received().pop().unwrap().head.contains("Bearer sk-benched"));
+        let shown = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(!shown.contains("sk-benched") && shown.contains("status_401"), "{shown}");
+    }
+    let message = error(&format!("{url} --api-key-env NONE")).await;
+    assert!(message.contains("the environment variable NONE is not set"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_is_slower_than_the_baseline_fails_and_an_equal_one_passes() {
+    let fleet = Fleet::start(1).await;
+    let (before, after) = (file("before.json"), file("after.json"));
+    let mut saved = report(&format!(
+        "http://{} --rate 100 --requests 40 --prompt-tokens 16 --output-tokens 4 --save {}",
+        fleet.gateway.addr,
+        before.display()
+    ))
+    .await;
+    let compare = format!("--compare {} {}", before.display(), before.display());
+    let output = bench(&compare).await;
+    assert!(output.status.success(), "{output:?}");
+    for (file, ttft) in [(&before, 0.1), (&after, 0.3)] {
+        for (number, sample) in
+            saved["samples"]["requests"].as_array_mut().unwrap().iter_mut().enumerate()
+        {
+            sample["ttft"] = (ttft + number as f64 / 1e4).into();
+        }
+        saved["latencies"]["ttft"]["p50"] = (ttft + 0.002).into();
+        fs::write(file, saved.to_string()).unwrap();
+    }
+    let line =
+        format!("--compare {} {} --regression-threshold 50%", before.display(), after.display());
+    let output = bench(&line).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("regressions: TTFT p50"), "{text}");
+    fs::write(&after, "{}").unwrap();
+    let message = error(&line).await;
+    assert!(message.contains("is no report of this version of bench"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_baseline_of_another_load_ends_before_the_run_and_a_comparison_has_no_regressions() {
+    let fleet = Fleet::start(1).await;
+    let (before, after) = (file("load-a.json"), file("load-b.json"));
+    let url = format!("http://{}", fleet.gateway.addr);
+    for (saved, rate) in [(&before, 100), (&after, 200)] {
+        report(&format!(
+            "{url} --rate {rate} --requests 5 --output-tokens 2 --save {}",
+            saved.display()
+        ))
+        .await;
+    }
+    let output = bench(&format!("--compare {} {}", before.display(), after.display())).await;
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("NOT COMPARABLE") && !text.contains("regressions"), "{text}");
+    assert!(text.lines().all(|line| line.len() <= 80 || line.starts_with("differs")), "{text}");
+    let output = bench(&format!("{url} --duration 1h --baseline {}", before.display())).await;
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("the baseline has another load: "), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_report_file_that_cannot_be_written_ends_the_command_before_the_run() {
+    for flag in ["--save", "--html"] {
+        let line = format!("http://127.0.0.1:9 --duration 1h {flag} /nonexistent/report");
+        let message = error(&line).await;
+        assert!(message.contains("/nonexistent/report cannot be written"), "{message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_text_report_fits_80_columns_and_names_a_changed_preset() {
+    let fleet = Fleet::start(1).await;
+    let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
+    let arguments = format!(
+        "http://{gateway} --admin http://{admin} --rate 100 --requests 5 --output-tokens 2 \
+         {IGNORE_LAG}"
+    );
+    let text = String::from_utf8(bench(&arguments).await.stdout).unwrap();
+    assert!(text.starts_with("custom load against"), "{text}");
+    assert!(text.contains("until the last request was sent"), "{text}");
+    let mut table = text.lines().filter(|line| line.contains("   "));
+    assert!(table.all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[tokio::test]
+async fn contradicting_flags_are_rejected() {
+    for arguments in ["", "http://a:1 --concurrency 3 --rate 2", "http://a:1 --scenario heavy"] {
+        let output = bench(arguments).await;
+        assert!(output.status.code().is_some_and(|code| code != 0 && code != 1), "{arguments}");
+    }
+}

@@ -1,0 +1,16 @@
+//! The tests of `tokenweir-lab` as a program: against gateways, simulated backends and scripted servers. The servers
+//! are those of the gateway's own suite.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::disallowed_methods, reason = "tests may use the real clock")]
+
+#[macro_use]
+#[path = "../../../tests/suite/support/waiting.rs"]
+mod waiting;
+
+mod bench;
+mod replay;
+mod tune;
+
+#[expect(dead_code, reason = "the suite of the gateway uses the rest")]
+mod support;

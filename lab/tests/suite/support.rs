@@ -1,0 +1,8 @@
+//! Gateways, simulated backends and scripted backends of the gateway's own suite.
+
+#[path = "../../../tests/suite/support/scripted_backend.rs"]
+pub(crate) mod scripted_backend;
+#[path = "../../../tests/suite/support/simulated_fleet.rs"]
+pub(crate) mod simulated_fleet;
+#[path = "../../../tests/suite/support/test_gateway.rs"]
+pub(crate) mod test_gateway;

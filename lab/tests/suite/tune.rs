@@ -1,0 +1,97 @@
+//! `tokenweir-lab tune` as a program.
+
+use crate::support::simulated_fleet::Fleet;
+use crate::support::test_gateway::Setup;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const LLAMA: &str = r#"{"model_type":"llama","num_hidden_layers":32,"hidden_size":4096,
+    "num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":14336,
+    "vocab_size":128256,"torch_dtype":"bfloat16","max_position_embeddings":131072}"#;
+
+async fn tokenweir(command: &str, arguments: String) -> Output {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_tokenweir-lab"));
+    program.arg(command).args(arguments.split(' ').filter(|it| !it.is_empty())).env_clear();
+    tokio::task::spawn_blocking(move || program.output().unwrap()).await.unwrap()
+}
+
+/// The report on a model.
+async fn tune(model: &Path, arguments: &str) -> Value {
+    let output = tokenweir("tune", format!("{} --json {arguments}", model.display())).await;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The error message for an unusable model.
+async fn error(model: &Path, arguments: &str) -> String {
+    let output = tokenweir("tune", format!("{} {arguments}", model.display())).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A directory with a `config.json`.
+fn model(name: &str, config: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("tune-{name}"));
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("config.json"), config).unwrap();
+    folder
+}
+
+fn number(report: &Value, what: &str) -> u64 {
+    let lines = report["lines"].as_array().unwrap();
+    let line = lines.iter().find(|line| line["name"] == what).unwrap();
+    line["value"].as_f64().unwrap() as u64
+}
+
+#[tokio::test]
+async fn the_size_of_the_weight_files_takes_precedence_over_the_computed_size() {
+    let folder = model("index", LLAMA);
+    let shape = tune(&folder, "--gpu-memory 80GiB").await;
+    assert_eq!(number(&shape, "weights"), 2 * 8_029_995_008);
+    let index = folder.join("model.safetensors.index.json");
+    fs::write(&index, r#"{"metadata":{"total_size":1000000},"weight_map":{}}"#).unwrap();
+    let stored = tune(&folder, "--gpu-memory 80GiB").await;
+    fs::remove_file(index).unwrap();
+    assert_eq!(number(&stored, "weights"), 1_000_000);
+}
+
+#[tokio::test]
+async fn an_incomplete_model_config_and_a_gpu_that_is_too_small_are_reported() {
+    let lacking = model("lacking", &LLAMA.replace("num_hidden_layers", "layers"));
+    let message = error(&lacking, "--gpu-memory 80GiB").await;
+    assert!(message.contains("config.json does not describe a model"), "{message}");
+    assert!(message.contains("it has no num_hidden_layers"), "{message}");
+    let message = error(&model("small", LLAMA), "--gpu-memory 1GiB").await;
+    assert!(message.contains("of weights and one request do not fit into 8 GPUs of"), "{message}");
+    let message = error(Path::new("no/such/config.json"), "--gpu-memory 1GiB").await;
+    assert!(message.contains("no/such/config.json cannot be read"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn token_counts_and_speeds_come_from_a_gateway_and_from_a_bench_report() {
+    let folder = model("observed", LLAMA);
+    let fleet = Fleet::start_with(1, Setup { injects_usage: true, ..Setup::default() }).await;
+    let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
+    let saved = folder.join("report.json");
+    let unserved = error(&folder, &format!("--gpu-memory 80GiB --admin http://{admin}")).await;
+    assert!(unserved.contains("has served nothing yet"), "{unserved}");
+    let load = "--rate 100 --requests 10 --warmup 0 --prompt-tokens 100 --output-tokens 10";
+    let arguments = format!("http://{gateway} {load} --max-lag 1h --save {}", saved.display());
+    let output = tokenweir("bench", arguments).await;
+    assert!(output.status.success(), "{output:?}");
+    for _ in 0..10 {
+        fleet.gateway.record().await;
+    }
+    let by_gateway = format!("--gpu-memory 80GiB --admin http://{admin}");
+    let by_bench = format!("--gpu-memory 80GiB --price 2 --from-bench {}", saved.display());
+    let reports = [tune(&folder, &by_gateway).await, tune(&folder, &by_bench).await];
+    for report in &reports {
+        let tokens = report["kv_tokens"].as_f64().unwrap();
+        let fit = number(report, "concurrent requests") as f64;
+        // The simulator counts the prompts: 100 words, and 5 for half of a response.
+        assert!((tokens / fit - 105.0).abs() < 1.0, "{report:#}");
+    }
+    assert!(reports[0]["cost"].is_null() && reports[1]["cost"].as_f64().unwrap() > 0.0);
+}

@@ -1,6 +1,0 @@
-//! `tokenweir bench`: load-tests a server.
-
-pub(crate) mod args;
-mod driver;
-pub(crate) mod run;
-mod setup;

@@ -1,4 +1,0 @@
-//! `tokenweir tune`: sizes the settings of vLLM.
-
-pub(crate) mod args;
-pub(crate) mod run;
