@@ -17,8 +17,8 @@ pub struct AccessConfig {
     pub keys_file: Option<PathBuf>,
     /// CORS: the origins of web pages that may read responses.
     pub cors: cors::CorsSettings,
-    /// Host names, besides `localhost` and IP addresses, that the admin listener accepts in the
-    /// `Host` header of requests while it has no token.
+    /// Host names, besides `localhost` and IP addresses, for which the admin listener answers while
+    /// it has no token.
     pub admin_hosts: Vec<String>,
     /// Token that requests to the admin listener need. `None`: no token.
     pub admin_token: Option<Secret>,

@@ -82,14 +82,14 @@ pub struct AdmissionConfig {
     /// Whether requests wait for a backend with capacity. If false, the gateway sends them to
     /// saturated backends.
     pub enabled: bool,
-    /// A backend with this number of requests in its engine's queue is saturated. `None`: the queue
+    /// Number of requests in the engine's queue at which a backend is saturated. `None`: the queue
     /// is not considered.
     pub max_waiting: Option<u32>,
-    /// A backend with this KV cache usage is saturated, 0.01 to 0.99. `None`: the usage is not
+    /// KV cache usage at which a backend is saturated, 0.01 to 0.99. `None`: the usage is not
     /// considered.
     pub max_kv_usage: Option<f64>,
-    /// A backend with this number of in-flight requests of this gateway is saturated, independent
-    /// of its reported load. `None`: no limit.
+    /// Number of requests of this gateway at which a backend is saturated, whatever load it
+    /// reports. `None`: no limit.
     pub max_in_flight: Option<u32>,
     /// Maximum number of requests in the queue. 0: no queue.
     pub queue_capacity: usize,
@@ -204,8 +204,8 @@ pub struct MetricsConfig {
     /// Whether `/metrics` is also available as Protocol Buffers with native histograms, for a
     /// Prometheus that asks for them. Histograms then also count in exponential buckets.
     pub native_histograms: bool,
-    /// Maximum number of discovered models with their own label value. The first models get one.
-    /// Other models have the label `_other`. The names in `models` always have their own.
+    /// Maximum number of discovered models with their own label value, the first ones. Others have
+    /// the label `_other`. The names in `models` always have their own.
     pub max_models: usize,
     /// Push of metrics to an OTLP collector.
     pub otlp: OtlpMetricsConfig,
@@ -261,8 +261,8 @@ pub struct TraceCaptureConfig {
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
     pub max_bytes: usize,
-    /// Share of requests in the capture, more than 0 and at most 1. A session is captured with all
-    /// of its requests or not at all.
+    /// Share of requests in the capture, more than 0 and at most 1. A session is captured as a
+    /// whole or not at all.
     pub sample: f64,
 }
 

@@ -18,8 +18,8 @@ use xxhash_rust::xxh3::xxh3_64;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetrySettings {
-    /// Most further backends that a request is sent to after the first one failed. Backends that
-    /// could not be connected to do not count.
+    /// Maximum number of further backends that a request is sent to. Failed connections do not
+    /// count.
     pub attempts: u32,
     /// Share of all requests that may be retried, from 0 to 1.
     pub budget_ratio: f32,

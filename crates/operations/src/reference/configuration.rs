@@ -1,6 +1,6 @@
 //! Generates the reference of the configuration keys from the JSON Schema.
 
-use super::cell;
+use super::one_line;
 use schemars::Schema;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -14,6 +14,8 @@ const PAGE_HEADER: &str = "\
 This page lists every key of the configuration file with its default. Unknown keys are rejected.
 [config/tokenweir.yaml](../../config/tokenweir.yaml) is a complete file with longer comments;
 `tokenweir check FILE` validates a file.
+
+Each key has its type and its default in parentheses.
 
 - A *duration* is a number with a unit: `250ms`, `2s`, `10m`, `1h 30m`.
 - A *size* is a number of bytes, or a number with a unit: `65536`, `64KiB`, `4MB`.
@@ -34,7 +36,7 @@ Flags (`--listen`) override environment variables (`TOKENWEIR_LISTEN`), which ov
 `/config` on the admin port shows the active values and the source of each.
 ";
 
-/// One row of the reference: a key of the configuration. All texts are Markdown.
+/// One entry of the reference: a key of the configuration. All texts are Markdown.
 struct ConfigurationKey {
     /// The path of the key, such as `backends[].url`.
     path: String,
@@ -44,7 +46,7 @@ struct ConfigurationKey {
     default: String,
     /// The description of the key.
     meaning: String,
-    /// The allowed values, each with its description. Empty: the key has no list of values.
+    /// The allowed values as a list, each with its description. Empty: the key has no such list.
     choices: String,
 }
 
@@ -58,36 +60,37 @@ pub(crate) fn print(schema: &Schema) -> String {
     let mut printed_choices = HashMap::new();
     page.push_str("\n## Top-level keys\n\n");
     let top_level = scalars.iter().map(|(name, key)| ConfigurationKey::read((*name).clone(), key));
-    write_table(&mut page, top_level.collect(), &mut printed_choices);
+    write_list(&mut page, top_level.collect(), &mut printed_choices);
     for (name, section) in mappings {
         let description = schema_text(section, "description");
         // Writing to a string cannot fail.
         let _ = write!(page, "\n## {name}\n\n{description}\n\n");
         let mut keys = Vec::new();
         collect_nested_keys(name, section, sections, &mut keys);
-        write_table(&mut page, keys, &mut printed_choices);
+        write_list(&mut page, keys, &mut printed_choices);
     }
     page
 }
 
-/// `printed_choices` has the key of each list of allowed values that the page already has. A list is
-/// printed once, and later keys name that key.
-fn write_table(
+/// Writes the keys as a Markdown list: a table would squeeze the descriptions beside the long names.
+/// `printed_choices` has the key of each list of allowed values that the page already has. Such a
+/// list is printed once, and later keys name that key.
+fn write_list(
     page: &mut String,
     keys: Vec<ConfigurationKey>,
     printed_choices: &mut HashMap<String, String>,
 ) {
-    page.push_str("| key | type | default | meaning |\n|---|---|---|---|\n");
     for ConfigurationKey { path, kind, default, mut meaning, choices } in keys {
         match printed_choices.get(&choices) {
             _ if choices.is_empty() => {}
             Some(other) => meaning = format!("{meaning} The values of `{other}`."),
             None => {
-                meaning = format!("{meaning}<br>{choices}");
+                meaning = format!("{meaning}\n{choices}");
                 printed_choices.insert(choices, path.clone());
             }
         }
-        let _ = writeln!(page, "| `{path}` | {kind} | {default} | {meaning} |");
+        let value = if default.is_empty() { kind } else { format!("{kind}, {default}") };
+        let _ = writeln!(page, "- `{path}` ({value}): {meaning}");
     }
 }
 
@@ -169,10 +172,10 @@ impl ConfigurationKey {
             .or_else(|| describe_choices(non_null_schema(schema.get("items")?)));
         Self {
             path,
-            kind: cell(&describe_type(schema)),
-            default: cell(&default),
-            meaning: cell(description),
-            choices: cell(&choices.unwrap_or_default()),
+            kind: one_line(&describe_type(schema)),
+            default: one_line(&default),
+            meaning: one_line(description),
+            choices: choices.unwrap_or_default(),
         }
     }
 }
@@ -184,10 +187,11 @@ fn describe_choices(schema: &Value) -> Option<String> {
         .iter()
         .filter_map(|option| {
             let value = option.get("const")?.as_str()?;
-            Some(format!("`{value}`: {}", schema_text(option, "description")))
+            let description = one_line(schema_text(option, "description"));
+            Some(format!("  - `{value}`: {description}"))
         })
         .collect();
-    (!choices.is_empty()).then(|| choices.join("<br>"))
+    (!choices.is_empty()).then(|| choices.join("\n"))
 }
 
 /// The type of the values of a schema, in words.

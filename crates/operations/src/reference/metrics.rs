@@ -1,6 +1,6 @@
 //! Generates the reference of the metrics from the catalogue.
 
-use super::cell;
+use super::one_line;
 use crate::catalogue::{MetricCatalogue, MetricDescription};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,7 +11,7 @@ const PAGE_HEADER: &str = "\
 
 # Metrics
 
-This page lists every metric of `/metrics` on the admin port. The end of a name states the unit. A histogram
+This page lists every metric of `/metrics` on the admin port, with its type and its labels. The end of a name states the unit. A histogram
 `NAME` consists of the series `NAME_bucket`, `NAME_sum` and `NAME_count`.
 [Concepts](../concepts/overview.md) defines the times, and [Metrics in operation](../operate/metrics.md)
 has the rules on counting.
@@ -31,26 +31,16 @@ const LABELS_HEADER: &str = "
 These are the values of each label. A series whose labels all have closed sets of values exists from
 the start, with the value 0.
 
-| label | values |
-|---|---|
 ";
 
 /// Generates the page of the reference from the catalogue.
 pub(crate) fn print(metrics: &MetricCatalogue) -> String {
     let mut page = PAGE_HEADER.to_owned();
-    page.push_str("| metric | type | labels | meaning |\n|---|---|---|---|\n");
     for row in &metrics.0 {
-        let labels: Vec<String> =
-            row.labels.iter().map(|label| format!("`{}`", label.name)).collect();
+        let labels = row.labels.iter().map(|label| format!(" `{}`", label.name));
+        let kind_and_labels = row.kind.as_str().to_owned() + &labels.collect::<Vec<_>>().concat();
         // Writing to a string cannot fail.
-        let _ = writeln!(
-            page,
-            "| `{}` | {} | {} | {} |",
-            row.name,
-            row.kind.as_str(),
-            labels.join(" "),
-            cell(row.help)
-        );
+        let _ = writeln!(page, "- `{}` ({kind_and_labels}): {}", row.name, one_line(row.help));
     }
     page.push_str(LEVELS_HEADER);
     let is_folded = |row: &&MetricDescription| row.is_folded;
@@ -63,17 +53,21 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
     }
     page.push_str(LABELS_HEADER);
     for (name, sets) in label_values(metrics) {
-        let is_only_set = sets.len() == 1;
-        let sets: Vec<String> = sets.iter().map(|set| set.print(is_only_set)).collect();
-        let _ = writeln!(page, "| `{name}` | {} |", cell(&sets.join("<br>")));
+        if let [set] = sets.as_slice() {
+            let _ = writeln!(page, "- `{name}`: {}", one_line(&set.values));
+            continue;
+        }
+        let _ = writeln!(page, "- `{name}`:");
+        for LabelValues { values, metrics } in sets {
+            let _ = writeln!(page, "  - `{}`: {}", metrics.join("` `"), one_line(&values));
+        }
     }
     page.push_str(
         "\n## Bounds\n\nThe default bounds of histograms. `metrics.buckets` and `slos` can change \
          them.\n\n",
     );
-    page.push_str("| histograms | bounds |\n|---|---|\n");
     for (bounds, names) in histograms_by_bounds(metrics) {
-        let _ = writeln!(page, "| `{}` | {bounds} |", names.join("` `"));
+        let _ = writeln!(page, "- `{}`: {bounds}", names.join("` `"));
     }
     page
 }
@@ -103,16 +97,6 @@ struct LabelValues {
     /// A description of the values, in Markdown.
     values: String,
     metrics: Vec<&'static str>,
-}
-
-impl LabelValues {
-    /// Renders the set as Markdown. The metrics are omitted if the label has only one set.
-    fn print(&self, is_only_set: bool) -> String {
-        if is_only_set {
-            return self.values.clone();
-        }
-        format!("{} (`{}`)", self.values, self.metrics.join("`, `"))
-    }
 }
 
 /// The sets of values of each label, by its name. Labels of different metrics with the same name

@@ -4,7 +4,7 @@
 pub(super) mod configuration;
 pub(super) mod metrics;
 
-/// Formats a text as a cell of a Markdown table: on one line, with escaped `|`.
-fn cell(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+/// A text on one line, as an entry of a Markdown list needs it.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -89,8 +89,7 @@ pub struct TracingConfig {
     /// Whether the traces of requests that fail, stall, are slow or are cancelled by the client are
     /// sampled too.
     pub tail_sampling: bool,
-    /// Whether all spans are exported and every engine is asked to record its spans, for a
-    /// collector that samples itself.
+    /// Whether all spans are exported, also by the engines, for a collector that samples itself.
     pub export_all: bool,
     /// How the trace context of a client is used.
     pub parent: TraceParentMode,
