@@ -73,7 +73,7 @@ pub enum FetchError {
 
 impl FetchError {
     /// The meaning of a timeout, as a text for operators: the end of a sentence about the backend.
-    pub const TIMEOUT_MEANING: &'static str = "accepts connections and does not respond: its \
+    const TIMEOUT_MEANING: &'static str = "accepts connections and does not respond: its \
                                                process is stopped, still loads, or waits for its \
                                                engine";
 

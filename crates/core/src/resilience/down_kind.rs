@@ -44,11 +44,14 @@ const TEXTS: [(DownKind, &[&str]); 14] = [
     (DownKind::Refused, &["onnection refused"]),
     (DownKind::Unreachable, &["unreachable", "No route to host", "not respond to connections"]),
     (DownKind::Stuck, &["engine has requests"]),
-    (DownKind::Silent, &["does not respond", "timeout", "timed out"]),
+    (DownKind::Silent, &["does not respond", "timeout", "timed out", "no answer within"]),
     (DownKind::Unauthorized, &["answered 401", "answered 403"]),
     (DownKind::WrongServer, &["answered 404", "answered 405", "answered 30", "answered 400"]),
     (DownKind::EngineDead, &["answered 503", "answered 500"]),
-    (DownKind::NotHttp, &["Closed", "Truncated", "reset by peer", "invalid HTTP"]),
+    (
+        DownKind::NotHttp,
+        &["Closed", "Truncated", "reset by peer", "invalid HTTP", "not HTTP", "closed before"],
+    ),
 ];
 
 impl DownKind {

@@ -1,11 +1,11 @@
 //! Checks whether a backend responds, which server it is, and whether it accepts the gateway's key.
 
-use crate::facts::{BackendFacts, DoctorFacts, GatherError, TargetKey};
+use crate::facts::{BackendFacts, DoctorFacts, TargetKey};
 use crate::finding::{FindingSeverity, Remark};
 use crate::interpretation::{GatewayListener, VllmVersion, is_refusal};
 use http::StatusCode;
 use tokenweir_core::dialect::EngineKind;
-use tokenweir_net::page_fetcher::FetchError;
+use tokenweir_core::resilience::DownKind;
 
 /// The oldest version of vLLM whose metrics the gateway knows.
 const OLDEST_SUPPORTED: VllmVersion = VllmVersion(0, 6);
@@ -22,44 +22,19 @@ pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rema
         let remark = remark.because("This machine cannot check the backend.");
         return vec![remark.remedy("run the doctor on the machine of the gateway")];
     }
-    let (reason, remedy) = connection_advice(backend, error);
-    vec![Remark::error(error.to_string()).because(reason).remedy(remedy)]
+    let error = error.to_string();
+    let (reason, remedy) = advice(DownKind::of_reason(&error));
+    vec![Remark::error(error).because(reason).remedy(remedy)]
 }
 
-/// The reason and the remedy of a connection error.
-fn connection_advice(backend: &BackendFacts, error: &GatherError) -> (String, String) {
-    let (host, _) = backend.url.host_and_port();
-    let authority = backend.url.authority();
-    let (reason, remedy) = match error {
-        GatherError::Timeout(_) => {
-            let reason = format!("It {}.", FetchError::TIMEOUT_MEANING);
-            return (reason, "check the log of vLLM; raise --timeout".to_owned());
+/// The reason and the remedy of an error, in the words of the verdict `backend_down`.
+fn advice(kind: Option<DownKind>) -> (String, &'static str) {
+    match kind {
+        Some(kind) => {
+            (format!("The gateway sends it no requests: {}.", kind.cause()), kind.remedy())
         }
-        GatherError::Tls(reason) if reason.contains("InvalidContentType") => {
-            ("The URL has https, but the server uses no TLS.", format!("use http://{authority}"))
-        }
-        GatherError::Tls(reason) if reason.contains("UnknownIssuer") => (
-            "Its certificate is not signed by an authority that this machine trusts.",
-            "set backend_tls.ca to the certificate of the authority, and give --config".to_owned(),
-        ),
-        GatherError::Tls(_) => (
-            "The certificate does not match the URL, or no TLS version is supported by both sides.",
-            "check the certificate, and backend_tls in the configuration".to_owned(),
-        ),
-        GatherError::Closed(_) | GatherError::NotHttp(_) if !backend.url.is_https() => (
-            "The server does not answer in plain HTTP: it may require TLS, or be another service.",
-            format!("use https://{authority}, or the port of vLLM's HTTP server"),
-        ),
-        GatherError::Connect(_) => (
-            "No process listens there, or a wrong host name or a firewall prevents it.",
-            format!(
-                "start it with `vllm serve MODEL --host {host} --port {}`, or correct the URL",
-                backend.url.host_and_port().1
-            ),
-        ),
-        _ => ("The gateway sends no requests to it.", "check the log of vLLM".to_owned()),
-    };
-    (reason.to_owned(), remedy)
+        None => ("The gateway sends it no requests.".to_owned(), "Read the log of the backend."),
+    }
 }
 
 pub(super) fn health(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
@@ -70,9 +45,9 @@ pub(super) fn health(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
         }
         Ok(answer) if !answer.is_ok() => {
             let remark = Remark::error(format!("/health answers {}", answer.status));
-            let reason = "The gateway sends no requests to it. vLLM answers 503 when its engine is \
-                          dead.";
-            vec![remark.because(reason).remedy("check the log of vLLM, and restart it")]
+            let kind = DownKind::of_reason(&format!("answered {}", answer.status.as_u16()));
+            let (reason, remedy) = advice(kind);
+            vec![remark.because(reason).remedy(remedy)]
         }
         _ => Vec::new(),
     }

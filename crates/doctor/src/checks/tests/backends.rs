@@ -29,11 +29,11 @@ fn each_fetch_error_has_its_own_advice() {
         (GatherError::Tls("TLS: invalid peer certificate: UnknownIssuer".into()), "backend_tls.ca"),
         (
             GatherError::Tls("TLS: received corrupt message of type InvalidContentType".into()),
-            "http://a",
+            "http://",
         ),
-        (GatherError::Timeout(Duration::from_secs(5)), "--timeout"),
-        (GatherError::NotHttp("invalid HTTP version parsed".into()), "https://a"),
-        (GatherError::Closed("connection closed".into()), "https://a"),
+        (GatherError::Timeout(Duration::from_secs(5)), "still loading"),
+        (GatherError::NotHttp("invalid HTTP version parsed".into()), "https://"),
+        (GatherError::Closed("connection closed".into()), "https://"),
     ] {
         let findings = findings_after(|backend| backend.health = Err(error.clone()));
         let finding = only_finding(&findings, "reachable");
