@@ -5,7 +5,7 @@
 use super::{LastMinute, ObjectiveMinute};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tokenweir_diagnose::HARMED_SHARE;
+use tokenweir_diagnose::is_critical_harm;
 
 /// How many clients are harmed.
 #[derive(
@@ -18,7 +18,7 @@ pub enum HarmLevel {
     None,
     /// More than [`WARNING_SHARE`].
     Warning,
-    /// More than [`HARMED_SHARE`], and not only single requests.
+    /// So many as make a verdict critical: [`is_critical_harm`].
     Critical,
 }
 
@@ -60,8 +60,6 @@ pub struct Harm {
 
 /// Share of requests above which clients are harmed so that an operator should look.
 pub const WARNING_SHARE: f64 = 0.02;
-/// Number of requests from which a share can be critical. A share of fewer says nothing.
-const MIN_CRITICAL_REQUESTS: u64 = 3;
 
 impl Harm {
     /// The harm of the last minute. `late_streams`: the open streams that have had no output for
@@ -140,9 +138,7 @@ impl HarmShare {
     fn of(count: u64, requests: u64) -> Self {
         let share = (requests > 0).then(|| count as f64 / requests as f64);
         let level = match share {
-            Some(share) if share > HARMED_SHARE && count >= MIN_CRITICAL_REQUESTS => {
-                HarmLevel::Critical
-            }
+            Some(_) if is_critical_harm(count, requests) => HarmLevel::Critical,
             Some(share) if share > WARNING_SHARE => HarmLevel::Warning,
             _ => HarmLevel::None,
         };
@@ -172,19 +168,19 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_critical_above_5_percent_at_any_rate_and_never_for_single_requests() {
+    fn a_share_is_critical_if_it_is_above_5_percent_beyond_chance() {
         use HarmLevel::{Critical, None, Warning};
         for (requests, failed, expected) in [
             (0, 0, None),
             (1_000, 20, None),
             (1_000, 21, Warning),
-            (1_000, 50, Warning),
-            (1_000, 51, Critical),
+            (1_000, 60, Warning),
+            (1_000, 70, Critical),
             // Two requests per second.
-            (120, 7, Critical),
-            (120, 3, Warning),
-            (3, 3, Critical),
-            (2, 2, Warning),
+            (120, 7, Warning),
+            (120, 13, Critical),
+            (5, 5, Critical),
+            (3, 3, Warning),
         ] {
             let harm = Harm::of(&minute(requests, failed, 0), 0);
             assert_eq!(harm.failed.level, expected, "{failed} of {requests}");
@@ -215,7 +211,8 @@ mod tests {
         };
         for (target, slow, expected) in [
             (0.99, 4, HarmLevel::Warning),
-            (0.99, 6, HarmLevel::Critical),
+            (0.99, 6, HarmLevel::Warning),
+            (0.99, 11, HarmLevel::Critical),
             (0.9, 9, HarmLevel::None),
             (0.9, 11, HarmLevel::Critical),
         ] {
