@@ -32,10 +32,7 @@ SUMMARY, INDEX, AGENTS = "docs/SUMMARY.md", "llms.txt", "AGENTS.md"
 STARTS = ("README.md", SUMMARY, "packaging/wheel.md")
 # The recipes of the justfile that AGENTS.md lists.
 RECIPES = ("ci", "fmt", "lint", "test", "suite", "allocations", "docs", "docs-renew", "instructions")
-# The table of alerts: the generated page has it, and a page that is written by hand.
-RUNBOOKS, ALERTS = "docs/operate/runbooks.md", "docs/operate/alerts.md"
 CHART_SCHEMA = "packaging/helm/tokenweir/values.schema.json"
-ALERT_TABLE = re.compile(r"^\| alert \| severity \|.*\n(?:\|.*\n)+", re.MULTILINE)
 
 
 def read(path):
@@ -135,11 +132,6 @@ def write(path, text):
         file.write(text)
 
 
-def renew_alerts():
-    table = ALERT_TABLE.search(read(RUNBOOKS)).group().replace("](#", f"]({os.path.basename(RUNBOOKS)}#")
-    write(ALERTS, ALERT_TABLE.sub(lambda _: table, read(ALERTS)))
-
-
 def chart_schema():
     """The schema of the chart's values, whose last property is the schema of the configuration without its texts."""
 
@@ -211,7 +203,6 @@ def accepted_invalid_files(schema):
 
 def main():
     if sys.argv[1] == "--renew":
-        renew_alerts()
         write(CHART_SCHEMA, chart_schema())
         write(INDEX, index())
         return write(AGENTS, agents())

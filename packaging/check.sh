@@ -133,8 +133,8 @@ VALUES
   # Ports and the grace period follow `config`, `false` overrides a default of the chart, and the rules are rendered.
   assert_rendered "$out/full.yaml" 'containerPort: 8443' 'value: "0.0.0.0:8443"' 'scheme: HTTPS }' 'scheme: https' \
     'terminationGracePeriodSeconds: 5430' 'watch: false' 'secretName: gateway-tls' 'name: ADMIN_TOKEN' \
-    'release: prometheus' 'authorization:' 'alert: TokenweirNoBackend' 'record: tokenweir:slo_budget:ratio' \
-    '"uid": "tokenweir-backend"' 'https://wiki.example.com/runbooks#tokenweirnobackend' 'nodePort: 30443' \
+    'release: prometheus' 'authorization:' 'alert: TokenweirDown' 'record: tokenweir:slo_budget:ratio' \
+    '"uid": "tokenweir-backend"' 'https://wiki.example.com/runbooks#tokenweirdown' 'nodePort: 30443' \
     'loadBalancerIP: 192.0.2.1' 'role-arn' 'team: serving' 'linkerd.io/inject' 'priorityClassName: high' \
     'kind: NetworkPolicy' '- podSelector: {}'
   ! grep 'kind: Secret' "$out/full.yaml" || { echo "the chart creates a token beside config.access.admin_token" >&2; exit 1; }
@@ -143,7 +143,7 @@ VALUES
     kubernetes-validate --strict --quiet --no-warn "$out/chart.yaml" "$out/full.yaml"
   fi
   helm template gw "$chart" --set prometheusRule.enabled=true,config.tls.admin=true >"$out/runbooks.yaml"
-  assert_rendered "$out/runbooks.yaml" 'https://gw-admin.default.svc:9090/runbooks#tokenweirnobackend'
+  assert_rendered "$out/runbooks.yaml" 'https://gw-admin.default.svc:9090/runbooks#tokenweirdown'
   helm template gw "$chart" --set adminToken.secret=gateway-admin >"$out/token.yaml"
   assert_rendered "$out/token.yaml" 'name: TOKENWEIR_ADMIN_TOKEN' 'unauthenticated_metrics: true'
   check_configuration "$out/token.yaml"

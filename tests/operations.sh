@@ -33,7 +33,7 @@ fi
 if have amtool "config/alertmanager"; then
   amtool check-config config/alertmanager/alertmanager.yml
   assert_receiver page severity=page alertname=TokenweirErrors area=latency
-  assert_receiver ticket severity=ticket alertname=TokenweirStalls area=backends
+  assert_receiver ticket severity=ticket alertname=TokenweirVerdict area=diagnosis
 fi
 if docker compose version >/dev/null 2>&1; then
   docker compose -f docker/compose.yml config --quiet

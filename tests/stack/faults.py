@@ -45,7 +45,7 @@ async def more_clients(stand: Stand, clients: int, **options) -> AsyncIterator[N
         await stand.load.stop(tasks)
 
 
-@causes("TtftDegraded", "ItlDegraded", "E2eDegraded", "ThroughputDrop")
+@causes("LatencyDegraded")
 async def engines_are_far_slower_than_an_hour_ago(stand: Stand) -> AsyncIterator[None]:
     for name in ("fast0", "fast1"):
         stand.process(name).kill()
@@ -78,7 +78,7 @@ async def a_backend_fails_repeatedly(stand: Stand) -> AsyncIterator[None]:
     stand.process("fast1").start()
 
 
-@causes("Stalls", "EngineStuck")
+@causes("CriticalVerdict")
 async def an_engine_hangs_behind_a_server_that_answers(stand: Stand) -> AsyncIterator[None]:
     async with more_clients(stand, 16):
         await asyncio.sleep(1.0)
@@ -89,14 +89,14 @@ async def an_engine_hangs_behind_a_server_that_answers(stand: Stand) -> AsyncIte
         relay.blocks_output = False
 
 
-@causes("StaleScrape")
+@causes("Verdict")
 async def a_metrics_page_cannot_be_read(stand: Stand) -> AsyncIterator[None]:
     stand.relays[0].hides_metrics = True
     yield
     stand.relays[0].hides_metrics = False
 
 
-@causes("EngineGap")
+@causes("Verdict")
 async def a_server_adds_latency_outside_its_engine(stand: Stand) -> AsyncIterator[None]:
     stand.relays[0].delay = stand.relays[1].delay = 0.6
     yield
@@ -109,7 +109,7 @@ async def clients_disconnect(stand: Stand) -> AsyncIterator[None]:
         yield
 
 
-@causes("KvCacheNearlyFull", "KvCacheExhausted", "Preemptions")
+@causes("Preemptions", "CriticalVerdict")
 async def a_small_cache_gets_long_responses(stand: Stand) -> AsyncIterator[None]:
     # Large enough that the cache stays full when one of many requests ends.
     stand.process("small").kill()
@@ -136,14 +136,14 @@ async def far_more_clients_than_capacity(stand: Stand) -> AsyncIterator[None]:
         yield
 
 
-@causes("SpansDropped")
+@causes("Verdict")
 async def the_collector_is_down(stand: Stand) -> AsyncIterator[None]:
     stand.process("collector").kill()
     yield
     stand.process("collector").start()
 
 
-@causes("ReloadFailed")
+@causes("Verdict")
 async def the_configuration_has_a_mistake(stand: Stand) -> AsyncIterator[None]:
     original = stand.config.read_text()
     stand.config.write_text("routing: { polcy: p2c }")
@@ -153,7 +153,7 @@ async def the_configuration_has_a_mistake(stand: Stand) -> AsyncIterator[None]:
     stand.process("gateway").reload()
 
 
-@causes("BackendDrained")
+@causes("Verdict")
 async def a_drain_is_forgotten(stand: Stand) -> AsyncIterator[None]:
     def post(action: str) -> None:
         url = f"{stand.url('admin')}/-/{action}?backend=fast-1"
@@ -166,14 +166,14 @@ async def a_drain_is_forgotten(stand: Stand) -> AsyncIterator[None]:
     await asyncio.to_thread(post, "undrain")
 
 
-@causes("GpuErrors", "GpuThrottled")
+@causes("GpuErrors")
 async def a_gpu_is_too_hot_and_has_errors(stand: Stand) -> AsyncIterator[None]:
     stand.pages.has_gpu_fault = True
     yield
     stand.pages.has_gpu_fault = False
 
 
-@causes("NoBackend", "BackendDown", "Verdict")
+@causes("CriticalVerdict", "BackendDown", "Verdict")
 async def no_backend_is_available(stand: Stand) -> AsyncIterator[None]:
     for name in ("fast0", "fast1", "small"):
         stand.process(name).kill()

@@ -12,9 +12,9 @@ use tokenweir::telemetry::catalog;
 use tokenweir::telemetry::metric::{KnownLabelValues, MetricLabel};
 use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::openai::Api;
-use tokenweir_operations::{
-    Artifact, DeploymentEndpoints, alerts, dashboards, recording_rules, runbooks,
-};
+use tokenweir_diagnose::verdict_descriptions;
+use tokenweir_operations::alerts::Runbook;
+use tokenweir_operations::{Artifact, DeploymentEndpoints, alerts, dashboards, recording_rules};
 
 /// Metrics that Prometheus creates, and process metrics.
 const EXTERNAL_METRICS: [&str; 4] =
@@ -204,13 +204,23 @@ fn alerts_have_unique_names_and_inhibit_existing_alerts() {
     let alerts = alerts::all();
     let names: BTreeSet<&str> = alerts.iter().map(|alert| alert.name).collect();
     assert_eq!(names.len(), alerts.len());
+    let is_verdict = |name: &str| verdict_descriptions().any(|verdict| verdict.name == name);
     for alert in &alerts {
         for silence in &alert.silences {
             assert!(names.contains(silence.alert), "{} silences {}", alert.name, silence.alert);
             assert_ne!(silence.alert, alert.name);
+            assert!(silence.verdict.is_none_or(is_verdict), "{:?}", silence.verdict);
         }
         // A runbook can refer to another one.
-        for text in [alert.meaning, alert.confirm, alert.action] {
+        let texts = match alert.runbook {
+            Runbook::Own { meaning, confirm, action } => vec![meaning, confirm, action],
+            Runbook::EachVerdict(meaning) => vec![meaning],
+            Runbook::Verdict(verdict) => {
+                assert!(is_verdict(verdict), "{}: {verdict}", alert.name);
+                Vec::new()
+            }
+        };
+        for text in texts {
             assert!(text.ends_with(['.', '?']), "{}: {text}", alert.name);
             let words = text.split(|c: char| !c.is_alphanumeric());
             for word in words.filter(|word| word.len() > 9 && word.starts_with("Tokenweir")) {
@@ -218,13 +228,6 @@ fn alerts_have_unique_names_and_inhibit_existing_alerts() {
             }
         }
     }
-}
-
-#[test]
-fn the_table_of_alerts_in_the_docs_is_the_one_of_the_alerts() {
-    let table = runbooks::table("runbooks.md", &alerts::all());
-    let page = "docs/operate/alerts.md";
-    assert!(read(page).contains(&table), "put this table into {page}:\n\n{table}");
 }
 
 /// The rows of a dashboard, each followed by its panels. A collapsed row contains its panels.

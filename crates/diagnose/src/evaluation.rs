@@ -6,6 +6,7 @@ use super::history::{
     WindowMeasure,
 };
 use super::verdict::Evidence;
+use std::time::Duration;
 
 /// The histories from which the rules for one backend are evaluated.
 pub(super) struct Evaluation<'a> {
@@ -145,6 +146,14 @@ impl<'a> Evaluation<'a> {
     pub(super) fn has_queue(&self) -> bool {
         has_queue(self.history)
     }
+}
+
+/// The last `span` of each history.
+pub(super) fn windows<'a>(
+    histories: impl IntoIterator<Item = &'a BackendHistory>,
+    span: Duration,
+) -> Vec<StepWindow<'a>> {
+    histories.into_iter().map(|history| history.window(span)).collect()
 }
 
 /// Whether the engine of a backend has a queue: at least two requests waited in it in at least 80 %

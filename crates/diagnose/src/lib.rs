@@ -28,9 +28,11 @@ mod request_counters;
 mod anomaly;
 mod rules;
 
+mod description;
 mod diagnoser;
 
 pub use anomaly::measure_names;
+pub use description::{VerdictDescription, verdict_descriptions};
 pub use diagnoser::Diagnoser;
 pub use fleet::{
     AttemptCounts, AttemptFailures, DrainNote, EvictedGroup, EvictingPair, FLEET_RULES,

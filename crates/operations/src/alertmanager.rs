@@ -90,8 +90,10 @@ fn inhibit_rules() -> Vec<InhibitRule> {
     let mut rules = Vec::new();
     for alert in alerts::all() {
         for inhibited in &alert.silences {
+            let verdict = inhibited.verdict.map(|verdict| format!("verdict = {verdict}"));
+            let source = std::iter::once(format!("alertname = {}", alert.name));
             rules.push(InhibitRule {
-                source_matchers: vec![format!("alertname = {}", alert.name)],
+                source_matchers: source.chain(verdict).collect(),
                 target_matchers: vec![format!("alertname = {}", inhibited.alert)],
                 equal: [&["cluster"], inhibited.equal].concat(),
             });

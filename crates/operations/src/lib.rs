@@ -1,6 +1,6 @@
 //! Generates the files that a deployment of the gateway needs: the configuration and rules of
 //! Prometheus, the configuration of Alertmanager, dashboards, the configuration of a collector of
-//! traces, runbooks, and the references of the configuration and of the metrics. All files are
+//! traces, the page of the diagnosis, and the references of the configuration and of the metrics. All files are
 //! generated from tables. A test checks each metric, label and label value of the queries against
 //! the catalogue of metrics.
 
@@ -9,13 +9,13 @@ pub mod alerts;
 pub mod catalogue;
 pub mod dashboards;
 mod deployment;
+mod diagnosis_page;
 mod grafana;
 mod outcomes;
 mod prometheus_config;
 pub mod recording_rules;
 mod reference;
 mod rule_files;
-pub mod runbooks;
 mod yaml;
 
 use catalogue::MetricCatalogue;
@@ -45,7 +45,7 @@ pub enum Artifact {
     GrafanaProvider,
     /// OpenTelemetry Collector: exports complete sampled traces to Jaeger.
     Collector,
-    /// Runbooks: the meaning, verification and remedy of each alert.
+    /// Page of the diagnosis: a section for each alert and each verdict.
     Runbooks,
     /// JSON Schema of the configuration file, for editors.
     Schema,
@@ -120,7 +120,7 @@ impl Artifact {
             Self::GrafanaDatasources => "config/grafana/datasources.yml",
             Self::GrafanaProvider => "config/grafana/provider.yml",
             Self::Collector => "config/otel/collector.yaml",
-            Self::Runbooks => "docs/operate/runbooks.md",
+            Self::Runbooks => "docs/operate/diagnose.md",
             Self::Schema => "config/tokenweir.schema.json",
             Self::ConfigurationReference => "docs/reference/configuration.md",
             Self::MetricsReference => "docs/reference/metrics.md",
@@ -144,7 +144,7 @@ impl Artifact {
             Self::GrafanaDatasources => grafana::datasources(endpoints),
             Self::GrafanaProvider => grafana::provider(),
             Self::Collector => Ok(collector_config(&endpoints.jaeger)),
-            Self::Runbooks => Ok(runbooks::print()),
+            Self::Runbooks => Ok(diagnosis_page::print()),
             Self::Schema => Ok(format!("{:#}\n", schema.as_value())),
             Self::ConfigurationReference => Ok(reference::configuration::print(schema)),
             Self::MetricsReference => Ok(reference::metrics::print(metrics)),

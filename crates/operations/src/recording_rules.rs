@@ -31,7 +31,7 @@ const LONG_WINDOWS: [&str; 3] = ["1d", "3d", "30d"];
 
 /// The rules of latencies, request counts and rates that the latency alerts use: the name of each
 /// series and its query.
-const TRAFFIC_RULES: [(&str, &str); 9] = [
+const TRAFFIC_RULES: [(&str, &str); 7] = [
     (
         "tokenweir:ttft_seconds:p95_5m",
         "histogram_quantile(0.95, sum by (le, gen_ai_request_model) \
@@ -65,16 +65,10 @@ const TRAFFIC_RULES: [(&str, &str); 9] = [
          outcome=\"ok\",gen_ai_operation_name=~\"chat|text_completion\"}[5m]))",
     ),
     (
-        "tokenweir:output_tokens:rate5m",
-        "sum(rate(tokenweir_tokens_total{type=\"output\"}[5m]))\n\
-         + sum(rate(tokenweir_estimated_output_tokens_total[5m]))",
-    ),
-    (
         "tokenweir:token_drift:ratio_1h",
         "sum by (backend, type) (increase(tokenweir_backend_tokens_total[1h]))\n\
          / max by (backend, type) (increase(tokenweir_engine_tokens_total[1h]))",
     ),
-    ("tokenweir:requests_in_flight:avg5m", "sum(avg_over_time(tokenweir_requests_in_flight[5m]))"),
 ];
 
 /// All groups of recording rules.

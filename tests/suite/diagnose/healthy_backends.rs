@@ -1,4 +1,5 @@
-//! A fault of another backend, or of the machine, is not attributed to a healthy backend.
+//! A fault of another backend, or of the machine, is not attributed to a healthy backend, and a fault of a
+//! backend with few requests or a long queue is named.
 
 use super::fleet_model::{Plant, Tick};
 use std::time::Instant;
@@ -11,12 +12,22 @@ const MINUTE_STEPS: u64 = 60 / EVERY.as_secs();
 /// The verdicts of this rule in the three minutes that begin with an event, with their backend.
 /// `change` gets the number of the step and the index of the backend.
 fn named(rule: &str, backends: usize, change: impl Fn(u64, usize, &mut Tick)) -> Vec<String> {
+    named_within(3, rule, backends, change)
+}
+
+/// The same in this number of minutes.
+fn named_within(
+    minutes: u64,
+    rule: &str,
+    backends: usize,
+    change: impl Fn(u64, usize, &mut Tick),
+) -> Vec<String> {
     let mut plant = Plant::new(backends, 5, Instant::now());
     for _ in 0..BASELINE_STEPS {
         plant.step(|_, _, _, _| {});
     }
     let mut named = Vec::new();
-    for step in 0..3 * MINUTE_STEPS {
+    for step in 0..minutes * MINUTE_STEPS {
         let diagnosis = plant.step(|place, _, tick, _| change(step, place, tick));
         let verdicts = diagnosis.verdicts.into_iter().filter(|it| it.verdict == rule);
         named.extend(verdicts.map(|it| it.backend));
@@ -52,4 +63,55 @@ fn a_fast_backend_beside_a_slow_one_with_a_queue_is_not_called_underused() {
     };
     assert_eq!(with_requests(10.0), [""; 0], "it gets its share");
     assert!(with_requests(2.0).contains(&"gpu-0".to_owned()), "it gets few requests");
+}
+
+#[test]
+fn a_backend_with_two_streams_a_minute_that_stall_is_named() {
+    let stalls = |stalls: f64| {
+        named_within(8, "stalls", 1, move |step, _, tick| {
+            let is_stream = step % 6 == 0;
+            tick.requests = f64::from(u8::from(is_stream));
+            tick.running = 1.0;
+            tick.stalls = if is_stream { stalls } else { 0.0 };
+        })
+    };
+    assert!(!stalls(1.0).is_empty());
+    assert_eq!(stalls(0.0), [""; 0]);
+}
+
+#[test]
+fn a_stuck_engine_is_named_although_many_new_requests_wait_for_their_first_output() {
+    let stalled = |stalled: f64| {
+        named("stalls", 1, move |_, _, tick| {
+            (tick.requests, tick.running) = (0.0, 200.0);
+            (tick.stalled, tick.stalls) = (stalled, 0.0);
+        })
+    };
+    assert!(!stalled(4.0).is_empty());
+    assert_eq!(stalled(1.0), [""; 0]);
+}
+
+#[test]
+fn eight_requests_that_wait_for_a_full_cache_are_a_backlog_also_beside_a_large_batch() {
+    let waiting = |waiting: f64| {
+        named("kv_backlog", 1, move |_, _, tick| {
+            (tick.requests, tick.running, tick.waiting) = (10.0, 100.0, waiting);
+            (tick.kv, tick.queue, tick.ttft) = (0.95, 2.5, 3.0);
+        })
+    };
+    assert!(!waiting(9.0).is_empty());
+    assert_eq!(waiting(3.0), [""; 0]);
+}
+
+#[test]
+fn a_slow_front_end_of_a_backend_with_six_streams_a_minute_is_named() {
+    let lag = |lag: f64| {
+        named_within(8, "front_end_gap", 1, move |step, _, tick| {
+            tick.requests = f64::from(u8::from(step % 2 == 0));
+            tick.running = 1.0;
+            tick.lag = lag;
+        })
+    };
+    assert!(!lag(0.6).is_empty());
+    assert_eq!(lag(0.15), [""; 0]);
 }

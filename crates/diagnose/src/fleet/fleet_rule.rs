@@ -11,12 +11,20 @@ pub struct FleetRule {
     /// Whether the rule names a state of a backend, of the fleet or of the gateway. Otherwise it counts
     /// requests.
     pub is_about_state: bool,
+    /// The severities in words.
+    pub severity: &'static str,
     /// The meaning of the condition, in one sentence.
     pub meaning: &'static str,
+    /// The values that show the condition, in words.
+    pub evidence: &'static str,
+    /// When the rule does not apply, as clauses. Empty: always.
+    pub excluded: &'static str,
     /// The remedy.
     pub remedy: &'static str,
     /// An observation that would disprove the condition.
     pub disproof: &'static str,
+    /// Whether an operator must act at once while the verdict is critical.
+    pub pages: bool,
 }
 
 /// A condition that holds, at one backend or, without a backend, for all of them or the gateway.

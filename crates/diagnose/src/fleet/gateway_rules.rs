@@ -23,55 +23,77 @@ pub(super) static CERTIFICATE_EXPIRES: FleetRule = FleetRule {
     name: "certificate_expires",
     scope: VerdictScope::Gateway,
     is_about_state: true,
+    severity: "warning, critical after the expiry",
     meaning: "A certificate that the gateway presents has expired or expires within seven days.",
+    evidence: "The certificate files of listeners, backends and exporters.",
+    excluded: "",
     remedy: "Write the new certificate and key to the same files. The gateway reads them again within \
              ten seconds.",
     disproof: "certificates in /status shows a later time of expiry.",
+    pages: false,
 };
 
 pub(super) static RELOAD_FAILED: FleetRule = FleetRule {
     name: "reload_failed",
     scope: VerdictScope::Gateway,
     is_about_state: true,
+    severity: "warning",
     meaning: "The last reload of the configuration failed: the previous configuration stays active.",
+    evidence: "The cause is the first line of the problem.",
+    excluded: "a later reload succeeded",
     remedy: "Correct the file, test it with tokenweir check, and reload again with SIGHUP or \
              tokenweir reload. A restart with this file would fail.",
     disproof: "tokenweir check accepts the file, and config_reloads in /status has \
                last_successful: true.",
+    pages: false,
 };
 
 pub(super) static SPANS_LOST: FleetRule = FleetRule {
     name: "spans_lost",
     scope: VerdictScope::Gateway,
     is_about_state: true,
+    severity: "warning",
     meaning: "The collector does not accept spans: traces of requests are lost.",
-    remedy: "The collector cannot be reached: start it, or correct tracing.endpoint. It takes no more \
-             or answers too late: give it more resources, or lower tracing.ratio. It refuses the \
-             requests: compare tracing.protocol and the headers with its settings. Requests are not \
-             affected, and the export continues by itself. The log has the error of the collector.",
+    evidence: "An export failed in the last 45 s.",
+    excluded: "",
+    remedy: "Start the collector or correct tracing.endpoint. If it answers too late, give it \
+             more resources or lower tracing.ratio. If it refuses the requests, compare \
+             tracing.protocol and the headers. The log has its error; requests are not \
+             affected.",
     disproof: "spans in /status shows that exported grows and lost does not.",
+    pages: false,
 };
 
 pub(super) static SLOW_CLIENTS: FleetRule = FleetRule {
     name: "slow_clients",
     scope: VerdictScope::Gateway,
     is_about_state: true,
+    severity: "info",
     meaning: "Clients do not read their responses as fast as these arrive: the backends are not the \
               cause of their slow streams.",
+    evidence: "At two evaluations, the clients of two or more streams, and of 20 %, did not \
+               read.",
+    excluded: "",
     remedy: "Find these clients: the page and tokenweir top list their streams with the phase write_stalled. \
              Check their network, and whether they read the stream while they process it.",
     disproof: "Streams in the phase write_stalled belong to clients that also read other servers slowly.",
+    pages: false,
 };
 
 pub(super) static CONNECTIONS_REFUSED: FleetRule = FleetRule {
     name: "connections_refused",
     scope: VerdictScope::Gateway,
     is_about_state: true,
+    severity: "critical",
     meaning: "Clients cannot connect: a limit of the gateway or of its process is reached.",
-    remedy: "Raise limits.connections, or the open files of the process if they are lower (LimitNOFILE= in \
-             systemd, ulimit -n), or start a second gateway. A client that opens too many connections is in \
-             the access log by its address.",
+    evidence: "In 30 s a connection was closed at `limits.connections`, or none could be \
+               accepted.",
+    excluded: "one client reached its own limit",
+    remedy: "Raise limits.connections, or the open files of the process if they are lower \
+             (LimitNOFILE= in systemd, ulimit -n), or start a second gateway. The access log \
+             has the addresses of clients.",
     disproof: "tokenweir_connections_refused_total and tokenweir_accept_errors_total do not grow.",
+    pages: true,
 };
 
 /// The conditions of the gateway, and the state that they need between two evaluations.

@@ -20,11 +20,15 @@ pub(super) static BACKEND_RESTARTING: FleetRule = FleetRule {
     name: "backend_restarting",
     scope: VerdictScope::Backend,
     is_about_state: false,
+    severity: "warning, critical above 5 %",
     meaning: "The backend fails and comes back again and again.",
-    remedy: "Read the end of its log before each restart: lack of memory (CUDA out of memory, the OOM \
-             killer of the kernel), a request that crashes the engine, or a liveness probe that is too \
-             strict. Set its weight to 0 until it stays up.",
+    evidence: "Three restarts or outages in ten minutes.",
+    excluded: "",
+    remedy: "Read the end of its log before each restart: lack of memory (CUDA out of memory, \
+             the OOM killer), a request that crashes the engine, or a strict liveness probe. \
+             Set its weight to 0 until it stays up.",
     disproof: "An operator or a deployment restarts it on purpose.",
+    pages: false,
 };
 
 /// The interruptions of all backends.

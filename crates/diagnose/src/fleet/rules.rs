@@ -23,50 +23,73 @@ static NO_CAPACITY: FleetRule = FleetRule {
     name: "no_capacity",
     scope: VerdictScope::Fleet,
     is_about_state: true,
+    severity: "critical",
     meaning: "No backend can take requests: every request is refused.",
+    evidence: "Every backend is down, drained, asleep, ejected or of weight 0. The cause counts \
+               them.",
+    excluded: "a first health check is open",
     remedy: "Undrain a drained backend, wake a sleeping one, raise a weight of 0, or start a backend \
              that is down. The gateway uses it within seconds.",
     disproof: "GET /readyz of the admin listener answers 200.",
+    pages: true,
 };
 
 static SHEDDING: FleetRule = FleetRule {
     name: "shedding",
     scope: VerdictScope::Fleet,
     is_about_state: true,
+    severity: "warning, critical above 5 %",
     meaning: "The gateway refuses requests, because no backend has capacity for them.",
+    evidence: "Of the requests of 30 s, three or more and 1 % were refused. The cause names \
+               missing backends.",
+    excluded: "`no_capacity` holds",
     remedy: "Undrain or restart the backends that are missing. If none is missing, add backends: \
              admission.queue_capacity and admission.max_wait only trade a refusal for a longer wait.",
     disproof: "The access log has no request with outcome rejected in the last minute.",
+    pages: false,
 };
 
 static BACKEND_DOWN: FleetRule = FleetRule {
     name: "backend_down",
     scope: VerdictScope::Backend,
     is_about_state: true,
+    severity: "warning, critical above 5 %",
     meaning: "The backend is down: it gets no requests.",
+    evidence: "Health checks or connections fail, or the engine makes no progress. Cause and \
+               remedy follow the error.",
+    excluded: "the backend is drained",
     remedy: "Read the log of the backend and restart it. The gateway uses it again when a health \
              check passes.",
     disproof: "curl http://BACKEND/health answers 200 on the machine of the gateway.",
+    pages: false,
 };
 
 pub(super) static BACKEND_EJECTED: FleetRule = FleetRule {
     name: "backend_ejected",
     scope: VerdictScope::Backend,
     is_about_state: true,
+    severity: "warning, critical above 5 %",
     meaning: "The circuit breaker has ejected the backend, because its requests failed.",
+    evidence: "The state `ejected`. In panic mode it gets requests nevertheless.",
+    excluded: "`backend_failing` holds",
     remedy: "Read the log of the backend. The access log has the failed requests, with the outcome \
              upstream_error, truncated or timeout.",
     disproof: "Requests that are sent directly to the backend succeed.",
+    pages: false,
 };
 
 static BACKEND_DRAINED: FleetRule = FleetRule {
     name: "backend_drained",
     scope: VerdictScope::Backend,
     is_about_state: true,
+    severity: "info, warning after an hour without an end, critical above 5 %",
     meaning: "The backend is drained: it gets no new requests.",
+    evidence: "The cause has initiator, age, end and reason of the drain.",
+    excluded: "",
     remedy: "End the drain when the work is done: POST /-/undrain?backend=NAME on the admin \
              listener, or d in tokenweir top.",
     disproof: "GET /status shows drained: false for the backend.",
+    pages: false,
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.

@@ -18,11 +18,16 @@ pub(super) static MODEL_GONE: FleetRule = FleetRule {
     name: "model_gone",
     scope: VerdictScope::Fleet,
     is_about_state: true,
+    severity: "warning, critical above 5 %",
     meaning: "Requests come for a model that no backend lists any more: all of them fail with 404.",
-    remedy: "Start a backend with the model, or load the LoRA adapter again (--lora-modules): a backend \
-             that restarted without it is the usual cause. If the model was removed on purpose, tell its \
-             clients, or give its name to another model (models with alias_of).",
+    evidence: "Requests of five minutes got 404 for a model that a backend listed, or that the \
+               configuration names.",
+    excluded: "the backend is down",
+    remedy: "Start a backend with the model, or load the LoRA adapter again (--lora-modules) \
+             after a restart without it. If it was removed on purpose, tell its clients, or \
+             give its name to another model (models with alias_of).",
     disproof: "GET /v1/models of the gateway lists the model.",
+    pages: false,
 };
 
 /// The models that are missing.

@@ -58,6 +58,8 @@ pub(crate) struct MeasureDefinition {
 pub(crate) const COUNT: usize = WindowMeasure::GpuTemperature as usize + 1;
 /// Minimum number of observations in a window for a mean.
 const MIN_OBSERVATIONS: f64 = 5.0;
+/// Minimum number of first outputs in a window for a comparison of the gateway with the engine.
+pub(crate) const MIN_COMPARED_STREAMS: f64 = 20.0;
 /// Minimum number of tokens in a window for a ratio of tokens.
 const MIN_TOKENS: f64 = 1_000.0;
 
@@ -173,8 +175,9 @@ fn front_end_lag(window: &StepWindow<'_>) -> Option<f64> {
     let (outputs, tokens) =
         (window.sum(StepSignal::FirstOutputs)?, window.sum(StepSignal::FirstTokens)?);
     let streams = window.ratio(StepSignal::Streams, StepSignal::Finished, 1.0).unwrap_or(1.0);
-    let counts_same_requests =
-        outputs >= 20.0 && (outputs - tokens).abs() <= 0.2 * outputs && streams >= 0.9;
+    let counts_same_requests = outputs >= MIN_COMPARED_STREAMS
+        && (outputs - tokens).abs() <= 0.2 * outputs
+        && streams >= 0.9;
     let lag = window.get(WindowMeasure::Ttft)? - window.get(WindowMeasure::EngineTtft)?;
     counts_same_requests.then_some(lag)
 }

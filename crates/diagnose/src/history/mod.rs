@@ -13,7 +13,7 @@ mod measure;
 mod backend_history;
 
 pub use backend_history::BackendHistory;
-pub(crate) use measure::{AdverseChange, MEASURES, WindowMeasure};
+pub(crate) use measure::{AdverseChange, MEASURES, MIN_COMPARED_STREAMS, WindowMeasure};
 pub(crate) use sample::LONG_PROMPT_TOKENS;
 #[cfg(test)]
 pub(crate) use sample::test_instant;

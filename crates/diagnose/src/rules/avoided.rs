@@ -2,7 +2,7 @@
 //! conditions are invisible: it gets too few requests for them.
 
 use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, windows};
 use crate::history::{BackendHistory, FAST, LONG_WINDOW, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::{Evidence, VerdictSeverity};
 
@@ -23,9 +23,14 @@ pub(super) const BACKEND_AVOIDED: DiagnosisRule = DiagnosisRule {
     name: "backend_avoided",
     severity: VerdictSeverity::Warning,
     meaning: "Routing avoids the backend because it is slower than the others: its capacity is missing.",
+    evidence: "For five minutes less than a third of its share of 30 requests, while its peers \
+               are busy; and TTFT is 1.5 times theirs and 50 ms more, or p99 between outputs \
+               twice.",
+    excluded: "another verdict holds; it is as fast",
     remedy: "Compare the machine, the network path and the start flags of the backend with those of the \
              others. If it is slower on purpose, set its weight accordingly.",
     disproof: "Requests that are sent directly to the backend are as fast as at the others.",
+    pages: false,
     explained_by: &[
         "kv_thrashing",
         "kv_backlog",
@@ -52,20 +57,21 @@ fn judge_backend_avoided(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let own_weight = weight(evaluation.history);
     let expected = own_weight / (own_weight + peers.iter().map(|peer| weight(peer)).sum::<f64>());
     let (long, short) = (evaluation.long_window(), evaluation.short_window());
-    let share = |own: &StepWindow<'_>, span| {
-        let others: f64 = peers.iter().map(|peer| requests(&peer.window(span))).sum();
+    let others = windows(peers.iter().copied(), LONG_WINDOW);
+    let recent_others = windows(peers.iter().copied(), FAST);
+    let share = |own: &StepWindow<'_>, others: &[StepWindow<'_>]| {
+        let others: f64 = others.iter().map(requests).sum();
         (requests(own) / (requests(own) + others).max(1.0), requests(own) + others)
     };
-    let (own_share, total) = share(&long, LONG_WINDOW);
-    let (recent_share, _) = share(&short, FAST);
+    let (own_share, total) = share(&long, &others);
+    let (recent_share, _) = share(&short, &recent_others);
     let is_avoided = own_share.max(recent_share) < AVOIDED_PART * expected && total >= MIN_REQUESTS;
-    let busy_peers = peers.iter().filter(|peer| {
-        peer.window(LONG_WINDOW).fraction_at_least(StepSignal::InFlight, 1.0) >= 0.8
-    });
-    if !is_avoided || busy_peers.count() < peers.len() {
+    let is_busy =
+        |other: &StepWindow<'_>| other.fraction_at_least(StepSignal::InFlight, 1.0) >= 0.8;
+    if !is_avoided || !others.iter().all(is_busy) {
         return RuleOutcome::Absent;
     }
-    let Some((cause, mut evidence)) = slowness(&long, &peers) else { return RuleOutcome::Absent };
+    let Some((cause, mut evidence)) = slowness(&long, &others) else { return RuleOutcome::Absent };
     let seconds = long.seconds();
     evidence.insert(0, Evidence::new("share_of_requests", own_share, "ratio", seconds));
     evidence.insert(1, Evidence::new("share_by_weight", expected, "ratio", seconds));
@@ -81,14 +87,13 @@ fn requests(window: &StepWindow<'_>) -> f64 {
 /// In what the backend is slower than the others, with the values. `None`: it is not.
 fn slowness(
     own: &StepWindow<'_>,
-    peers: &[&BackendHistory],
+    others: &[StepWindow<'_>],
 ) -> Option<(&'static str, Vec<Evidence>)> {
     let ttft = |windows: &[StepWindow<'_>], min_streams| {
         let sum = |signal| windows.iter().filter_map(|window| window.sum(signal)).sum::<f64>();
         let streams = sum(StepSignal::FirstOutputs);
         (streams >= min_streams).then(|| sum(StepSignal::FirstOutputSeconds) / streams)
     };
-    let others: Vec<StepWindow<'_>> = peers.iter().map(|peer| peer.window(LONG_WINDOW)).collect();
     let seconds = own.seconds();
     let pair = |names: [&'static str; 2], values: [f64; 2]| {
         vec![
@@ -96,7 +101,7 @@ fn slowness(
             Evidence::new(names[1], values[1], "s", seconds),
         ]
     };
-    if let (Some(own), Some(other)) = (ttft(&[*own], MIN_STREAMS), ttft(&others, MIN_STREAMS))
+    if let (Some(own), Some(other)) = (ttft(&[*own], MIN_STREAMS), ttft(others, MIN_STREAMS))
         && own >= SLOW_FACTOR * other
         && own >= other + SLOW_SECONDS
     {

@@ -12,6 +12,9 @@ use tokenweir_core::dialect::EngineLoad;
 const FULL_CACHE_USAGE: f64 = 0.88;
 /// KV usage below which the cache has free blocks for another request.
 const FREE_CACHE_USAGE: f64 = 0.80;
+/// Minimum share of the requests in the engine, or number, that wait for the rule `kv_backlog`.
+const MIN_WAITING_SHARE: f64 = 0.2;
+const MIN_WAITING: f64 = 8.0;
 /// Minimum number of preemptions per second for the rule `kv_thrashing`.
 const MIN_PREEMPTIONS_PER_SECOND: f64 = 0.02;
 /// Minimum number of preemptions per request for the rule `kv_thrashing`.
@@ -26,10 +29,15 @@ pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
     name: "kv_thrashing",
     severity: VerdictSeverity::Critical,
     meaning: "The KV cache is too small for the batch: sequences are preempted and computed again.",
+    evidence: "KV usage p90 ≥ 88 %; two preemptions, ≥ 0.02 per second and 1 % of requests; and \
+               late tokens, or 5 % of requests computed twice. The remedy may name \
+               `--max-num-seqs`: 0.9 × blocks ÷ blocks of a mean sequence.",
+    excluded: "",
     remedy: "Lower --max-num-seqs or --max-model-len, store KV in fp8 (--kv-cache-dtype), or give \
              long prompts a model name with backends of its own (models).",
     disproof: "The number of preemptions stops growing while the times between tokens do not \
                change.",
+    pages: true,
     explained_by: &[],
     needs: &[StepSignal::KvUsage, StepSignal::Preemptions, StepSignal::Running],
     judge: judge_thrashing,
@@ -39,9 +47,13 @@ pub(super) const BACKLOG: DiagnosisRule = DiagnosisRule {
     name: "kv_backlog",
     severity: VerdictSeverity::Warning,
     meaning: "The KV cache is full without preemptions: new requests wait until others end.",
+    evidence: "KV usage p90 ≥ 88 % and median ≥ 80 %; two or more requests wait in four of five \
+               samples, and are eight or 20 %; first tokens are late.",
+    excluded: "`kv_thrashing` holds",
     remedy: "Add a backend, store KV in fp8 (--kv-cache-dtype), give vLLM more of the GPU's memory \
              (--gpu-memory-utilization), or limit the length of answers.",
     disproof: "The queue drains while KV usage does not change.",
+    pages: true,
     explained_by: &["kv_thrashing"],
     needs: &[StepSignal::KvUsage, StepSignal::Waiting, StepSignal::Running],
     judge: judge_backlog,
@@ -51,10 +63,15 @@ pub(super) const PREFIX_MISSES: DiagnosisRule = DiagnosisRule {
     name: "prefix_cache_misses",
     severity: VerdictSeverity::Warning,
     meaning: "Prompts share prefixes, and the backend computes them again.",
+    evidence: "The hit ratio is half of usual (≥ 20 %), although ≥ 50 % of the tokens were \
+               predicted to be cached; first tokens take 1.3 times usual. Cause: evicted, \
+               routed to others, or lost.",
+    excluded: "prompts share no prefixes; it is new; `kv_thrashing` holds",
     remedy: "Route by prefix (routing.policy: kv_aware or prefix_affinity), move changing parts, \
              such as the time, to the end of system prompts, or enlarge the KV cache.",
     disproof: "The hit ratio stays low on a backend that has had the same prompts for ten minutes \
                with a cache that is not full.",
+    pages: false,
     explained_by: &["kv_thrashing"],
     needs: &[StepSignal::PrefixQueries, StepSignal::PrefixHits, StepSignal::GatewayPromptTokens],
     judge: judge_prefix_misses,
@@ -135,11 +152,11 @@ fn judge_backlog(evaluation: &Evaluation<'_>) -> RuleOutcome {
         && p90.is_some_and(|usage| usage >= FULL_CACHE_USAGE);
     let (waiting, running) =
         (window.get(WindowMeasure::Waiting), window.get(WindowMeasure::Running));
-    let waiting_share = waiting
-        .zip(running)
-        .map_or(0.0, |(waiting, running)| waiting / (waiting + running).max(1.0));
+    let is_long_queue = waiting.zip(running).is_some_and(|(waiting, running)| {
+        waiting >= MIN_WAITING || waiting >= MIN_WAITING_SHARE * (waiting + running).max(1.0)
+    });
     let harm = evaluation.slow_start_evidence();
-    if !is_full || !evaluation.has_queue() || waiting_share < 0.2 || harm.is_empty() {
+    if !is_full || !evaluation.has_queue() || !is_long_queue || harm.is_empty() {
         return RuleOutcome::Absent;
     }
     let measures = [

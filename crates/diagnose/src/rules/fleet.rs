@@ -24,9 +24,13 @@ pub(super) const GPU_UNDERUSED: DiagnosisRule = DiagnosisRule {
     name: "gpu_underused",
     severity: VerdictSeverity::Warning,
     meaning: "The engine has almost no work while requests wait elsewhere.",
+    evidence: "In four of five samples one request or none runs, while requests wait in the \
+               gateway or in a backend that started twice as many.",
+    excluded: "`blind` holds; it is new; nothing waits",
     remedy: "Find out why it gets few requests: its weight, its models, a session or prefix \
              affinity that is too strict (routing), limits of the admission queue (admission).",
     disproof: "The backend does not serve the models of the waiting requests.",
+    pages: false,
     explained_by: &["blind"],
     needs: &[StepSignal::Running, StepSignal::Waiting],
     judge: judge_gpu_underused,
@@ -36,9 +40,14 @@ pub(super) const IMBALANCE: DiagnosisRule = DiagnosisRule {
     name: "imbalance",
     severity: VerdictSeverity::Warning,
     meaning: "The backend has at least twice the load of another one, and its clients wait for it.",
+    evidence: "In four of five samples twice the requests of the least busy one, five in all; \
+               and only it queues, or its KV usage is 30 points higher and its tokens take \
+               twice as long.",
+    excluded: "another verdict holds; a backend is idle or new",
     remedy: "Use routing.policy: kv_aware, set weights that match the machines, and check whether \
              a few long sessions stick to this backend.",
     disproof: "The backends serve different models, or run on machines of different sizes.",
+    pages: false,
     explained_by: &[
         "kv_thrashing",
         "kv_backlog",

@@ -20,10 +20,14 @@ pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Critical,
     meaning: "The engine holds requests that no client waits for, or KV blocks that belong to no \
               request.",
+    evidence: "For 45 s an idle engine held ≥ 2 % of its blocks, or had three requests more \
+               than this gateway sent.",
+    excluded: "other clients use it",
     remedy: "Restart the backend when the others can take its load, and report the version: an \
              engine that does not abort the requests of disconnected clients fills up until it \
              thrashes.",
     disproof: "Another client sends requests directly to the backend, not through the gateway.",
+    pages: false,
     explained_by: &[],
     needs: &[StepSignal::KvUsage, StepSignal::Running, StepSignal::Waiting],
     judge: judge_memory_leak,

@@ -33,10 +33,14 @@ pub(super) const DECODE_STARVATION: DiagnosisRule = DiagnosisRule {
     name: "decode_starvation",
     severity: VerdictSeverity::Critical,
     meaning: "The prefill of long prompts delays the streams of all other requests on the backend.",
+    evidence: "p99 between outputs ≥ 0.5 s, or ≥ 0.2 s and four times usual; a prompt of 8,000 \
+               tokens, or of 1,000 and four times the mean; no preemption, queue or full cache.",
+    excluded: "`kv_thrashing` holds",
     remedy: "Lower --max-num-batched-tokens (chunked prefill in smaller pieces), limit concurrent \
              long prompts (--max-num-partial-prefills, --long-prefill-token-threshold), or give \
              them a model name with backends of its own (models).",
     disproof: "Streams pause while no prompt is longer than usual.",
+    pages: false,
     explained_by: &["kv_thrashing"],
     needs: &[StepSignal::GapP99, StepSignal::KvUsage, StepSignal::Waiting],
     judge: judge_decode_starvation,
@@ -46,9 +50,15 @@ pub(super) const PREFILL_STARVATION: DiagnosisRule = DiagnosisRule {
     name: "prefill_starvation",
     severity: VerdictSeverity::Warning,
     meaning: "Requests wait for their prefill although the KV cache has free blocks.",
+    evidence: "Two or more requests wait in four of five samples, or a second in bursts; half \
+               of the TTFT is queue; KV usage p90 < 80 %; first tokens are late. Fewer than 0.7 \
+               requests in prefill beside a full batch prove `--max-num-seqs`, 0.9 beside a \
+               smaller one `--max-num-batched-tokens`.",
+    excluded: "`kv_thrashing`, `kv_backlog` or `slow_engine` holds",
     remedy: "Add backends, or raise the limit that the cause names while GPU memory and the times \
              between tokens allow it.",
     disproof: "Time in the engine's queue falls while requests still start late.",
+    pages: false,
     explained_by: &["kv_thrashing", "kv_backlog", "slow_engine"],
     needs: &[StepSignal::Waiting, StepSignal::KvUsage, StepSignal::Queued],
     judge: judge_prefill_starvation,

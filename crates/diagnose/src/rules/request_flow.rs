@@ -2,9 +2,12 @@
 //! and time that is lost before the engine.
 
 use super::rule::DiagnosisRule;
-use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleOutcome};
-use crate::history::{FAST, HistoryStep, StepSignal, StepWindow, WindowMeasure};
-use crate::verdict::VerdictSeverity;
+use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleOutcome, windows};
+use crate::harm::{HARMED_SHARE, is_share_above};
+use crate::history::{
+    FAST, HistoryStep, MIN_COMPARED_STREAMS, StepSignal, StepWindow, WindowMeasure,
+};
+use crate::verdict::{Evidence, VerdictSeverity};
 use std::time::Duration;
 
 /// Minimum number of steps without a metrics page in the short window for the rule `blind`.
@@ -28,6 +31,15 @@ const MIN_LAG_SECONDS: f64 = 0.1;
 /// Minimum of the usual share of clients that disconnect. A smaller usual share counts as this
 /// value.
 const MIN_CANCEL_RATIO: f64 = 0.05;
+/// The same for a backend with few requests, whose last five minutes are compared.
+const MIN_LAG_SECONDS_OF_FEW: f64 = 0.25;
+/// Number of streams in a minute below which the stalls of five minutes count, the minimum number of
+/// these, and the time in which at least one of them began.
+const FEW_STREAMS: f64 = 5.0;
+const MIN_STALLS_OF_FEW: f64 = 5.0;
+const LAST_STALL_WITHIN: Duration = Duration::from_mins(2);
+/// Minimum number of stalls for the rule `stalls`, and of stalled streams if no stream begins.
+const MIN_STALLS: f64 = 3.0;
 /// Minimum lag of the front end as a share of the TTFT, for the rule `front_end_gap`.
 const MIN_LAG_RATIO: f64 = 0.2;
 
@@ -36,10 +48,14 @@ pub(super) const BLIND: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Warning,
     meaning: "The backend is up and its metrics cannot be read or stand still: the gateway routes by its \
               own requests in flight.",
+    evidence: "For 45 s of a minute no fresh page (15 s) was understood; or no counter moved in \
+               30 s while five requests ended.",
+    excluded: "",
     remedy: "Run tokenweir doctor against it. A healthy backend has a page at /metrics; \
              --disable-log-stats or a proxy in between removes it, and a slow page needs more CPU \
              for the API server.",
     disproof: "curl http://BACKEND/metrics shows vllm:num_requests_running within a second.",
+    pages: false,
     explained_by: &[],
     needs: &[],
     judge: judge_blind,
@@ -49,9 +65,14 @@ pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
     name: "stalls",
     severity: VerdictSeverity::Critical,
     meaning: "Streams of the backend stall in the middle of their responses.",
+    evidence: "Three streams and 5 % stalled in a minute, twice; or two and 20 % of those in \
+               flight are stalled; or three are, and none began for a minute. Below five \
+               streams a minute, five stalls of five minutes count.",
+    excluded: "the client does not read; `kv_thrashing` or `decode_starvation` holds",
     remedy: "Check the backend's log and GPU: nvidia-smi, dmesg for Xid errors, a stuck \
              collective. Set its weight to 0 if it does not recover.",
     disproof: "All stalled streams belong to one client, or the clients do not read their data.",
+    pages: true,
     explained_by: &["kv_thrashing", "decode_starvation"],
     needs: &[StepSignal::Stalls, StepSignal::Stalled, StepSignal::InFlight],
     judge: judge_stalls,
@@ -61,9 +82,13 @@ pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
     name: "abort_spike",
     severity: VerdictSeverity::Warning,
     meaning: "Many more clients than usual disconnect before their response is complete.",
+    evidence: "≥ 10 % of at least 20 requests, and five: three times usual, six deviations \
+               beyond 5 %. Equal times, in the remedy, indicate a timeout.",
+    excluded: "another verdict explains it",
     remedy: "Compare the clients' timeout with the duration of responses, and identify the \
              clients: the access log has each request with termination client_cancelled.",
     disproof: "A deployment of the clients closes connections at the same time.",
+    pages: false,
     explained_by: &[
         "kv_thrashing",
         "kv_backlog",
@@ -81,9 +106,14 @@ pub(super) const FRONT_END_GAP: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Warning,
     meaning: "Requests lose time between the gateway and the engine: in the API server of the \
               backend, or on the network.",
+    evidence: "Mean TTFT of the gateway minus that of the engine ≥ 100 ms, 20 % of the TTFT and \
+               twice usual; below 20 streams a minute, ≥ 250 ms over five. Both must count the \
+               same streams.",
+    excluded: "",
     remedy: "Give the API server more CPU or processes (--api-server-count), and measure the \
              round-trip time from the gateway to the backend.",
     disproof: "Other clients of the backend see the same time to first token as its engine.",
+    pages: false,
     explained_by: &[],
     needs: &[StepSignal::FirstTokens, StepSignal::FirstOutputs],
     judge: judge_front_end_gap,
@@ -134,18 +164,23 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
         values.into_iter().flatten().reduce(f64::max)
     };
     let is_repeated = window.step_fraction_at_least(has_stalled, 1.0) > 1.5 / window.len() as f64;
-    let has_many_stalls = stalls >= 3.0 && stalls >= 0.05 * (streams + in_flight) && is_repeated;
-    let has_stalled_streams = stalled >= 2.0 && stalled >= 0.2 * in_flight;
+    let has_many_stalls =
+        stalls >= MIN_STALLS && stalls >= HARMED_SHARE * (streams + in_flight) && is_repeated;
+    // New requests to a stuck engine wait for their first output and do not stall.
+    let has_stalled_streams =
+        stalled >= 2.0 && stalled >= 0.2 * in_flight || stalled >= MIN_STALLS && streams < 1.0;
+    let stalls_few_streams = streams < FEW_STREAMS && stalls_few_streams(evaluation);
     let recent = evaluation.recent_window();
     let is_over =
         recent.sum(StepSignal::Stalls) == Some(0.0) && recent.max(StepSignal::Stalled) == Some(0.0);
-    if is_over || !has_many_stalls && !has_stalled_streams {
+    let is_found = has_many_stalls || has_stalled_streams;
+    if !stalls_few_streams && (is_over || !is_found) {
         return RuleOutcome::Absent;
     }
     let tokens = window.get(WindowMeasure::GenerationRate);
     let is_not_generating = tokens.is_some_and(|rate| rate < 1.0) && in_flight >= 1.0;
     let signals = [
-        has_many_stalls,
+        has_many_stalls || stalls_few_streams,
         has_stalled_streams,
         is_not_generating,
         !evaluation.slow_inter_token_evidence().is_empty(),
@@ -161,14 +196,26 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
     RuleOutcome::Present(rule_match.because(stall_cause(evaluation, &window)))
 }
 
+/// Whether a backend with few streams has stalled them repeatedly, at a share that is no chance.
+fn stalls_few_streams(evaluation: &Evaluation<'_>) -> bool {
+    let window = evaluation.long_window();
+    let sum = |signal| window.sum(signal).unwrap_or(0.0);
+    let stalls = sum(StepSignal::Stalls);
+    let total = stalls.max(sum(StepSignal::FirstOutputs));
+    let times = window.values(StepSignal::Stalls).filter(|stalls| *stalls >= 1.0).count();
+    let last = evaluation.history.window(LAST_STALL_WITHIN).sum(StepSignal::Stalls);
+    stalls >= MIN_STALLS_OF_FEW
+        && times >= 2
+        && last.is_some_and(|last| last >= 1.0)
+        && is_share_above(stalls as u64, total as u64, HARMED_SHARE)
+}
+
 /// The cause of the stalls in a window of the backend, if the rule `stalls` applies.
 fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> &'static str {
-    let stalled_others = evaluation.others.iter().filter(|other| {
-        let stalls = other.window(FAST).sum(StepSignal::Stalls);
-        stalls.is_some_and(|stalls| stalls >= 3.0)
-    });
-    let is_everywhere =
-        !evaluation.others.is_empty() && stalled_others.count() == evaluation.others.len();
+    let others = windows(evaluation.others.iter().copied(), FAST);
+    let has_stalls =
+        |it: &StepWindow<'_>| it.sum(StepSignal::Stalls).is_some_and(|sum| sum >= MIN_STALLS);
+    let is_everywhere = !others.is_empty() && others.iter().all(has_stalls);
     let is_metrics_missing = window.values(StepSignal::Running).count() * 2 < window.len();
     let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|count| count >= 1.0);
     if is_preempting {
@@ -225,17 +272,21 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleOutcome {
 }
 
 fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
-    let window = evaluation.short_window();
+    let short = evaluation.short_window();
+    let has_few = short.sum(StepSignal::FirstOutputs).unwrap_or(0.0) < MIN_COMPARED_STREAMS;
+    let window = if has_few { evaluation.long_window() } else { short };
     let Some(lag) = window.get(WindowMeasure::FrontEnd) else { return RuleOutcome::Absent };
     let ttft = window.get(WindowMeasure::Ttft).unwrap_or(0.0);
-    let is_significant = lag >= MIN_LAG_SECONDS.max(MIN_LAG_RATIO * ttft);
+    let min_lag = if has_few { MIN_LAG_SECONDS_OF_FEW } else { MIN_LAG_SECONDS };
+    let is_significant = lag >= min_lag.max(MIN_LAG_RATIO * ttft);
     // A lag of the usual length is attributed to the network, not to the front end.
     let is_new =
         evaluation.baseline(WindowMeasure::FrontEnd).is_none_or(|usual| lag >= 2.0 * usual.median);
-    let recent = evaluation.recent_window();
+    let (recent, min_count) =
+        if has_few { (short, 2.0) } else { (evaluation.recent_window(), 5.0) };
     let is_over = recent
-        .ratio(StepSignal::FirstOutputSeconds, StepSignal::FirstOutputs, 5.0)
-        .zip(recent.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, 5.0))
+        .ratio(StepSignal::FirstOutputSeconds, StepSignal::FirstOutputs, min_count)
+        .zip(recent.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, min_count))
         .is_some_and(|(gateway, engine)| gateway - engine < MIN_LAG_SECONDS);
     if !is_significant || !is_new || is_over {
         return RuleOutcome::Absent;
@@ -253,5 +304,10 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::InFlight,
         WindowMeasure::Running,
     ];
-    RuleOutcome::Present(RuleMatch::new(signals, evaluation.evidence_for_all(&measures)))
+    let mut evidence = evaluation.evidence_for_all(&measures);
+    if has_few {
+        let name = WindowMeasure::FrontEnd.definition().name;
+        evidence.insert(0, Evidence::new(name, lag, "s", window.seconds()));
+    }
+    RuleOutcome::Present(RuleMatch::new(signals, evidence))
 }

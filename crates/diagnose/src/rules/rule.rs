@@ -13,10 +13,16 @@ pub struct DiagnosisRule {
     pub severity: VerdictSeverity,
     /// The meaning of the condition, in one sentence.
     pub meaning: &'static str,
+    /// The values that show the condition, in words.
+    pub evidence: &'static str,
+    /// When the rule does not apply, as clauses. Empty: always.
+    pub excluded: &'static str,
     /// The remedy.
     pub remedy: &'static str,
     /// An observation that would disprove the condition.
     pub disproof: &'static str,
+    /// Whether an operator must act at once while the verdict is critical.
+    pub pages: bool,
     /// The names of the rules that explain this rule. While the condition of one of them holds,
     /// this rule is suppressed.
     pub explained_by: &'static [&'static str],

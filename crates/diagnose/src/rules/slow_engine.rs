@@ -2,8 +2,8 @@
 
 use super::gpus;
 use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
-use crate::history::{BackendHistory, FAST, LONG_PROMPT_TOKENS, StepSignal, WindowMeasure};
+use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, windows};
+use crate::history::{FAST, LONG_PROMPT_TOKENS, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 
 /// Minimum ratio of the time between tokens to that of the other backends.
@@ -24,10 +24,15 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
     name: "slow_engine",
     severity: VerdictSeverity::Warning,
     meaning: "The engine is far slower than the engines of the other backends with the same models.",
+    evidence: "The mean time between tokens of 20 s is ≥ 100 ms and three times the median of \
+               its peers.",
+    excluded: "`kv_thrashing` or `decode_starvation` holds; it preempts, computes long prompts, \
+               or has a far larger batch",
     remedy: "Compare its GPU with the others: clocks and temperature (nvidia-smi -q -d \
              PERFORMANCE), other processes on it, and the start flags of vLLM. Set its weight to 0 \
              until it is as fast as the others.",
     disproof: "It runs on slower hardware, or with a larger model under the same name.",
+    pages: false,
     explained_by: &["kv_thrashing", "decode_starvation"],
     needs: &[StepSignal::InterTokenSeconds, StepSignal::Gaps, StepSignal::Running],
     judge: judge_slow_engine,
@@ -40,7 +45,8 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let recent = evaluation.recent_window();
     let own = recent.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, MIN_GAPS);
     let Some(own) = own else { return RuleOutcome::Absent };
-    let peers: Vec<(f64, f64)> = evaluation.peers().filter_map(speed_and_batch).collect();
+    let peers = windows(evaluation.peers(), FAST);
+    let peers: Vec<(f64, f64)> = peers.iter().filter_map(speed_and_batch).collect();
     // Half of the others are as fast as this one or faster.
     let mut times: Vec<f64> = peers.iter().map(|(time, _)| *time).collect();
     times.sort_by(f64::total_cmp);
@@ -93,7 +99,6 @@ fn computes_long_prompts(evaluation: &Evaluation<'_>) -> bool {
 }
 
 /// Mean time between tokens and mean number of running requests in the last minute.
-fn speed_and_batch(history: &BackendHistory) -> Option<(f64, f64)> {
-    let window = history.window(FAST);
+fn speed_and_batch(window: &StepWindow<'_>) -> Option<(f64, f64)> {
     Some((window.get(WindowMeasure::EngineInterToken)?, window.get(WindowMeasure::Running)?))
 }

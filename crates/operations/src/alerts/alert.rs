@@ -7,8 +7,6 @@ use std::borrow::Cow;
 pub struct Alert {
     /// The name of the alert, such as `TokenweirDown`.
     pub name: &'static str,
-    /// The condition in words, as a short clause for tables.
-    pub when: &'static str,
     /// The area of the alert, such as `latency`. Alertmanager groups the alerts of one area into
     /// one notification.
     pub area: &'static str,
@@ -27,14 +25,28 @@ pub struct Alert {
     pub summary: &'static str,
     /// A description of the measured values with templates of Prometheus, such as `{{ $value }}`.
     pub description: &'static str,
-    /// Runbook: the meaning of the alert.
-    pub meaning: &'static str,
-    /// Runbook: the verification of the alert.
-    pub confirm: &'static str,
-    /// Runbook: the remedy.
-    pub action: &'static str,
+    /// The runbook.
+    pub runbook: Runbook,
     /// The alerts that send no notification while this alert fires.
     pub silences: Vec<AlertInhibition>,
+}
+
+/// The runbook of an alert.
+#[derive(Debug, Clone)]
+pub enum Runbook {
+    /// Texts of the alert itself.
+    Own {
+        /// The condition and its meaning.
+        meaning: &'static str,
+        /// The verification.
+        confirm: &'static str,
+        /// The remedy.
+        action: &'static str,
+    },
+    /// The alert reads the metric of this verdict, whose section is the runbook.
+    Verdict(&'static str),
+    /// The alert reads the metrics of several verdicts. Its label `verdict` names the section.
+    EachVerdict(&'static str),
 }
 
 /// The urgency of an alert.
@@ -49,6 +61,8 @@ pub enum AlertSeverity {
 /// An inhibition: while the inhibiting alert fires, `alert` sends no notification.
 #[derive(Debug, Clone, Copy)]
 pub struct AlertInhibition {
+    /// The verdict that the inhibiting alert must name. `None`: any.
+    pub verdict: Option<&'static str>,
     /// Name of the inhibited alert.
     pub alert: &'static str,
     /// The labels whose values must be equal on both alerts.
@@ -58,9 +72,14 @@ pub struct AlertInhibition {
 // === impl Alert ===
 
 impl Alert {
-    /// The anchor of the alert in the page of runbooks: its name in lower case.
+    /// The anchor of the runbook in its page: the name of the alert in lower case, or the name of the
+    /// verdict.
     pub fn anchor(&self) -> String {
-        self.name.to_lowercase()
+        match self.runbook {
+            Runbook::Own { .. } => self.name.to_lowercase(),
+            Runbook::Verdict(verdict) => verdict.to_owned(),
+            Runbook::EachVerdict(_) => "{{ $labels.verdict }}".to_owned(),
+        }
     }
 }
 
@@ -76,12 +95,11 @@ impl AlertSeverity {
     }
 }
 
-/// A firing `alert` mutes the alert that has this inhibition, if both have the same label `backend`.
-pub(super) const fn inhibit_for_same_backend(alert: &'static str) -> AlertInhibition {
-    AlertInhibition { alert, equal: &["backend"] }
-}
+// === impl AlertInhibition ===
 
-/// A firing `alert` mutes the alert that has this inhibition, for every backend and model.
-pub(super) const fn inhibit_everywhere(alert: &'static str) -> AlertInhibition {
-    AlertInhibition { alert, equal: &[] }
+impl AlertInhibition {
+    /// A firing alert mutes `alert`, if both have the same values of these labels.
+    pub(super) const fn same(alert: &'static str, equal: &'static [&'static str]) -> Self {
+        Self { verdict: None, alert, equal }
+    }
 }

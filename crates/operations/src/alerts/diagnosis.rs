@@ -1,18 +1,82 @@
-//! The alerts about the verdicts and the anomalies of the diagnosis. The gateway can send both to
-//! Alertmanager itself, with the same names and times (`src/alertmanager`).
+//! The alerts that read the verdicts and the anomalies of the diagnosis. The table of verdicts has
+//! their thresholds and their runbooks.
 
-use super::alert::{Alert, AlertSeverity};
+use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
+use tokenweir_diagnose::verdict_descriptions;
 
 const AREA: &str = "diagnosis";
+/// The labels of an alert about verdicts that name the same verdict.
+const SAME_VERDICT: &[&str] = &["verdict"];
 
 pub(super) fn alerts() -> Vec<Alert> {
-    vec![verdict(), anomaly()]
+    vec![
+        critical_verdict(),
+        of_verdict("TokenweirBackendDown", "backend_down", "min"),
+        of_verdict("TokenweirKvCacheExhausted", "kv_backlog", "max"),
+        of_verdict("TokenweirPreemptions", "kv_thrashing", "max"),
+        verdict(),
+        anomaly(),
+    ]
+}
+
+/// The alert that pages, for the rules whose critical verdicts need an operator at once.
+fn critical_verdict() -> Alert {
+    let paging = verdict_descriptions().filter(|verdict| verdict.pages);
+    let names: Vec<&str> = paging.map(|verdict| verdict.name).collect();
+    let mutes = |verdict, alert| AlertInhibition { verdict, alert, equal: &[] };
+    let no_capacity = Some("no_capacity");
+    Alert {
+        name: "TokenweirCriticalVerdict",
+        area: AREA,
+        severity: AlertSeverity::Page,
+        expr: format!(
+            "max by (verdict) (\n  \
+             tokenweir_verdicts{{verdict=~\"{}\",verdict_severity=\"critical\"}}\n) > 0",
+            names.join("|")
+        )
+        .into(),
+        holds_for: "1m",
+        stays_for: Some("2m"),
+        summary: "Diagnosis: {{ $labels.verdict }} (critical)",
+        description: "The critical verdict {{ $labels.verdict }} holds, at up to {{ $value }} \
+                      backends of one gateway.",
+        runbook: Runbook::EachVerdict("A verdict below that is marked with *pages* is critical."),
+        silences: vec![
+            AlertInhibition::same("TokenweirKvCacheExhausted", SAME_VERDICT),
+            AlertInhibition::same("TokenweirPreemptions", SAME_VERDICT),
+            AlertInhibition::same("TokenweirVerdict", SAME_VERDICT),
+            mutes(no_capacity, "TokenweirBackendDown"),
+            mutes(no_capacity, "TokenweirErrors"),
+            mutes(no_capacity, "TokenweirRequestsShed"),
+        ],
+    }
+}
+
+/// An alert that reads one verdict at each backend. `aggregation`: `max` requires that one of several
+/// gateways finds the fault, and `min` that all do.
+fn of_verdict(name: &'static str, verdict: &'static str, aggregation: &str) -> Alert {
+    let description = verdict_descriptions().find(|it| it.name == verdict);
+    Alert {
+        name,
+        area: AREA,
+        severity: AlertSeverity::Ticket,
+        expr: format!(
+            "{aggregation} by (backend, verdict) \
+             (tokenweir_diagnosis_active{{verdict=\"{verdict}\"}}) == 1"
+        )
+        .into(),
+        holds_for: "1m",
+        stays_for: Some("2m"),
+        summary: "Diagnosis of {{ $labels.backend }}: {{ $labels.verdict }}",
+        description: description.map_or(verdict, |it| it.meaning),
+        runbook: Runbook::Verdict(verdict),
+        silences: vec![AlertInhibition::same("TokenweirVerdict", SAME_VERDICT)],
+    }
 }
 
 fn verdict() -> Alert {
     Alert {
         name: "TokenweirVerdict",
-        when: "a warning or critical verdict of the diagnosis has held for 3 minutes",
         area: AREA,
         severity: AlertSeverity::Ticket,
         // One alert for each kind of verdict. The label `verdict_severity` lets a receiver treat
@@ -25,11 +89,9 @@ fn verdict() -> Alert {
         summary: "Diagnosis: {{ $labels.verdict }} ({{ $labels.verdict_severity }})",
         description: "The verdict {{ $labels.verdict }} holds, at up to {{ $value }} backends of \
                       one gateway.",
-        meaning: "The gateway has found a condition that degrades requests or that will do so. \
-                  The alerts about harm page; this alert names the cause.",
-        confirm: "`tokenweir diagnose --admin http://GATEWAY:9090` has the backend, the evidence \
-                  and an observation that would disprove the verdict.",
-        action: "Follow the remedy of the verdict: [the verdicts](diagnose.md#the-verdicts).",
+        runbook: Runbook::EachVerdict(
+            "A verdict is a warning or critical. An alert about the same verdict mutes this one.",
+        ),
         silences: Vec::new(),
     }
 }
@@ -37,7 +99,6 @@ fn verdict() -> Alert {
 fn anomaly() -> Alert {
     Alert {
         name: "TokenweirAnomaly",
-        when: "a measure of a backend has been far from its usual value for 10 minutes",
         area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "max by (measure) (tokenweir_anomalies) > 0".into(),
@@ -46,13 +107,13 @@ fn anomaly() -> Alert {
         summary: "Anomaly: {{ $labels.measure }}",
         description: "The measure {{ $labels.measure }} is at least twice its usual value of the \
                       last hour, or at most half, at up to {{ $value }} backends of one gateway.",
-        meaning: "An anomaly is a hint and no verdict: a value changed a lot in the direction that \
-                  can harm requests. A change of the traffic is a possible cause.",
-        confirm: "`tokenweir diagnose --admin http://GATEWAY:9090` has the backend, the value and the \
-                  usual value. Dashboard, row Diagnosis.",
-        action: "Compare the time of the change with deployments and with the traffic. If the value \
-                 is the new usual value, the alert ends within an hour. Silence the alert for a \
-                 measure that is of no use: `TokenweirAnomaly{measure=\"...\"}`.",
+        runbook: Runbook::Own {
+            meaning: "A measure of a backend is far from its usual value. It is a hint; the \
+                      traffic may have changed.",
+            confirm: "`anomalies` of `/diagnose`.",
+            action: "Compare the time with deployments. A new usual value ends it within an \
+                     hour. Silence a useless measure: `TokenweirAnomaly{measure=\"...\"}`.",
+        },
         silences: Vec::new(),
     }
 }

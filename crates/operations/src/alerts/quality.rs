@@ -5,7 +5,7 @@
 //! `quality.baseline_window`). A lasting change becomes the baseline, so these alerts fire only for
 //! some hours after a change.
 
-use super::alert::{Alert, AlertSeverity};
+use super::alert::{Alert, AlertSeverity, Runbook};
 
 const AREA: &str = "quality";
 const DRIFT_METRIC: &str = "tokenweir_quality_output_drift_ratio";
@@ -19,7 +19,7 @@ const MIN_TRAFFIC_CONDITION: &str = "sum by (gen_ai_request_model) (increase(tok
      {operation=~\"chat|text_completion|generate_content\",outcome=\"ok\"}[1h])) > 100";
 
 pub(super) fn alerts() -> Vec<Alert> {
-    vec![output_drift(), refusals_rise(), score_drop(), samples_lost()]
+    vec![quality_changed(), samples_lost()]
 }
 
 /// The query of the mean of a gauge over all gateways, for each model. A gateway with too few
@@ -29,98 +29,49 @@ fn gateway_mean(gauge: &str) -> String {
     format!("avg by (gen_ai_request_model) ({gauge} >= 0)")
 }
 
-fn output_drift() -> Alert {
-    let drift = gateway_mean(DRIFT_METRIC);
-    Alert {
-        name: "TokenweirOutputDrift",
-        when: "outputs of a model are 50 % longer or a third shorter than usual",
-        area: AREA,
-        severity: AlertSeverity::Ticket,
-        expr: format!(
-            "(\n  \
-             {drift} > 1.5\n  \
-             or {drift} < 0.67\n\
-             )\n\
-             and on (gen_ai_request_model)\n  \
-             {MIN_TRAFFIC_CONDITION}"
-        )
-        .into(),
-        holds_for: "1h",
-        stays_for: Some("30m"),
-        summary: "The length of outputs of {{ $labels.gen_ai_request_model }} has changed",
-        description: "Complete responses of {{ $labels.gen_ai_request_model }} recently have \
-                      {{ $value | humanizePercentage }} of their usual output tokens.",
-        meaning: "The outputs of the model are much longer or shorter than before. Causes: another \
-                  version or quantisation, a changed prompt or chat template, a sampler that does \
-                  not stop, a client that sets another `max_tokens`. Each single request looks \
-                  normal. A doubled length is detected within two hours; some hours later the new \
-                  length is the usual one.",
-        confirm: "Dashboard, row Quality: since when, and for one model or all? Row System health, \
-                  panel of finish reasons: more `length` means text that does not stop, or a lower \
-                  limit.",
-        action: "Which deployment happened at that time, of the backends or of the clients? \
-                 Compare one prompt before and after. If the change is intended, no action is \
-                 needed: it becomes the baseline within a day.",
-        silences: Vec::new(),
-    }
+/// The query of a change, with the label `change`.
+fn labelled(change: &str, condition: &str) -> String {
+    format!("label_replace(\n  {condition},\n  \"change\", \"{change}\", \"\", \"\"\n)")
 }
 
-fn refusals_rise() -> Alert {
-    let recent = gateway_mean(RECENT_REFUSAL_RATIO);
-    let baseline = gateway_mean(BASELINE_REFUSAL_RATIO);
-    Alert {
-        name: "TokenweirRefusalsRise",
-        when: "a model refuses twice as often as usual, and 5 percentage points more often",
-        area: AREA,
-        severity: AlertSeverity::Ticket,
-        expr: format!(
-            "{recent}\n  > 2 * {baseline}\nand {recent}\n  > 0.05 + {baseline}\n\
-             and on (gen_ai_request_model)\n  {MIN_TRAFFIC_CONDITION}"
-        )
-        .into(),
-        holds_for: "1h",
-        stays_for: Some("30m"),
-        summary: "{{ $labels.gen_ai_request_model }} refuses more often than usual",
-        description: "{{ $value | humanizePercentage }} of the complete responses of \
-                      {{ $labels.gen_ai_request_model }} recently are refusals, more than twice \
-                      the usual share.",
-        meaning: "Clients get refusals in place of answers. The gateway counts a `refusal` field, \
-                  the finish reason `content_filter`, and the phrases of the configuration, if \
-                  there are any.",
-        confirm: "Dashboard, row Quality: since when? Check \
-                  `tokenweir_finish_reasons_total{reason=\"content_filter\"}`. With \
-                  `quality.file`, its lines with `\"refused\":true` have the prompts without \
-                  private data.",
-        action: "Another model version, system prompt or filter: roll it back, or inform its \
-                 owners. One client with new traffic: the access log identifies it. If only the \
-                 configured phrases match more often, correct them.",
-        silences: Vec::new(),
-    }
-}
-
-fn score_drop() -> Alert {
-    let (recent, baseline) = (gateway_mean(RECENT_SCORE), gateway_mean(BASELINE_SCORE));
-    Alert {
-        name: "TokenweirScoreDrop",
-        when: "the judge's mean score of a model is 0.15 below the usual value",
-        area: AREA,
-        severity: AlertSeverity::Ticket,
+fn quality_changed() -> Alert {
+    let [drift, refusals, usual_refusals, score, usual_score] =
+        [DRIFT_METRIC, RECENT_REFUSAL_RATIO, BASELINE_REFUSAL_RATIO, RECENT_SCORE, BASELINE_SCORE]
+            .map(gateway_mean);
+    let has_traffic = format!("and on (gen_ai_request_model)\n  {MIN_TRAFFIC_CONDITION}");
+    let changes = [
+        labelled("length", &format!("({drift} > 1.5 or {drift} < 0.67)\n  {has_traffic}")),
+        labelled(
+            "refusals",
+            &format!(
+                "{refusals} > 2 * {usual_refusals}\n  \
+                 and {refusals} > 0.05 + {usual_refusals}\n  {has_traffic}"
+            ),
+        ),
         // This condition has no explicit minimum of traffic. The gauge is NaN with fewer than 20
         // scores, and at most one twentieth of the responses is judged.
-        expr: format!("{recent}\n  < {baseline} - 0.15").into(),
+        labelled("score", &format!("{score} < {usual_score} - 0.15")),
+    ];
+    Alert {
+        name: "TokenweirQualityChanged",
+        area: AREA,
+        severity: AlertSeverity::Ticket,
+        expr: changes.join("\nor ").into(),
         holds_for: "1h",
         stays_for: Some("30m"),
-        summary: "The judge's score of {{ $labels.gen_ai_request_model }} has dropped",
-        description: "The recent mean score of {{ $labels.gen_ai_request_model }} is \
-                      {{ $value | humanize }}, at least 0.15 below the usual value.",
-        meaning: "The responses are worse by the measure of `quality.judge`, or the judge has \
-                  changed.",
-        confirm: "Send an old line of `quality.file` to the judge again: if the score differs from \
-                  the recorded one, the judge has changed. Otherwise read the lines with the \
-                  lowest scores of the last hours.",
-        action: "Judge: restore its previous version, or wait a day. Responses: which deployment \
-                 happened then? TokenweirOutputDrift and TokenweirRefusalsRise at the same time \
-                 show the kind of change.",
+        summary: "The responses of {{ $labels.gen_ai_request_model }} have changed: \
+                  {{ $labels.change }}",
+        description: "Complete responses of {{ $labels.gen_ai_request_model }} recently differ from the \
+                      usual ones: {{ $labels.change }}, now {{ $value | humanizePercentage }}.",
+        runbook: Runbook::Own {
+            meaning: "Responses of a model differ from its baseline. `length`: 50 % longer or a \
+                      third shorter. `refusals`: twice as many, and 5 points. `score`: 0.15 \
+                      lower.",
+            confirm: "Dashboard, row Quality; `quality.file`. Send an old line to the judge \
+                      again.",
+            action: "Which deployment of model, prompt, client or judge? An intended change \
+                     becomes the baseline within a day.",
+        },
         silences: Vec::new(),
     }
 }
@@ -128,8 +79,6 @@ fn score_drop() -> Alert {
 fn samples_lost() -> Alert {
     Alert {
         name: "TokenweirSamplesLost",
-        when: "more than half of the sampled responses, and more than 20 in an hour, are not \
-               judged",
         area: AREA,
         severity: AlertSeverity::Ticket,
         expr: "sum(increase(tokenweir_quality_samples_total{result!=\"done\"}[1h]))\n\
@@ -141,14 +90,13 @@ fn samples_lost() -> Alert {
         summary: "Sampled responses are not judged",
         description: "{{ $value | humanizePercentage }} of the sampled responses of the last hour \
                       got no score, or were not written to the file. Requests are not affected.",
-        meaning: "The judge, the redactor or the disk fails. Scores are then based on few \
-                  responses or none, and a drop would not be detected.",
-        confirm: "`tokenweir_quality_samples_total` by `result`: `judge_failed` is the judge, \
-                  `redactor_failed` the command of `log.payloads`, `dropped` the disk or a full \
-                  queue.",
-        action: "Judge: is it up, does it respond within `quality.judge_timeout`, and is its \
-                 response of the form `{\"score\": 0.8}`? If it is slow, lower `quality.sample`. \
-                 Disk: provide space for `quality.max_file_bytes`.",
+        runbook: Runbook::Own {
+            meaning: "Half of the sampled responses are not judged: a drop of the score would \
+                      not be seen.",
+            confirm: "`tokenweir_quality_samples_total` by `result`.",
+            action: "`judge_failed`: is it up, within `quality.judge_timeout`? `dropped`: space \
+                     for `quality.max_file_bytes`, or lower `quality.sample`.",
+        },
         silences: Vec::new(),
     }
 }

@@ -9,7 +9,7 @@
 //! At a low objective, such as 90 %, even the failure of all requests has a lower burn rate than some
 //! thresholds. So a threshold is at most half way from the budget to all requests.
 
-use super::alert::{Alert, AlertInhibition, AlertSeverity};
+use super::alert::{Alert, AlertInhibition, AlertSeverity, Runbook};
 use std::fmt::Write;
 
 const AREA: &str = "slo";
@@ -47,8 +47,6 @@ pub(super) fn alerts() -> Vec<Alert> {
 fn fast_burn_alert() -> Alert {
     Alert {
         name: "TokenweirSloFastBurn",
-        when: "an objective uses 2 % of its 30-day error budget in an hour, or 5 % in six \
-               hours",
         area: AREA,
         severity: AlertSeverity::Page,
         expr: burn_rate_condition(&FAST_BURN).into(),
@@ -58,17 +56,15 @@ fn fast_burn_alert() -> Alert {
         description: "{{ $value | humanizePercentage }} of the requests of the last minutes \
                       missed the objective {{ $labels.slo }}. At this rate, its 30-day error \
                       budget is used up within days.",
-        meaning: "Many requests miss the objective now: it has used at least 2 % of its 30-day \
-                  error budget in an hour, or 5 % in six hours, and the burn continues.",
-        confirm: "Dashboard, row SLO: which objective, which model, since when? Row Latency: \
-                  click an exemplar of the heatmap in the slow area. It opens the trace of \
-                  such a request, and `tokenweir.slow_cause` on its span names the cause.",
-        action: "Another alert usually names the cause: follow that one first. Otherwise check \
-                 the panel *Slow requests by cause*. `engine_queue` or `gateway_queue`: add \
-                 backends or shed low tiers (`admission.classes`). `preempted`: see \
-                 TokenweirKvCacheExhausted. `slow_decode` on one backend: set its `weight` to \
-                 0. Errors: see TokenweirErrors.",
-        silences: vec![AlertInhibition { alert: "TokenweirSloSlowBurn", equal: &["slo"] }],
+        runbook: Runbook::Own {
+            meaning: "An objective uses 2 % of its 30-day error budget in an hour, or 5 % in \
+                      six hours.",
+            confirm: "Dashboard, row SLO. An exemplar in row Latency opens a trace with \
+                      `tokenweir.slow_cause`.",
+            action: "Follow the alert that names the cause. Otherwise *Slow requests by cause*: \
+                     queues need backends; `slow_decode` on one backend, `weight: 0`.",
+        },
+        silences: vec![AlertInhibition::same("TokenweirSloSlowBurn", &["slo"])],
     }
 }
 
@@ -76,7 +72,6 @@ fn fast_burn_alert() -> Alert {
 fn slow_burn_alert() -> Alert {
     Alert {
         name: "TokenweirSloSlowBurn",
-        when: "an objective uses 10 % of its 30-day error budget in a day or in three days",
         area: AREA,
         severity: AlertSeverity::Ticket,
         expr: burn_rate_condition(&SLOW_BURN).into(),
@@ -86,12 +81,12 @@ fn slow_burn_alert() -> Alert {
         description: "{{ $value | humanizePercentage }} of the requests of the last hours \
                       missed the objective {{ $labels.slo }}, which is more than its 30-day \
                       error budget allows.",
-        meaning: "Slightly too many requests have missed the objective for hours or days. No \
-                  immediate action is needed, but the 30-day objective will be missed.",
-        confirm: "Dashboard, row SLO, over the last three days: a level shift or a daily peak?",
-        action: "Daily peak: add capacity; check the queues and the KV cache at that time. \
-                 Level shift: which deployment happened then? If the objective was never met, \
-                 change it under `slos` in the configuration.",
+        runbook: Runbook::Own {
+            meaning: "An objective uses 10 % of its 30-day error budget in a day or in three \
+                      days.",
+            confirm: "Dashboard, row SLO, over three days.",
+            action: "A daily peak: add capacity. A shift: which deployment?",
+        },
         silences: Vec::new(),
     }
 }

@@ -1,0 +1,69 @@
+//! The texts of all rules in one form, for documents and alerts.
+
+use super::fleet::FLEET_RULES;
+use super::rules::RULES;
+
+/// The texts of one rule. The fields are those of the rule.
+#[derive(Debug, Clone, Copy)]
+pub struct VerdictDescription {
+    /// The name.
+    pub name: &'static str,
+    /// The severities in words.
+    pub severity: &'static str,
+    /// The meaning of the condition.
+    pub meaning: &'static str,
+    /// The values that show the condition.
+    pub evidence: &'static str,
+    /// When the rule does not apply, as clauses. Empty: always.
+    pub excluded: &'static str,
+    /// The remedy.
+    pub remedy: &'static str,
+    /// An observation that would disprove the condition.
+    pub disproof: &'static str,
+    /// Whether an operator must act at once while the verdict is critical.
+    pub pages: bool,
+}
+
+/// The texts of all rules: those about the fleet and the gateway, and then those about engines.
+pub fn verdict_descriptions() -> impl Iterator<Item = VerdictDescription> {
+    let fleet = FLEET_RULES.iter().map(|rule| VerdictDescription {
+        name: rule.name,
+        severity: rule.severity,
+        meaning: rule.meaning,
+        evidence: rule.evidence,
+        excluded: rule.excluded,
+        remedy: rule.remedy,
+        disproof: rule.disproof,
+        pages: rule.pages,
+    });
+    let engines = RULES.iter().map(|rule| VerdictDescription {
+        name: rule.name,
+        severity: rule.severity.as_str(),
+        meaning: rule.meaning,
+        evidence: rule.evidence,
+        excluded: rule.excluded,
+        remedy: rule.remedy,
+        disproof: rule.disproof,
+        pages: rule.pages,
+    });
+    fleet.chain(engines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_verdict_has_a_unique_name_and_all_texts() {
+        let mut names = BTreeSet::new();
+        for verdict in verdict_descriptions() {
+            assert!(names.insert(verdict.name), "{} is listed twice", verdict.name);
+            let VerdictDescription { meaning, evidence, remedy, disproof, .. } = verdict;
+            for text in [meaning, evidence, remedy, disproof] {
+                assert!(text.ends_with('.') && text.len() > 20, "{}: {text}", verdict.name);
+            }
+            assert!(!verdict.excluded.ends_with('.'), "{}", verdict.name);
+        }
+    }
+}

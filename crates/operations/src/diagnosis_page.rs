@@ -1,0 +1,61 @@
+//! Generates the page of the diagnosis: a text that is written by hand, the runbook of each alert, and
+//! the section of each verdict.
+
+use super::alerts::{self, Alert, AlertSeverity, Runbook};
+use std::fmt::Write;
+use tokenweir_diagnose::{VerdictDescription, verdict_descriptions};
+
+/// The text of the page, with a mark in place of each generated part.
+const TEXT: &str = include_str!("diagnosis_page.md");
+
+/// Generates the page.
+pub(super) fn print() -> String {
+    let alerts = alerts::all();
+    let pages = alerts.iter().filter(|alert| alert.severity == AlertSeverity::Page);
+    let pages: Vec<String> = pages.map(|alert| format!("`{}`", alert.name)).collect();
+    let sections: String = alerts.iter().map(alert_section).collect();
+    let verdicts: String =
+        verdict_descriptions().map(|verdict| verdict_section(&verdict, &alerts)).collect();
+    TEXT.replace("{pages}", &pages.join(", "))
+        .replace("{alerts}", sections.trim_end())
+        .replace("{verdicts}", verdicts.trim_end())
+}
+
+fn alert_section(alert: &Alert) -> String {
+    let Alert { name, holds_for, .. } = alert;
+    let severity = alert.severity.as_str();
+    let mut section = format!("### {name}\n\n*{severity} after {holds_for}.* ");
+    // Writing to a string cannot fail.
+    let _ = match alert.runbook {
+        Runbook::Own { meaning, confirm, action } => {
+            write!(section, "{meaning}\n\n**Verify:** {confirm}\n\n**Do:** {action}")
+        }
+        Runbook::Verdict(verdict) => write!(section, "The verdict `{verdict}`."),
+        Runbook::EachVerdict(meaning) => {
+            write!(section, "{meaning} Its link leads to the verdict.")
+        }
+    };
+    section.push_str("\n\n");
+    section
+}
+
+fn verdict_section(verdict: &VerdictDescription, alerts: &[Alert]) -> String {
+    let VerdictDescription { name, severity, meaning, evidence, excluded, remedy, disproof, pages } =
+        verdict;
+    let own =
+        alerts.iter().find(|alert| matches!(alert.runbook, Runbook::Verdict(it) if it == *name));
+    let mut section = format!("### {name}\n\n*{severity}");
+    // Writing to a string cannot fail.
+    let _ = match (own, pages) {
+        (Some(alert), true) => write!(section, "; pages; `{}`", alert.name),
+        (Some(alert), false) => write!(section, "; `{}`", alert.name),
+        (None, true) => write!(section, "; pages"),
+        (None, false) => Ok(()),
+    };
+    let _ = write!(section, ".* {meaning}\n\n**Evidence:** {evidence}");
+    if !excluded.is_empty() {
+        let _ = write!(section, " Not if {excluded}.");
+    }
+    let _ = write!(section, "\n\n**Do:** {remedy}\n\n**Disproof:** {disproof}\n\n");
+    section
+}
