@@ -42,7 +42,7 @@ suite *FILTER:
 
 # Run the suite of Kubernetes discovery.
 suite-kubernetes:
-    cargo test --locked --features kubernetes --lib --test suite kubernetes
+    cargo test --locked --features dns,kubernetes --lib --test suite kubernetes
 
 # Run all tests of the laboratory, or those whose names contain FILTER.
 lab *FILTER:
@@ -75,7 +75,7 @@ fuzz EXECUTIONS="2500000":
 docs:
     docs/check.sh
 
-# Write the generated documents, rules, dashboards and the JSON Schema again.
+# Write the generated documents and rules again.
 docs-renew:
     docs/check.sh --renew
 

@@ -23,7 +23,7 @@ mkdir -p "$profiles"
 
 # With --target, cargo builds build scripts and macros without these flags.
 build() { RUSTFLAGS="${RUSTFLAGS:-} $1" cargo build --locked --target "$host" --target-dir "$target/$2" "${@:3}"; }
-gateway=(--profile dist --features jemalloc --bin tokenweir "$@")
+gateway=(--profile dist --features jemalloc,dns --bin tokenweir "$@")
 
 build "" lab --release --manifest-path lab/Cargo.toml
 build "-Cprofile-generate=$profiles" instrumented "${gateway[@]}"

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     if !std::env::args().any(|argument| argument == "--bench") {
         return ExitCode::SUCCESS;
     }
-    let files = rlimit::increase_nofile_limit(u64::MAX).unwrap();
+    let files = tokenweir::commands::raise_file_limit().unwrap();
     if std::env::var(BACKEND).is_ok() {
         println!("{}", backend::start(1)[0]);
         // Runs until it is killed.

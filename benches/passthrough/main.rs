@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     }
     subject::pin_to_the_other_core();
     // 5,000 streams need 10,000 files here, and as many in the subject.
-    rlimit::increase_nofile_limit(u64::MAX).unwrap();
+    tokenweir::commands::raise_file_limit();
     let backends =
         env_value("PASSTHROUGH_BACKENDS").map_or(FLEET_BACKENDS, |count| count.parse().unwrap());
     let backends = backend::start(backends);

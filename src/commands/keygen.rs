@@ -1,14 +1,15 @@
 //! `tokenweir keygen`: creates an API key for a client, and its hash for the keys file.
 
-use crate::commands::report_error;
+use ring::rand::{SecureRandom, SystemRandom};
 use std::process::ExitCode;
 use tokenweir_core::access::{KeyDigest, mint};
 
 /// Prints a new key and its hash. The key is not stored anywhere.
 pub(crate) fn run() -> ExitCode {
     let mut random = [0; 32];
-    if let Err(error) = getrandom::fill(&mut random) {
-        return report_error(&error);
+    if SystemRandom::new().fill(&mut random).is_err() {
+        eprintln!("error: the system has no random numbers");
+        return ExitCode::FAILURE;
     }
     let key = mint(random);
     #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]

@@ -60,6 +60,20 @@ impl Config {
     }
 }
 
+/// The key of the target of a source, and the error, if this program was built without the support for it.
+fn unsupported_target(source: &DiscoveryConfig) -> Option<(&'static str, &'static str)> {
+    if source.kubernetes.is_some() && !cfg!(feature = "kubernetes") {
+        let problem = "this program was built without Kubernetes: use the container image, or build with \
+                       `cargo build --features kubernetes`";
+        return Some(("kubernetes", problem));
+    }
+    let key = if source.dns.is_some() { "dns" } else { "srv" };
+    let is_resolved = source.dns.is_some() || source.srv.is_some();
+    let problem = "this program was built without DNS discovery: use a package, or build with \
+                   `cargo build --features dns`";
+    (is_resolved && !cfg!(feature = "dns")).then_some((key, problem))
+}
+
 /// The error of a rule violation at its location: a flag, an environment variable or a position in
 /// the file.
 fn locate_violation(
@@ -100,15 +114,12 @@ impl LoadedConfig {
 
     /// Fails if the configuration has a section that this program was built without.
     pub fn require_support(&self) -> Result<(), ConfigError> {
-        let needs_kubernetes = |source: &DiscoveryConfig| source.kubernetes.is_some();
-        match self.config.discovery.iter().position(needs_kubernetes) {
-            Some(index) if !cfg!(feature = "kubernetes") => {
-                let problem = "this program was built without Kubernetes: use the container image, or build with \
-                               `cargo build --features kubernetes`";
-                Err(self.error_at(&format!("discovery.{index}.kubernetes"), problem))
+        for (index, source) in self.config.discovery.iter().enumerate() {
+            if let Some((key, problem)) = unsupported_target(source) {
+                return Err(self.error_at(&format!("discovery.{index}.{key}"), problem));
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
     /// An error about the value at `path`, which has its location and no excerpt. If a file is missing, the help says

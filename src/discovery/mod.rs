@@ -4,7 +4,9 @@
 //! nothing: the last valid list stays in use while a name server fails or returns no addresses, a
 //! file is missing, or the Kubernetes API server is unreachable.
 
+#[cfg(feature = "dns")]
 pub mod dns;
+#[cfg(feature = "dns")]
 pub mod dns_watcher;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;

@@ -1,6 +1,7 @@
 //! Divides the file descriptor limit of the process among traffic, the admin listener, rejected
 //! connections and internal use, so that no part can exhaust the descriptors of another.
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokenweir_net::file_descriptors::max_probe_descriptors;
 
 /// The division of the file descriptor limit, in numbers of descriptors. The sum of the parts and
@@ -36,17 +37,17 @@ const LOW_FILE_LIMIT: usize = 1_024;
 /// Raises the soft limit of open files of the process to the hard limit, because every request in
 /// flight takes two file descriptors. Returns the new limit. `None`: the limit is unknown.
 pub fn raise_file_limit() -> Option<usize> {
-    let raised = rlimit::increase_nofile_limit(u64::MAX);
-    match raised.or_else(|error| {
-        tracing::warn!(%error, "cannot raise the limit of open files: using the current limit");
-        rlimit::getrlimit(rlimit::Resource::NOFILE).map(|(soft, _)| soft)
-    }) {
-        Ok(limit) => {
-            tracing::debug!(limit, "limit of open files");
-            usize::try_from(limit).ok()
+    let before = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: before.maximum, ..before };
+    let limit = match setrlimit(Resource::Nofile, raised.clone()) {
+        Ok(()) => raised.current,
+        Err(error) => {
+            tracing::warn!(%error, "cannot raise the limit of open files: using the current limit");
+            before.current
         }
-        Err(_) => None,
-    }
+    };
+    tracing::debug!(limit, "limit of open files");
+    limit.and_then(|limit| usize::try_from(limit).ok())
 }
 
 impl DescriptorBudget {

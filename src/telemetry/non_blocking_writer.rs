@@ -43,9 +43,26 @@ impl NonBlockingWriter {
     /// are one write. `out` is flushed after each batch. `name` is the name of the output in the log.
     pub(crate) fn start(
         name: &'static str,
-        mut out: impl Write + Send + 'static,
+        out: impl Write + Send + 'static,
     ) -> (Self, NonBlockingWriterGuard) {
-        let line_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_BYTES));
+        Self::start_with_linger(name, out, BATCH_LINGER)
+    }
+
+    /// Like [`NonBlockingWriter::start`], for few lines: each is written at once, so that a process that
+    /// ends abruptly has written it.
+    pub(crate) fn start_immediate(
+        name: &'static str,
+        out: impl Write + Send + 'static,
+    ) -> (Self, NonBlockingWriterGuard) {
+        Self::start_with_linger(name, out, Duration::ZERO)
+    }
+
+    fn start_with_linger(
+        name: &'static str,
+        mut out: impl Write + Send + 'static,
+        linger: Duration,
+    ) -> (Self, NonBlockingWriterGuard) {
+        let line_queue = Arc::new(BatchQueue::new(linger, MAX_QUEUED_BYTES));
         let state = Arc::new(NonBlockingWriterState {
             line_queue: line_queue.clone(),
             written_lines: AtomicU64::new(0),
@@ -77,6 +94,18 @@ impl NonBlockingWriter {
     /// writer failed or panicked.
     pub(crate) fn dropped(&self) -> u64 {
         self.0.dropped_lines.load(Ordering::Relaxed)
+    }
+}
+
+impl Write for NonBlockingWriter {
+    /// Queues the bytes, which are whole lines. Never fails.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.give(String::from_utf8_lossy(bytes).into_owned());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -86,7 +86,7 @@ async fn assert_no_backend_is_down(gateway: &GatewayProcess, when: &str) {
 
 async fn floods_of_connections_are_survived_with(files: usize) {
     // The clients and the backends are in this process.
-    rlimit::increase_nofile_limit(u64::MAX).unwrap();
+    tokenweir::commands::raise_file_limit();
     let (port, backends) = (Port::reserve(), start_backends(8).await);
     let file = folder(&format!("files-{files}")).join("gateway.yaml");
     let mut config = format!("listen: {}\nlisten_reuse_port: true\nbackends:\n", port.addr);

@@ -9,7 +9,6 @@ use crate::support::test_gateway::{
     Setup, body, post, start, start_with, status, with_paused_time,
 };
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir::proxy::access::AccessControl;
@@ -50,7 +49,6 @@ async fn a_stream_passes_unchanged_and_is_recorded_once() {
 
 #[tokio::test]
 async fn every_recorded_response_passes_unchanged() {
-    let digest = |bytes: &[u8]| Sha256::digest(bytes).to_vec();
     let mut refused = Vec::new();
     for recording in recording::all() {
         // The recorded headers are replayed without their `connection: close`.
@@ -74,7 +72,7 @@ async fn every_recorded_response_passes_unchanged() {
         }
         let (bytes, whole) = body(&answer);
         let name = &recording.name;
-        assert_eq!(digest(&bytes), digest(&recording.body()), "{name}");
+        assert!(bytes == recording.body(), "{name}");
         assert_eq!(whole, recording.expected["complete_http"] == true, "{name}");
         assert_eq!(
             u64::from(status(&answer)),

@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
     let cells: Vec<Cell> = (0..arguments.setups).map(draw).collect();
     let progress = ProgressLine::new("setups", Some(cells.len()));
     let results = tournament::run(&cells, &kinds, &policy, clock::now(), arguments.seeds, &|_| {
-        progress.step()
+        progress.step();
     });
     drop(progress);
     let standings = standings::standings(&results, &kinds);

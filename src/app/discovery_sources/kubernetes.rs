@@ -1,13 +1,19 @@
-//! Creates the watcher of a Kubernetes Service from its configuration.
+//! Watches a Kubernetes Service from its configuration.
 
-use crate::config::{KubernetesConfig, PodPort};
+use super::result_publisher::{publish_results, retry_until_open};
+use crate::config::{BackendConfig, KubernetesConfig, PodPort};
 use crate::discovery::kubernetes::{
     KubernetesClientError, KubernetesService, ServicePort, ServiceWatcher,
 };
 
-pub(super) async fn open_watcher(
-    config: &KubernetesConfig,
-) -> Result<ServiceWatcher, KubernetesClientError> {
+/// Publishes the backends of the Service each time they change, until the future is dropped.
+pub(super) async fn watch(config: &KubernetesConfig, publish: impl Fn(Vec<BackendConfig>)) {
+    let message = "cannot use the Kubernetes API server: no backends discovered, retrying";
+    let watcher = retry_until_open(message, || open_watcher(config)).await;
+    publish_results(watcher, publish).await;
+}
+
+async fn open_watcher(config: &KubernetesConfig) -> Result<ServiceWatcher, KubernetesClientError> {
     let port = config.port.as_ref().map(|port| match port {
         PodPort::Number(number) => ServicePort::Number(*number),
         PodPort::Name(name) => ServicePort::Name(name.clone()),

@@ -5,8 +5,12 @@
 //! stay while a source that the same reload adds has no result yet: a slow name server must not
 //! empty the pool.
 
+#[cfg(feature = "dns")]
+mod dns;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
+#[cfg(any(feature = "dns", feature = "kubernetes"))]
+mod result_publisher;
 mod task;
 #[cfg(test)]
 mod tests;

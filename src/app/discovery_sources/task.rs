@@ -1,15 +1,8 @@
 //! The task of one discovery source: polls or watches its target and publishes the last result.
 
-use crate::app::process::environment::ErrorChain;
 use crate::config::{BackendConfig, DiscoveryConfig, backends_in};
-use crate::discovery::dns::{DnsQuery, DnsResolver};
-use crate::discovery::dns_watcher::DnsWatcher;
-use crate::discovery::{DiscoveredBackend, DiscoverySource};
-use std::error::Error;
-use std::future::{Future, ready};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::sync::watch;
@@ -28,10 +21,6 @@ pub(super) struct DiscoveredBackends {
     /// Notifies [`DiscoverySources`](super::DiscoverySources) of each new result.
     change_sender: watch::Sender<()>,
 }
-
-/// Time between two attempts to create the client of a discovery source: the DNS resolver, or the client of the
-/// Kubernetes API.
-const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 // === impl DiscoveryTask, DiscoveredBackends ===
 
@@ -67,52 +56,14 @@ async fn run(settings: DiscoveryConfig, discovered: Arc<DiscoveredBackends>) {
     if let Some(file) = settings.file.clone() {
         return watch_file(file, &discovered).await;
     }
+    #[cfg(any(feature = "dns", feature = "kubernetes"))]
+    let publish = |backends| discovered.set(backends);
     #[cfg(feature = "kubernetes")]
     if let Some(config) = &settings.kubernetes {
-        let message = "cannot use the Kubernetes API server: no backends discovered, retrying";
-        let watcher = retry_until_open(message, || super::kubernetes::open_watcher(config)).await;
-        return watch_source(watcher, &discovered).await;
+        return super::kubernetes::watch(config, publish).await;
     }
-    let query = match (&settings.dns, settings.port, &settings.srv) {
-        (Some(name), Some(port), _) => DnsQuery::Host { name: name.clone(), port },
-        (_, _, Some(name)) => DnsQuery::Service { name: name.clone() },
-        // Cannot happen: validation of the configuration requires a target.
-        _ => return,
-    };
-    let message = "no DNS name server: no backends discovered, retrying";
-    let resolver = retry_until_open(message, || ready(DnsResolver::from_system_config())).await;
-    watch_source(DnsWatcher::new(resolver, query, settings.interval), &discovered).await;
-}
-
-/// Calls `open` every [`RETRY_INTERVAL`] until it succeeds: a file of credentials or of name
-/// servers may appear later. Logs the first failure as an error with the text `message`, and
-/// further failures at debug level.
-async fn retry_until_open<T, E: Error, F>(message: &str, mut open: impl FnMut() -> F) -> T
-where
-    F: Future<Output = Result<T, E>>,
-{
-    let mut has_failed = false;
-    loop {
-        match open().await {
-            Ok(opened) => return opened,
-            Err(error) if has_failed => tracing::debug!(error = %ErrorChain(&error), "{message}"),
-            Err(error) => {
-                tracing::error!(error = %ErrorChain(&error), retry = ?RETRY_INTERVAL, "{message}");
-            }
-        }
-        has_failed = true;
-        tokio::time::sleep(RETRY_INTERVAL).await;
-    }
-}
-
-async fn watch_source(mut source: impl DiscoverySource, discovered: &DiscoveredBackends) {
-    loop {
-        discovered.set(source.changed().await.into_iter().map(backend_config).collect());
-    }
-}
-
-fn backend_config(found: DiscoveredBackend) -> BackendConfig {
-    BackendConfig { pod: found.pod, ..BackendConfig::at(found.address) }
+    #[cfg(feature = "dns")]
+    super::dns::watch(&settings, publish).await;
 }
 
 /// Watches a file of backends. An invalid or empty file keeps the previous backends.

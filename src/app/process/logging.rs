@@ -10,7 +10,6 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{BufWriter, IsTerminal};
 use std::panic::PanicHookInfo;
 use tokenweir_core::clock;
-use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
@@ -24,7 +23,7 @@ pub(crate) struct LogWriters {
     access_writer: Option<AccessLogWriter>,
     /// Filter of the process log. `None`: `RUST_LOG` determines it.
     level_filter: Option<reload::Handle<EnvFilter, Registry>>,
-    _process_log_guard: WorkerGuard,
+    _process_log_guard: NonBlockingWriterGuard,
     _access_log_guard: NonBlockingWriterGuard,
 }
 
@@ -37,13 +36,10 @@ struct AccessLogWriter {
     writer: NonBlockingWriter,
 }
 
-/// Maximum number of buffered lines of the process log. Further lines are dropped.
-const MAX_QUEUED_LINES: usize = 8_192;
-
 /// Starts both logs. `RUST_LOG` takes precedence over `log.level`.
 pub(crate) fn start(log: &LogConfig) -> LogWriters {
-    let builder = NonBlockingBuilder::default().buffered_lines_limit(MAX_QUEUED_LINES).lossy(true);
-    let (process_writer, process_guard) = builder.finish(std::io::stderr());
+    let (process_writer, process_guard) =
+        NonBlockingWriter::start_immediate("process log", std::io::stderr());
     let from_environment = EnvFilter::try_from_default_env().ok();
     let is_fixed = from_environment.is_some();
     let filter = from_environment.unwrap_or_else(|| level_filter(log.level));

@@ -5,6 +5,7 @@ use super::peer_exchange::{Decision, PeerExchange};
 use super::status::add;
 use crate::backend::Backend;
 use crate::backend::pool::BackendPool;
+use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -37,7 +38,8 @@ pub async fn run(exchange: Arc<PeerExchange>, pool: Arc<BackendPool>) {
     let mut queue = exchange.queue.lock().await;
     let mut session = SessionId::default();
     let key = &exchange.settings.key;
-    let sealer = getrandom::fill(&mut session).ok().and_then(|()| Sealer::new(key, session));
+    let sealer =
+        SystemRandom::new().fill(&mut session).ok().and_then(|()| Sealer::new(key, session));
     let Some(mut sealer) = sealer else {
         let _ = exchange.counters.set_connection(Err("the system has no random numbers".into()));
         return;

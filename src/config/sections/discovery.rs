@@ -22,10 +22,12 @@ pub struct DiscoveryConfig {
     /// File with a list like `backends`, in YAML or JSON. The gateway polls it every second.
     #[serde(default)]
     pub file: Option<PathBuf>,
-    /// DNS name. Each of its A records, or else of its AAAA records, is a backend. Needs `port`.
+    /// DNS name. Each of its A records, or else of its AAAA records, is a backend. Needs `port`,
+    /// and a build with the `dns` feature.
     #[serde(default)]
     pub dns: Option<String>,
-    /// DNS name whose SRV records are the hosts and ports of backends.
+    /// DNS name whose SRV records are the hosts and ports of backends. Needs a build with the `dns`
+    /// feature.
     #[serde(default)]
     pub srv: Option<String>,
     /// Kubernetes Service whose pods are backends. Needs a build with the `kubernetes` feature.
@@ -178,10 +180,17 @@ mod tests {
     }
 
     #[test]
-    fn only_a_build_with_kubernetes_can_use_its_pods() {
-        let text = "discovery: [{ kubernetes: { service: vllm } }]";
-        let loaded = Config::parse(text, Path::new("gateway.yaml"), Overrides::default()).unwrap();
-        assert_eq!(loaded.require_support().is_ok(), cfg!(feature = "kubernetes"));
+    fn a_target_needs_a_build_with_its_feature() {
+        for (target, is_supported) in [
+            ("kubernetes: { service: vllm }", cfg!(feature = "kubernetes")),
+            ("srv: _http._tcp.vllm.example", cfg!(feature = "dns")),
+            ("dns: vllm.example, port: 8000", cfg!(feature = "dns")),
+            ("file: backends.yaml", true),
+        ] {
+            let text = format!("discovery: [{{ {target} }}]");
+            let parsed = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
+            assert_eq!(parsed.unwrap().require_support().is_ok(), is_supported, "{target}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::secret::{Secret, SecretValue};
 use crate::config::violation::{RuleViolation, violation_at};
 use crate::proxy::{IdentityMode, IdentityReader};
 use http::HeaderName;
+use ring::rand::{SecureRandom, SystemRandom};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
@@ -76,7 +77,7 @@ fn process_secret() -> KeyDigest {
     let draw = || {
         let mut random = [0; 32];
         // Without random numbers, the process has no TLS either. The hashes are then guessable.
-        let _ = getrandom::fill(&mut random);
+        let _ = SystemRandom::new().fill(&mut random);
         KeyDigest::from_key(&random)
     };
     *SECRET.get_or_init(draw)

@@ -1,7 +1,7 @@
 //! SHA-256 digests of API keys and secrets. The gateway stores only digests, never the keys.
 
+use ring::digest;
 use serde::de::{Deserialize, Deserializer, Error};
-use sha2::{Digest, Sha256};
 use std::fmt;
 use subtle::ConstantTimeEq;
 
@@ -28,7 +28,10 @@ pub fn mint(random: [u8; 32]) -> String {
 impl KeyDigest {
     /// The digest of a key.
     pub fn from_key(key: &[u8]) -> Self {
-        Self(Sha256::digest(key).into())
+        let digest = digest::digest(&digest::SHA256, key);
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(digest.as_ref());
+        Self(bytes)
     }
 
     /// Compares two digests in constant time.

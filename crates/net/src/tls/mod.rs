@@ -10,6 +10,7 @@
 //! ```
 
 mod error;
+mod expiry;
 mod provider;
 mod settings;
 mod stream;

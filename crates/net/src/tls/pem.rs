@@ -1,15 +1,14 @@
-//! Reads certificates and private keys from PEM files, and the expiry from certificates.
+//! Reads certificates and private keys from PEM files.
 
 use super::error::TlsError;
+use super::expiry;
 use crate::file_watcher;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
-use x509_cert::Certificate;
-use x509_cert::der::Decode;
+use std::time::SystemTime;
 
 /// Path and content of a PEM file.
 pub(super) struct PemFile {
@@ -75,11 +74,7 @@ impl PemFile {
 /// The earliest expiry of the certificates of a chain. Certificates that cannot be parsed are
 /// skipped. `None`: no certificate could be parsed.
 pub(super) fn earliest_expiry(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
-    let expiries = chain.iter().filter_map(|certificate| {
-        let certificate = Certificate::from_der(certificate).ok()?;
-        Some(certificate.tbs_certificate.validity.not_after.to_unix_duration())
-    });
-    expiries.min().map(|since_epoch: Duration| SystemTime::UNIX_EPOCH + since_epoch)
+    chain.iter().filter_map(|certificate| expiry::not_after(certificate)).min()
 }
 
 #[cfg(test)]

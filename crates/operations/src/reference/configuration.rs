@@ -23,9 +23,8 @@ Each key has its type and its default in parentheses.
 - `[]` after a key means each item of a list. A key without a default is required. A key whose default is
   `null` accepts `null`.
 
-Editors complete and validate a file whose first line names the schema,
-[config/tokenweir.schema.json](../../config/tokenweir.schema.json) or the output of
-`tokenweir generate schema > tokenweir.schema.json`:
+Editors complete and validate a file whose first line names the schema. `tokenweir generate schema >
+tokenweir.schema.json` prints it:
 
 ```yaml
 # yaml-language-server: $schema=tokenweir.schema.json

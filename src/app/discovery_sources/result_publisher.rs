@@ -1,0 +1,49 @@
+//! Opens the client of a discovery source, and publishes each result of the source.
+
+use crate::app::process::environment::ErrorChain;
+use crate::config::BackendConfig;
+use crate::discovery::{DiscoveredBackend, DiscoverySource};
+use std::error::Error;
+use std::future::Future;
+use std::time::Duration;
+
+/// Time between two attempts to create the client of a source: the DNS resolver, or the client of the Kubernetes API.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Calls `open` every [`RETRY_INTERVAL`] until it succeeds: a file of credentials or of name
+/// servers may appear later. Logs the first failure as an error with the text `message`, and
+/// further failures at debug level.
+pub(super) async fn retry_until_open<T, E: Error, F>(
+    message: &str,
+    mut open: impl FnMut() -> F,
+) -> T
+where
+    F: Future<Output = Result<T, E>>,
+{
+    let mut has_failed = false;
+    loop {
+        match open().await {
+            Ok(opened) => return opened,
+            Err(error) if has_failed => tracing::debug!(error = %ErrorChain(&error), "{message}"),
+            Err(error) => {
+                tracing::error!(error = %ErrorChain(&error), retry = ?RETRY_INTERVAL, "{message}");
+            }
+        }
+        has_failed = true;
+        tokio::time::sleep(RETRY_INTERVAL).await;
+    }
+}
+
+/// Publishes each result of a source, until the future is dropped.
+pub(super) async fn publish_results(
+    mut source: impl DiscoverySource,
+    publish: impl Fn(Vec<BackendConfig>),
+) {
+    loop {
+        publish(source.changed().await.into_iter().map(backend_config).collect());
+    }
+}
+
+fn backend_config(found: DiscoveredBackend) -> BackendConfig {
+    BackendConfig { pod: found.pod, ..BackendConfig::at(found.address) }
+}
