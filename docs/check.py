@@ -2,8 +2,8 @@
 lists each page of the book once, and each YAML example that is a configuration passes `tokenweir check`
 and the JSON Schema. llms.txt and the commands in AGENTS.md are as docs/SUMMARY.md and the justfile have them.
 
-    python3 docs/check.py target/debug/tokenweir
-    python3 docs/check.py --renew                     # writes the files and tables that are derived from others
+    python3 docs/check.py target/debug/tokenweir SCHEMA
+    python3 docs/check.py --renew SCHEMA              # writes the files and tables that are derived from others
 """
 
 import glob
@@ -122,8 +122,8 @@ def agents():
     return generated.sub(lambda head: head[1] + rows, read(AGENTS))
 
 
-def check_derived():
-    derived = {INDEX: index(), AGENTS: agents(), CHART_SCHEMA: chart_schema()}
+def check_derived(schema):
+    derived = {INDEX: index(), AGENTS: agents(), CHART_SCHEMA: chart_schema(schema)}
     return [f"{file} is old: run docs/check.sh --renew" for file, text in derived.items() if read(file) != text]
 
 
@@ -132,7 +132,7 @@ def write(path, text):
         file.write(text)
 
 
-def chart_schema():
+def chart_schema(schema):
     """The schema of the chart's values, whose last property is the schema of the configuration without its texts."""
 
     def bare(value):
@@ -143,7 +143,7 @@ def chart_schema():
         texts = {key for key in ("description", "title", "default") if not isinstance(value.get(key), dict)}
         return {key: bare(child) for key, child in value.items() if key not in texts}
 
-    config = bare(json.loads(read("config/tokenweir.schema.json")))
+    config = bare(schema)
     sections = ",\n".join(f"      {json.dumps(key)}: {json.dumps(value)}" for key, value in config["properties"].items())
     values = read(CHART_SCHEMA)
     before = values[: values.index('    "config": {')]
@@ -202,14 +202,14 @@ def accepted_invalid_files(schema):
 
 
 def main():
+    schema = json.loads(read(sys.argv[2]))
     if sys.argv[1] == "--renew":
-        write(CHART_SCHEMA, chart_schema())
+        write(CHART_SCHEMA, chart_schema(schema))
         write(INDEX, index())
         return write(AGENTS, agents())
     program = os.path.abspath(sys.argv[1])
-    schema = json.loads(read("config/tokenweir.schema.json"))
     texts = pages()
-    problems = check_links(texts) + check_summary(texts) + check_derived()
+    problems = check_links(texts) + check_summary(texts) + check_derived(schema)
     more, count = check_configurations(texts, program, schema)
     problems += more
     for problem in problems:

@@ -17,15 +17,15 @@ fi
 # The services of docker/compose.yml.
 compose=(--spans collector:8889 --gpus dcgm-exporter:9400 --runbooks http://127.0.0.1:9090/runbooks)
 
+"$program" generate all --config docker/tokenweir.simulator.yaml --out "$work" "${compose[@]}" 2>/dev/null
+# The repository does not contain the schema: editors get it from the program.
+schema=$work/tokenweir.schema.json
+mv "$work/config/tokenweir.schema.json" "$schema"
 if [ "${1-}" = --renew ]; then
-  "$program" generate all --config docker/tokenweir.simulator.yaml --out . "${compose[@]}"
-  # The chart has copies of these files.
-  cp config/prometheus/{alert,recording}-rules.yml config/grafana/dashboards/{overview,backend}.json \
-    packaging/helm/tokenweir/files/
-  python3 docs/check.py --renew
+  cp -r "$work/config" "$work/docs" .
+  python3 docs/check.py --renew "$schema"
 else
-  "$program" generate all --config docker/tokenweir.simulator.yaml --out "$work" "${compose[@]}" 2>/dev/null
-  (cd "$work" && find . -type f) | while read -r file; do
+  for file in $(cd "$work" && find config docs -type f); do
     cmp --silent "$work/$file" "$file" ||
       { echo "$file is not what the program prints: run docs/check.sh --renew" >&2; exit 1; }
   done
@@ -38,7 +38,7 @@ if ! python3 -c 'import jsonschema, yaml' 2>/dev/null; then
   fi 2>/dev/null
 fi
 python3 docs/check_words.py
-"$python" docs/check.py "$program"
+"$python" docs/check.py "$program" "$schema"
 
 if command -v mdbook >/dev/null; then
   mdbook build docs

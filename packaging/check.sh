@@ -97,6 +97,7 @@ assert_rendered() {
 echo "== chart"
 if have helm "the chart"; then
   chart=packaging/helm/tokenweir
+  packaging/helm.sh "$out"
   helm lint --quiet "$chart"
   helm template gw "$chart" >"$out/chart.yaml"
   assert_rendered "$out/chart.yaml" 'terminationGracePeriodSeconds: 330' 'scheme: HTTP }' 'readOnlyRootFilesystem: true' \

@@ -1,13 +1,10 @@
-//! The packages: all have one version, the Helm chart contains the generated files, its values are in the
+//! The packages: all have one version, the values of the Helm chart are in its
 //! schema, and the image is built from existing files. `packaging/check.sh` renders and builds them.
 
-use crate::operations::compose_endpoints;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokenweir::commands::generate::run::tables;
-use tokenweir_operations::Artifact;
 
 const CHART: &str = "packaging/helm/tokenweir";
 
@@ -97,30 +94,6 @@ fn the_chart_and_the_documents_list_the_keys_that_a_reload_applies() {
     let (_, omitted) = helpers.split_once("omit $config ").unwrap();
     let omitted = omitted.lines().next().unwrap().split('"').skip(1).step_by(2);
     assert_eq!(omitted.map(str::to_owned).collect::<BTreeSet<_>>(), applied);
-}
-
-/// The chart contains copies. Symbolic links do not survive every way of distributing sources; then
-/// a file contains only the target path.
-#[test]
-fn the_chart_contains_the_generated_rules_and_dashboards() {
-    let around = compose_endpoints();
-    let mut stale = Vec::new();
-    for (carried, artifact) in [
-        ("alert-rules.yml", Artifact::AlertRules),
-        ("recording-rules.yml", Artifact::RecordingRules),
-        ("overview.json", Artifact::DashboardOverview),
-        ("backend.json", Artifact::DashboardBackend),
-    ] {
-        let (path, text) =
-            (at(CHART).join("files").join(carried), artifact.print(&tables(), &around).unwrap());
-        if std::env::var_os("UPDATE_GOLDEN").is_some() {
-            fs::write(&path, &text).unwrap();
-        }
-        if fs::read_to_string(&path).unwrap() != text {
-            stale.push(carried);
-        }
-    }
-    assert!(stale.is_empty(), "UPDATE_GOLDEN=1 rewrites them: {stale:?}");
 }
 
 #[test]

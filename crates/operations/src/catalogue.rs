@@ -33,32 +33,3 @@ pub struct LabelDescription {
     /// A description of the values of the label, in Markdown.
     pub values: String,
 }
-
-/// The name of the metric to which a series belongs: the name of the series without `_bucket`,
-/// `_sum` or `_count`.
-pub fn family(name: &str) -> &str {
-    let suffixes = ["_bucket", "_sum", "_count"];
-    suffixes.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name)
-}
-
-// === impl MetricCatalogue ===
-
-impl MetricCatalogue {
-    /// Whether the catalogue has the metric of a series.
-    pub(crate) fn contains(&self, series: &str) -> bool {
-        self.find(series).is_some()
-    }
-
-    /// Whether the metric of a series has a label at the default level of the metrics. False if the
-    /// metric is not in the catalogue.
-    pub(crate) fn has_label(&self, series: &str, label: &str) -> bool {
-        self.find(series).is_some_and(|metric| {
-            let is_folded = metric.is_folded && label == "backend";
-            !is_folded && metric.labels.iter().any(|candidate| candidate.name == label)
-        })
-    }
-
-    fn find(&self, series: &str) -> Option<&MetricDescription> {
-        self.0.iter().find(|metric| metric.name == series || metric.name == family(series))
-    }
-}

@@ -1,13 +1,12 @@
 //! Generates the files that a deployment of the gateway needs: the configuration and rules of
-//! Prometheus, the configuration of Alertmanager, dashboards, the configuration of a collector of
-//! traces, the page of the diagnosis, and the references of the configuration and of the metrics. All files are
-//! generated from tables. A test checks each metric, label and label value of the queries against
-//! the catalogue of metrics.
+//! Prometheus, the configuration of Alertmanager, the configuration of a collector of traces,
+//! the page of the diagnosis, and the references of the configuration and of the metrics. They are generated from
+//! tables. The dashboards are edited in Grafana; this crate contains their files. A test checks each
+//! metric, label and label value of the queries against the catalogue of metrics.
 
 mod alertmanager;
 pub mod alerts;
 pub mod catalogue;
-pub mod dashboards;
 mod deployment;
 mod diagnosis_page;
 mod grafana;
@@ -24,7 +23,7 @@ use schemars::Schema;
 pub use deployment::DeploymentEndpoints;
 pub use yaml::RenderError;
 
-/// A file that can be generated.
+/// A file that can be printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Artifact {
     /// Prometheus: scrape configuration, rule files, exemplar storage.
@@ -63,6 +62,11 @@ pub struct GatewayTables {
     /// The JSON Schema of the configuration file.
     pub schema: Schema,
 }
+
+/// The main dashboard.
+const OVERVIEW_DASHBOARD: &str = include_str!("../../../config/grafana/dashboards/overview.json");
+/// The dashboard of one backend.
+const BACKEND_DASHBOARD: &str = include_str!("../../../config/grafana/dashboards/backend.json");
 
 /// The configuration file of the OpenTelemetry Collector for a Jaeger at `jaeger:4317`.
 const COLLECTOR_CONFIG: &str = include_str!("collector.yaml");
@@ -139,8 +143,8 @@ impl Artifact {
             Self::RecordingRules => rule_files::render_recording_rules(),
             Self::AlertRules => rule_files::render_alert_rules(&endpoints.runbooks),
             Self::Alertmanager => alertmanager::print(&endpoints.webhook),
-            Self::DashboardOverview => Ok(dashboards::overview_dashboard(metrics).print()),
-            Self::DashboardBackend => Ok(dashboards::backend_dashboard(metrics).print()),
+            Self::DashboardOverview => Ok(OVERVIEW_DASHBOARD.to_owned()),
+            Self::DashboardBackend => Ok(BACKEND_DASHBOARD.to_owned()),
             Self::GrafanaDatasources => grafana::datasources(endpoints),
             Self::GrafanaProvider => grafana::provider(),
             Self::Collector => Ok(collector_config(&endpoints.jaeger)),

@@ -1,4 +1,4 @@
-//! The label matchers of failed and of refused requests, which dashboards and alerts share. The
+//! The label matchers of failed and of refused requests in alerts. The
 //! live page and `tokenweir top` count the same outcomes.
 
 /// The outcomes of failed requests: a backend failed the request.
