@@ -39,7 +39,7 @@ const LOW_FILE_LIMIT: usize = 1_024;
 pub fn raise_file_limit() -> Option<usize> {
     let before = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: before.maximum, ..before };
-    let limit = match setrlimit(Resource::Nofile, raised.clone()) {
+    let limit = match setrlimit(Resource::Nofile, raised) {
         Ok(()) => raised.current,
         Err(error) => {
             tracing::warn!(%error, "cannot raise the limit of open files: using the current limit");
