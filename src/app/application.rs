@@ -14,8 +14,9 @@ use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, StatusSource};
 use crate::alertmanager::AlertmanagerNotifier;
 use crate::backend::HealthCheckSupervisor;
 use crate::backend::kv_events::CacheKnowledge;
-use crate::backend::peers::{self, PeerExchange, Peers};
+use crate::backend::peers::{PeerExchange, Peers};
 use crate::backend::pool::BackendPool;
+use crate::backend::tasks::peer_exchange;
 use crate::config::{Config, LoadedConfig, Overrides};
 use crate::gpu::GpuMonitor;
 use crate::proxy::{OverloadGuard, ProxyContext};
@@ -120,7 +121,7 @@ impl Application {
         let pool = admin.proxy.pool.clone();
         let exchange_task = exchange.map(|exchange| {
             supervise::spawn(BackgroundTask::PeerExchange, move || {
-                peers::run(exchange.clone(), pool.clone())
+                peer_exchange::run(exchange.clone(), pool.clone())
             })
         });
         let diagnosis = DiagnosisTask::new(&admin, pipeline.request_counters).start();

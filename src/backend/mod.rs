@@ -19,6 +19,7 @@ mod recent_times;
 pub mod routes;
 mod state;
 mod stream_profile;
+pub mod tasks;
 
 pub use backend::Backend;
 pub use drain::{Drain, DrainInitiator};

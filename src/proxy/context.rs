@@ -4,24 +4,21 @@
 use super::access::AccessControl;
 use super::admission::{AdmissionController, AdmissionSettings};
 use super::overload_guard::OverloadGuard;
-use super::relay::retry::{RetryController, RetrySettings};
 use super::request::body_memory::BodyMemory;
-use super::request::configured_routes::ConfiguredRoutes;
 use super::request::features::{self, PayloadSampling};
-use super::request::identity::IdentityReader;
+use super::request::settings::RequestSettings;
+use super::retry::{RetryController, RetrySettings};
 use super::stored_responses::StoredResponses;
 use crate::backend::pool::{BackendPool, BackendRequirements};
 use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName};
 use std::sync::Arc;
-use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::observe::{ExchangeRegistry, ObservationSettings};
 use tokenweir_core::openai::Api;
 use tokenweir_core::openai::request_fields::RequestFields;
-use tokenweir_core::record::{RequestOptions, RequestRecord, TierResolver};
+use tokenweir_core::record::RequestRecord;
 use tokenweir_core::trace_context::Propagation;
 use tokenweir_net::client::HttpClient;
 
@@ -73,30 +70,6 @@ pub struct RecordingSettings {
     pub capture_ratio: f64,
     /// Sampling of prompt and response text. `None`: no text is sampled.
     pub payload_sampling: Option<PayloadSampling>,
-}
-
-/// Settings of requests. A reload does not change the settings of requests that are open.
-#[derive(Debug, Default)]
-pub struct RequestSettings {
-    /// Timeout of the first output of a stream, counted from the request head. `None`: no timeout.
-    pub first_output_timeout: Option<Duration>,
-    /// Timeout of the whole request, counted from its head. `None`: no timeout.
-    pub total_timeout: Option<Duration>,
-    /// Paths that the configuration allows besides those of the API. The gateway forwards them to backends.
-    pub routes: ConfiguredRoutes,
-    /// Maximum length of a request body, in bytes.
-    pub max_body_bytes: usize,
-    /// Maximum wait for the next chunk of a request body. After that, the request is rejected.
-    pub body_idle_timeout: Duration,
-    /// Maximum time without bytes in both directions of a WebSocket. After that, it is closed.
-    pub websocket_idle_timeout: Duration,
-    /// Determines the tier of a request from its headers.
-    pub tiers: TierResolver,
-    /// Reads user, session and conversation of a request, for spans and log lines.
-    pub identities: IdentityReader,
-    /// The names of the headers that can contain a session id. If a request has several of them,
-    /// the first in this list counts.
-    pub session_headers: Vec<HeaderName>,
 }
 
 /// The settings of the proxy that a reload can change.
@@ -159,24 +132,6 @@ impl ProxyContext {
             settings: requests,
             backend_client,
             retry: self.retry.with_settings(retry),
-        }
-    }
-}
-
-// === impl RequestSettings ===
-
-impl RequestSettings {
-    /// The options of the record, from the fields and the headers of the request.
-    pub(super) fn options(&self, headers: &HeaderMap, fields: &RequestFields) -> RequestOptions {
-        RequestOptions {
-            stream: fields.stream,
-            max_tokens: fields.max_tokens,
-            n: fields.n,
-            parameters: fields.parameters.clone(),
-            forbids_store: fields.forbids_store,
-            messages: (fields.identity.messages > 0).then_some(fields.identity.messages),
-            identity: self.identities.read(headers, fields),
-            ..RequestOptions::default()
         }
     }
 }

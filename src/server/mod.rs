@@ -14,13 +14,12 @@ mod limits;
 mod listener;
 mod memory_monitor;
 mod run;
-mod state;
 mod write_timeout;
 
 pub use bound_listeners::ServerTls;
 pub(crate) use bound_listeners::{BoundListeners, ListenError};
 pub use connection::limiter::ConnectionLimiter;
+pub use connection::state::ServerState;
 pub use limits::ServerLimits;
 pub use listener::{BindError, BoundSocket, bind_listener, bind_socket};
 pub use run::{DrainOutcome, Server};
-pub use state::ServerState;

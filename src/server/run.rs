@@ -4,8 +4,8 @@
 use super::accept_loop::AcceptLoop;
 use super::bound_listeners::ServerTls;
 use super::connection::handler::ConnectionHandler;
+use super::connection::state::ServerState;
 use super::limits::ServerLimits;
-use super::state::ServerState;
 use super::{admin_listener, listener, memory_monitor};
 use crate::admin::{self, Admin};
 use crate::proxy::access::RevocationSweep;

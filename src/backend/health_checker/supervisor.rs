@@ -5,6 +5,7 @@
 use super::{ScrapeObserver, ScrapeSettings};
 use crate::backend::kv_events::{self, CacheKnowledge};
 use crate::backend::pool::BackendPool;
+use crate::backend::tasks::kv_event_receiver;
 use crate::backend::{Backend, PoolSettings};
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,7 +108,7 @@ impl HealthCheckSupervisor {
         let (client, timeout) = (self.client.clone(), self.settings.timeout);
         let run = move || {
             let (backend, knowledge) = (backend.clone(), knowledge.clone());
-            kv_events::run(backend, knowledge, source.clone(), client.clone(), timeout)
+            kv_event_receiver::run(backend, knowledge, source.clone(), client.clone(), timeout)
         };
         Some(supervise::spawn(BackgroundTask::KvEvents, run))
     }

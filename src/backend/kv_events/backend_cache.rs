@@ -14,9 +14,9 @@ use tokenweir_kv_events::residency::{CacheContents, StoredChain, StreamState};
 /// The prefix cache of one backend.
 #[derive(Debug)]
 pub struct BackendCache {
-    pub(super) knowledge: Arc<CacheKnowledge>,
+    pub(in crate::backend) knowledge: Arc<CacheKnowledge>,
     /// Number of the backend in the chains of requests.
-    pub(super) number: u32,
+    pub(in crate::backend) number: u32,
     ranks: ArcSwap<Vec<Arc<RankCache>>>,
     space: ArcSwap<KeySpace>,
     /// Whether the backend shares the key space of another one.
@@ -28,7 +28,7 @@ pub struct BackendCache {
 
 /// The prefix cache of one data-parallel rank.
 #[derive(Debug)]
-pub(super) struct RankCache {
+pub(in crate::backend) struct RankCache {
     contents: RwLock<CacheContents>,
     /// A [`StreamState`].
     state: AtomicU8,
@@ -98,7 +98,7 @@ impl BackendCache {
     }
 
     /// The ranks, for the short time of a lookup.
-    pub(super) fn loaded_ranks(&self) -> Guard<Arc<Vec<Arc<RankCache>>>> {
+    pub(in crate::backend) fn loaded_ranks(&self) -> Guard<Arc<Vec<Arc<RankCache>>>> {
         self.ranks.load()
     }
 
@@ -107,12 +107,12 @@ impl BackendCache {
         self.space.load()
     }
 
-    pub(super) fn ranks(&self) -> Arc<Vec<Arc<RankCache>>> {
+    pub(in crate::backend) fn ranks(&self) -> Arc<Vec<Arc<RankCache>>> {
         self.ranks.load_full()
     }
 
     /// Replaces the ranks by `count` empty ones.
-    pub(super) fn set_rank_count(&self, count: usize) -> Arc<Vec<Arc<RankCache>>> {
+    pub(in crate::backend) fn set_rank_count(&self, count: usize) -> Arc<Vec<Arc<RankCache>>> {
         let max_blocks = self.knowledge.settings.max_blocks;
         let ranks = std::iter::repeat_with(|| Arc::new(RankCache::new(max_blocks))).take(count);
         self.ranks.store(Arc::new(ranks.collect()));
@@ -121,7 +121,7 @@ impl BackendCache {
     }
 
     /// Forgets the contents. The backend counts as one without events until it has ranks again.
-    pub(super) fn withdraw(&self) {
+    pub(in crate::backend) fn withdraw(&self) {
         self.set_rank_count(0);
         self.is_withdrawn.store(true, Ordering::Relaxed);
     }
@@ -131,19 +131,19 @@ impl BackendCache {
         self.is_withdrawn.load(Ordering::Relaxed)
     }
 
-    pub(super) fn space(&self) -> Arc<KeySpace> {
+    pub(in crate::backend) fn space(&self) -> Arc<KeySpace> {
         self.space.load_full()
     }
 
     /// Forgets which texts the blocks are: the process of the engine may be another one, with another
     /// seed.
-    pub(super) fn leave_space(&self) {
+    pub(in crate::backend) fn leave_space(&self) {
         self.space.store(self.knowledge.spaces.add(self.knowledge.settings.index_entries));
         self.has_joined.store(false, Ordering::Relaxed);
     }
 
     /// Joins the key space of another backend if the blocks show that both name blocks equally.
-    pub(super) fn join_space(&self, chain: &StoredChain<'_>) {
+    pub(in crate::backend) fn join_space(&self, chain: &StoredChain<'_>) {
         if self.has_joined.load(Ordering::Relaxed) {
             return;
         }
@@ -165,7 +165,7 @@ impl BackendCache {
         contents.map_or(0, |contents| contents.block_size())
     }
 
-    pub(super) fn count_error(&self) {
+    pub(in crate::backend) fn count_error(&self) {
         self.errors.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -196,7 +196,7 @@ impl RankCache {
     }
 
     /// The contents, unless a writer has them at the moment. Requests do not wait for them.
-    pub(super) fn try_contents(&self) -> Option<RwLockReadGuard<'_, CacheContents>> {
+    pub(in crate::backend) fn try_contents(&self) -> Option<RwLockReadGuard<'_, CacheContents>> {
         match self.contents.try_read() {
             Ok(contents) => Some(contents),
             Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
@@ -204,19 +204,19 @@ impl RankCache {
         }
     }
 
-    pub(super) fn contents(&self) -> RwLockReadGuard<'_, CacheContents> {
+    pub(in crate::backend) fn contents(&self) -> RwLockReadGuard<'_, CacheContents> {
         self.contents.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn contents_mut(&self) -> RwLockWriteGuard<'_, CacheContents> {
+    pub(in crate::backend) fn contents_mut(&self) -> RwLockWriteGuard<'_, CacheContents> {
         self.contents.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set_state(&self, state: StreamState) {
+    pub(in crate::backend) fn set_state(&self, state: StreamState) {
         self.state.store(state as u8, Ordering::Relaxed);
     }
 
-    pub(super) fn count_batch(&self) {
+    pub(in crate::backend) fn count_batch(&self) {
         self.batches.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -12,7 +12,7 @@ use tokenweir_kv_events::residency::StoredChain;
 
 /// The relation of texts and blocks for engines that name blocks equally.
 #[derive(Debug)]
-pub(super) struct KeySpace {
+pub(in crate::backend) struct KeySpace {
     index: RwLock<TextIndex>,
 }
 
@@ -40,7 +40,7 @@ impl KeySpace {
     }
 
     /// The index to change, for background tasks.
-    pub(super) fn index_mut(&self) -> RwLockWriteGuard<'_, TextIndex> {
+    pub(in crate::backend) fn index_mut(&self) -> RwLockWriteGuard<'_, TextIndex> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

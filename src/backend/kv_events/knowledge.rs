@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 #[derive(Debug)]
 pub struct CacheKnowledge {
     pub(super) settings: KvEventsSettings,
-    pub(super) session_ids: SessionIds,
+    pub(in crate::backend) session_ids: SessionIds,
     pub(super) spaces: KeySpaces,
     /// Background tasks lock it, requests do not.
     chains: Mutex<RequestChains>,
@@ -70,7 +70,7 @@ impl CacheKnowledge {
     }
 
     /// The requests whose blocks are followed. Only background tasks call this.
-    pub(super) fn chains(&self) -> MutexGuard<'_, RequestChains> {
+    pub(in crate::backend) fn chains(&self) -> MutexGuard<'_, RequestChains> {
         self.chains.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,7 +79,7 @@ impl CacheKnowledge {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn count_outline(&self) {
+    pub(in crate::backend) fn count_outline(&self) {
         self.outlines.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -4,23 +4,21 @@
 //! One task for each backend receives the events (`receiver.rs`). One task for the gateway learns
 //! from requests that have ended (`learner.rs`). `docs/internals/kv-events.md` describes both.
 
-mod backend_cache;
+pub(super) mod backend_cache;
 mod ended_request;
 mod followed_request;
 mod key_space;
-mod knowledge;
+pub(super) mod knowledge;
 mod learner;
 mod lookup;
-mod receiver;
-mod settings;
-mod sources;
+pub(super) mod settings;
+pub(super) mod sources;
 
 pub use backend_cache::{BackendCache, CacheStatus};
 pub(super) use followed_request::FollowedRequest;
 pub use knowledge::{CacheKnowledge, LearningCounts};
 pub(super) use learner::start as start_learner;
 pub(super) use lookup::CacheLookup;
-pub(super) use receiver::run;
 pub use settings::{KvEventSource, KvEventsSettings};
 
 #[cfg(test)]

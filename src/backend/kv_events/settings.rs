@@ -49,7 +49,7 @@ pub struct KvEventSource {
 }
 
 /// Greatest number of data-parallel ranks of a backend.
-pub(super) const MAX_RANKS: u16 = 64;
+pub(in crate::backend) const MAX_RANKS: u16 = 64;
 
 impl Default for KvEventsSettings {
     /// The events of publishers that answer. At most 1,000,000 blocks and 1,000,000 entries.
@@ -107,7 +107,7 @@ impl KvEventSource {
 }
 
 /// The host of a backend, IPv6 without brackets.
-pub(super) fn host_of(address: &BackendAddress) -> String {
+pub(in crate::backend) fn host_of(address: &BackendAddress) -> String {
     address.host_and_port().0.trim_start_matches('[').trim_end_matches(']').to_owned()
 }
 

@@ -9,10 +9,10 @@ use tokenweir_net::page_fetcher::PageFetcher;
 
 /// The publisher of one data-parallel rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Publisher {
-    pub(super) endpoint: ZmqEndpoint,
-    pub(super) replay_endpoint: Option<ZmqEndpoint>,
-    pub(super) topic: String,
+pub(in crate::backend) struct Publisher {
+    pub(in crate::backend) endpoint: ZmqEndpoint,
+    pub(in crate::backend) replay_endpoint: Option<ZmqEndpoint>,
+    pub(in crate::backend) topic: String,
 }
 
 /// One entry of `/kv_event_sources`. Other fields are ignored.
@@ -28,7 +28,7 @@ struct ListedSource {
 }
 
 /// The configured publishers, by rank. `None`: the backend has to be asked.
-pub(super) fn configured(source: &KvEventSource) -> Option<Vec<Publisher>> {
+pub(in crate::backend) fn configured(source: &KvEventSource) -> Option<Vec<Publisher>> {
     let endpoint: ZmqEndpoint = source.endpoint.as_ref()?.parse().ok()?;
     let replay: Option<ZmqEndpoint> =
         source.replay_endpoint.as_ref().and_then(|endpoint| endpoint.parse().ok());
@@ -47,7 +47,7 @@ pub(super) fn configured(source: &KvEventSource) -> Option<Vec<Publisher>> {
 }
 
 /// Asks a backend for its publishers. `None`: it did not answer, or its list cannot be used.
-pub(super) async fn discover(
+pub(in crate::backend) async fn discover(
     fetcher: &mut PageFetcher,
     host: &str,
     topic: Option<&str>,

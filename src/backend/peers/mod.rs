@@ -4,10 +4,8 @@
 //! Everything is best effort. A request only puts a value into a bounded queue. Without the bus the
 //! gateway estimates from its own requests.
 
-mod peer_exchange;
-mod status;
-mod task;
+pub(super) mod peer_exchange;
+pub(super) mod status;
 
 pub use peer_exchange::{PeerExchange, PeerExchangeSettings, Peers};
 pub use status::PeerExchangeStatus;
-pub use task::run;

@@ -30,21 +30,21 @@ pub struct Peers {
 /// The exchange with other gateways.
 #[derive(Debug)]
 pub struct PeerExchange {
-    pub(super) settings: PeerExchangeSettings,
-    pub(super) counters: PeerCounters,
+    pub(in crate::backend) settings: PeerExchangeSettings,
+    pub(in crate::backend) counters: PeerCounters,
     /// Background tasks and the status lock it, requests do not.
     receiver: Mutex<Receiver>,
     decisions: mpsc::Sender<Decision>,
     /// Held by the task while it runs.
-    pub(super) queue: Arc<tokio::sync::Mutex<mpsc::Receiver<Decision>>>,
+    pub(in crate::backend) queue: Arc<tokio::sync::Mutex<mpsc::Receiver<Decision>>>,
 }
 
 /// A change of the load that this gateway puts on a backend.
 #[derive(Debug)]
-pub(super) struct Decision {
-    pub(super) backlog: BackendBacklog,
+pub(in crate::backend) struct Decision {
+    pub(in crate::backend) backlog: BackendBacklog,
     /// The prompt that was sent. `None`: a prompt was computed, or its request ended.
-    pub(super) prompt: Option<SentPrompt>,
+    pub(in crate::backend) prompt: Option<SentPrompt>,
 }
 
 impl Peers {
@@ -88,7 +88,7 @@ impl PeerExchange {
         }
     }
 
-    pub(super) fn receiver(&self) -> MutexGuard<'_, Receiver> {
+    pub(in crate::backend) fn receiver(&self) -> MutexGuard<'_, Receiver> {
         self.receiver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -27,20 +27,20 @@ pub struct PeerExchangeStatus {
 
 /// Counters of the exchange.
 #[derive(Debug, Default)]
-pub(super) struct PeerCounters {
-    pub(super) sent_messages: AtomicU64,
-    pub(super) sent_bytes: AtomicU64,
+pub(in crate::backend) struct PeerCounters {
+    pub(in crate::backend) sent_messages: AtomicU64,
+    pub(in crate::backend) sent_bytes: AtomicU64,
     /// Messages that could not be published.
-    pub(super) failed_messages: AtomicU64,
-    pub(super) received_messages: AtomicU64,
+    pub(in crate::backend) failed_messages: AtomicU64,
+    pub(in crate::backend) received_messages: AtomicU64,
     /// By [`Rejection::ALL`].
     rejected_messages: [AtomicU64; Rejection::ALL.len()],
-    pub(super) sent_decisions: AtomicU64,
+    pub(in crate::backend) sent_decisions: AtomicU64,
     /// Decisions that were not sent, because the queue was full or the bus away.
-    pub(super) dropped_decisions: AtomicU64,
-    pub(super) received_decisions: AtomicU64,
+    pub(in crate::backend) dropped_decisions: AtomicU64,
+    pub(in crate::backend) received_decisions: AtomicU64,
     /// Prompts and backlogs of other gateways for backends that this gateway does not have.
-    pub(super) unknown_backends: AtomicU64,
+    pub(in crate::backend) unknown_backends: AtomicU64,
     /// Why there is no connection. `None`: not tried yet.
     connection: Mutex<Option<Result<(), String>>>,
 }
@@ -49,7 +49,7 @@ pub(super) struct PeerCounters {
 const PRESENT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Adds to a counter.
-pub(super) fn add(counter: &AtomicU64, count: usize) {
+pub(in crate::backend) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
@@ -67,13 +67,13 @@ impl PeerExchangeStatus {
 
 impl PeerCounters {
     /// Counts a message that was refused. Returns whether it is the first for this reason.
-    pub(super) fn reject(&self, reason: Rejection) -> bool {
+    pub(in crate::backend) fn reject(&self, reason: Rejection) -> bool {
         let index = Rejection::ALL.iter().position(|other| *other == reason).unwrap_or(0);
         self.rejected_messages[index].fetch_add(1, Ordering::Relaxed) == 0
     }
 
     /// Sets the state of the connection. Returns whether it changed.
-    pub(super) fn set_connection(&self, state: Result<(), String>) -> bool {
+    pub(in crate::backend) fn set_connection(&self, state: Result<(), String>) -> bool {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let has_changed = connection.as_ref().is_none_or(|known| known.is_ok() != state.is_ok());
         *connection = Some(state);
@@ -81,7 +81,10 @@ impl PeerCounters {
     }
 
     /// The status with these ages of the last messages of other gateways.
-    pub(super) fn status(&self, ages: impl Iterator<Item = Duration>) -> PeerExchangeStatus {
+    pub(in crate::backend) fn status(
+        &self,
+        ages: impl Iterator<Item = Duration>,
+    ) -> PeerExchangeStatus {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ages: Vec<Duration> = ages.collect();
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -1,6 +1,9 @@
 //! References to secrets. The configuration contains the location of a secret and never its value,
 //! so that it can be shown, logged and committed.
 
+use crate::config::text::error::{
+    AMBIGUOUS_SECRET_ERROR, LITERAL_SECRET_ERROR, MISSING_PATH_ERROR, VARIABLE_NAME_ERROR,
+};
 use crate::config::text::file::working_folder;
 use http::HeaderValue;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -50,21 +53,6 @@ pub struct UnreadableSecret {
     /// The use of the secret, such as `the admin token (access.admin_token)`.
     purpose: String,
     source: SecretError,
-}
-
-const LITERAL_SECRET_ERROR: &str =
-    "do not write the secret here; write `{ env: NAME }` or `{ file: PATH }` as its location";
-const AMBIGUOUS_SECRET_ERROR: &str =
-    "a secret has one location; write either `{ env: NAME }` or `{ file: PATH }`";
-const VARIABLE_NAME_ERROR: &str =
-    "this is not the name of an environment variable; a name has letters, digits and `_`";
-const MISSING_PATH_ERROR: &str = "the path of the file is missing";
-
-/// Whether a problem is an invalid secret reference. The text at its position may be a secret and
-/// must be redacted.
-pub(crate) fn is_secret_error(problem: &str) -> bool {
-    [LITERAL_SECRET_ERROR, AMBIGUOUS_SECRET_ERROR, VARIABLE_NAME_ERROR, MISSING_PATH_ERROR]
-        .contains(&problem)
 }
 
 // === impl Secret ===

@@ -2,8 +2,7 @@
 //! depends on the YAML library. A file is parsed twice: into an outline with the position of each
 //! value, and into the types of the configuration.
 
-use super::error::{ConfigError, ExcerptRedaction, Position};
-use crate::config::sections::secret;
+use super::error::{ConfigError, ExcerptRedaction, Position, is_secret_error};
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_saphyr::{
@@ -282,7 +281,7 @@ fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
     let location = error.location().filter(|location| location.line() > 0);
     let (problem, help) = describe_parse_error(error);
     let redaction = match error {
-        _ if secret::is_secret_error(&problem) => ExcerptRedaction::AtPosition,
+        _ if is_secret_error(&problem) => ExcerptRedaction::AtPosition,
         Error::SerdeUnknownField { .. } => ExcerptRedaction::ValueAfterKey,
         _ => ExcerptRedaction::Nothing,
     };

@@ -5,9 +5,7 @@ mod attempt;
 mod attempt_failure;
 mod failover;
 mod first_output;
-mod peer_answers;
 mod refusals;
-pub mod retry;
 mod unread;
 
 pub(super) use attempt::PreparedRequest;

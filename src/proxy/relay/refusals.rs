@@ -4,9 +4,9 @@
 
 use super::attempt_failure::{AttemptFailure, PrefetchedResponse};
 use super::first_output::contains_any;
-use super::peer_answers::{PeerAnswers, RefusalSlot};
-use super::retry::{RetryBudgetShare, RetryController};
 use crate::backend::Backend;
+use crate::proxy::retry::peer_answers::{PeerAnswers, RefusalSlot};
+use crate::proxy::retry::{RetryBudgetShare, RetryController};
 use http::StatusCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 //! and to retry the request.
 
 use super::body_memory::BodyMemoryPermit;
-use crate::proxy::context::RequestSettings;
+use super::settings::RequestSettings;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Method, request};

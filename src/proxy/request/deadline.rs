@@ -1,8 +1,8 @@
 //! The deadlines of a response: the configured ones, and the time after which the client has stopped
 //! to wait.
 
+use super::settings::RequestSettings;
 use crate::backend::routes::RoutePolicy;
-use crate::proxy::context::RequestSettings;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::future::Future;
 use std::pin::Pin;

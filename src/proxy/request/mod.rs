@@ -9,4 +9,5 @@ pub(super) mod engine_control;
 pub(super) mod features;
 pub(super) mod forwarded_body;
 pub(super) mod identity;
+pub(super) mod settings;
 pub(super) mod upstream_body;

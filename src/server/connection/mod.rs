@@ -11,5 +11,6 @@ mod http2;
 pub(crate) mod limiter;
 mod request;
 pub(crate) mod shutdown;
+pub(crate) mod state;
 mod stream_executor;
 mod write_buffer;

@@ -2,11 +2,11 @@
 
 use super::http1_connection::Http1RequestBody;
 use super::limiter::{ConnectionPermit, InFlightRequests, RequestPermit};
+use super::state::ServerState;
 use crate::proxy::{
     AcceptedRequest, ClientInfo, EarlyResponse, ProxyContext, ProxyResponseBody, Responding,
     accept_request, handle_request,
 };
-use crate::server::state::ServerState;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Request, Response};

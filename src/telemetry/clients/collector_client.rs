@@ -1,7 +1,6 @@
 //! HTTP client for OTLP collectors, which span export and metrics push use: TLS settings,
 //! connections, and an adapter for exporters that run outside the async runtime.
 
-use crate::telemetry::otel::OtlpProtocol;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
@@ -25,15 +24,11 @@ pub(in crate::telemetry) const MAX_RESPONSE_BYTES: usize = 64 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Creates the TLS settings of connections to a collector: the client certificate of the gateway,
-/// the accepted CA certificates, and the HTTP version of the protocol.
+/// the accepted CA certificates, and the HTTP version.
 pub(in crate::telemetry) fn outbound(
     security: &TlsClientSettings,
-    protocol: OtlpProtocol,
+    alpn: Alpn,
 ) -> Result<Arc<OutboundTls>, TlsError> {
-    let alpn = match protocol {
-        OtlpProtocol::Grpc => Alpn::Http2,
-        OtlpProtocol::HttpProtobuf => Alpn::Http1,
-    };
     Ok(OutboundTls::new(TlsClientContext::new(security, alpn)?))
 }
 

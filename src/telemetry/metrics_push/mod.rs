@@ -77,7 +77,7 @@ impl MetricsPusher {
         source: MetricsPushSource,
         stats: MetricsPushStats,
     ) -> Result<Self, MetricsPushStartError> {
-        let outbound = collector_client::outbound(&settings.security, settings.protocol)?;
+        let outbound = collector_client::outbound(&settings.security, settings.protocol.alpn())?;
         let push_task = MetricsPushTask {
             source,
             stats,

@@ -151,7 +151,7 @@ impl TracingSettings {
         self.endpoint.as_ref()?;
         let settings = Self { timeout: limit, ..self.clone() };
         let send = async {
-            let outbound = collector_client::outbound(&settings.security, settings.protocol);
+            let outbound = collector_client::outbound(&settings.security, settings.protocol.alpn());
             let outbound = outbound.map_err(|error| error.to_string())?;
             let exporter = exporter(&settings, &outbound);
             let exporter = exporter.map_err(|error| error.to_string())?;

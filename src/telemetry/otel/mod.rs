@@ -55,7 +55,7 @@ impl SpanSink {
     /// Starts the export of spans to the endpoint in `settings`. The collector need not be
     /// reachable yet.
     pub fn start(settings: &TracingSettings) -> Result<Self, SpanSinkStartError> {
-        let outbound = collector_client::outbound(&settings.security, settings.protocol)?;
+        let outbound = collector_client::outbound(&settings.security, settings.protocol.alpn())?;
         let exporter = export::exporter(settings, &outbound)?;
         Ok(Self { outbound: Some(outbound), ..Self::with_exporter(exporter, settings) })
     }

@@ -9,6 +9,9 @@ use std::path::Path;
 type Tokens<'a> = &'a [String];
 type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
+/// What imports what, and for which reasons.
+type Imports = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
+
 /// One module of the crate.
 #[derive(Debug, Default)]
 struct Module {
@@ -38,40 +41,35 @@ impl ImportGraph {
     /// The groups of files that import each other, directly or through other files. Each group is
     /// a list of its imports: `importing file -> imported file: paths`.
     pub(crate) fn cycles(&self) -> Vec<Vec<String>> {
+        cycles_of(&self.imports())
+    }
+
+    /// The groups of modules of one folder that import each other. A module is a file of the folder,
+    /// or a folder with its files. Each group is a list of its imports: `importing module ->
+    /// imported module: files`.
+    pub(crate) fn module_cycles(&self) -> Vec<Vec<String>> {
         let imports = self.imports();
-        let reachable = |start: &str| {
-            let (mut found, mut next) = (BTreeSet::new(), vec![start.to_owned()]);
-            while let Some(file) = next.pop() {
-                for imported in imports.get(&file).into_iter().flat_map(BTreeMap::keys) {
-                    if found.insert(imported.clone()) {
-                        next.push(imported.clone());
+        let folders: BTreeSet<&Path> =
+            imports.keys().flat_map(|file| Path::new(file).ancestors().skip(1)).collect();
+        let cycles = |folder: &Path| {
+            let mut modules = Imports::new();
+            for (file, imported) in &imports {
+                let Some(own) = module_in(folder, file) else { continue };
+                for other in imported.keys() {
+                    if let Some(module) = module_in(folder, other).filter(|module| *module != own) {
+                        let files = modules.entry(own.clone()).or_default();
+                        files.entry(module).or_default().insert(format!("{file} -> {other}"));
                     }
                 }
             }
-            found
+            cycles_of(&modules)
         };
-        let reach: BTreeMap<_, _> =
-            imports.keys().map(|file| (file.clone(), reachable(file))).collect();
-        let in_one_group = |a: &String, b: &String| reach[a].contains(b) && reach[b].contains(a);
-        let mut groups: BTreeMap<&String, Vec<String>> = BTreeMap::new();
-        for (file, imported) in &imports {
-            let Some(first) = reach[file].iter().find(|other| in_one_group(file, other)) else {
-                continue;
-            };
-            for (other, paths) in imported {
-                if in_one_group(file, other) {
-                    let paths: Vec<_> = paths.iter().cloned().collect();
-                    let line = format!("{file} -> {other}: {}", paths.join(", "));
-                    groups.entry(first).or_default().push(line);
-                }
-            }
-        }
-        groups.into_values().collect()
+        folders.into_iter().flat_map(cycles).collect()
     }
 
     /// For each file the files that it imports, with the paths that name their items.
-    fn imports(&self) -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
-        let mut imports: BTreeMap<_, BTreeMap<_, BTreeSet<_>>> = BTreeMap::new();
+    fn imports(&self) -> Imports {
+        let mut imports = Imports::new();
         for (position, module) in &self.modules {
             let of_file = imports.entry(module.file.clone()).or_default();
             for path in &module.paths {
@@ -162,6 +160,47 @@ impl ImportGraph {
         }
         self.modules.insert(position.to_vec(), module);
     }
+}
+
+/// The module of a folder that contains a file. `None`: the file is in another folder, or declares the
+/// modules of this one.
+fn module_in(folder: &Path, file: &str) -> Option<String> {
+    let below = Path::new(file).strip_prefix(folder).ok()?;
+    let first = folder.join(below.components().next()?).with_extension("");
+    let is_module = !matches!(first.file_name()?.to_str()?, "lib" | "main" | "mod");
+    is_module.then(|| first.display().to_string())
+}
+
+/// The groups whose members import each other, directly or through others.
+fn cycles_of(imports: &Imports) -> Vec<Vec<String>> {
+    let reachable = |start: &str| {
+        let (mut found, mut next) = (BTreeSet::new(), vec![start.to_owned()]);
+        while let Some(from) = next.pop() {
+            for imported in imports.get(&from).into_iter().flat_map(BTreeMap::keys) {
+                if found.insert(imported.clone()) {
+                    next.push(imported.clone());
+                }
+            }
+        }
+        found
+    };
+    let reach: BTreeMap<_, _> =
+        imports.keys().map(|from| (from.clone(), reachable(from))).collect();
+    let reaches = |a: &String, b: &String| reach.get(a).is_some_and(|found| found.contains(b));
+    let mut groups: BTreeMap<&String, Vec<String>> = BTreeMap::new();
+    for (from, imported) in imports {
+        let Some(first) = reach[from].iter().find(|other| reaches(other, from)) else {
+            continue;
+        };
+        for (other, reasons) in imported.iter().filter(|(other, _)| reaches(other, from)) {
+            let reasons: Vec<_> = reasons.iter().cloned().collect();
+            groups
+                .entry(first)
+                .or_default()
+                .push(format!("{from} -> {other}: {}", reasons.join(", ")));
+        }
+    }
+    groups.into_values().collect()
 }
 
 /// Reads one tree of a `use` declaration and returns the tokens after it.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::time::Duration;
 use tokenweir_core::units;
-use tokenweir_net::tls::TlsClientSettings;
+use tokenweir_net::tls::{Alpn, TlsClientSettings};
 
 /// Reads environment variables with a function that returns the value of a variable.
 pub(in crate::telemetry) struct OtelEnvironment<'a>(
@@ -248,6 +248,16 @@ pub(in crate::telemetry) fn invalid_value(
 }
 
 // === impl OtlpProtocol ===
+
+impl OtlpProtocol {
+    /// The HTTP version of requests to the collector.
+    pub(in crate::telemetry) fn alpn(self) -> Alpn {
+        match self {
+            Self::Grpc => Alpn::Http2,
+            Self::HttpProtobuf => Alpn::Http1,
+        }
+    }
+}
 
 impl FromStr for OtlpProtocol {
     type Err = ();

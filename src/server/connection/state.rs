@@ -1,9 +1,9 @@
 //! The state of the server that all client connections use and that reloads change.
 
-use super::connection::limiter::ConnectionLimiter;
-use super::limits::ServerLimits;
+use super::limiter::ConnectionLimiter;
 use crate::admin::Admin;
 use crate::proxy::ProxyContext;
+use crate::server::limits::ServerLimits;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 use tokenweir_core::clock;
@@ -22,7 +22,7 @@ pub struct ServerState {
     /// The state behind the admin listener.
     pub admin: Arc<Admin>,
     /// The abort handles of the streams of all HTTP/2 connections.
-    pub(super) abort_registry: Arc<AbortRegistry>,
+    pub(in crate::server) abort_registry: Arc<AbortRegistry>,
 }
 
 impl ServerState {

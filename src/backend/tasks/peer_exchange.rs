@@ -1,9 +1,9 @@
 //! The task of the exchange: it publishes the decisions of this gateway in batches, and applies the
 //! messages of the other gateways.
 
-use super::peer_exchange::{Decision, PeerExchange};
-use super::status::add;
 use crate::backend::Backend;
+use crate::backend::peers::peer_exchange::{Decision, PeerExchange};
+use crate::backend::peers::status::add;
 use crate::backend::pool::BackendPool;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::HashMap;

@@ -23,7 +23,7 @@ const MIN_COMPARED: f32 = 1.0 / 32.0;
 
 /// The learned shares of refused requests that a peer answered otherwise: one for each slot.
 #[derive(Debug)]
-pub(super) struct PeerAnswers {
+pub(in crate::proxy) struct PeerAnswers {
     origin: Instant,
     /// The milliseconds from `origin` to the last comparison plus 1, and the bits of the share. 0: no
     /// comparison.
@@ -33,30 +33,35 @@ pub(super) struct PeerAnswers {
 /// The refusals that are learned about together: those of one backend with one status to one group of
 /// clients.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RefusalSlot(usize);
+pub(in crate::proxy) struct RefusalSlot(usize);
 
 // === impl PeerAnswers ===
 
 impl PeerAnswers {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(in crate::proxy) fn new(now: Instant) -> Self {
         Self { origin: now, slots: (0..SLOT_COUNT).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// The slot of a refusal. `group` is the index of the group of clients, and `backend` is a hash of
     /// the name of the backend.
-    pub(super) fn slot(group: usize, backend: u64, status: u16) -> RefusalSlot {
+    pub(in crate::proxy) fn slot(group: usize, backend: u64, status: u16) -> RefusalSlot {
         let hash = mix(backend ^ (u64::from(status) << 32) ^ group as u64);
         RefusalSlot(hash as usize % SLOT_COUNT)
     }
 
     /// Whether a refused request is sent to a peer. `random`: a uniform random number in `[0, 1)`.
-    pub(super) fn should_ask(&self, slot: RefusalSlot, random: f32, now: Instant) -> bool {
+    pub(in crate::proxy) fn should_ask(
+        &self,
+        slot: RefusalSlot,
+        random: f32,
+        now: Instant,
+    ) -> bool {
         let share = self.share(slot, now) * COMPARISONS_PER_DIFFERENCE;
         random < share.max(MIN_COMPARED)
     }
 
     /// Learns whether a peer answered a refused request otherwise.
-    pub(super) fn learn(&self, slot: RefusalSlot, is_otherwise: bool, now: Instant) {
+    pub(in crate::proxy) fn learn(&self, slot: RefusalSlot, is_otherwise: bool, now: Instant) {
         let share = self.share(slot, now);
         let observed = if is_otherwise { 1.0 } else { 0.0 };
         let share = LEARNING_RATE.mul_add(observed - share, share);

@@ -1,12 +1,12 @@
 //! Receives the KV events of one backend: finds its publishers, subscribes to each, and begins again
 //! when they change.
 
-use super::backend_cache::{BackendCache, RankCache};
-use super::knowledge::CacheKnowledge;
-use super::settings::{KvEventSource, host_of};
-use super::sources::{self, Publisher};
 use crate::backend::Backend;
 use crate::backend::identity::BackendIdentity;
+use crate::backend::kv_events::backend_cache::{BackendCache, RankCache};
+use crate::backend::kv_events::knowledge::CacheKnowledge;
+use crate::backend::kv_events::settings::{KvEventSource, host_of};
+use crate::backend::kv_events::sources::{self, Publisher};
 use futures_util::future::{join_all, pending};
 use std::sync::Arc;
 use std::time::Duration;

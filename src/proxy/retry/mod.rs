@@ -1,7 +1,9 @@
 //! Decides whether a failed request is retried on another backend: attempt limit, retry budget,
 //! side effects and poison requests.
 
-use super::peer_answers::PeerAnswers;
+pub(super) mod peer_answers;
+
+use peer_answers::PeerAnswers;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;

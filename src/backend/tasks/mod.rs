@@ -1,0 +1,5 @@
+//! The background tasks of the backends besides their health checks. They use the backends and the pool,
+//! and nothing in this folder uses them.
+
+pub(super) mod kv_event_receiver;
+pub mod peer_exchange;
