@@ -48,6 +48,6 @@ pub struct WaitReports {
     /// Number of requests that ran in the engine while others waited, during the wait of this
     /// request, or after it while `slots` is not known. `None`: no report showed a queue.
     pub running_while_queued: Option<f64>,
-    /// Greatest number of requests of this gateway that the engine has answered at once.
+    /// Number of requests of this gateway that the engine answers at once while others wait. 0: not known.
     pub max_answering: u32,
 }

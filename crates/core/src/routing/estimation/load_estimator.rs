@@ -21,6 +21,7 @@ use crate::routing::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use max_answering::MaxAnswering;
 pub use reported_queues::ReportedQueues;
 
 /// State from which the load of one backend is estimated. Times are seconds since `epoch`.
@@ -37,8 +38,7 @@ pub struct LoadEstimator {
     stalled_streams: AtomicU32,
     /// Number of ended requests. It wraps around on overflow.
     ended_requests: AtomicU32,
-    /// Greatest number of requests in flight, without pending streams, since the engine started.
-    max_answering: AtomicU32,
+    max_answering: MaxAnswering,
     /// Prompt tokens that the engine has to compute for the pending streams.
     backlog_tokens: AtomicU64,
     /// Tokens that the requests in flight may hold in the KV cache.
@@ -75,7 +75,7 @@ impl LoadEstimator {
             pending_output_count: AtomicU32::new(0),
             stalled_streams: AtomicU32::new(0),
             ended_requests: AtomicU32::new(0),
-            max_answering: AtomicU32::new(0),
+            max_answering: MaxAnswering::default(),
             backlog_tokens: AtomicU64::new(0),
             kv_tokens: AtomicU64::new(0),
             last_sent_at: AtomicF64::new(0.0),
@@ -246,10 +246,7 @@ impl LoadEstimator {
             return;
         }
         reservation.began = Some(now);
-        let answering = self.local_load().answering();
-        if answering > self.max_answering.load(Ordering::Relaxed) {
-            self.max_answering.fetch_max(answering, Ordering::Relaxed);
-        }
+        self.max_answering.on_first_output(&self.local_load());
         if let Some(id) = reservation.ticket.take() {
             self.pending_outputs.on_output(id);
         }
@@ -368,6 +365,7 @@ impl LoadEstimator {
     }
 }
 
+mod max_answering;
 mod reported_queues;
 mod reports;
 #[cfg(test)]

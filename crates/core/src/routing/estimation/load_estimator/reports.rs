@@ -13,10 +13,10 @@ impl LoadEstimator {
         self.slot_estimator.known()
     }
 
-    /// Greatest number of requests of this gateway that the engine has answered at once since it
-    /// started. A non-streaming request counts from its beginning.
+    /// The number of requests of this gateway that the engine answers at once while others wait. 0:
+    /// not known. A non-streaming request counts from its beginning.
     pub fn max_answering(&self) -> u32 {
-        self.max_answering.load(Ordering::Relaxed)
+        self.max_answering.confirmed()
     }
 
     /// The queues of the engine that the reports showed.
@@ -37,7 +37,7 @@ impl LoadEstimator {
     pub fn on_restart(&self) {
         self.slot_estimator.forget();
         self.reported_queues.clear();
-        self.max_answering.store(0, Ordering::Relaxed);
+        self.max_answering.forget();
         self.sent_prompts.clear();
     }
 }

@@ -1,0 +1,72 @@
+//! The greatest number of requests that an engine has answered at once, from the requests of this
+//! gateway alone. It shows a queue that is over before the engine reports it.
+//!
+//! While requests wait for a slot, each request that ends is replaced by one that waits, so the
+//! number returns to its maximum again and again. While the load grows, the maximum grows as well.
+
+use super::super::reservation::LocalLoad;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The maximum since the engine started, and how often it was reached while requests waited.
+#[derive(Debug, Default)]
+pub(super) struct MaxAnswering {
+    max: AtomicU32,
+    confirmations: AtomicU32,
+}
+
+/// Times that the maximum must be reached again before it counts.
+const MIN_CONFIRMATIONS: u32 = 3;
+
+// === impl MaxAnswering ===
+
+impl MaxAnswering {
+    /// Records the first output of a stream. `load`: the load with this stream among those that have
+    /// had output.
+    pub(super) fn on_first_output(&self, load: &LocalLoad) {
+        let (answering, max) = (load.answering(), self.max.load(Ordering::Relaxed));
+        // A race between two responses loses one confirmation.
+        if answering > max {
+            self.max.store(answering, Ordering::Relaxed);
+            self.confirmations.store(0, Ordering::Relaxed);
+        } else if answering == max {
+            self.confirmations.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The maximum. 0: it is not known.
+    pub(super) fn confirmed(&self) -> u32 {
+        let is_confirmed = self.confirmations.load(Ordering::Relaxed) >= MIN_CONFIRMATIONS;
+        if is_confirmed { self.max.load(Ordering::Relaxed) } else { 0 }
+    }
+
+    /// Begins again: the engine has restarted, maybe with other settings.
+    pub(super) fn forget(&self) {
+        self.max.store(0, Ordering::Relaxed);
+        self.confirmations.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The maximum after first outputs at these numbers of answered requests.
+    fn confirmed_after(answering: &[u32]) -> u32 {
+        let max = MaxAnswering::default();
+        for in_flight in answering {
+            max.on_first_output(&LocalLoad { in_flight: *in_flight, ..LocalLoad::default() });
+        }
+        max.confirmed()
+    }
+
+    #[test]
+    fn a_number_is_known_once_it_was_reached_again_and_again_without_growing() {
+        for (answering, expected) in [
+            (&[14, 15, 16, 16, 16, 15, 16][..], 16),
+            (&[14, 15, 16, 16, 16], 0),
+            (&[15, 16, 16, 16, 16, 17], 0),
+        ] {
+            assert_eq!(confirmed_after(answering), expected, "{answering:?}");
+        }
+    }
+}
