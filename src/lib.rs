@@ -25,10 +25,10 @@
 //! ```
 
 // Layer 1: backends, their GPUs and their discovery, and the alerts of the diagnosis.
-pub mod alertmanager;
 pub mod backend;
 pub mod discovery;
 pub mod gpu;
+pub mod webhook;
 
 // Layer 2: sinks of records.
 pub mod telemetry;

@@ -3,7 +3,6 @@
 use super::authorizer::AdminAuthorizer;
 use super::backend_status::{add_gpus, backend_statuses};
 use super::configuration::ActiveConfiguration;
-use crate::alertmanager::AlertmanagerNotifier;
 use crate::backend::Readiness;
 use crate::backend::cache_map::CacheMap;
 use crate::gpu::GpuMonitor;
@@ -14,6 +13,7 @@ use crate::telemetry::cpu_time::TelemetryCpuTimes;
 use crate::telemetry::decision_log::DecisionLog;
 use crate::telemetry::recent_requests::RecentRequests;
 use crate::telemetry::status::{QueueStatusSnapshot, RequestBodyVitals, StatusSnapshot};
+use crate::webhook::WebhookNotifier;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -47,8 +47,8 @@ pub struct Admin {
     pub status_sources: Vec<StatusSource>,
     /// The GPUs of the backends.
     pub gpus: Arc<GpuMonitor>,
-    /// The Alertmanagers that get the alerts of the diagnosis.
-    pub alertmanagers: Arc<AlertmanagerNotifier>,
+    /// The webhooks that get the begin and the end of verdicts.
+    pub webhooks: Arc<WebhookNotifier>,
     /// The latest diagnosis of the backends.
     pub diagnosis: Arc<LatestDiagnosis>,
     /// The active configuration.
@@ -95,7 +95,7 @@ impl Admin {
             backends: backend_statuses(pool, &readiness, now),
             short_list_bytes: pool.candidate_sampler_bytes(),
             diagnosis: self.diagnosis.latest(),
-            alertmanagers: self.alertmanagers.status(now),
+            webhooks: self.webhooks.status(),
             models: pool.labelled_models(now),
             tenants: tenant_labels(access),
             request_bodies: RequestBodyVitals {

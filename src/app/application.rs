@@ -11,7 +11,6 @@ use super::reload::{ReloadTriggers, Reloader};
 use super::secret_files::SecretFiles;
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
 use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, StatusSource};
-use crate::alertmanager::AlertmanagerNotifier;
 use crate::backend::HealthCheckSupervisor;
 use crate::backend::kv_events::CacheKnowledge;
 use crate::backend::peers::{PeerExchange, Peers};
@@ -22,6 +21,7 @@ use crate::gpu::GpuMonitor;
 use crate::proxy::{OverloadGuard, ProxyContext};
 use crate::server::{BoundListeners, DrainOutcome, Server, ServerState};
 use crate::telemetry::otel::resource::host_name;
+use crate::webhook::WebhookNotifier;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -74,7 +74,7 @@ impl Application {
         let secret_files = SecretFiles::new(config, &sources.backends(config));
         let (access, keys_file) = access::build(config, &env)?;
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
-        let TelemetryPipeline { telemetry, mut workers, .. } = pipeline;
+        let TelemetryPipeline { telemetry, workers, .. } = pipeline;
         let cache_knowledge = CacheKnowledge::new(config.kv_events, outline_key);
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
@@ -96,7 +96,7 @@ impl Application {
             recent_requests: pipeline.recent_requests,
             cache_map: pipeline.cache_map,
             gpus: Arc::new(GpuMonitor::default()),
-            alertmanagers: Arc::new(AlertmanagerNotifier::new(listeners.tls.credentials.clone())),
+            webhooks: Arc::new(WebhookNotifier::default()),
             status_sources: [
                 pipeline.status_sources,
                 listeners.status_sources(),
@@ -110,8 +110,7 @@ impl Application {
             draining: AtomicBool::new(false),
         });
         admin.gpus.configure(&config.gpu.scrape_settings(), &gpu_client);
-        admin.alertmanagers.configure(config.alertmanager_settings(&host_name(), &env)?);
-        workers.start_metrics_push(&admin)?;
+        admin.webhooks.configure(config.webhook_settings(&host_name(), &env)?);
         let credentials = &listeners.tls.credentials;
         credentials.register_outbound(TlsPeer::Backend, proxy.backend_client.outbound_tls());
         for outbound in workers.outbound_tls() {

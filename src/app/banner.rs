@@ -33,8 +33,6 @@ pub(crate) struct StartSummary {
     max_connections: usize,
     /// The OTLP endpoint of spans. `None`: spans are not exported.
     traces: Option<String>,
-    /// The OTLP endpoint of metrics. `None`: metrics are not pushed.
-    metrics: Option<String>,
     /// The file of the trace capture. `None`: no capture.
     capture: Option<PathBuf>,
     /// Where the payload log writes prompts and responses. `None`: nowhere.
@@ -64,7 +62,6 @@ impl StartSummary {
             has_admin_token: config.access.admin_token.is_some(),
             max_connections: listeners.limits.max_connections,
             traces: workers.traces_endpoint().map(str::to_owned),
-            metrics: workers.metrics_endpoint().map(str::to_owned),
             capture: config.trace_capture.file.clone(),
             payloads: payload_target(config),
             quality: quality_target(config),
@@ -110,7 +107,6 @@ fn log_fields(summary: &StartSummary) {
         policy = summary.pool.policy().name(),
         max_connections = (max_connections != usize::MAX).then_some(max_connections),
         traces = summary.traces,
-        metrics_push = summary.metrics,
         trace_capture = summary.capture.as_ref().map(|file| file.display().to_string()),
         payload_log = summary.payloads,
         quality = summary.quality,
@@ -157,9 +153,6 @@ fn render(summary: &StartSummary) -> String {
         ("policy", summary.pool.policy().name().into()),
         ("traces", traces),
     ];
-    if let Some(endpoint) = &summary.metrics {
-        lines.push(("metrics", format!("at /metrics, and pushed to {endpoint}")));
-    }
     if let Some(file) = &summary.capture {
         lines.push(("capture", format!("to {}, without texts of requests", file.display())));
     }

@@ -112,7 +112,6 @@ pub(crate) fn file_obstacles(
     let unwritable = unwritable_files(config).into_iter();
     found.extend(unwritable.map(|(path, problem)| loaded.error_at(path, &problem)));
     found.extend(loaded.tracing_settings(&env).err().map(|error| at("tracing", &error)));
-    found.extend(loaded.metrics_push_settings(&env).err().map(|error| at("metrics.otlp", &error)));
     // `obstacles` lists secrets.
     if let Err(error @ config::PeerExchangeError::Key(_)) = config.peers(&env) {
         found.push(at("peer_exchange.key", &error));

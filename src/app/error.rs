@@ -1,10 +1,9 @@
 //! Why the gateway cannot start or reload with a valid configuration.
 
 use crate::config::{
-    AlertmanagersError, ConfigError, PeerExchangeError, ProxySettingsError, UnreadableSecret,
+    ConfigError, PeerExchangeError, ProxySettingsError, UnreadableSecret, WebhooksError,
 };
 use crate::server::{BindError, ListenError};
-use crate::telemetry::metrics_push::MetricsPushStartError;
 use crate::telemetry::metrics_registry::buckets::BucketOverridesError;
 use crate::telemetry::otel::{OtelSettingsError, SpanSinkStartError};
 use crate::telemetry::payload_log::PayloadSinkStartError;
@@ -24,7 +23,7 @@ pub(crate) enum ApplicationError {
     #[error(transparent)]
     PeerExchange(#[from] PeerExchangeError),
     #[error(transparent)]
-    Alertmanagers(#[from] AlertmanagersError),
+    Webhooks(#[from] WebhooksError),
     #[error(transparent)]
     Keys(#[from] ConfigError),
     #[error(transparent)]
@@ -33,8 +32,6 @@ pub(crate) enum ApplicationError {
     TraceSettings(#[from] OtelSettingsError),
     #[error(transparent)]
     Traces(#[from] SpanSinkStartError),
-    #[error(transparent)]
-    Push(#[from] MetricsPushStartError),
     #[error("cannot write the capture file {} (trace_capture.file)", file.display())]
     Capture { file: PathBuf, source: io::Error },
     #[error("cannot start the payload log (log.payloads)")]

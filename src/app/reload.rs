@@ -9,7 +9,6 @@ use super::process::signals::SighupListener;
 use super::process::{memory_limit, systemd};
 use super::secret_files::SecretFiles;
 use crate::admin::{ReloadRequest, ReloadRequests};
-use crate::alertmanager::AlertmanagerSettings;
 use crate::backend::{Backend, HealthCheckSupervisor};
 use crate::config::{
     self, BackendConfig, BackendTlsContexts, Config, ConfigError, LoadedConfig, LogLevel,
@@ -19,6 +18,7 @@ use crate::proxy::ProxySettings;
 use crate::server::descriptor_budget::DescriptorBudget;
 use crate::server::{ServerLimits, ServerState};
 use crate::telemetry::otel::resource::host_name;
+use crate::webhook::WebhookSettings;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ struct PreparedReload {
     backends: Vec<Backend>,
     tls_contexts: BackendTlsContexts,
     settings: ProxySettings,
-    alertmanagers: AlertmanagerSettings,
+    webhooks: WebhookSettings,
 }
 
 /// How long an update waits for the first health checks of new backends, and for the first results
@@ -248,7 +248,7 @@ impl Reloader {
             (self.set_log_level)(config.log.level);
         }
         // The file of a token may have changed, although its path has not.
-        self.state.admin.alertmanagers.configure(prepared.alertmanagers);
+        self.state.admin.webhooks.configure(prepared.webhooks);
         self.sources = sources;
         self.update_pool(prepared.backends, config).await;
         self.set_tls_contexts(prepared.tls_contexts);
@@ -279,8 +279,8 @@ impl PreparedReload {
     fn new(config: &Config, entries: &[BackendConfig]) -> Result<Self, ApplicationError> {
         let (backends, tls_contexts) = build_backends(config, entries)?;
         let settings = config.proxy_settings(memory_limit::available_bytes(), variable)?;
-        let alertmanagers = config.alertmanager_settings(&host_name(), variable)?;
-        Ok(Self { backends, tls_contexts, settings, alertmanagers })
+        let webhooks = config.webhook_settings(&host_name(), variable)?;
+        Ok(Self { backends, tls_contexts, settings, webhooks })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The files of the secrets that a reload reads again: keys of backends and tiers, tokens of Alertmanagers.
+//! The files of the secrets that a reload reads again: keys of backends and tiers, URLs and tokens of webhooks.
 
 use crate::config::{BackendConfig, Config, Secret, SecretValue};
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 
 use super::error::ApplicationError;
 use super::process::logging::LogWriters;
-use crate::admin::{Admin, StatusSource};
+use crate::admin::StatusSource;
 use crate::backend::cache_map::CacheMap;
 use crate::backend::pool::BackendPool;
 use crate::config::{Config, LoadedConfig, TraceCaptureConfig};
@@ -13,9 +13,6 @@ use crate::telemetry::access_log::{AccessLog, AccessLogCounts};
 use crate::telemetry::batch_dispatcher::BatchDispatcherGuard;
 use crate::telemetry::decision_log::DecisionLog;
 use crate::telemetry::metric::KnownLabelValues;
-use crate::telemetry::metrics_push::{
-    MetricsPushSettings, MetricsPushSource, MetricsPushStats, MetricsPusher,
-};
 use crate::telemetry::metrics_registry::Prometheus;
 use crate::telemetry::otel::{ExportFailure, Semconv, SpanSink, TracingSettings};
 use crate::telemetry::payload_log::{PayloadLog, PayloadLogSettings};
@@ -25,7 +22,7 @@ use crate::telemetry::status::{SpanCounts, StatusSnapshot};
 use crate::telemetry::trace_capture::TraceCapture;
 use std::any::Any;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 use tokenweir_core::clock;
 use tokenweir_core::observe::Sink;
 use tokenweir_diagnose::BackendRequestCounters;
@@ -57,20 +54,9 @@ pub(super) struct TelemetryWorkers {
     /// The OTLP endpoint of spans. `None`: spans are not exported.
     traces_endpoint: Option<String>,
     spans: Option<SpanSink>,
-    metrics_push: Option<MetricsPush>,
-    /// The running task of `metrics_push`. `None`: it has not been started.
-    metrics_pusher: Option<MetricsPusher>,
     /// The guards of the sinks. When the guard of a sink with a file is dropped, the file is
     /// flushed.
     _guards: Vec<Box<dyn Any + Send>>,
-}
-
-/// The configured push of metrics.
-struct MetricsPush {
-    settings: MetricsPushSettings,
-    stats: MetricsPushStats,
-    /// Start time of the cumulative counters.
-    since: SystemTime,
 }
 
 /// The sinks that have been started, each with its counts and its worker.
@@ -97,7 +83,12 @@ impl TelemetryPipeline {
     ) -> Result<Self, ApplicationError> {
         let (config, now) = (&loaded.config, clock::now());
         let tracing = loaded.tracing_settings(&env)?;
-        let push_settings = loaded.metrics_push_settings(&env)?;
+        if env("OTEL_METRICS_EXPORTER").is_some_and(|value| value.contains("otlp")) {
+            tracing::warn!(
+                "OTEL_METRICS_EXPORTER=otlp has no effect: let the Prometheus receiver of a collector \
+                 scrape /metrics"
+            );
+        }
         let decisions = Arc::new(DecisionLog::new(config.routing.decision_log_size));
         let recent_requests =
             Arc::new(RecentRequests::new(now).with_objectives(config.slos.clone()));
@@ -116,14 +107,12 @@ impl TelemetryPipeline {
         let quality_ratio = sinks.add_quality(&config.quality, &config.log.payloads)?;
         sinks.batched.push(cache_map.clone());
         sinks.batched.push(request_counters.clone());
-        let metrics_push = push_settings.map(|settings| sinks.prepare_metrics_push(settings));
         let is_sampled = log_ratio > 0.0 || quality_ratio > 0.0;
         let max_text_bytes = config.log.payloads.excerpt_bytes();
         let payload_sampling =
             is_sampled.then_some(PayloadSampling { log_ratio, quality_ratio, max_text_bytes });
-        let has_exponential = config.has_exponential_histograms(&env);
         let semconv = tracing.style.semconv;
-        let build_metrics = || build_metrics(config, pool, semconv, has_exponential);
+        let build_metrics = || build_metrics(config, pool, semconv);
         let metrics = config.metrics.enabled.then(build_metrics).transpose()?;
         let SinkSet { immediate, batched, status_sources, guards } = sinks;
         let (telemetry, dispatcher) = Telemetry::with_batch_dispatcher(metrics, immediate, batched);
@@ -146,8 +135,6 @@ impl TelemetryPipeline {
                 dispatcher,
                 traces_endpoint: tracing.endpoint,
                 spans,
-                metrics_push,
-                metrics_pusher: None,
                 _guards: guards,
             },
         })
@@ -158,7 +145,6 @@ fn build_metrics(
     config: &Config,
     pool: &BackendPool,
     semconv: Semconv,
-    has_exponential: bool,
 ) -> Result<Prometheus, ApplicationError> {
     let buckets = config.histogram_buckets()?;
     let label_values = KnownLabelValues {
@@ -172,7 +158,6 @@ fn build_metrics(
     let level = config.metrics.level;
     let metrics =
         Prometheus::with_level(level, semconv, label_values, &buckets, config.slos.clone());
-    let metrics = if has_exponential { metrics.with_exponential_buckets() } else { metrics };
     let has_native = config.metrics.native_histograms;
     Ok(if has_native { metrics.with_native_histograms() } else { metrics })
 }
@@ -180,52 +165,22 @@ fn build_metrics(
 // === impl TelemetryWorkers ===
 
 impl TelemetryWorkers {
-    /// Starts the push of the metrics and of the status of the gateway, if it is configured.
-    pub(super) fn start_metrics_push(
-        &mut self,
-        admin: &Arc<Admin>,
-    ) -> Result<(), ApplicationError> {
-        let Some(MetricsPush { settings, stats, since }) = &self.metrics_push else {
-            return Ok(());
-        };
-        let telemetry = admin.proxy.telemetry.clone();
-        let admin = admin.clone();
-        let vitals = Box::new(move || admin.status_snapshot(clock::now()));
-        let source = MetricsPushSource { telemetry, vitals, since: *since };
-        self.metrics_pusher = Some(MetricsPusher::start(settings, source, stats.clone())?);
-        Ok(())
-    }
-
     /// The OTLP endpoint of spans. `None`: spans are not exported.
     pub(super) fn traces_endpoint(&self) -> Option<&str> {
         self.traces_endpoint.as_deref()
     }
 
-    /// The OTLP endpoint of metrics. `None`: metrics are not pushed.
-    pub(super) fn metrics_endpoint(&self) -> Option<&str> {
-        self.metrics_push.as_ref().map(|push| push.settings.endpoint.as_str())
-    }
-
     /// The TLS contexts of the connections to collectors.
     pub(super) fn outbound_tls(&self) -> impl Iterator<Item = &Arc<OutboundTls>> {
-        let spans = self.spans.as_ref().and_then(SpanSink::outbound);
-        spans.into_iter().chain(self.metrics_pusher.as_ref().map(MetricsPusher::outbound))
+        self.spans.as_ref().and_then(SpanSink::outbound).into_iter()
     }
 
-    /// Flushes the remaining records, and exports the remaining spans and metrics.
+    /// Flushes the remaining records, and exports the remaining spans.
     pub(super) async fn shutdown(self) {
         drop(self.dispatcher);
-        let spans = async {
-            if let Some(spans) = self.spans {
-                spans.shutdown().await;
-            }
-        };
-        let metrics = async {
-            if let Some(push) = self.metrics_pusher {
-                push.shutdown().await;
-            }
-        };
-        tokio::join!(spans, metrics);
+        if let Some(spans) = self.spans {
+            spans.shutdown().await;
+        }
     }
 }
 
@@ -305,14 +260,6 @@ impl SinkSet {
         let (monitor, ratio) = (quality.clone(), guard.as_ref().map_or(0.0, |_| settings.share()));
         self.add(quality, guard, move |status, now| status.quality = Some(monitor.vitals(now)));
         Ok(ratio)
-    }
-
-    /// Prepares the metrics push, which starts later.
-    fn prepare_metrics_push(&mut self, settings: MetricsPushSettings) -> MetricsPush {
-        let stats = MetricsPushStats::default();
-        let counts = stats.clone();
-        self.status_sources.push(Arc::new(move |status, _| status.metric_pushes = counts.counts()));
-        MetricsPush { settings, stats, since: clock::wall_time() }
     }
 
     /// Adds a sink that gets records in batches, the guard of its worker, and the function that

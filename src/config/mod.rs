@@ -31,8 +31,7 @@ mod violation;
 
 pub use conversion::ConfiguredSecret;
 pub use conversion::{
-    AlertmanagersError, BackendTlsContexts, PeerExchangeError, ProxySettingsError,
-    backend_tls_contexts,
+    BackendTlsContexts, PeerExchangeError, ProxySettingsError, WebhooksError, backend_tls_contexts,
 };
 pub use files::{all_backends_in, backends_in, check_appendable, load_all_keys, load_keys};
 pub use load::LoadedConfig;
@@ -52,8 +51,8 @@ pub use sections::limits::LimitsConfig;
 pub use sections::secret::{Secret, SecretError, SecretValue, UnreadableSecret};
 pub use sections::settings::{
     AdmissionConfig, CostConfig, DrainConfig, LogConfig, LogFormat, LogLevel, MetricsConfig,
-    OtlpMetricsConfig, RefusalDetectionConfig, ReloadConfig, RoutingConfig, TierKey, TiersConfig,
-    TraceCaptureConfig, UsageMode,
+    RefusalDetectionConfig, ReloadConfig, RoutingConfig, TierKey, TiersConfig, TraceCaptureConfig,
+    UsageMode,
 };
 pub use text::error::{ConfigError, ConfigLocation, Position};
 pub use text::source::ConfigSource;

@@ -62,7 +62,7 @@ fn merge_reloadable(old: &Config, new: &Config) -> Config {
         tiers: new.tiers.clone(),
         cost: new.cost,
         gpu: new.gpu.clone(),
-        alertmanagers: new.alertmanagers.clone(),
+        webhooks: new.webhooks.clone(),
         identities: new.identities.clone(),
         drain: new.drain,
         reload: new.reload,

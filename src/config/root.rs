@@ -1,7 +1,6 @@
 //! The configuration: all its sections.
 
 use super::sections::access::AccessConfig;
-use super::sections::alertmanagers::AlertmanagerConfig;
 use super::sections::backends::BackendConfig;
 use super::sections::discovery::DiscoveryConfig;
 use super::sections::gpu::GpuConfig;
@@ -14,6 +13,7 @@ use super::sections::settings::{
     MetricsConfig, RefusalDetectionConfig, ReloadConfig, RoutingConfig, TiersConfig,
     TraceCaptureConfig, UsageMode,
 };
+use super::sections::webhooks::WebhookConfig;
 use crate::backend::health_checker;
 use crate::backend::kv_events::KvEventsSettings;
 use crate::backend::routes::ModelConfig;
@@ -102,8 +102,8 @@ pub struct Config {
     pub cost: CostConfig,
     /// GPUs of the backends, from DCGM exporters.
     pub gpu: GpuConfig,
-    /// Alertmanagers that get the verdicts and anomalies of the diagnosis, up to 10.
-    pub alertmanagers: Vec<AlertmanagerConfig>,
+    /// Webhooks that get the begin and the end of the verdicts of the diagnosis, up to 10.
+    pub webhooks: Vec<WebhookConfig>,
     /// The drain at shutdown.
     pub drain: DrainConfig,
     /// Reloads of the configuration without SIGHUP.
@@ -153,7 +153,7 @@ impl Default for Config {
             metrics: MetricsConfig::default(),
             cost: CostConfig::default(),
             gpu: GpuConfig::default(),
-            alertmanagers: Vec::new(),
+            webhooks: Vec::new(),
             drain: DrainConfig::default(),
             reload: ReloadConfig::default(),
             log: LogConfig::default(),

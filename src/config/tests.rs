@@ -28,6 +28,30 @@ const INVALID_CONFIGS: &[(&str, &str)] = &[
   = help: did you mean `backends`?",
     ),
     (
+        "alertmanagers: [{ url: am:9093 }]\n",
+        "gateway.yaml:1:1: unknown key `alertmanagers`
+  |
+1 | alertmanagers: …
+  | ^^^^^^^^^^^^^
+  = help: write `webhooks`: the gateway posts to webhooks in its place",
+    ),
+    (
+        "metrics: { otlp: { interval: 1m } }\n",
+        "gateway.yaml:1:12: unknown key `otlp`
+  |
+1 | metrics: { otlp: …
+  |            ^^^^
+  = help: let the Prometheus receiver of a collector scrape /metrics",
+    ),
+    (
+        "log: { payloads: { url: a } }\n",
+        "gateway.yaml:1:20: unknown key `url`
+  |
+1 | log: { payloads: { url: …
+  |                    ^^^
+  = help: the built-in patterns of `redact` remain; filter the file in its place",
+    ),
+    (
         "drain: { grace: 30s }\n",
         "gateway.yaml:1:10: unknown key `grace`
   |

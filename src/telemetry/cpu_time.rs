@@ -20,8 +20,6 @@ pub enum TelemetryPart {
     Logs,
     /// The metrics page is rendered.
     MetricsPage,
-    /// Metrics are pushed to a collector.
-    MetricsPush,
     /// Spans are exported to a collector.
     SpanExport,
 }
@@ -70,8 +68,7 @@ pub(crate) async fn measure_future<F: Future>(part: TelemetryPart, future: F) ->
 
 impl TelemetryPart {
     /// All parts, in declaration order.
-    pub const ALL: [Self; 5] =
-        [Self::Records, Self::Logs, Self::MetricsPage, Self::MetricsPush, Self::SpanExport];
+    pub const ALL: [Self; 4] = [Self::Records, Self::Logs, Self::MetricsPage, Self::SpanExport];
 
     /// The name of the part in metrics.
     pub const fn as_str(self) -> &'static str {
@@ -79,7 +76,6 @@ impl TelemetryPart {
             Self::Records => "records",
             Self::Logs => "logs",
             Self::MetricsPage => "metrics_page",
-            Self::MetricsPush => "metrics_push",
             Self::SpanExport => "span_export",
         }
     }

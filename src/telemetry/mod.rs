@@ -11,7 +11,6 @@ mod clients;
 pub mod cpu_time;
 pub mod decision_log;
 pub mod metric;
-pub mod metrics_push;
 pub mod metrics_registry;
 pub(crate) mod non_blocking_writer;
 pub mod otel;

@@ -4,12 +4,12 @@
 //! maintained twice.
 
 use super::cpu_time::TelemetryCpuTimes;
-use super::{access_log, metrics_push, payload_log, quality, trace_capture};
-use crate::alertmanager::AlertmanagerStatus;
+use super::{access_log, payload_log, quality, trace_capture};
 use crate::backend::LabelledModel;
 use crate::backend::kv_events::{CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
 use crate::gpu::{BackendGpu, GpuExporterStatus};
+use crate::webhook::WebhookStatus;
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -54,8 +54,8 @@ pub struct StatusSnapshot {
     /// Conditions that diagnosis detects on the backends.
     #[serde(skip)]
     pub diagnosis: Arc<Diagnosis>,
-    /// The requests to each Alertmanager. Empty: none is configured.
-    pub alertmanagers: Vec<AlertmanagerStatus>,
+    /// The messages to each webhook. Empty: none is configured.
+    pub webhooks: Vec<WebhookStatus>,
     /// Memory of the candidate sampler, in bytes. In a large pool the candidate sampler selects the
     /// short list of a request.
     #[serde(skip)]
@@ -83,8 +83,6 @@ pub struct StatusSnapshot {
     pub logs: RequestLogCounts,
     /// Quality of responses by model. `None`: `quality` is disabled.
     pub quality: Option<quality::QualitySnapshot>,
-    /// Number of pushes of the gateway's metrics to an OTLP collector, by result.
-    pub metric_pushes: metrics_push::MetricsPushCounts,
     /// Number of open, refused and failed client connections.
     pub connections: ConnectionStatusSnapshot,
     /// Memory of all request bodies that the gateway holds now, and its limit.

@@ -144,7 +144,6 @@ class Stand:
             "listen": self.at("listen"),
             "admin": self.at("admin"),
             **({"discovery": [{"file": str(listed)}]} if self.gateway_only else {"backends": backends}),
-            "alertmanagers": [{"url": self.url("alertmanager")}],
             "cost": {"gpus": 1, "gpu_hour_price": 2.5},
             "gpu": {"exporters": [{"url": f"{self.url('pages')}/gpus", "backends": gpus}], "interval": "1s"},
             "tracing": {

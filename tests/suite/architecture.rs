@@ -68,7 +68,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
         &[
             &["backend"],
             &["gpu"],
-            &["alertmanager"],
+            &["webhook"],
             &["discovery"],
             &["telemetry"],
             &["local_routes"],

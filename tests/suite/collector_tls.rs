@@ -1,4 +1,4 @@
-//! A collector behind mutual TLS: spans and metrics of the program reach it compressed over both
+//! A collector behind mutual TLS: spans of the program reach it compressed over both
 //! transports, and no data reaches a collector with an untrusted certificate.
 
 use crate::support::certificates::{Authority, Files, start_tls_terminator};
@@ -12,12 +12,6 @@ use axum::http::HeaderMap;
 use axum::middleware::{Next, from_fn};
 use axum::routing::post as on_post;
 use flate2::read::GzDecoder;
-use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
-    MetricsService, MetricsServiceServer,
-};
-use opentelemetry_proto::tonic::collector::metrics::v1::{
-    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
-};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
 };
@@ -33,32 +27,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tonic::codec::CompressionEncoding;
 
-/// Numbers of spans and of metrics in a message.
-type MessageCounts = (usize, usize);
-
 #[derive(Clone)]
-struct Service(UnboundedSender<MessageCounts>);
+struct Service(UnboundedSender<usize>);
 
 impl Service {
     fn spans(&self, message: &ExportTraceServiceRequest) {
         let spans = message.resource_spans[0].scope_spans[0].spans.len();
-        let _ = self.0.send((spans, 0));
-    }
-
-    fn metrics(&self, message: &ExportMetricsServiceRequest) {
-        let metrics = message.resource_metrics[0].scope_metrics[0].metrics.len();
-        let _ = self.0.send((0, metrics));
-    }
-}
-
-#[tonic::async_trait]
-impl MetricsService for Service {
-    async fn export(
-        &self,
-        request: tonic::Request<ExportMetricsServiceRequest>,
-    ) -> Result<tonic::Response<ExportMetricsServiceResponse>, tonic::Status> {
-        self.metrics(request.get_ref());
-        Ok(tonic::Response::new(ExportMetricsServiceResponse::default()))
+        let _ = self.0.send(spans);
     }
 }
 
@@ -89,26 +64,15 @@ async fn only_compressed(request: Request, next: Next) -> axum::response::Respon
 }
 
 /// A collector that accepts both transports on one port without TLS.
-async fn collector(messages: UnboundedSender<MessageCounts>) -> SocketAddr {
+async fn collector(messages: UnboundedSender<usize>) -> SocketAddr {
     let service = Service(messages);
-    let metrics = MetricsServiceServer::new(service.clone());
     let traces = TraceServiceServer::new(service.clone());
-    let (for_metrics, for_spans) = (service.clone(), service);
-    let take_metrics = move |headers: HeaderMap, body: Bytes| {
-        for_metrics.metrics(&unzipped(&headers, &body));
-        std::future::ready(())
-    };
     let take_spans = move |headers: HeaderMap, body: Bytes| {
-        for_spans.spans(&unzipped(&headers, &body));
+        service.spans(&unzipped(&headers, &body));
         std::future::ready(())
     };
     let router = Router::new()
-        .route("/v1/metrics", on_post(take_metrics))
         .route("/v1/traces", on_post(take_spans))
-        .route_service(
-            "/opentelemetry.proto.collector.metrics.v1.MetricsService/{*method}",
-            metrics.accept_compressed(CompressionEncoding::Gzip),
-        )
         .route_service(
             "/opentelemetry.proto.collector.trace.v1.TraceService/{*method}",
             traces.accept_compressed(CompressionEncoding::Gzip),
@@ -137,7 +101,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[tokio::test]
-async fn spans_and_metrics_reach_a_collector_behind_tls() {
+async fn spans_reach_a_collector_behind_tls() {
     let (files, authority) = (Files::new("collector"), Authority::new());
     let (pair, own) = (authority.signs("127.0.0.1", 2040), authority.signs("gateway.test", 2040));
     let ca = files.write("ca.pem", &authority.pem());
@@ -152,10 +116,8 @@ async fn spans_and_metrics_reach_a_collector_behind_tls() {
         let (_child, gateway, _log) = in_front_of(
             &fake,
             &[
-                ("OTEL_METRICS_EXPORTER", "otlp"),
                 ("OTEL_TRACES_SAMPLER", "always_on"),
                 ("OTEL_BSP_SCHEDULE_DELAY", "20"),
-                ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
                 ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
                 ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
                 ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
@@ -166,10 +128,9 @@ async fn spans_and_metrics_reach_a_collector_behind_tls() {
         )
         .await;
         chat(gateway).await;
-        let (mut spans, mut metrics) = (0, 0);
-        while spans < 3 || metrics < 50 {
-            let (more_spans, more_metrics) = messages.recv().await.unwrap();
-            (spans, metrics) = (spans + more_spans, metrics + more_metrics);
+        let mut spans = 0;
+        while spans < 3 {
+            spans += messages.recv().await.unwrap();
         }
     }
 }
@@ -187,8 +148,8 @@ async fn no_data_reaches_an_untrusted_collector_and_the_log_names_the_reason() {
     let (_child, gateway, mut log) = in_front_of(
         &fake,
         &[
-            ("OTEL_METRICS_EXPORTER", "otlp"),
-            ("OTEL_METRIC_EXPORT_INTERVAL", "20"),
+            ("OTEL_TRACES_SAMPLER", "always_on"),
+            ("OTEL_BSP_SCHEDULE_DELAY", "20"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", &endpoint),
             ("OTEL_EXPORTER_OTLP_CERTIFICATE", text(&ca)),
         ],
@@ -197,7 +158,7 @@ async fn no_data_reaches_an_untrusted_collector_and_the_log_names_the_reason() {
     chat(gateway).await;
     loop {
         let line = log.recv().await.unwrap();
-        if line.contains("metrics push failed") {
+        if line.contains("span export failed") {
             break;
         }
     }

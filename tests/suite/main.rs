@@ -11,7 +11,6 @@ mod waiting;
 mod abusive_requests;
 mod access;
 mod admission;
-mod alertmanager;
 mod architecture;
 mod backend_crashes;
 mod bodies;
@@ -44,7 +43,6 @@ mod live_view;
 mod metrics;
 mod metrics_levels;
 mod metrics_pages;
-mod metrics_push;
 mod model_labels;
 mod models;
 mod mutated_requests;
@@ -84,6 +82,7 @@ mod trace_propagation;
 mod unknown_output;
 mod unread_requests;
 mod usage_injection;
+mod webhook;
 
 mod support {
     pub(crate) mod certificates;

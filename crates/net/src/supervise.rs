@@ -55,12 +55,10 @@ pub enum BackgroundTask {
     PeerExchange,
     /// Diagnoses the backends.
     Diagnosis,
-    /// Sends alerts to one Alertmanager.
-    Alertmanager,
+    /// Sends messages to one webhook.
+    Webhook,
     /// Reloads the file of API keys.
     KeysFile,
-    /// Pushes metrics to a collector.
-    MetricPush,
     /// Exports spans to a collector.
     SpanExport,
     /// Passes the record of a request to one sink.
@@ -110,7 +108,7 @@ static PANIC_COUNTS: [AtomicU64; BackgroundTask::ALL.len()] =
 
 impl BackgroundTask {
     /// All tasks, in declaration order.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 25] = [
         Self::Listener,
         Self::Connection,
         Self::AdminListener,
@@ -129,9 +127,8 @@ impl BackgroundTask {
         Self::KvEvents,
         Self::PeerExchange,
         Self::Diagnosis,
-        Self::Alertmanager,
+        Self::Webhook,
         Self::KeysFile,
-        Self::MetricPush,
         Self::SpanExport,
         Self::RecordSink,
         Self::LogWriter,
@@ -160,9 +157,8 @@ impl BackgroundTask {
             Self::KvEvents => "kv_events",
             Self::PeerExchange => "peer_exchange",
             Self::Diagnosis => "diagnosis",
-            Self::Alertmanager => "alertmanager",
+            Self::Webhook => "webhook",
             Self::KeysFile => "keys_file",
-            Self::MetricPush => "metric_push",
             Self::SpanExport => "span_export",
             Self::RecordSink => "record_sink",
             Self::LogWriter => "log_writer",

@@ -5,7 +5,6 @@ use super::main_client::name_main_client;
 use super::stall_log::StallLog;
 use super::verdict_log::VerdictLog;
 use crate::admin::{ActiveConfiguration, Admin, StatusSource};
-use crate::alertmanager::AlertmanagerNotifier;
 use crate::backend::cache_map::CacheMap;
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, BackendAvailability, Drain, Health, Readiness};
@@ -14,6 +13,7 @@ use crate::proxy::ProxyState;
 use crate::proxy::admission::AdmissionController;
 use crate::telemetry::recent_requests::RecentRequests;
 use crate::telemetry::status::StatusSnapshot;
+use crate::webhook::WebhookNotifier;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Instant, UNIX_EPOCH};
@@ -46,7 +46,7 @@ pub(crate) struct DiagnosisTask {
     /// Functions that write the counts of sinks, listeners and certificates into a status.
     status_sources: Vec<StatusSource>,
     gpus: Arc<GpuMonitor>,
-    alertmanagers: Arc<AlertmanagerNotifier>,
+    webhooks: Arc<WebhookNotifier>,
     /// The latest diagnosis, which the task replaces at each sample.
     latest_diagnosis: Arc<LatestDiagnosis>,
 }
@@ -75,7 +75,7 @@ impl DiagnosisTask {
             configuration: admin.configuration.clone(),
             status_sources: admin.status_sources.clone(),
             gpus,
-            alertmanagers: admin.alertmanagers.clone(),
+            webhooks: admin.webhooks.clone(),
             latest_diagnosis,
         }
     }
@@ -100,7 +100,7 @@ impl DiagnosisTask {
             self.log_stalls(&mut stalls, now);
             let diagnosis = self.diagnose(&mut diagnoser, now);
             log.record(&diagnosis, now);
-            self.alertmanagers.update(&diagnosis, now, clock::wall_time());
+            self.webhooks.update(&diagnosis, now, clock::wall_time());
             self.latest_diagnosis.put(diagnosis);
         }
     }
@@ -294,7 +294,7 @@ mod tests {
             configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
             status_sources: Vec::new(),
             gpus: Arc::default(),
-            alertmanagers: Arc::default(),
+            webhooks: Arc::default(),
             latest_diagnosis: latest_diagnosis.clone(),
         };
         let task = tokio::spawn(diagnosis.run());

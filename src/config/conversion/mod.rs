@@ -2,15 +2,15 @@
 //! and the access control.
 
 mod access;
-mod alertmanagers;
 mod backends;
 mod peer_exchange;
 mod proxy;
 mod secrets;
 mod telemetry;
+mod webhooks;
 
-pub use alertmanagers::AlertmanagersError;
 pub use backends::{BackendTlsContexts, backend_tls_contexts};
 pub use peer_exchange::PeerExchangeError;
 pub use proxy::ProxySettingsError;
 pub use secrets::ConfiguredSecret;
+pub use webhooks::WebhooksError;

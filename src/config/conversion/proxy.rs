@@ -58,16 +58,13 @@ impl Config {
             retry: self.retry,
             admission: self.admission.settings(),
             body_memory_bytes: self.limits.body_memory(available_memory),
-            observation: self.observation_settings(&env)?,
+            observation: self.observation_settings()?,
         })
     }
 
     /// The settings of the observation of requests: stalls, slow requests, model refusals and
     /// buckets.
-    fn observation_settings(
-        &self,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<ObservationSettings, ProxySettingsError> {
+    fn observation_settings(&self) -> Result<ObservationSettings, ProxySettingsError> {
         let phrases = &self.refusal_detection.refusal_phrases;
         let phrases = (!phrases.is_empty()).then(|| PhraseMatcher::new(phrases)).transpose()?;
         Ok(ObservationSettings {
@@ -75,7 +72,7 @@ impl Config {
             streams: self.streams,
             slow: self.slow,
             phrases: phrases.map(Arc::new),
-            scales: self.histogram_buckets()?.scales(self.has_exponential_histograms(env)),
+            scales: self.histogram_buckets()?.scales(self.metrics.native_histograms),
         })
     }
 }

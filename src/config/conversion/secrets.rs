@@ -3,12 +3,12 @@
 
 use crate::config::root::Config;
 use crate::config::sections::access::{AccessConfig, CacheSaltConfig};
-use crate::config::sections::alertmanagers::AlertmanagerConfig;
 use crate::config::sections::backends::BackendConfig;
 use crate::config::sections::identities::IdentitiesConfig;
 use crate::config::sections::peer_exchange::PeerExchangeConfig;
 use crate::config::sections::secret::{Secret, SecretValue, UnreadableSecret};
 use crate::config::sections::settings::TierKey;
+use crate::config::sections::webhooks::WebhookConfig;
 
 /// A secret of the configuration with its use.
 pub struct ConfiguredSecret<'a> {
@@ -37,11 +37,17 @@ impl BackendConfig {
     }
 }
 
-impl AlertmanagerConfig {
-    /// The token of the Alertmanager at this index.
+impl WebhookConfig {
+    /// The token of the webhook at this index.
     pub(super) fn token_secret(&self, index: usize) -> Option<ConfiguredSecret<'_>> {
-        let purpose = format!("the token of alertmanagers[{index}]");
+        let purpose = format!("the token of webhooks[{index}]");
         Some(ConfiguredSecret { purpose, secret: self.token.as_ref()? })
+    }
+
+    /// The secret URL of the webhook at this index.
+    pub(super) fn url_secret(&self, index: usize) -> Option<ConfiguredSecret<'_>> {
+        let purpose = format!("the URL of webhooks[{index}]");
+        Some(ConfiguredSecret { purpose, secret: self.url_from.as_ref()? })
     }
 }
 
@@ -91,8 +97,8 @@ impl Config {
         let backends = self.backends.iter().filter_map(|backend| backend.api_key.as_ref());
         let discovery = self.discovery.iter().filter_map(|source| source.api_key.as_ref());
         let tiers = self.tiers.keys.iter().map(|key| &key.key);
-        let tokens = self.alertmanagers.iter().filter_map(|entry| entry.token.as_ref());
-        backends.chain(discovery).chain(tiers).chain(tokens)
+        let webhooks = self.webhooks.iter().flat_map(|entry| [&entry.url_from, &entry.token]);
+        backends.chain(discovery).chain(tiers).chain(webhooks.flatten())
     }
 
     /// All secrets, each with the path of its value.
@@ -107,9 +113,10 @@ impl Config {
         });
         let tiers = self.tiers.keys.iter().enumerate();
         let tiers = tiers.map(|(index, key)| (format!("tiers.keys.{index}.key"), key.key_secret()));
-        let alertmanagers = self.alertmanagers.iter().enumerate();
-        let alertmanagers = alertmanagers.filter_map(|(index, alertmanager)| {
-            Some((format!("alertmanagers.{index}.token"), alertmanager.token_secret(index)?))
+        let webhooks = self.webhooks.iter().enumerate().flat_map(|(index, webhook)| {
+            let at = |key: &str| format!("webhooks.{index}.{key}");
+            let url = webhook.url_secret(index).map(|secret| (at("url_from"), secret));
+            [url, webhook.token_secret(index).map(|secret| (at("token"), secret))]
         });
         let access = &self.access;
         let single = [
@@ -121,7 +128,7 @@ impl Config {
         ];
         let single =
             single.into_iter().filter_map(|(path, secret)| Some((path.to_owned(), secret?)));
-        backends.chain(discovery).chain(alertmanagers).chain(single).chain(tiers).collect()
+        backends.chain(discovery).chain(webhooks.flatten()).chain(single).chain(tiers).collect()
     }
 }
 

@@ -9,9 +9,8 @@ pub(super) mod tls;
 
 use super::root::Config;
 use super::sections::backends::{self, BackendConfig};
-use super::sections::settings::OtlpMetricsConfig;
 use super::sections::{
-    access, alertmanagers, discovery, gpu, identities, limits, peer_exchange, routes,
+    access, discovery, gpu, identities, limits, peer_exchange, routes, webhooks,
 };
 use super::violation::{RuleViolation, violation_at, violation_of};
 use crate::backend::routes::ModelConfig;
@@ -51,7 +50,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     check_session_headers(config)?;
     check_cost(config)?;
     check_gpus(config)?;
-    alertmanagers::check(&config.alertmanagers)?;
+    webhooks::check(&config.webhooks)?;
     identities::check(&config.identities)?;
     peer_exchange::check(&config.peer_exchange)?;
     check_admission(config)?;
@@ -59,7 +58,6 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     check_tiers(config)?;
     check_stream_detection(config)?;
     check_tracing(config)?;
-    check_metrics_push(&config.metrics.otlp)?;
     check_trace_capture(config)?;
     failure_handling::check(config)?;
     payload_log::check(&config.log.payloads)?;
@@ -336,16 +334,6 @@ fn check_tracing(config: &Config) -> Result<(), RuleViolation> {
     }
     match config.tracing.endpoint.as_deref().map(check_collector_url) {
         Some(Err(problem)) => Err(violation_at("tracing.endpoint", problem)),
-        _ => Ok(()),
-    }
-}
-
-fn check_metrics_push(otlp: &OtlpMetricsConfig) -> Result<(), RuleViolation> {
-    if otlp.interval.is_some_and(|interval| interval < Duration::from_secs(1)) {
-        return Err(violation_at("metrics.otlp.interval", "this must be 1s or more"));
-    }
-    match otlp.endpoint.as_deref().map(check_collector_url) {
-        Some(Err(problem)) => Err(violation_at("metrics.otlp.endpoint", problem)),
         _ => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Validation of `tls`, `backend_tls`, `backends[].tls` and `alertmanagers[].tls`.
+//! Validation of `tls`, `backend_tls` and `backends[].tls`.
 
 use crate::config::root::Config;
 use crate::config::violation::{RuleViolation, violation_at, violation_of};
@@ -33,13 +33,6 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     for (index, backend) in config.backends.iter().enumerate() {
         let Some(tls) = &backend.tls else { continue };
         check_entry(&format!("backends.{index}.tls"), &backend.url, tls)?;
-    }
-    for (index, alertmanager) in config.alertmanagers.iter().enumerate() {
-        // The rules of `alertmanagers` report an invalid URL.
-        let (Some(tls), Ok((address, _))) = (&alertmanager.tls, alertmanager.endpoint()) else {
-            continue;
-        };
-        check_entry(&format!("alertmanagers.{index}.tls"), &address, tls)?;
     }
     Ok(())
 }
@@ -94,13 +87,9 @@ pub fn file_problems(config: &Config) -> Vec<(String, TlsError)> {
     let of_entries = config.backends.iter().enumerate();
     let of_entries =
         of_entries.map(|(index, entry)| of_entry("backends", index, entry.tls.as_ref()));
-    let of_alertmanagers = config.alertmanagers.iter().enumerate();
-    let of_alertmanagers =
-        of_alertmanagers.map(|(index, entry)| of_entry("alertmanagers", index, entry.tls.as_ref()));
     [("tls".to_owned(), of_listener), ("backend_tls".to_owned(), of_backends)]
         .into_iter()
         .chain(of_entries)
-        .chain(of_alertmanagers)
         .filter_map(|(path, error)| Some((path, error?)))
         .collect()
 }
@@ -126,8 +115,6 @@ mod tests {
             ("backend_tls: { client_key: a.pem }", "needs its certificate"),
             ("backend_tls: { server_name: 'a b' }", "`a b` is not a valid server name"),
             ("backends: [{ url: 'http://a:1', tls: { ca: a.pem } }]", "write https://"),
-            ("alertmanagers: [{ url: 'am:1', tls: { ca: a.pem } }]", "am:1 does not use TLS"),
-            ("alertmanagers: [{ url: 'https://a', tls: { client_cert: b } }]", "its `client_key`"),
             ("limits: { keep_alive: 0s }", "1ms or more"),
             ("limits: { connections: 0 }", "more than 0"),
             ("limits: { streams_per_connection: 0 }", "more than 0"),
@@ -140,7 +127,6 @@ mod tests {
         let valid = "tls: { cert: a.pem, key: b.pem, client_ca: c.pem, admin: true }\n\
                      backend_tls: { ca: a.pem, client_cert: b.pem, client_key: c.pem }\n\
                      backends: [{ url: 'https://a', tls: { ca: d.pem, server_name: 10.0.0.1 } }]\n\
-                     alertmanagers: [{ url: 'https://am', tls: { ca: e.pem } }]\n\
                      limits: { memory: 4GiB, connections: 9 }";
         assert_eq!(problem(valid), None);
     }

@@ -2,7 +2,6 @@
 //! single section.
 
 pub(super) mod access;
-pub(super) mod alertmanagers;
 pub(super) mod backends;
 pub(super) mod discovery;
 pub(super) mod gpu;
@@ -12,3 +11,4 @@ pub(super) mod peer_exchange;
 pub(super) mod routes;
 pub(super) mod secret;
 pub(super) mod settings;
+pub(super) mod webhooks;

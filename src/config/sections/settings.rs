@@ -4,7 +4,6 @@
 use super::secret::Secret;
 use crate::backend::DEFAULT_MAX_MODEL_LABELS;
 use crate::telemetry::metrics_registry::MetricsLevel;
-use crate::telemetry::otel::OtlpProtocol;
 use crate::telemetry::payload_log;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -207,8 +206,6 @@ pub struct MetricsConfig {
     /// Maximum number of discovered models with their own label value, the first ones. Others have
     /// the label `_other`. The names in `models` always have their own.
     pub max_models: usize,
-    /// Push of metrics to an OTLP collector.
-    pub otlp: OtlpMetricsConfig,
 }
 
 /// Cost of the GPUs, for the metrics of cost. The gateway does not act on it.
@@ -221,23 +218,6 @@ pub struct CostConfig {
     pub gpu_hour_price: Option<f64>,
 }
 
-/// Push of metrics to an OTLP collector. The standard `OTEL_*` variables apply to keys that are
-/// `None`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct OtlpMetricsConfig {
-    /// URL of an OTLP collector, such as `http://127.0.0.1:4317`. `None`:
-    /// `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` or `OTEL_EXPORTER_OTLP_ENDPOINT`, if
-    /// `OTEL_METRICS_EXPORTER` contains otlp.
-    pub endpoint: Option<String>,
-    /// OTLP protocol. `None`: `OTEL_EXPORTER_OTLP_PROTOCOL`, else grpc.
-    pub protocol: Option<OtlpProtocol>,
-    /// Interval between two pushes, at least 1s. `None`: `OTEL_METRIC_EXPORT_INTERVAL`, else 1m.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
-    pub interval: Option<Duration>,
-}
-
 impl Default for MetricsConfig {
     fn default() -> Self {
         Self {
@@ -246,7 +226,6 @@ impl Default for MetricsConfig {
             buckets: BTreeMap::new(),
             native_histograms: false,
             max_models: DEFAULT_MAX_MODEL_LABELS,
-            otlp: OtlpMetricsConfig::default(),
         }
     }
 }

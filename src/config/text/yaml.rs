@@ -292,6 +292,28 @@ fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
     }
 }
 
+/// Keys of earlier versions: the key, a key beside which it was, and the replacement.
+const REPLACED_KEYS: [(&str, &str, &str); 4] = [
+    ("alertmanagers", "webhooks", "write `webhooks`: the gateway posts to webhooks in its place"),
+    ("otlp", "native_histograms", "let the Prometheus receiver of a collector scrape /metrics"),
+    (
+        "command",
+        "max_file_bytes",
+        "the built-in patterns of `redact` remain; filter the file in its place",
+    ),
+    (
+        "url",
+        "max_file_bytes",
+        "the built-in patterns of `redact` remain; filter the file in its place",
+    ),
+];
+
+/// The replacement of a key of an earlier version. `None`: it was no key.
+fn replacement(field: &str, expected: &[&str]) -> Option<&'static str> {
+    let is_it = |(key, beside, _): &&(&str, &str, &str)| *key == field && expected.contains(beside);
+    REPLACED_KEYS.iter().find(is_it).map(|(_, _, replacement)| *replacement)
+}
+
 /// The problem of a parse error, and how to fix it if that is known.
 fn describe_parse_error(error: &Error) -> (String, Option<String>) {
     let without_help = |problem: &str| (problem.to_owned(), None);
@@ -301,7 +323,8 @@ fn describe_parse_error(error: &Error) -> (String, Option<String>) {
         }
         Error::Message { msg, .. } => without_help(msg),
         Error::SerdeUnknownField { field, expected, .. } => {
-            (format!("unknown key `{field}`"), Some(suggest_name(field, expected)))
+            let help = replacement(field, expected).map(str::to_owned);
+            (format!("unknown key `{field}`"), help.or_else(|| Some(suggest_name(field, expected))))
         }
         Error::SerdeUnknownVariant { variant, expected, .. } => {
             (format!("unknown value `{variant}`"), Some(suggest_name(variant, expected)))

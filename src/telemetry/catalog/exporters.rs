@@ -6,11 +6,10 @@ use super::super::cpu_time::TelemetryPart;
 use super::super::metric::{
     MetricDescriptor, MetricLabel, MetricSource, emit_counts, label_values,
 };
-use super::super::metrics_push::MetricsPushCounts;
 use super::super::payload_log::PayloadLogCounts;
 use super::super::status::SpanCounts;
 use super::super::trace_capture::TraceCaptureCounts;
-use crate::alertmanager::AlertmanagerStatus;
+use crate::webhook::WebhookStatus;
 use tokenweir_core::metric_kind::MetricKind;
 
 /// The version of the gateway.
@@ -64,17 +63,6 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
     MetricDescriptor {
-        name: "tokenweir_otlp_metric_pushes_total",
-        help: "Pushes of metrics to the OTLP collector, by result.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || {
-            label_values(MetricsPushCounts::default().by_result())
-        })],
-        read: MetricSource::Status(|status, emit| {
-            emit_counts(status.metric_pushes.by_result(), emit);
-        }),
-    },
-    MetricDescriptor {
         name: "tokenweir_telemetry_cpu_seconds_total",
         help: "CPU time of telemetry, by part. The observation of responses and the connections to collectors are not included.",
         kind: MetricKind::Counter,
@@ -88,26 +76,16 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
     MetricDescriptor {
-        name: "tokenweir_alertmanager_requests_total",
-        help: "Requests with alerts to the configured Alertmanagers, by result.",
+        name: "tokenweir_webhook_messages_total",
+        help: "Messages to the configured webhooks, by result. A message fails after its last request.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || vec!["ok", "failed"])],
         read: MetricSource::Status(|status, emit| {
-            let sum = |count: fn(&AlertmanagerStatus) -> u64| {
-                status.alertmanagers.iter().map(count).sum::<u64>() as f64
+            let sum = |count: fn(&WebhookStatus) -> u64| {
+                status.webhooks.iter().map(count).sum::<u64>() as f64
             };
-            emit(&["ok"], sum(|alertmanager| alertmanager.ok));
-            emit(&["failed"], sum(|alertmanager| alertmanager.failed));
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_alertmanager_age_seconds",
-        help: "Longest time since one of the configured Alertmanagers accepted a request, which is sent every minute. NaN: none is configured.",
-        kind: MetricKind::Gauge,
-        labels: &[],
-        read: MetricSource::Status(|status, emit| {
-            let ages = status.alertmanagers.iter().map(|alertmanager| alertmanager.age_seconds);
-            emit(&[], ages.fold(f64::NAN, f64::max));
+            emit(&["ok"], sum(|webhook| webhook.ok));
+            emit(&["failed"], sum(|webhook| webhook.failed));
         }),
     },
     MetricDescriptor {

@@ -1,4 +1,4 @@
-//! HTTP client for OTLP collectors, which span export and metrics push use: TLS settings,
+//! HTTP client for OTLP collectors, which the span export uses: TLS settings,
 //! connections, and an adapter for exporters that run outside the async runtime.
 
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! HTTP client for redactors and quality judges: posts a JSON object and reads a JSON object from
+//! HTTP client for quality judges: posts a JSON object and reads a JSON object from
 //! the response.
 
 use bytes::Bytes;

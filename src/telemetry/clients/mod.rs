@@ -1,4 +1,4 @@
-//! HTTP and gRPC clients of the collectors, judges and redactors that the sinks call.
+//! HTTP and gRPC clients of the collectors and judges that the sinks call.
 
 pub(super) mod collector_client;
 pub(super) mod json_client;

@@ -188,19 +188,13 @@ impl Prometheus {
         }
     }
 
-    /// Counts the values of histograms in exponential buckets too. Must be called before the first
-    /// value.
+    /// Offers the metrics page with native histograms, so that histograms count in exponential buckets
+    /// too. Must be called before the first value.
     #[must_use]
-    pub fn with_exponential_buckets(mut self) -> Self {
+    pub fn with_native_histograms(mut self) -> Self {
         for (family, _) in &mut self.families {
             family.has_exponential = !family.bounds.is_empty();
         }
-        self
-    }
-
-    /// Offers the metrics page with native histograms. Requires exponential buckets.
-    #[must_use]
-    pub fn with_native_histograms(self) -> Self {
         Self { offers_protobuf: true, ..self }
     }
 
@@ -252,15 +246,6 @@ impl Prometheus {
             page.write_number(name, "", value);
         });
         page.finish()
-    }
-
-    /// All metrics, after series for the label values in `status` have been created.
-    pub(in crate::telemetry) fn families(
-        &self,
-        status: &StatusSnapshot,
-    ) -> impl Iterator<Item = &MetricFamily> {
-        self.refresh_known_labels(status);
-        self.families.iter().map(|(family, _)| family)
     }
 
     /// Calls `emit` with every value of one metric.

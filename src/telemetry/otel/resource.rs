@@ -1,4 +1,4 @@
-//! The OpenTelemetry resource of spans and metrics: which program and which process sent them.
+//! The OpenTelemetry resource of spans: which program and which process sent them.
 
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::Resource;
@@ -6,8 +6,7 @@ use opentelemetry_sdk::resource::{EnvResourceDetector, TelemetryResourceDetector
 use std::fs;
 
 /// The resource: the service name, the version, the instance, and the attributes in
-/// `OTEL_RESOURCE_ATTRIBUTES`, which take precedence. Without an instance, the series that two
-/// gateways push would be one.
+/// `OTEL_RESOURCE_ATTRIBUTES`, which take precedence.
 pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
     let attributes = [
         KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),

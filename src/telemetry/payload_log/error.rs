@@ -8,7 +8,7 @@ pub enum PayloadSinkStartError {
     /// The file cannot be opened, or a runtime cannot be created.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The URL of the redactor or of the judge is invalid or has no host.
+    /// The URL of the judge is invalid or has no host.
     #[error("`{0}` is not a valid URL; configure an absolute http URL")]
     InvalidUrl(String),
 }

@@ -2,22 +2,18 @@
 //! per line. It is disabled unless a file is configured.
 //!
 //! ```text
-//! finished ─► bounded queue ─► thread: built-in patterns ─► command or url ─► truncate ─► file
+//! finished ─► bounded queue ─► thread: built-in patterns ─► truncate ─► file
 //! ```
 //!
-//! Private data is redacted before anything is written. If the redactor does not return the texts
-//! of a request in time, these texts are not written, and the request is counted.
+//! Private data is redacted before anything is written.
 
-mod command_redactor;
 mod error;
-mod http_redactor;
 mod patterns;
 mod redact;
 mod redactor;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod texts;
 
 pub use error::PayloadSinkStartError;
 pub(super) use redactor::{PayloadRedactor, RedactedPayload};
@@ -45,7 +41,7 @@ pub struct PayloadLog {
 }
 
 /// Guard of the writer thread. Dropping the guard waits while the thread writes the remaining
-/// records, for at most 1 s plus the timeout of one redactor call.
+/// records, for at most 1 s.
 pub type PayloadLogGuard = BatchWorkerGuard;
 
 /// A handle that reads the counts of payload log records.
@@ -57,30 +53,22 @@ pub struct PayloadLogStats(Arc<PayloadLogCounters>);
 pub struct PayloadLogCounts {
     /// Records that were written to the file.
     pub written: u64,
-    /// Records that were not written because the queue was full, the disk failed or the gateway
-    /// shut down.
+    /// Records that were not written because the queue was full, the disk failed, the gateway
+    /// shut down or the writer panicked.
     pub dropped: u64,
-    /// Records that were not written because the redactor failed or was too slow.
-    pub redactor_failed: u64,
 }
 
 impl PayloadLogCounts {
     /// The counts with the names of the results.
-    pub const fn by_result(&self) -> [(&'static str, u64); 3] {
-        [
-            ("written", self.written),
-            ("dropped", self.dropped),
-            ("redactor_failed", self.redactor_failed),
-        ]
+    pub const fn by_result(&self) -> [(&'static str, u64); 2] {
+        [("written", self.written), ("dropped", self.dropped)]
     }
 }
 
 #[derive(Debug, Default)]
 struct PayloadLogCounters {
-    /// Records dropped because the queue was full or the gateway shut down.
+    /// Records dropped because the queue was full, the gateway shut down or the writer panicked.
     unprocessed: AtomicU64,
-    /// Records dropped because the redactor failed or the writer panicked.
-    redactor_failed: AtomicU64,
     file_counters: Arc<RotatingFileCounters>,
 }
 
@@ -147,7 +135,7 @@ impl PayloadLog {
         let counters = Arc::new(PayloadLogCounters::default());
         let max_bytes = settings.max_file_bytes as u64 / 2;
         let file = RotatingFile::open(path, max_bytes, counters.file_counters.clone())?;
-        let redactor = PayloadRedactor::new(settings)?;
+        let redactor = PayloadRedactor::new(settings);
         let mut worker =
             PayloadLogWorker { redactor, file, counters: counters.clone(), shutdown_timeout };
         let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_RECORDS));
@@ -206,17 +194,14 @@ impl PayloadLogWorker {
             }
             let write = || self.write_record(&job);
             if supervise::catch_panic(BackgroundTask::ContentLog, write).is_none() {
-                self.counters.redactor_failed.fetch_add(1, Ordering::Relaxed);
+                self.counters.unprocessed.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
     /// Redacts the texts of one request and writes the line.
     fn write_record(&mut self, job: &PayloadLogJob) {
-        let Some(texts) = self.redactor.redact_texts(&job.prompt, &job.answer) else {
-            self.counters.redactor_failed.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
+        let texts = self.redactor.redact_texts(&job.prompt, &job.answer);
         let line = PayloadLogLine { header: &job.header, texts };
         let mut text = sanitize::json(serde_json::to_string(&line).unwrap_or_default());
         text.push('\n');
@@ -230,12 +215,11 @@ impl PayloadLogWorker {
 impl PayloadLogStats {
     /// The counts since the start.
     pub fn counts(&self) -> PayloadLogCounts {
-        let PayloadLogCounters { unprocessed, redactor_failed, file_counters } = &*self.0;
+        let PayloadLogCounters { unprocessed, file_counters } = &*self.0;
         PayloadLogCounts {
             written: file_counters.written.load(Ordering::Relaxed),
             dropped: unprocessed.load(Ordering::Relaxed)
                 + file_counters.failed.load(Ordering::Relaxed),
-            redactor_failed: redactor_failed.load(Ordering::Relaxed),
         }
     }
 }

@@ -1,88 +1,51 @@
-//! Redacts the texts of a request before they are written or sent: first with the built-in
-//! patterns, then with the configured command or server; then truncates them.
-//!
-//! If the command or the server fails, the texts are discarded and never written or sent.
+//! Redacts the texts of a request with the built-in patterns before they are written or sent, and
+//! truncates them.
 
-use super::command_redactor::CommandRedactor;
-use super::error::PayloadSinkStartError;
-use super::http_redactor::HttpRedactor;
 use super::redact::redact;
 use super::settings::{PayloadLogSettings, REDACTION_MARGIN_BYTES};
-use super::texts::PayloadTexts;
 use serde::Serialize;
-use std::time::Duration;
 use tokenweir_core::openai::TextExcerpt;
 
-/// Redacts the texts of requests, one request after the other. A call blocks while it waits for the
-/// redactor command or server, so the calls must be made on a thread of their own.
-pub(in crate::telemetry) struct PayloadRedactor {
-    settings: PayloadLogSettings,
-    /// `None`: only the built-in patterns are applied.
-    external: Option<ExternalRedactor>,
-}
+/// Redacts the texts of requests.
+pub(in crate::telemetry) struct PayloadRedactor(PayloadLogSettings);
 
 /// The redacted and truncated texts of one request.
 #[derive(Debug, Serialize)]
 pub(in crate::telemetry) struct RedactedPayload {
-    #[serde(flatten)]
-    texts: PayloadTexts,
+    prompt: String,
+    /// The text of the response.
+    answer: String,
     /// Whether a part of the prompt is missing at its end.
     prompt_cut: bool,
     /// Whether a part of the response is missing at its end.
     answer_cut: bool,
-    /// Number of passages that the built-in patterns replaced.
+    /// Number of passages that were replaced.
     redacted: u64,
 }
-
-/// The configured redactor command or redactor server.
-enum ExternalRedactor {
-    Command(CommandRedactor),
-    Http(Box<HttpRedactor>),
-}
-
-/// Longest wait for the redactor command or server, per request.
-const REDACTOR_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl PayloadRedactor {
     /// Creates a redactor with the redaction settings of the payload log. Quality monitoring uses
     /// these settings even if the payload log is disabled.
-    pub(in crate::telemetry) fn new(
-        settings: &PayloadLogSettings,
-    ) -> Result<Self, PayloadSinkStartError> {
-        let external = match (&settings.command, &settings.url) {
-            (Some(command), _) => {
-                Some(ExternalRedactor::Command(CommandRedactor::new(command.clone())))
-            }
-            (None, Some(url)) => Some(ExternalRedactor::Http(Box::new(HttpRedactor::new(url)?))),
-            (None, None) => None,
-        };
-        Ok(Self { settings: settings.clone(), external })
+    pub(in crate::telemetry) fn new(settings: &PayloadLogSettings) -> Self {
+        Self(settings.clone())
     }
 
-    /// Redacts and truncates the texts of one request. `None`: the redactor command or server
-    /// failed, and the texts must not be used.
+    /// Redacts and truncates the texts of one request.
     pub(in crate::telemetry) fn redact_texts(
-        &mut self,
+        &self,
         prompt: &TextExcerpt,
         answer: &TextExcerpt,
-    ) -> Option<RedactedPayload> {
-        let [(prompt_text, prompt_count), (answer_text, answer_count)] = [prompt, answer]
-            .map(|text| redact(&String::from_utf8_lossy(text.bytes()), &self.settings.redact));
-        let mut texts = PayloadTexts { prompt: prompt_text, answer: answer_text };
-        match &mut self.external {
-            Some(ExternalRedactor::Command(command)) => {
-                texts = command.redact(&texts, REDACTOR_TIMEOUT)?;
-            }
-            Some(ExternalRedactor::Http(server)) => {
-                texts = server.redact(&texts, REDACTOR_TIMEOUT)?;
-            }
-            None => {}
-        }
-        let max_bytes = self.settings.max_bytes;
-        let prompt_cut = truncate_text(&mut texts.prompt, prompt.is_cut(), max_bytes);
-        let answer_cut = truncate_text(&mut texts.answer, answer.is_cut(), max_bytes);
+    ) -> RedactedPayload {
+        let PayloadLogSettings { max_bytes, redact: kinds, .. } = &self.0;
+        let redacted = |text: &TextExcerpt| {
+            let (mut redacted, count) = redact(&String::from_utf8_lossy(text.bytes()), kinds);
+            let is_cut = truncate_text(&mut redacted, text.is_cut(), *max_bytes);
+            (redacted, is_cut, count)
+        };
+        let (prompt, prompt_cut, prompt_count) = redacted(prompt);
+        let (answer, answer_cut, answer_count) = redacted(answer);
         let redacted = prompt_count + answer_count;
-        Some(RedactedPayload { texts, prompt_cut, answer_cut, redacted })
+        RedactedPayload { prompt, answer, prompt_cut, answer_cut, redacted }
     }
 }
 

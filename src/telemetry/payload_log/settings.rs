@@ -20,11 +20,6 @@ pub struct PayloadLogSettings {
     pub max_bytes: usize,
     /// Kinds of private data that the built-in patterns redact.
     pub redact: Vec<RedactionKind>,
-    /// A redactor command with its arguments. It reads `{"prompt": …, "answer": …}` on one line and
-    /// writes the redacted object on one line. `None`: no command.
-    pub command: Option<Vec<String>>,
-    /// URL of a redactor that receives the same object by POST. `None`: no redactor server.
-    pub url: Option<String>,
     /// Limit of the total size of the file and the rotated file `<file>.old`.
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
@@ -52,8 +47,6 @@ impl Default for PayloadLogSettings {
             sample: 0.01,
             max_bytes: 4 << 10,
             redact: RedactionKind::ALL.to_vec(),
-            command: None,
-            url: None,
             max_file_bytes: 1 << 30,
         }
     }

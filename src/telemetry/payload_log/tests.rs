@@ -1,21 +1,13 @@
 //! Tests of the texts that are written to the file and of the texts that must not be written.
 
-use super::http_redactor::HttpRedactor;
 use super::redact::redact;
 use super::redactor::truncate_text;
 use super::settings::REDACTION_MARGIN_BYTES;
-use super::texts::PayloadTexts;
 use super::*;
 use std::fs;
-use std::io::Read;
-use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::thread::{self, JoinHandle};
 use tokenweir_core::record::PayloadConsumers;
 use tokenweir_core::record::fixtures::streamed;
-
-/// Timeout of a redactor that does not respond. It is short, because a test waits until it expires.
-const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 fn temp_file(name: &str) -> PathBuf {
     let name = format!("tokenweir-{}-content-{name}.jsonl", std::process::id());
@@ -68,7 +60,7 @@ fn line_has_the_request_and_its_redacted_texts() {
     assert_eq!(line["trace_id"], "0af7651916cd43dd8448eb211c80319c");
     assert_eq!((&line["prompt_cut"], &line["answer_cut"]), (&false.into(), &false.into()));
     assert_eq!(line["redacted"], 2);
-    assert_eq!(counts, PayloadLogCounts { written: 1, dropped: 0, redactor_failed: 0 });
+    assert_eq!(counts, PayloadLogCounts { written: 1, dropped: 0 });
 }
 
 #[test]
@@ -129,69 +121,6 @@ fn full_queue_drops_records_and_counts_them() {
     let text_for = PayloadConsumers { log: false, quality: true };
     log.finished(&[&RequestRecord { text_for, ..record }]);
     assert_eq!(log.counter().counts().dropped, 2, "requests outside of the sample are not counted");
-}
-
-fn texts(prompt: &str) -> PayloadTexts {
-    PayloadTexts { prompt: prompt.into(), answer: "answer".into() }
-}
-
-#[test]
-fn texts_that_the_command_did_not_redact_are_not_written() {
-    let command = Some(vec!["false".to_owned()]);
-    let settings = PayloadLogSettings { command, ..settings("failed") };
-    let (lines, counts) = log_texts(&settings, &[("one", "two"), ("three", "four")]);
-    assert_eq!((lines.len(), counts.written, counts.redactor_failed), (0, 0, 2));
-}
-
-/// Starts a server that responds to one request with `answer`. The thread returns the request.
-fn spawn_server(answer: &'static str) -> (SocketAddr, JoinHandle<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
-    let server_thread = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut request = Vec::new();
-        let mut buffer = [0; 1_024];
-        while !request.ends_with(b"}") {
-            let length = stream.read(&mut buffer).unwrap();
-            request.extend_from_slice(&buffer[..length]);
-        }
-        stream.write_all(answer.as_bytes()).unwrap();
-        // Keeps the connection open until the client closes it, also if `answer` is empty.
-        let _ = stream.read(&mut buffer);
-        String::from_utf8(request).unwrap()
-    });
-    (addr, server_thread)
-}
-
-#[test]
-fn redactor_server_receives_the_texts_and_its_response_is_used() {
-    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 38\r\n\r\n{\"prompt\":\"shown\",\"answer\":\"answer\"}\r\n";
-    let (addr, server_thread) = spawn_server(answer);
-    let redactor = HttpRedactor::new(&format!("http://{addr}/redact")).unwrap();
-    let redacted = redactor.redact(&texts("hidden"), Duration::from_secs(20));
-    assert_eq!(redacted, Some(texts("shown")));
-    drop(redactor);
-    let request = server_thread.join().unwrap();
-    assert!(request.starts_with("POST /redact HTTP/1.1\r\n"), "{request}");
-    assert!(request.ends_with(r#"{"prompt":"hidden","answer":"answer"}"#), "{request}");
-}
-
-#[test]
-fn failing_invalid_or_silent_redactor_server_returns_none() {
-    for answer in [
-        "HTTP/1.1 500 No\r\ncontent-length: 38\r\n\r\n{\"prompt\":\"shown\",\"answer\":\"answer\"}\r\n",
-        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
-        "HTTP/1.1 200 OK\r\ncontent-length: 200\r\n\r\n{",
-        "",
-    ] {
-        let (addr, server_thread) = spawn_server(answer);
-        let redactor = HttpRedactor::new(&format!("http://{addr}")).unwrap();
-        assert_eq!(redactor.redact(&texts("hidden"), SHORT_TIMEOUT), None, "{answer}");
-        drop(redactor);
-        server_thread.join().unwrap();
-    }
-    let unreachable = HttpRedactor::new("http://127.0.0.1:9/").unwrap();
-    assert_eq!(unreachable.redact(&texts("hidden"), SHORT_TIMEOUT), None);
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub struct QualityMonitor {
 }
 
 /// Guard of the worker thread. Dropping the guard waits while the thread processes the remaining
-/// samples, for at most 1 s plus the timeout of one redactor call.
+/// samples, for at most 1 s.
 pub struct QualityMonitorGuard {
     /// Sends the shutdown deadline to the worker thread and to the judge client.
     deadline_sender: watch::Sender<Option<Instant>>,
@@ -97,7 +97,7 @@ impl QualityMonitor {
         let create_judge =
             |url: &String| QualityJudge::new(url, settings.judge_timeout, deadline.clone());
         let mut worker = QualityWorker {
-            redactor: PayloadRedactor::new(payload_settings)?,
+            redactor: PayloadRedactor::new(payload_settings),
             file: settings.file.as_deref().map(open_file).transpose()?,
             judge: settings.judge.as_ref().map(create_judge).transpose()?,
             trends: trends.clone(),
@@ -114,14 +114,12 @@ impl QualityMonitor {
     /// A snapshot of the quality of responses and of the numbers of samples at `now`.
     pub fn vitals(&self, now: Instant) -> QualitySnapshot {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let QualitySampleCounters { done, dropped, redactor_failed, judge_failed, file_counters } =
-            &*self.counters;
+        let QualitySampleCounters { done, dropped, judge_failed, file_counters } = &*self.counters;
         QualitySnapshot {
             models: self.trends.snapshot(now),
             samples: QualitySampleCounts {
                 done: load(done).saturating_sub(load(&file_counters.failed)),
                 dropped: load(dropped) + load(&file_counters.failed),
-                redactor_failed: load(redactor_failed),
                 judge_failed: load(judge_failed),
             },
         }

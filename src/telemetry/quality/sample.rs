@@ -16,8 +16,6 @@ pub struct QualitySampleCounts {
     /// Samples that were dropped because the queue was full, the disk failed or the gateway shut
     /// down.
     pub dropped: u64,
-    /// Samples that were dropped because the redactor failed or was too slow.
-    pub redactor_failed: u64,
     /// Samples that were not scored because the judge failed or was too slow. Such a sample is
     /// still written to the file if a file is configured.
     pub judge_failed: u64,
@@ -25,13 +23,8 @@ pub struct QualitySampleCounts {
 
 impl QualitySampleCounts {
     /// The counts with the names of the results.
-    pub const fn by_result(&self) -> [(&'static str, u64); 4] {
-        [
-            ("done", self.done),
-            ("dropped", self.dropped),
-            ("redactor_failed", self.redactor_failed),
-            ("judge_failed", self.judge_failed),
-        ]
+    pub const fn by_result(&self) -> [(&'static str, u64); 3] {
+        [("done", self.done), ("dropped", self.dropped), ("judge_failed", self.judge_failed)]
     }
 }
 
@@ -40,7 +33,6 @@ impl QualitySampleCounts {
 pub(super) struct QualitySampleCounters {
     pub(super) done: AtomicU64,
     pub(super) dropped: AtomicU64,
-    pub(super) redactor_failed: AtomicU64,
     pub(super) judge_failed: AtomicU64,
     pub(super) file_counters: Arc<RotatingFileCounters>,
 }

@@ -64,16 +64,13 @@ impl QualityWorker {
     }
 
     /// Redacts the texts of a sample. `None`: the sample was dropped and counted, because the
-    /// redactor failed or the shutdown deadline has passed.
+    /// shutdown deadline has passed.
     fn prepare_sample<'a>(&mut self, job: &'a QualityJob) -> Option<QualitySample<'a>> {
         if self.shutdown_deadline.borrow().is_some_and(|deadline| clock::now() >= deadline) {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        let Some(payload) = self.redactor.redact_texts(&job.prompt, &job.answer) else {
-            self.counters.redactor_failed.fetch_add(1, Ordering::Relaxed);
-            return None;
-        };
+        let payload = self.redactor.redact_texts(&job.prompt, &job.answer);
         Some(QualitySample { header: &job.header, payload, metadata: &job.metadata, score: None })
     }
 

@@ -395,7 +395,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             }),
         ],
         gpus,
-        alertmanagers: Arc::default(),
+        webhooks: Arc::default(),
         diagnosis: setup.diagnosis,
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,

@@ -25,9 +25,8 @@ pub(super) static BACKEND_FAILING: FleetRule = FleetRule {
     is_about_state: true,
     severity: "warning, critical above 5 %",
     meaning: "More than 5 % of the attempts at the backend fail.",
-    evidence: "Three or more attempts of a minute failed (of five minutes, if few), beyond \
-               chance more than 5 %: 5xx, a broken response, a timeout, or a 4xx that peers do \
-               not give. Retries elsewhere do not matter.",
+    evidence: "Three or more attempts of a minute failed (of five, if few), beyond chance more \
+               than 5 %: 5xx, a broken response, a timeout, or a 4xx that peers do not give.",
     excluded: "the client or the gateway is the cause; it is full while requests are refused",
     remedy: "Read the log of the backend; the access log has the failed requests and their attempts. Set \
              its weight to 0 until it works.",

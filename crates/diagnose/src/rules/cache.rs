@@ -30,8 +30,8 @@ pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Critical,
     meaning: "The KV cache is too small for the batch: sequences are preempted and computed again.",
     evidence: "KV usage p90 ≥ 88 %; two preemptions, ≥ 0.02 per second and 1 % of requests; and \
-               late tokens, or 5 % of requests computed twice. The remedy may name \
-               `--max-num-seqs`: 0.9 × blocks ÷ blocks of a mean sequence.",
+               late tokens, or 5 % of requests computed twice. The remedy may name a safe \
+               `--max-num-seqs`.",
     excluded: "",
     remedy: "Lower --max-num-seqs or --max-model-len, store KV in fp8 (--kv-cache-dtype), or give \
              long prompts a model name with backends of its own (models).",

@@ -33,8 +33,8 @@ pub(super) const MEMORY_GROWTH: DiagnosisRule = DiagnosisRule {
     severity: VerdictSeverity::Warning,
     meaning: "The used GPU memory grows for at least half an hour, although an engine allocates its \
               memory at its start.",
-    evidence: "The lowest memory of each five minutes grows by 2 %, without a fall, for up to \
-               six hours. Needs a GPU exporter.",
+    evidence: "The lowest memory of each five minutes grows by 2 %, without a fall. Needs a GPU \
+               exporter.",
     excluded: "the backend restarted",
     remedy: "Plan a restart before the memory is full, and report the version of the engine; check \
              whether another process uses the GPU, and which requests the growth follows (images, \

@@ -53,8 +53,8 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
         remarks.push(remark.because(reason).remedy("tokenweir check FILE"));
     }
     remarks.extend(failed_spans_remark(status));
-    let alertmanagers = status["alertmanagers"].as_array().into_iter().flatten();
-    remarks.extend(alertmanagers.filter_map(alertmanager_remark));
+    let webhooks = status["webhooks"].as_array().into_iter().flatten();
+    remarks.extend(webhooks.filter_map(webhook_remark));
     let backends = status["backends"].as_array().into_iter().flatten();
     remarks.extend(backends.filter_map(backend_remark));
     let exporters = status["gpu_exporters"].as_array().into_iter().flatten();
@@ -75,13 +75,11 @@ fn failed_spans_remark(status: &Value) -> Option<Remark> {
     Some(Remark::warning(observation).because(reason).remedy("tokenweir doctor --config FILE"))
 }
 
-fn alertmanager_remark(alertmanager: &Value) -> Option<Remark> {
-    let (name, error) = (alertmanager["alertmanager"].as_str()?, alertmanager["error"].as_str()?);
-    let minutes = alertmanager["age_seconds"].as_f64().unwrap_or(0.0) / 60.0;
-    let observation =
-        format!("the Alertmanager {name} has accepted no alerts for {minutes:.0} min: {error}");
-    let reason = "Verdicts and anomalies raise no notification there.";
-    let remedy = "check the URL, the token and the TLS settings in `alertmanagers`";
+fn webhook_remark(webhook: &Value) -> Option<Remark> {
+    let (name, error) = (webhook["webhook"].as_str()?, webhook["error"].as_str()?);
+    let observation = format!("the webhook {name} has not accepted the last message: {error}");
+    let reason = "The begin and the end of verdicts are not reported there.";
+    let remedy = "check the URL and the token in `webhooks`";
     Some(Remark::warning(observation).because(reason).remedy(remedy))
 }
 

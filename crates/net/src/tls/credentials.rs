@@ -20,7 +20,7 @@ pub enum TlsPeer {
     Client,
     /// Backends.
     Backend,
-    /// Collectors of traces and metrics, and Alertmanagers.
+    /// Collectors of traces.
     Collector,
 }
 

@@ -273,17 +273,17 @@ mod tests {
     fn the_page_has_the_series_of_the_text_format_and_native_buckets_with_all_values() {
         let prometheus =
             Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new())
-                .with_exponential_buckets();
+                .with_native_histograms();
         let record = streamed();
         prometheus.first_output(&record);
         prometheus.finished(&[&record]);
         let status = StatusSnapshot::default();
-        let (mut pushed, mut native_values, mut exemplars) = (BTreeMap::new(), 0, 0);
+        let (mut series_values, mut native_values, mut exemplars) = (BTreeMap::new(), 0, 0);
         let page = prometheus.protobuf_page(&status);
         let mut rest = &page[..];
         while !rest.is_empty() {
             let family = FamilyMessage::decode_length_delimited(&mut rest).unwrap();
-            pushed.extend(samples(&family));
+            series_values.extend(samples(&family));
             for histogram in family.metrics.iter().filter_map(|metric| metric.histogram.as_ref()) {
                 // The counts are the sums of the differences.
                 let mut count = 0;
@@ -309,7 +309,7 @@ mod tests {
         for line in lines.filter(|line| !line.starts_with("process_")) {
             let (series, value) = line.rsplit_once(' ').unwrap();
             let value: f64 = value.parse().unwrap();
-            let found = pushed.get(series).copied();
+            let found = series_values.get(series).copied();
             assert!(found.is_some_and(|found| found.total_cmp(&value).is_eq()), "{line} {found:?}");
             count += 1;
         }

@@ -1,9 +1,7 @@
-//! The standard `OTEL_*` environment variables that apply to both spans and metrics: endpoint,
-//! transport, TLS, headers and service name.
+//! The standard `OTEL_*` environment variables that apply to a signal: endpoint, transport, TLS and service
+//! name.
 
 use http::Uri;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
-use percent_encoding::percent_decode_str;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -168,26 +166,6 @@ impl OtelEnvironment<'_> {
         Ok(exporter_timeout.into_iter().chain(self.millis(export_variable)?).min())
     }
 
-    /// Parses the additional headers of requests to the collector: `name=value` pairs, separated by
-    /// commas, with percent-encoded values. The values may be secrets, so error messages do not
-    /// contain them.
-    pub(in crate::telemetry) fn headers(
-        &self,
-        signal_variable: &'static str,
-    ) -> Result<HeaderMap, OtelSettingsError> {
-        const SHARED_HEADERS_VARIABLE: &str = "OTEL_EXPORTER_OTLP_HEADERS";
-        let mut names = [signal_variable, SHARED_HEADERS_VARIABLE].into_iter();
-        let set = names.find_map(|name| Some((name, self.get(name)?)));
-        let mut headers = HeaderMap::new();
-        let Some((name, list)) = set else { return Ok(headers) };
-        for pair in list.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
-            let (key, value) = parse_header(pair)
-                .ok_or_else(|| invalid_value(name, "…".to_owned(), "name=value,…"))?;
-            headers.insert(key, value);
-        }
-        Ok(headers)
-    }
-
     /// The resource attribute `service.name`, from `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`
     /// or the default.
     pub(in crate::telemetry) fn service_name(&self) -> String {
@@ -221,15 +199,6 @@ impl OtelEnvironment<'_> {
             _ => Err(invalid_value(name, value, "a whole number above 0")),
         }
     }
-}
-
-/// Parses one `name=value` pair. The value is marked as sensitive, so that it is never printed.
-fn parse_header(pair: &str) -> Option<(HeaderName, HeaderValue)> {
-    let (name, value) = pair.split_once('=')?;
-    let value: Vec<u8> = percent_decode_str(value.trim()).collect();
-    let mut value = HeaderValue::from_bytes(&value).ok()?;
-    value.set_sensitive(true);
-    Some((name.trim().parse().ok()?, value))
 }
 
 /// Appends `path` to a base URL that does not end with `path` already.

@@ -112,11 +112,11 @@ fn a_gpu_exporter_that_fails_or_lacks_fields_and_gpus_without_backend_are_report
 }
 
 #[test]
-fn an_alertmanager_that_does_not_accept_alerts_is_reported() {
+fn a_webhook_that_does_not_accept_messages_is_reported() {
     let reported = |error: Option<&str>| {
         let status = serde_json::json!({
             "backends": [],
-            "alertmanagers": [{ "alertmanager": "am:9093", "age_seconds": 300.0, "error": error }],
+            "webhooks": [{ "webhook": "hook:80", "error": error }],
         });
         let url = BackendAddress::parse("http://admin:9090").unwrap();
         let gateway = Some(Ok(GatewayFacts { url, status: Ok(status), config_problem: None }));
@@ -126,7 +126,7 @@ fn an_alertmanager_that_does_not_accept_alerts_is_reported() {
     let failed = reported(Some("cannot connect: refused"));
     let finding = only_finding(&failed, "gateway");
     assert_eq!(finding.severity, FindingSeverity::Warning);
-    assert!(finding.observation.contains("am:9093 has accepted no alerts for 5 min"));
+    assert!(finding.observation.contains("the webhook hook:80 has not accepted"));
 }
 
 #[test]

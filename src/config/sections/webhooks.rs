@@ -1,0 +1,109 @@
+//! The configuration of the webhooks that get the begin and the end of verdicts.
+
+use super::secret::Secret;
+use crate::config::violation::{RuleViolation, violation_at};
+use http::uri::PathAndQuery;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokenweir_core::address::{BackendAddress, BackendAddressError};
+
+/// A webhook. It gets the begin and the end of each verdict as JSON with a `text`, as Slack expects it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WebhookConfig {
+    /// URL of the webhook. `None`: `url_from` has it.
+    #[serde(default)]
+    pub url: Option<String>,
+    /// Location of the URL, for a URL that is a secret. `None`: `url` is it.
+    #[serde(default)]
+    pub url_from: Option<Secret>,
+    /// Bearer token. `None`: requests have no `Authorization` header.
+    #[serde(default)]
+    pub token: Option<Secret>,
+}
+
+/// Maximum number of webhooks, because each has its own task and connection.
+const MAX_WEBHOOKS: usize = 10;
+
+/// The address, and the path with the query, of the URL of a webhook.
+pub(crate) fn parse_url(url: &str) -> Result<(BackendAddress, PathAndQuery), BackendAddressError> {
+    let not_url = || BackendAddressError::NotUrl(url.to_owned());
+    if url.contains('@') {
+        return Err(not_url());
+    }
+    let (address, path) = BackendAddress::split_path(url);
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    Ok((BackendAddress::parse(address)?, path.parse().map_err(|_| not_url())?))
+}
+
+/// Checks the URLs. Returns the first violation.
+pub(crate) fn check(webhooks: &[WebhookConfig]) -> Result<(), RuleViolation> {
+    if webhooks.len() > MAX_WEBHOOKS {
+        return Err(violation_at("webhooks", format!("at most {MAX_WEBHOOKS} webhooks")));
+    }
+    for (index, webhook) in webhooks.iter().enumerate() {
+        let violation = |problem| Err(violation_at(&format!("webhooks.{index}.url"), problem));
+        match (&webhook.url, &webhook.url_from) {
+            (None, None) => return violation("write the URL of the webhook".to_owned()),
+            (Some(_), Some(_)) => {
+                return violation("`url_from` is set too: remove one of the two".to_owned());
+            }
+            // The other errors quote the URL, which may have a password.
+            (Some(url), None) if url.contains('@') => {
+                return violation("write the token in `token`, not in the URL".to_owned());
+            }
+            (Some(url), None) => {
+                if let Err(error) = parse_url(url) {
+                    return violation(error.to_string().replace("backend", "URL"));
+                }
+            }
+            (None, Some(_)) => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_url;
+    use crate::config::{Config, Overrides};
+    use std::path::Path;
+
+    fn parse(webhooks: &str) -> Result<Config, String> {
+        let text = format!("backends: [{{ url: a:1 }}]\nwebhooks: {webhooks}\n");
+        let loaded = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default());
+        loaded.map(|loaded| loaded.config).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_url_has_a_path_and_a_query() {
+        for (url, expected) in [
+            ("http://hook:80/a/b?c=d", "http://hook:80/a/b?c=d"),
+            ("hook:9000", "http://hook:9000/"),
+            ("https://hook/x", "https://hook/x"),
+        ] {
+            let (address, path) = parse_url(url).unwrap();
+            assert_eq!(address.uri(&path).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named_without_a_password() {
+        assert!(
+            parse("[{ url_from: { env: HOOK } }, { url: 'http://a:1/b', token: { env: T } }]")
+                .is_ok()
+        );
+        for (webhooks, problem) in [
+            ("[{ url: \"http://u:secret@hook:80\" }]", "write the token in `token`"),
+            ("[{ url: \"ftp://hook:80\" }]", "must be http:// or https://"),
+            ("[{ token: { env: A } }]", "write the URL of the webhook"),
+            ("[{ url: a:1, url_from: { env: A } }]", "remove one of the two"),
+            ("[{ url: a:1, token: abc }]", "do not write the secret here"),
+            ("[{ url_from: \"https://hooks/secret\" }]", "do not write the secret here"),
+        ] {
+            let error = parse(webhooks).unwrap_err();
+            assert!(error.contains(problem), "{webhooks}: {error}");
+            assert!(!error.contains("u:secret") && !error.contains("hooks/secret"), "{error}");
+        }
+    }
+}

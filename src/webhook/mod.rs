@@ -1,0 +1,17 @@
+//! Posts the begin and the end of each verdict of the diagnosis to webhooks, as JSON with a text for chat
+//! programs.
+//!
+//! The diagnosis task passes each diagnosis and never waits. Each webhook has a queue of bounded length
+//! and a task of its own, so one that does not respond affects nothing else.
+
+mod settings;
+
+mod verdict_tracker;
+
+mod sender;
+
+mod notifier;
+
+pub use notifier::{WebhookNotifier, WebhookStatus};
+pub use settings::{RetryTimes, WebhookEndpoint, WebhookSettings};
+pub use verdict_tracker::{BEGINS_AFTER, ENDS_AFTER};

@@ -1,0 +1,97 @@
+//! Passes the events of the diagnosis to the senders of all webhooks.
+
+use super::sender::WebhookSender;
+use super::settings::{WebhookEndpoint, WebhookSettings};
+use super::verdict_tracker::VerdictTracker;
+use bytes::Bytes;
+use serde::Serialize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
+use tokenweir_diagnose::Diagnosis;
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+
+/// Sends the begin and the end of verdicts to all webhooks.
+#[derive(Default)]
+pub struct WebhookNotifier {
+    tracker: Mutex<VerdictTracker>,
+    running: Mutex<RunningSenders>,
+}
+
+/// The senders of the active configuration.
+#[derive(Default)]
+struct RunningSenders {
+    /// Each sender with its task, which ends when it is dropped.
+    senders: Vec<(Arc<WebhookSender>, SupervisedTask)>,
+    gateway: String,
+    runbooks: String,
+}
+
+/// The state of the requests to one webhook.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct WebhookStatus {
+    /// Host and port of its URL. The path can be a secret.
+    pub webhook: String,
+    /// Number of messages that it accepted.
+    pub ok: u64,
+    /// Number of messages that it did not accept, or for which there was no place.
+    pub failed: u64,
+    /// Why it did not accept the last request. `None`: it did.
+    pub error: Option<String>,
+}
+
+impl WebhookNotifier {
+    /// Starts the senders with these settings, in place of the previous ones. Messages that wait for a
+    /// webhook with the same URL are kept. Must be called inside a Tokio runtime.
+    pub fn configure(&self, settings: WebhookSettings) {
+        let WebhookSettings { endpoints, gateway, runbooks, retries } = settings;
+        let mut running = lock(&self.running);
+        let state_of = |endpoint: &WebhookEndpoint| {
+            let mut senders = running.senders.iter().map(|(sender, _)| sender);
+            let is_same = |it: &WebhookEndpoint| {
+                (&it.address, &it.path) == (&endpoint.address, &endpoint.path)
+            };
+            let same = senders.find(|sender| is_same(&sender.endpoint));
+            same.map(|sender| sender.state()).unwrap_or_default()
+        };
+        let start = |endpoint: WebhookEndpoint| {
+            let state = state_of(&endpoint);
+            let sender = Arc::new(WebhookSender::new(endpoint, retries, state));
+            let running = sender.clone();
+            let task = supervise::spawn(BackgroundTask::Webhook, move || {
+                let sender = running.clone();
+                async move { sender.run().await }
+            });
+            (sender, task)
+        };
+        let senders = endpoints.into_iter().map(start).collect();
+        *running = RunningSenders { senders, gateway, runbooks };
+    }
+
+    /// Updates the verdicts with a diagnosis. Does not wait.
+    pub fn update(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime) {
+        let running = lock(&self.running);
+        if running.senders.is_empty() {
+            return;
+        }
+        for event in lock(&self.tracker).update(diagnosis, (now, wall_time)) {
+            // The types of a message have no value that JSON cannot show.
+            let Ok(body) = event.to_json(&running.gateway, &running.runbooks) else { continue };
+            let body = Bytes::from(body);
+            running.senders.iter().for_each(|(sender, _)| sender.push(body.clone()));
+        }
+    }
+
+    /// The state of the requests to each webhook.
+    pub fn status(&self) -> Vec<WebhookStatus> {
+        let status = |sender: &WebhookSender| {
+            let state = sender.state();
+            let webhook = sender.endpoint.address.authority().to_owned();
+            WebhookStatus { webhook, ok: state.ok, failed: state.failed, error: state.error }
+        };
+        lock(&self.running).senders.iter().map(|(sender, _)| status(sender)).collect()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,161 @@
+//! Posts messages to one webhook, in their order.
+
+use super::settings::{RetryTimes, WebhookEndpoint};
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
+use tokenweir_net::idle_pool::IdlePool;
+use tokenweir_net::tls::{Alpn, OutboundTls};
+use tokio::sync::Notify;
+
+/// A webhook with its messages, and the results of the requests to it.
+pub(super) struct WebhookSender {
+    pub(super) endpoint: WebhookEndpoint,
+    retries: RetryTimes,
+    client: HttpClient,
+    idle: IdlePool,
+    state: Mutex<SenderState>,
+    added: Notify,
+}
+
+/// The messages that wait, and the results of the messages before.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SenderState {
+    waiting: VecDeque<Bytes>,
+    pub(super) ok: u64,
+    pub(super) failed: u64,
+    /// Why the last message was not accepted. `None`: it was, or there was none.
+    pub(super) error: Option<String>,
+}
+
+/// Why a webhook did not accept a request. No text contains the path of the URL.
+#[derive(Debug, thiserror::Error)]
+enum PostError {
+    #[error("cannot connect: {0}")]
+    Connect(String),
+    #[error("no response: {0}")]
+    NoResponse(&'static str),
+    #[error("it responded with status {0}")]
+    Status(StatusCode),
+    #[error("its response was not complete within {TIMEOUT:?}")]
+    Timeout,
+    #[error("the request is invalid")]
+    Invalid,
+}
+
+/// Maximum number of messages that wait for one webhook. Older messages are dropped.
+const MAX_WAITING: usize = 100;
+/// Timeout of one request.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum length of a response body that is read, so that the connection can be reused.
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
+
+impl PostError {
+    fn of(error: SendError) -> Self {
+        match error {
+            SendError::Connect(problem) => Self::Connect(problem),
+            error => Self::NoResponse(error.reason()),
+        }
+    }
+}
+
+impl WebhookSender {
+    /// A sender. `state`: the messages and results with previous settings.
+    pub(super) fn new(endpoint: WebhookEndpoint, retries: RetryTimes, state: SenderState) -> Self {
+        let outbound = OutboundTls::with_native_roots(Alpn::Http1);
+        let client = HttpClient::with_tls(HttpClientTimeouts::default(), outbound);
+        let (idle, state, added) = (IdlePool::default(), Mutex::new(state), Notify::new());
+        Self { endpoint, retries, client, idle, state, added }
+    }
+
+    /// The messages that wait, and the results.
+    pub(super) fn state(&self) -> SenderState {
+        self.lock().clone()
+    }
+
+    /// Adds a message. Does not wait.
+    pub(super) fn push(&self, message: Bytes) {
+        let mut state = self.lock();
+        if state.waiting.len() >= MAX_WAITING {
+            state.waiting.pop_front();
+            state.failed += 1;
+        }
+        state.waiting.push_back(message);
+        drop(state);
+        self.added.notify_one();
+    }
+
+    /// Sends the messages until the future is dropped.
+    pub(super) async fn run(&self) {
+        loop {
+            let next = self.lock().waiting.pop_front();
+            match next {
+                Some(message) => self.deliver(message).await,
+                None => self.added.notified().await,
+            }
+        }
+    }
+
+    /// Sends a message until it is accepted, at most `max_requests` times.
+    async fn deliver(&self, message: Bytes) {
+        let RetryTimes { max_requests, first_pause } = self.retries;
+        let mut pause = first_pause;
+        for number in 1.. {
+            let result = tokio::time::timeout(TIMEOUT, self.post(message.clone())).await;
+            let result = result.unwrap_or(Err(PostError::Timeout));
+            let is_last = result.is_ok() || number >= max_requests;
+            self.record(result, is_last);
+            if is_last {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+    }
+
+    async fn post(&self, message: Bytes) -> Result<(), PostError> {
+        let WebhookEndpoint { address, path, authorization } = &self.endpoint;
+        let mut request = Request::post(address.uri(path))
+            .header(HOST, address.host_header())
+            .header(CONTENT_TYPE, "application/json");
+        if let Some(authorization) = authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        let request = request.body(message).map_err(|_| PostError::Invalid)?;
+        let response = self.client.send(&self.idle, request).await.map_err(PostError::of)?;
+        let status = response.status();
+        // The text of the response is not needed.
+        let _ = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
+        if status.is_success() { Ok(()) } else { Err(PostError::Status(status)) }
+    }
+
+    /// Notes the result of a request, and counts the message after its last one. Logs the first of several
+    /// consecutive failures, and the first success after a failure.
+    fn record(&self, result: Result<(), PostError>, is_last: bool) {
+        let error = result.err().map(|error| error.to_string());
+        let mut state = self.lock();
+        match &error {
+            None => state.ok += 1,
+            Some(_) => state.failed += u64::from(is_last),
+        }
+        let previous = std::mem::replace(&mut state.error, error.clone());
+        drop(state);
+        let webhook = self.endpoint.address.authority();
+        match (previous, error) {
+            (None, Some(error)) => {
+                tracing::warn!(webhook, error, "a webhook does not accept messages: trying again");
+            }
+            (Some(_), None) => tracing::info!(webhook, "the webhook accepts messages again"),
+            _ => {}
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SenderState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,53 @@
+//! The settings of the webhooks.
+
+use http::HeaderValue;
+use http::uri::PathAndQuery;
+use std::fmt;
+use std::time::Duration;
+use tokenweir_core::address::BackendAddress;
+
+/// The settings of the webhooks.
+#[derive(Debug, Clone, Default)]
+pub struct WebhookSettings {
+    /// The webhooks. Each gets all messages.
+    pub endpoints: Vec<WebhookEndpoint>,
+    /// The name of this gateway in messages: host name and admin port.
+    pub gateway: String,
+    /// URL of the page of runbooks, to which messages link.
+    pub runbooks: String,
+    /// The times of repeated requests.
+    pub retries: RetryTimes,
+}
+
+/// How often a message that a webhook does not accept is sent, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryTimes {
+    /// Maximum number of requests for one message.
+    pub max_requests: u32,
+    /// The pause after the first request. It doubles after each further one.
+    pub first_pause: Duration,
+}
+
+impl Default for RetryTimes {
+    /// Six requests within 62 s, without the time of the requests themselves.
+    fn default() -> Self {
+        Self { max_requests: 6, first_pause: Duration::from_secs(2) }
+    }
+}
+
+/// A webhook. `Debug` shows only the host, because a path can be a secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WebhookEndpoint {
+    /// Scheme, host and port.
+    pub address: BackendAddress,
+    /// Path and query.
+    pub path: PathAndQuery,
+    /// The value of the `Authorization` header. `None`: the header is not sent.
+    pub authorization: Option<HeaderValue>,
+}
+
+impl fmt::Debug for WebhookEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WebhookEndpoint({})", self.address.authority())
+    }
+}
