@@ -192,7 +192,10 @@ mod tests {
         assert_eq!(evaluations.during(BEGINS_AFTER, &holds), []);
         let begin = evaluations.during(STEP, &holds);
         assert_eq!((begin.len(), begin[0].ended_at), (1, None));
-        assert_eq!(evaluations.during(ENDS_AFTER - 2 * STEP, &Diagnosis::default()), []);
+        assert_eq!(
+            evaluations.during(ENDS_AFTER.saturating_sub(2 * STEP), &Diagnosis::default()),
+            []
+        );
         assert_eq!(evaluations.during(STEP, &holds), []);
         let end = evaluations.during(ENDS_AFTER, &Diagnosis::default());
         assert_eq!(end.len(), 1);
@@ -207,7 +210,7 @@ mod tests {
         assert_eq!(evaluations.during(long, &with_verdict(VerdictSeverity::Info)), []);
         let short = with_verdict(VerdictSeverity::Warning);
         for _ in 0..5 {
-            assert_eq!(evaluations.during(BEGINS_AFTER - STEP, &short), []);
+            assert_eq!(evaluations.during(BEGINS_AFTER.saturating_sub(STEP), &short), []);
             assert_eq!(evaluations.during(STEP, &Diagnosis::default()), []);
         }
         assert_eq!(evaluations.during(long, &short).len(), 1);

@@ -1,7 +1,7 @@
 //! Tests of the way from events and requests to the cached tokens of candidates.
 
-use super::receiver::RankSink;
 use super::*;
+use crate::backend::tasks::kv_event_receiver::RankSink;
 use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use tokenweir_core::address::BackendAddress;

@@ -162,7 +162,7 @@ impl PublisherFinder {
 }
 
 /// Applies the events of one data-parallel rank.
-pub(super) struct RankSink {
+pub(in crate::backend) struct RankSink {
     backend: BackendId,
     cache: Arc<BackendCache>,
     rank: Arc<RankCache>,
@@ -170,7 +170,7 @@ pub(super) struct RankSink {
 }
 
 impl RankSink {
-    pub(super) fn new(
+    pub(in crate::backend) fn new(
         backend: &BackendId,
         cache: &Arc<BackendCache>,
         rank: Arc<RankCache>,
