@@ -23,13 +23,13 @@ pub(super) struct UnreadableTrace {
 const DEFAULT_GENERATED_REQUESTS: usize = 10_000;
 
 /// Reads the trace, and returns its first `--max-requests` requests. With `--workload` it generates
-/// them.
-pub(super) fn read(replay: &ReplayArgs) -> Result<Vec<TraceRequest>, UnreadableTrace> {
+/// them with `seed`.
+pub(super) fn read(replay: &ReplayArgs, seed: u64) -> Result<Vec<TraceRequest>, UnreadableTrace> {
     if let Some(shape) = replay.workload {
         let requests = replay.max_requests.unwrap_or(DEFAULT_GENERATED_REQUESTS);
         let bytes_sigma = Workload::DEFAULT_BYTES_SIGMA;
         let arrivals = ArrivalProcess::Poisson;
-        return Ok(Workload { shape, arrivals, requests, bytes_sigma }.generate(1));
+        return Ok(Workload { shape, arrivals, requests, bytes_sigma }.generate(seed));
     }
     let path = replay.trace.as_deref().unwrap_or(Path::new("-"));
     let opened = File::open(path).map_err(TraceError::from);

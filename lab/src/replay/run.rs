@@ -46,13 +46,22 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
         Ok(loaded) => loaded,
         Err(error) => return report_config_error(&error),
     };
-    let jobs = match requests::read(replay) {
+    let jobs = match requests::read(replay, 1) {
         Ok(jobs) => jobs,
+        Err(error) => return report_error(&error),
+    };
+    // A trace is the same with each seed.
+    let later_seeds = if replay.workload.is_some() { 2..=replay.seeds } else { 1..=0 };
+    let later_jobs: Result<Vec<_>, _> =
+        later_seeds.map(|seed| requests::read(replay, seed)).collect();
+    let later_jobs: Vec<Vec<TraceRequest>> = match later_jobs {
+        Ok(later_jobs) => later_jobs,
         Err(error) => return report_error(&error),
     };
     let mut experiment = Experiment {
         setup: build_setup(replay, &jobs, loaded.config.routing.policy(&loaded.config.slos)),
         jobs: &jobs,
+        later_jobs: &later_jobs,
         objectives: LatencyObjectives::new(replay.ttft.as_secs_f64(), replay.tpot.as_secs_f64()),
         seeds: replay.seeds,
     };
@@ -89,11 +98,12 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
     )
 }
 
-/// Builds the setup of the simulation. The policy gets the objectives of `--ttft` and `--tpot`, as
-/// the policy of a gateway gets the objectives of `slos`.
+/// Builds the setup of the simulation. All routers that can use objectives get those of `--ttft` and
+/// `--tpot`, as the policy of a gateway gets the objectives of `slos`.
 fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> SimulationSetup {
     let mut policy = policy;
-    policy.kv_aware.ttft_objective_seconds = replay.ttft.as_secs_f64();
+    let objectives = [replay.ttft.as_secs_f64(), replay.tpot.as_secs_f64()];
+    policy.kv_aware.ttft_objective_seconds = objectives[0];
     SimulationSetup {
         speed: replay.speed,
         spread: requests::arrival_jitter(replay, jobs),
@@ -104,6 +114,7 @@ fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> Si
         restarts: replay
             .restart_every
             .map(|interval| RestartSettings { interval, downtime: replay.restart_downtime }),
+        known_objectives: objectives,
         policy,
         ..SimulationSetup::new(replay.specs(), clock::now())
     }

@@ -15,8 +15,10 @@ use std::thread;
 pub struct Experiment<'a> {
     /// Setup of each simulation.
     pub setup: SimulationSetup,
-    /// Requests of the trace.
+    /// Requests of the trace, or those that were generated with seed 1.
     pub jobs: &'a [TraceRequest],
+    /// The generated requests with the seeds from 2 on. A seed without requests uses `jobs`.
+    pub later_jobs: &'a [Vec<TraceRequest>],
     /// Latency bounds of the goodput.
     pub objectives: LatencyObjectives,
     /// Number of seeds, which are 1, 2 and so on. 0 counts as 1.
@@ -96,9 +98,11 @@ impl Experiment<'_> {
         seed: u64,
         on_progress: &(dyn Fn() + Sync),
     ) -> (RunMetrics, Option<SessionMetrics>) {
-        let simulation = Simulation::new(&self.setup, self.jobs, kind, seed);
+        let later = (seed as usize).checked_sub(2).and_then(|index| self.later_jobs.get(index));
+        let jobs = later.map_or(self.jobs, Vec::as_slice);
+        let simulation = Simulation::new(&self.setup, jobs, kind, seed);
         let results = simulation.run(|_| on_progress());
-        let sessions = SessionMetrics::new(self.jobs, &results.served, &self.objectives);
+        let sessions = SessionMetrics::new(jobs, &results.served, &self.objectives);
         (results.figures(&self.objectives), sessions)
     }
 }

@@ -115,7 +115,13 @@ fn kv_aware_beats_round_robin_with_one_backend_of_a_quarter_of_the_prefill_speed
 #[test]
 fn calibration_finds_the_speed_with_the_given_goodput() {
     let jobs = &jobs()[..300];
-    let experiment = Experiment { setup: setup("4", 1.0), jobs, objectives: OBJECTIVES, seeds: 2 };
+    let experiment = Experiment {
+        setup: setup("4", 1.0),
+        jobs,
+        later_jobs: &[],
+        objectives: OBJECTIVES,
+        seeds: 2,
+    };
     let speed = experiment.calibrate(ROUND_ROBIN, 0.5, &|| ());
     let calibrated =
         figures(&SimulationSetup { speed, ..experiment.setup.clone() }, jobs, ROUND_ROBIN, 1);
@@ -140,8 +146,9 @@ fn workload(shape: TrafficShape, requests: usize) -> Vec<TraceRequest> {
 fn late_turns_of_agents_find_more_cached_tokens_with_kv_aware_than_in_turn() {
     let jobs = workload(TrafficShape::Agents, 1_000);
     let setup = setup("4", 5.0);
-    let outcomes = Experiment { setup, jobs: &jobs, objectives: OBJECTIVES, seeds: 1 }
-        .run(&[KV_AWARE, ROUND_ROBIN], &|| ());
+    let outcomes =
+        Experiment { setup, jobs: &jobs, later_jobs: &[], objectives: OBJECTIVES, seeds: 1 }
+            .run(&[KV_AWARE, ROUND_ROBIN], &|| ());
     let [kv_aware, round_robin] = [0, 1].map(|policy| outcomes[policy].sessions.unwrap());
     assert!(kv_aware.late_cached > round_robin.late_cached + 0.2, "{kv_aware:?} {round_robin:?}");
     assert!(kv_aware.goodput >= round_robin.goodput, "{kv_aware:?} {round_robin:?}");

@@ -4,6 +4,8 @@
 //! The parameters are those of published traces where such a trace exists; see
 //! `docs/benchmarks/routing.md`.
 
+mod shapes;
+
 use super::trace::TraceRequest;
 use serde::Serialize;
 use std::str::FromStr;
@@ -32,6 +34,16 @@ pub enum TrafficShape {
     Retrieval,
     /// Half of the sessions are agents, the others are independent questions.
     Mixed,
+    /// The first documents of a ranking before each question; each topic has a ranking.
+    RankedDocuments,
+    /// One of 900 prompts with examples before a short question: the prompts of many tenants.
+    Tenants,
+    /// One of twenty questions is about a document of 40,000 to 110,000 tokens of its own.
+    LongDocuments,
+    /// Independent questions, and now and then sixty requests at once with one prompt.
+    Batches,
+    /// Agents whose tools take less than a second.
+    FastTools,
 }
 
 /// The arrival times of sessions.
@@ -67,7 +79,7 @@ impl Workload {
 
 impl TrafficShape {
     /// All shapes.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 13] = [
         Self::Chat,
         Self::Reasoning,
         Self::Completion,
@@ -76,6 +88,11 @@ impl TrafficShape {
         Self::Agents,
         Self::Retrieval,
         Self::Mixed,
+        Self::RankedDocuments,
+        Self::Tenants,
+        Self::LongDocuments,
+        Self::Batches,
+        Self::FastTools,
     ];
 
     /// Name on the command line and in results.
@@ -89,6 +106,11 @@ impl TrafficShape {
             Self::Agents => "agents",
             Self::Retrieval => "retrieval",
             Self::Mixed => "mixed",
+            Self::RankedDocuments => "ranked_documents",
+            Self::Tenants => "tenants",
+            Self::LongDocuments => "long_documents",
+            Self::Batches => "batches",
+            Self::FastTools => "fast_tools",
         }
     }
 }
@@ -213,56 +235,6 @@ impl Generator {
         let id = mix(kind, index);
         let mut random = fastrand::Rng::with_seed(id);
         Segment { id, tokens: (median * (sigma * standard_normal(&mut random)).exp()).round() }
-    }
-
-    /// Adds the requests of one session that starts at a time.
-    fn session(&mut self, shape: TrafficShape, at: Duration) {
-        match shape {
-            TrafficShape::Chat => {
-                self.single(at, (1_020.0, 1.0), (129.0, 0.86));
-            }
-            TrafficShape::Reasoning => {
-                self.single(at, (208.0, 1.2), (792.0, 0.97));
-            }
-            TrafficShape::Completion => {
-                self.single(at, (1_469.0, 1.0), (13.0, 0.85));
-            }
-            TrafficShape::SystemPrompts => {
-                let system = Self::shared_segment(11, self.popular(60), 2_500.0, 0.7);
-                let question = self.lognormal(200.0, 0.8);
-                let question = self.new_segment(question);
-                let output = self.lognormal(150.0, 0.8);
-                self.push(&[system, question], output, at, None);
-            }
-            TrafficShape::Retrieval => self.retrieval(at),
-            TrafficShape::Conversation => {
-                let system = Self::shared_segment(14, self.popular(8), 300.0, 0.5);
-                let turns = self.turns(5.0, 30);
-                self.turn_taking(at, system, turns, (250.0, 1.3), (200.0, 0.8), (12.0, 0.8));
-            }
-            TrafficShape::Agents => {
-                let system = Self::shared_segment(15, self.popular(12), 6_000.0, 0.5);
-                let turns = self.turns(12.0, 50);
-                self.turn_taking(at, system, turns, (700.0, 1.0), (90.0, 0.9), (3.0, 1.2));
-            }
-            TrafficShape::Mixed => {
-                let part =
-                    if self.random.bool() { TrafficShape::Agents } else { TrafficShape::Chat };
-                self.session(part, at);
-            }
-        }
-    }
-
-    /// Adds a request whose prompt has a system prompt, two to five shared documents and a question.
-    fn retrieval(&mut self, at: Duration) {
-        let mut segments = vec![Self::shared_segment(12, 0, 400.0, 0.0)];
-        for _ in 0..self.random.u64(2..=5) {
-            segments.push(Self::shared_segment(13, self.popular(3_000), 900.0, 0.4));
-        }
-        let question = self.lognormal(60.0, 0.6);
-        segments.push(self.new_segment(question));
-        let output = self.lognormal(200.0, 0.6);
-        self.push(&segments, output, at, None);
     }
 
     /// A geometric number of turns.
@@ -403,7 +375,10 @@ mod tests {
             let is_shared = shared.count() > 0;
             let expected = !matches!(
                 shape,
-                TrafficShape::Chat | TrafficShape::Reasoning | TrafficShape::Completion
+                TrafficShape::Chat
+                    | TrafficShape::Reasoning
+                    | TrafficShape::Completion
+                    | TrafficShape::LongDocuments
             );
             assert_eq!(is_shared, expected, "{shape:?}");
         }

@@ -38,7 +38,7 @@ const ARRIVAL_SEED: u64 = 1;
 
 pub(super) async fn run(replay: &ReplayArgs, target: &BackendAddress) -> ExitCode {
     raise_file_limit();
-    let jobs: Arc<[TraceRequest]> = match requests::read(replay) {
+    let jobs: Arc<[TraceRequest]> = match requests::read(replay, 1) {
         Ok(jobs) => jobs.into(),
         Err(error) => return report_error(&error),
     };

@@ -6,9 +6,12 @@
 //! cost = (active prefill tokens + prompt tokens − overlap) ÷ block tokens + active blocks
 //! ```
 //!
-//! The router counts its own requests only. A prompt is active prefill until its first output. The
-//! overlap is exact (from KV events) or estimated from the prompts that were sent. The queue of the
-//! original, which holds requests back while all workers are busy, is left out.
+//! The router counts its own requests only. A prompt is active prefill until its first output. Active
+//! requests share the blocks of a common prefix: a block counts once, and a request adds those that are
+//! not active (`lib/kv-router/src/sequences/block_tracker.rs`, with the default
+//! `router_assume_kv_reuse: true`). The overlap is exact (from KV events) or estimated from the prompts
+//! that were sent. The queue of the original, which holds requests back while all workers are busy, is
+//! left out.
 
 use super::prefix_index::PrefixIndex;
 use super::routing_input::RoutingInput;
@@ -28,7 +31,10 @@ pub struct DynamoRouter {
 #[derive(Debug, Default)]
 struct WorkerLoad {
     prefill_tokens: f64,
+    /// Blocks of the active requests, of which shared ones count once.
     blocks: f64,
+    /// Number of active requests by shared block of the trace.
+    users: HashMap<u64, u32>,
     sent: PrefixIndex,
 }
 
@@ -36,7 +42,11 @@ struct WorkerLoad {
 struct ActiveRequest {
     worker: usize,
     prefill_tokens: f64,
-    blocks: f64,
+    /// Blocks after the last shared block of the trace.
+    own_blocks: f64,
+    /// Shared blocks of the trace, and the number of the router's blocks in each.
+    shared: Box<[u64]>,
+    blocks_per_shared: f64,
 }
 
 /// Tokens per block in the cost.
@@ -64,21 +74,25 @@ impl DynamoRouter {
             view.candidates.iter().map(|candidate| prompt - overlap(candidate.position)).collect();
         let cost = |index: usize| {
             let worker = &self.workers[view.candidates[index].position];
-            let blocks = worker.blocks + prompt / BLOCK_TOKENS;
-            (worker.prefill_tokens + work[index]) / BLOCK_TOKENS + blocks
+            let active = worker.active_blocks(&view.job.prompt.blocks) as f64;
+            let added = (prompt - active * view.job.block_tokens()).max(0.0) / BLOCK_TOKENS;
+            (worker.prefill_tokens + work[index]) / BLOCK_TOKENS + worker.blocks + added
         };
         let costs: Vec<f64> = (0..work.len()).map(cost).collect();
         let index = view.random_tie(&costs);
         let position = view.candidates[index].position;
         let worker = &mut self.workers[position];
         worker.sent.send(&view.job.prompt.blocks, view.cache_blocks(position));
+        let (shared, block_tokens) = (view.job.prompt.blocks.clone(), view.job.block_tokens());
         let active = ActiveRequest {
             worker: position,
             prefill_tokens: work[index],
-            blocks: prompt / BLOCK_TOKENS,
+            own_blocks: (prompt - shared.len() as f64 * block_tokens).max(0.0) / BLOCK_TOKENS,
+            shared,
+            blocks_per_shared: block_tokens / BLOCK_TOKENS,
         };
         worker.prefill_tokens += active.prefill_tokens;
-        worker.blocks += active.blocks;
+        worker.add(&active);
         self.active.insert(view.number, active);
         index
     }
@@ -93,7 +107,37 @@ impl DynamoRouter {
     pub(crate) fn on_end(&mut self, number: usize) {
         self.on_first_output(number);
         if let Some(active) = self.active.remove(&number) {
-            self.workers[active.worker].blocks -= active.blocks;
+            self.workers[active.worker].remove(&active);
+        }
+    }
+}
+
+impl WorkerLoad {
+    /// Number of leading blocks of a prompt that active requests have.
+    fn active_blocks(&self, blocks: &[u64]) -> usize {
+        blocks.iter().take_while(|block| self.users.contains_key(block)).count()
+    }
+
+    fn add(&mut self, request: &ActiveRequest) {
+        self.blocks += request.own_blocks;
+        for block in &request.shared {
+            let users = self.users.entry(*block).or_insert(0);
+            *users += 1;
+            if *users == 1 {
+                self.blocks += request.blocks_per_shared;
+            }
+        }
+    }
+
+    fn remove(&mut self, request: &ActiveRequest) {
+        self.blocks -= request.own_blocks;
+        for block in &request.shared {
+            let Some(users) = self.users.get_mut(block) else { continue };
+            *users -= 1;
+            if *users == 0 {
+                self.users.remove(block);
+                self.blocks -= request.blocks_per_shared;
+            }
         }
     }
 }

@@ -6,8 +6,8 @@
 //! threshold, else to the backend with the smallest tree. While they are not, it goes to the backend
 //! with the fewest requests.
 //!
-//! `smg` is the policy of the gateway that succeeded them (smg f8daa883, August 2026, defaults of its
-//! Rust structs). The test of the balance concerns the chosen backend only, and a prompt without a
+//! `smg` is the policy of the gateway that succeeded them (smg 73da68ca, defaults of its command line in
+//! `model_gateway/src/main.rs`). The test of the balance concerns the chosen backend only, and a prompt without a
 //! match goes to the backend with the fewest requests.
 //!
 //! Here a tree is represented by the set of the hashes of its paths, because prompts consist of
@@ -36,7 +36,7 @@ pub(crate) enum RadixTreeVariant {
 /// Share of a prompt that must match, number of requests by which loads may differ, and their
 /// ratio.
 const VLLM_ROUTER_THRESHOLDS: (f64, f64, f64) = (0.3, 64.0, 1.5);
-const SMG_THRESHOLDS: (f64, f64, f64) = (0.5, 32.0, 1.1);
+const SMG_THRESHOLDS: (f64, f64, f64) = (0.3, 64.0, 1.5);
 /// Capacity of a tree: 67,108,864 characters, at four characters per token.
 const MAX_TREE_TOKENS: f64 = 67_108_864.0 / 4.0;
 

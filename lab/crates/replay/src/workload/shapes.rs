@@ -1,0 +1,117 @@
+//! The sessions of each kind of traffic. Pairs are the median and the sigma of a lognormal distribution.
+
+use super::{Generator, TrafficShape};
+use std::time::Duration;
+
+impl Generator {
+    /// Adds the requests of one session that starts at a time.
+    pub(super) fn session(&mut self, shape: TrafficShape, at: Duration) {
+        match shape {
+            TrafficShape::Chat => {
+                self.single(at, (1_020.0, 1.0), (129.0, 0.86));
+            }
+            TrafficShape::Reasoning => {
+                self.single(at, (208.0, 1.2), (792.0, 0.97));
+            }
+            TrafficShape::Completion => {
+                self.single(at, (1_469.0, 1.0), (13.0, 0.85));
+            }
+            TrafficShape::SystemPrompts => {
+                let system = Self::shared_segment(11, self.popular(60), 2_500.0, 0.7);
+                let question = self.lognormal(200.0, 0.8);
+                let question = self.new_segment(question);
+                let output = self.lognormal(150.0, 0.8);
+                self.push(&[system, question], output, at, None);
+            }
+            TrafficShape::Retrieval => self.retrieval(at),
+            TrafficShape::Conversation => {
+                let system = Self::shared_segment(14, self.popular(8), 300.0, 0.5);
+                let turns = self.turns(5.0, 30);
+                self.turn_taking(at, system, turns, (250.0, 1.3), (200.0, 0.8), (12.0, 0.8));
+            }
+            TrafficShape::Agents => {
+                let system = Self::shared_segment(15, self.popular(12), 6_000.0, 0.5);
+                let turns = self.turns(12.0, 50);
+                self.turn_taking(at, system, turns, (700.0, 1.0), (90.0, 0.9), (3.0, 1.2));
+            }
+            TrafficShape::Mixed => {
+                let part =
+                    if self.random.bool() { TrafficShape::Agents } else { TrafficShape::Chat };
+                self.session(part, at);
+            }
+            TrafficShape::RankedDocuments => self.ranked_documents(at),
+            TrafficShape::Tenants => {
+                let examples = Self::shared_segment(18, self.popular(900), 1_500.0, 0.3);
+                let question = self.lognormal(120.0, 0.6);
+                let question = self.new_segment(question);
+                let output = self.lognormal(30.0, 0.7);
+                self.push(&[examples, question], output, at, None);
+            }
+            TrafficShape::LongDocuments => self.long_documents(at),
+            TrafficShape::Batches => self.batch(at),
+            TrafficShape::FastTools => {
+                let system = Self::shared_segment(19, self.popular(20), 3_000.0, 0.4);
+                let turns = self.turns(25.0, 40);
+                self.turn_taking(at, system, turns, (350.0, 1.0), (70.0, 0.7), (0.6, 0.7));
+            }
+        }
+    }
+
+    /// Adds a request with two to eight documents of a topic, always in the same order.
+    fn ranked_documents(&mut self, at: Duration) {
+        let topic = self.popular(150);
+        let mut segments = vec![Self::shared_segment(16, 0, 300.0, 0.0)];
+        for rank in 0..self.random.u64(2..=8) {
+            segments.push(Self::shared_segment(20 + rank, topic, 1_100.0, 0.3));
+        }
+        let question = self.lognormal(70.0, 0.7);
+        segments.push(self.new_segment(question));
+        let output = self.lognormal(160.0, 0.6);
+        self.push(&segments, output, at, None);
+    }
+
+    /// Adds an independent question, or up to four questions about a long document.
+    fn long_documents(&mut self, at: Duration) {
+        if self.random.f64() >= 0.05 {
+            return self.single(at, (900.0, 0.9), (150.0, 0.8));
+        }
+        let tokens = 40_000.0 + 70_000.0 * self.random.f64();
+        let document = self.new_segment(tokens);
+        let mut previous = None;
+        for turn in 0..self.random.usize(1..=4) {
+            let question = self.lognormal(80.0, 0.6);
+            let question = self.new_segment(question);
+            let output = self.lognormal(200.0, 0.6);
+            let pause = Duration::from_secs_f64(-15.0 * (1.0 - self.random.f64()).ln());
+            self.push(&[document, question], output, if turn == 0 { at } else { pause }, previous);
+            previous = Some(self.requests.len() - 1);
+        }
+    }
+
+    /// Adds an independent question, or sixty requests at once that share a prompt.
+    fn batch(&mut self, at: Duration) {
+        if self.random.f64() >= 0.012 {
+            return self.single(at, (900.0, 0.9), (150.0, 0.8));
+        }
+        let tokens = self.lognormal(4_000.0, 0.4);
+        let common = self.new_segment(tokens);
+        for _ in 0..60 {
+            let item = self.lognormal(150.0, 0.5);
+            let item = self.new_segment(item);
+            let output = self.lognormal(60.0, 0.6);
+            self.push(&[common, item], output, at, None);
+        }
+    }
+
+    /// Adds a request whose prompt has a system prompt, two to five shared documents and a question.
+    fn retrieval(&mut self, at: Duration) {
+        let mut segments = vec![Self::shared_segment(12, 0, 400.0, 0.0)];
+        for _ in 0..self.random.u64(2..=5) {
+            segments.push(Self::shared_segment(13, self.popular(3_000), 900.0, 0.4));
+        }
+        let question = self.lognormal(60.0, 0.6);
+        segments.push(self.new_segment(question));
+        let output = self.lognormal(200.0, 0.6);
+        self.push(&segments, output, at, None);
+    }
+}
