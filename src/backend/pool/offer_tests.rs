@@ -37,7 +37,7 @@ fn gateways_with_a_key_send_a_new_prompt_to_the_same_backend_and_others_take_tur
     assert!(picks.iter().all(|(_, reason)| *reason == "rendezvous"), "{picks:?}");
     assert_eq!(picks, texts.map(|text| pick(with_key(), text)));
     assert!(picks.iter().any(|(id, _)| *id != picks[0].0), "{picks:?}");
-    assert_eq!(pick(Peers::default(), texts[0]).1, "lowest_ttft");
+    assert_eq!(pick(Peers::default(), texts[0]).1, "tie");
 }
 
 #[test]

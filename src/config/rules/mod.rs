@@ -225,7 +225,6 @@ fn check_kv_aware_weights(config: &Config) -> Result<(), RuleViolation> {
         ("routing.kv_aware.charge_per_waiting", kv_aware.charge_per_waiting),
         ("routing.kv_aware.charge_max", kv_aware.charge_max),
         ("routing.kv_aware.ttft_objective_seconds", kv_aware.ttft_objective_seconds),
-        ("routing.kv_aware.cache_reuse_threshold", kv_aware.cache_reuse_threshold),
         ("routing.kv_aware.session", kv_aware.session),
         ("routing.kv_aware.adapter_seconds", kv_aware.adapter_seconds),
     ];

@@ -207,7 +207,7 @@ pub fn believed() -> Candidate {
         output: 100.0,
         backlog: 400.0,
         prefill: PrefillCost::default(),
-        evidence: 50.0,
+        prefill_freshness: 1.0,
         tokens_in_flight: 1_300.0,
         is_calibrated: true,
         has_usage: true,

@@ -11,7 +11,7 @@ pub struct Candidate {
     pub position: usize,
     /// Requests of this gateway in flight at the backend.
     pub in_flight: u32,
-    /// Prompt and expected output tokens of the requests in flight.
+    /// Uncached prompt and expected output tokens of the requests in flight.
     pub tokens_in_flight: f64,
     /// Share of the requests, relative to the weights of the other backends. 0 counts as 1.
     pub weight: u32,
@@ -40,8 +40,8 @@ pub struct Candidate {
     pub backlog: f64,
     /// Cost of prefill.
     pub prefill: PrefillCost,
-    /// Number of observations on which `prefill` rests, at most about 50.
-    pub evidence: f32,
+    /// Weight of `prefill`, from 0 to 1. It falls while the backend is idle. 0: no output yet.
+    pub prefill_freshness: f64,
     /// Whether `prefill` was learned from a first output of this backend.
     pub is_calibrated: bool,
     /// Whether `prompt` and `output` rest on token usage that this backend reported.

@@ -2,48 +2,53 @@
 
 use super::{Candidate, PrefillCost};
 
-/// Moves estimates with little evidence to those of the other candidates.
+/// Moves estimates that may not hold to those of the other candidates.
 ///
-/// - A prefill cost moves to the mean of all candidates, weighted by evidence. A learned difference
-///   between backends needs evidence: the first output of a backend is often slow, because the
-///   engine compiles or loads something.
+/// - A prefill cost above the mean of all candidates, weighted by freshness, moves to that mean while
+///   no output confirms it. Without this, a backend that was slow once, because its engine compiled
+///   something or because requests waited, would get no request that shows its present speed.
 /// - A candidate without any observation gets the prefill cost of the fastest candidate. With the
 ///   default cost, a new backend could get no request, or all requests until its first output.
 /// - Token counts without an observation become the mean of the others.
 pub fn impute_missing_estimates(candidates: &mut [Candidate]) {
-    shrink_prefill_costs(candidates);
+    impute_prefill_costs(candidates);
     impute_token_counts(candidates);
 }
 
-fn shrink_prefill_costs(candidates: &mut [Candidate]) {
-    let sums = candidates.iter().fold([0.0; 3], |[evidence, base, per_token], candidate| {
-        let (own, cost) = (f64::from(candidate.evidence), &candidate.prefill);
-        [evidence + own, base + own * cost.base, per_token + own * cost.per_token]
+fn impute_prefill_costs(candidates: &mut [Candidate]) {
+    let sums = candidates.iter().fold([0.0; 3], |[weight, base, per_token], candidate| {
+        let (own, cost) = (candidate.prefill_freshness, &candidate.prefill);
+        [weight + own, base + own * cost.base, per_token + own * cost.per_token]
     });
-    let [evidence, base, per_token] = sums;
-    if evidence <= 0.0 {
+    let [weight, base, per_token] = sums;
+    if weight <= 0.0 {
         return;
     }
-    let fleet = PrefillCost { base: base / evidence, per_token: per_token / evidence };
+    let fleet = PrefillCost { base: base / weight, per_token: per_token / weight };
+    let fleet_seconds = fleet.seconds(REFERENCE_PROMPT_TOKENS);
     let mut fastest = (f64::INFINITY, fleet);
     let mut has_unobserved = false;
     for candidate in candidates.iter_mut() {
-        if candidate.evidence <= 0.0 {
+        let own = candidate.prefill_freshness;
+        if own <= 0.0 {
             has_unobserved = true;
             continue;
         }
-        let squared = f64::from(candidate.evidence).powi(2);
-        let own = squared / (squared + HALF_EVIDENCE * HALF_EVIDENCE);
         let cost = &mut candidate.prefill;
-        cost.base = fleet.base + own * (cost.base - fleet.base);
-        cost.per_token = fleet.per_token + own * (cost.per_token - fleet.per_token);
-        let seconds = cost.seconds(REFERENCE_PROMPT_TOKENS);
+        let mut seconds = cost.seconds(REFERENCE_PROMPT_TOKENS);
+        if seconds > fleet_seconds {
+            cost.base = fleet.base + own * (cost.base - fleet.base);
+            cost.per_token = fleet.per_token + own * (cost.per_token - fleet.per_token);
+            seconds = fleet_seconds + own * (seconds - fleet_seconds);
+        }
         if seconds < fastest.0 {
             fastest = (seconds, *cost);
         }
     }
     if has_unobserved {
-        for candidate in candidates.iter_mut().filter(|candidate| candidate.evidence <= 0.0) {
+        for candidate in
+            candidates.iter_mut().filter(|candidate| candidate.prefill_freshness <= 0.0)
+        {
             candidate.prefill = fastest.1;
         }
     }
@@ -51,8 +56,6 @@ fn shrink_prefill_costs(candidates: &mut [Candidate]) {
 
 /// Prompt length in tokens at which the prefill costs of candidates are compared.
 const REFERENCE_PROMPT_TOKENS: f64 = 1_000.0;
-/// Number of observations at which the own cost and the mean of the fleet count equally.
-const HALF_EVIDENCE: f64 = 4.0;
 
 /// Gives candidates without reported usage the mean token counts of those with it: all candidates
 /// serve the same model, so the same prompt has about as many tokens at each. `cached` is scaled.

@@ -13,7 +13,7 @@ pub struct RoutingContext {
     /// Fleet position of the session's backend. `None`: the request has no session, or the policy
     /// has no session affinity.
     session_position: Option<usize>,
-    /// Load of all candidates, before some are removed.
+    /// What all candidates have in common, before some are removed.
     fleet_load: FleetLoad,
 }
 
@@ -23,7 +23,7 @@ impl RoutingContext {
         let has_affinity = matches!(policy.kind, PolicyKind::KvAware | PolicyKind::Session);
         let session_index = has_affinity.then(|| kv_aware::home(&candidates, &request)).flatten();
         let session_position = session_index.map(|index| candidates[index].position);
-        let fleet_load = FleetLoad::new(&candidates);
+        let fleet_load = FleetLoad::new(&policy.kv_aware, &candidates);
         Self { policy, candidates, request, session_position, fleet_load }
     }
 
@@ -60,8 +60,7 @@ impl RoutingContext {
 
     /// The cost that `kv_aware` compares.
     pub fn cost(&self, candidate: &Candidate) -> f64 {
-        let is_session_candidate = self.is_session_candidate(candidate);
-        kv_aware::cost(&self.policy.kv_aware, candidate, is_session_candidate, &self.fleet_load)
+        self.cost_terms(candidate).cost(candidate)
     }
 
     fn is_session_candidate(&self, candidate: &Candidate) -> bool {

@@ -23,7 +23,7 @@ pub(super) fn idle_candidate() -> Candidate {
         output: 100.0,
         backlog: 0.0,
         prefill: PrefillCost::default(),
-        evidence: 0.0,
+        prefill_freshness: 0.0,
         is_calibrated: true,
         has_usage: true,
         idle_seconds: 1.0,
@@ -163,8 +163,13 @@ fn a_name_in_the_configuration_is_the_name_in_metrics() {
 fn an_uncalibrated_candidate_gets_the_prefill_cost_of_the_fastest() {
     let cost = |base| PrefillCost { base, per_token: 1e-5 };
     let mut fleet = [
-        Candidate { prefill: cost(0.01), backlog: 3_000.0, evidence: 50.0, ..idle_candidate() },
-        Candidate { prefill: cost(0.5), evidence: 50.0, ..idle_candidate() },
+        Candidate {
+            prefill: cost(0.01),
+            backlog: 3_000.0,
+            prefill_freshness: 1.0,
+            ..idle_candidate()
+        },
+        Candidate { prefill: cost(0.5), prefill_freshness: 1.0, ..idle_candidate() },
         Candidate { is_calibrated: false, ..idle_candidate() },
     ];
     let policy = Policy::default();
@@ -175,16 +180,17 @@ fn an_uncalibrated_candidate_gets_the_prefill_cost_of_the_fastest() {
 }
 
 #[test]
-fn a_learned_difference_between_backends_needs_evidence() {
+fn a_high_estimate_that_nothing_confirms_moves_to_that_of_the_fleet() {
     let cost = |base| PrefillCost { base, per_token: 1e-5 };
-    let usual = Candidate { prefill: cost(0.05), evidence: 40.0, ..idle_candidate() };
-    let base_with = |evidence| {
-        let mut fleet = [usual, Candidate { prefill: cost(1.0), evidence, ..usual }];
+    let usual = Candidate { prefill: cost(0.05), prefill_freshness: 1.0, ..idle_candidate() };
+    let bases_with = |base, prefill_freshness| {
+        let mut fleet = [usual, Candidate { prefill: cost(base), prefill_freshness, ..usual }];
         impute_missing_estimates(&mut fleet);
-        fleet[1].prefill.base
+        fleet.map(|candidate| (1e3 * candidate.prefill.base).round() as u32)
     };
-    assert!(base_with(1.0) < 0.15, "the first output of a backend is often slow");
-    assert!(base_with(50.0) > 0.95);
+    assert_eq!(bases_with(1.0, 1.0), [50, 1_000]);
+    assert_eq!(bases_with(1.0, 0.01), [50, 69]);
+    assert_eq!(bases_with(0.01, 0.01)[1], 10, "a low estimate gets requests, so it is tested");
 }
 
 /// Routes non-streaming requests to backends that respond at once, and counts them per backend.

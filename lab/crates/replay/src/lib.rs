@@ -18,6 +18,8 @@ pub mod workload;
 pub use engines::{engine_groups, engine_presets};
 
 #[cfg(test)]
+mod burst_tests;
+#[cfg(test)]
 mod overload_tests;
 #[cfg(test)]
 mod tests;

@@ -225,7 +225,7 @@ fn several_gateways_find_more_cached_tokens_with_kv_events_or_an_exchange_than_a
     let approximate = cached(4, CacheView::Approximate);
     assert!(approximate < 0.9 * one, "{approximate} {one}");
     for view in CacheView::ALL.into_iter().filter(|view| *view != CacheView::Approximate) {
-        assert!(cached(4, view) > 0.95 * one, "{view:?}: {} {one}", cached(4, view));
+        assert!(cached(4, view) > 0.9 * one, "{view:?}: {} {one}", cached(4, view));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::atomic_f64::AtomicF64;
 use super::linear_cost::{LinearFit, PrefillCost};
-use super::reservation::{Reservation, TokenCounts};
+use super::reservation::{Reservation, SlotWait, TokenCounts};
 use std::sync::{Mutex, PoisonError};
 
 /// Estimates learned from the responses of one backend. Reading them takes no lock. NaN in a field:
@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 pub struct LearnedEstimates {
     prefill_base: AtomicF64,
     prefill_per_token: AtomicF64,
-    prefill_evidence: AtomicF64,
+    prefill_patience: AtomicF64,
     ttft: AtomicF64,
     tokens_per_byte: AtomicF64,
     uncached_prompt_tokens: AtomicF64,
@@ -51,7 +51,7 @@ impl Default for LearnedEstimates {
         Self {
             prefill_base: AtomicF64::new(prefill.base),
             prefill_per_token: AtomicF64::new(prefill.per_token),
-            prefill_evidence: AtomicF64::new(0.0),
+            prefill_patience: AtomicF64::new(LinearFit::prefill().patience()),
             ttft: AtomicF64::new(f64::NAN),
             tokens_per_byte: AtomicF64::new(f64::NAN),
             uncached_prompt_tokens: AtomicF64::new(f64::NAN),
@@ -70,7 +70,7 @@ impl LearnedEstimates {
         let Self {
             prefill_base,
             prefill_per_token,
-            prefill_evidence,
+            prefill_patience,
             ttft,
             tokens_per_byte,
             uncached_prompt_tokens,
@@ -83,7 +83,7 @@ impl LearnedEstimates {
         for (value, initial) in [
             (&self.prefill_base, prefill_base),
             (&self.prefill_per_token, prefill_per_token),
-            (&self.prefill_evidence, prefill_evidence),
+            (&self.prefill_patience, prefill_patience),
             (&self.ttft, ttft),
             (&self.tokens_per_byte, tokens_per_byte),
             (&self.uncached_prompt_tokens, uncached_prompt_tokens),
@@ -103,9 +103,14 @@ impl LearnedEstimates {
         PrefillCost { base: self.prefill_base.get(), per_token: self.prefill_per_token.get() }
     }
 
-    /// Number of observations on which the prefill cost rests, at most about 50.
-    pub fn prefill_evidence(&self) -> f64 {
-        self.prefill_evidence.get()
+    /// Weight of the prefill cost, from 0 to 1, if the last output came `idle` seconds ago. 0: no
+    /// output yet.
+    pub(super) fn freshness(&self, idle: f64) -> f64 {
+        if self.ttft.get().is_nan() {
+            return 0.0;
+        }
+        let age = idle / self.prefill_patience.get();
+        (1.0 + age * age).powi(-2)
     }
 
     /// Moving average of the time to first output in seconds. `None`: no output yet.
@@ -156,17 +161,24 @@ impl LearnedEstimates {
         update_ema(&self.response_seconds, seconds);
     }
 
-    /// The first output of a request came after `seconds`. `work`: the tokens that had to be
-    /// computed for it. `None`: the request also waited for a slot, so its time says nothing about
-    /// prefill.
-    pub(super) fn on_first_output(&self, work: Option<f64>, seconds: f64) {
+    /// The first output of a request came after `seconds`. The time of a request that waited for a
+    /// slot says nothing about prefill. If it may have waited, only a time that prefill alone can
+    /// explain counts.
+    pub(super) fn on_first_output(&self, request: &Reservation, seconds: f64) {
         update_ema(&self.ttft, seconds);
-        let Some(work) = work else { return };
         let mut prefill_fit = self.prefill_fit.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = prefill_fit.observe(work, seconds);
+        let has_waited = match request.slot_wait {
+            SlotWait::None => false,
+            SlotWait::Possible => prefill_fit.is_exceeded(request.work, seconds),
+            SlotWait::Expected => true,
+        };
+        if has_waited {
+            return;
+        }
+        let line = prefill_fit.observe(request.work, seconds, request.freshness);
         self.prefill_base.set(line.base);
         self.prefill_per_token.set(line.slope);
-        self.prefill_evidence.set(prefill_fit.weight());
+        self.prefill_patience.set(prefill_fit.patience());
     }
 
     /// The response to a request has reported its usage.

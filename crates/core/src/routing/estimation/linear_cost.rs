@@ -35,6 +35,8 @@ pub(super) struct LinearFit {
     y: f64,
     x_squared: f64,
     x_y: f64,
+    /// See [`LinearFit::patience`].
+    patience: f64,
 }
 
 /// A line: `base + x × slope`.
@@ -68,6 +70,13 @@ impl Line {
         let factor = y / self.at(x);
         Self { base: self.base * factor, slope: (self.slope * factor).clamp(slopes.0, slopes.1) }
     }
+
+    /// This line, lowered to a point below it. The base is lowered first: a wait that was learned as
+    /// prefill is in the base, because it does not grow with the tokens.
+    fn lowered_through(self, x: f64, y: f64, slopes: (f64, f64)) -> Self {
+        let slope = self.slope.min(y / x).clamp(slopes.0, slopes.1);
+        Self { base: (y - slope * x).max(0.0), slope }
+    }
 }
 
 /// Factor by which each new observation reduces the weight of the earlier ones. About the last 50
@@ -79,6 +88,14 @@ const DECAY_FACTOR: f64 = 0.98;
 const MAX_OUTLIER_FACTOR: f64 = 4.0;
 /// An observation counts as at most this many tokens, so that its square is finite.
 const MAX_OBSERVED_TOKENS: f64 = 1e12;
+/// Ratio of an observation to its prediction from which on it contradicts the line: predictions of
+/// single requests are often wrong by a factor of two.
+const CONTRADICTION_FACTOR: f64 = 2.0;
+/// Freshness below which a line is old. A line that is not old learns from observations above and below
+/// it alike: otherwise it would be too low, and requests would seem overdue.
+const OLD: f64 = 0.5;
+/// Bounds of the patience in seconds.
+const PATIENCE_RANGE: (f64, f64) = (10.0, 80.0);
 /// Anchor of the prefill cost in tokens, and bounds of the seconds per token.
 const PREFILL_ANCHOR_TOKENS: f64 = 20_000.0;
 const SECONDS_PER_TOKEN_RANGE: (f64, f64) = (1e-8, 1.0);
@@ -93,25 +110,44 @@ impl LinearFit {
     }
 
     fn new(line: Line, anchor: f64, slopes: (f64, f64)) -> Self {
-        Self { line, anchor, slopes, weight: 0.0, x: 0.0, y: 0.0, x_squared: 0.0, x_y: 0.0 }
+        let [weight, x, y, x_squared, x_y] = [0.0; 5];
+        let patience = PATIENCE_RANGE.0;
+        Self { line, anchor, slopes, weight, x, y, x_squared, x_y, patience }
     }
 
-    /// Number of observations that count, at most about 50.
-    pub(super) fn weight(&self) -> f64 {
-        self.weight
+    /// Idle seconds after which the line is old. An old line that an observation confirms becomes old
+    /// after twice the time; one that an observation contradicts, in the shortest time.
+    pub(super) fn patience(&self) -> f64 {
+        self.patience
     }
 
-    /// Adds an observation and returns the new line.
+    /// Whether an observation of `y` at `x` is too long for the line.
+    pub(super) fn is_exceeded(&self, x: f64, y: f64) -> bool {
+        y > CONTRADICTION_FACTOR * self.line.at(x)
+    }
+
+    /// Adds an observation and returns the new line. `freshness`: weight of the line before, from 0
+    /// to 1. An observation that is below an old line replaces it; one above it confirms it.
     #[expect(clippy::manual_clamp, reason = "`clamp` returns NaN for NaN")]
-    pub(super) fn observe(&mut self, x: f64, y: f64) -> Line {
+    pub(super) fn observe(&mut self, x: f64, y: f64, freshness: f64) -> Line {
         let x = x.max(0.0).min(MAX_OBSERVED_TOKENS);
-        let y = y.max(0.0).min(MAX_OUTLIER_FACTOR * self.line.at(x));
+        let expected = self.line.at(x);
+        if y > CONTRADICTION_FACTOR * expected || CONTRADICTION_FACTOR * y < expected {
+            self.patience = PATIENCE_RANGE.0;
+        } else if freshness < OLD && self.weight > 0.0 {
+            self.patience = (2.0 * self.patience).min(PATIENCE_RANGE.1);
+        }
+        let y = y.max(0.0).min(MAX_OUTLIER_FACTOR * expected);
+        let mut kept = DECAY_FACTOR;
         if self.weight == 0.0 {
             self.line = self.line.scaled_through(x, y, self.slopes);
+        } else if freshness < OLD && y < expected {
+            kept *= freshness;
+            self.line = self.line.lowered_through(x, y + freshness * (expected - y), self.slopes);
         }
         for sum in [&mut self.weight, &mut self.x, &mut self.y, &mut self.x_squared, &mut self.x_y]
         {
-            *sum *= DECAY_FACTOR;
+            *sum *= kept;
         }
         self.add_observation(1.0, x, y);
         self.line = self.fit();
@@ -149,7 +185,7 @@ mod tests {
     fn fitted_to(observations: impl IntoIterator<Item = (f64, f64)>) -> PrefillCost {
         let mut fit = LinearFit::prefill();
         observations.into_iter().fold(PrefillCost::default(), |_, (tokens, seconds)| {
-            let Line { base, slope } = fit.observe(tokens, seconds);
+            let Line { base, slope } = fit.observe(tokens, seconds, 1.0);
             PrefillCost { base, per_token: slope }
         })
     }

@@ -14,7 +14,7 @@ use super::learned_estimates::LearnedEstimates;
 use super::load_report::LastReport;
 use super::peer_backlogs::PeerBacklogs;
 use super::pending_outputs::{PendingOutputId, PendingOutputs};
-use super::reservation::{LocalLoad, Reservation, TokenCounts};
+use super::reservation::{LocalLoad, Reservation, SlotWait, TokenCounts};
 use super::sent_prompts::SentPrompts;
 use super::slot_estimator::SlotEstimator;
 use crate::routing::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
@@ -34,6 +34,11 @@ pub struct LoadEstimator {
     in_flight: AtomicU32,
     /// Streams in flight without a first output.
     pending_output_count: AtomicU32,
+    /// Streams in flight with output.
+    decoding_streams: AtomicU32,
+    /// Greatest value of `decoding_streams`, and of the running requests in reports: the engine has at
+    /// least as many slots.
+    most_running: AtomicU32,
     /// Streams that have stalled after their first output.
     stalled_streams: AtomicU32,
     /// Number of ended requests. It wraps around on overflow.
@@ -73,6 +78,8 @@ impl LoadEstimator {
             horizon: AtomicF64::new(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS)),
             in_flight: AtomicU32::new(0),
             pending_output_count: AtomicU32::new(0),
+            decoding_streams: AtomicU32::new(0),
+            most_running: AtomicU32::new(0),
             stalled_streams: AtomicU32::new(0),
             ended_requests: AtomicU32::new(0),
             max_answering: MaxAnswering::default(),
@@ -146,7 +153,7 @@ impl LoadEstimator {
         now: Instant,
     ) -> Candidate {
         let (local_load, now) = (self.local_load(), self.seconds(now));
-        let prefill = self.prefill(&local_load, now);
+        let prefill = self.learned_estimates.prefill();
         let tokens_per_byte = self.learned_estimates.tokens_per_byte();
         let tokens = prompt.bytes as f64 * tokens_per_byte;
         let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
@@ -178,7 +185,7 @@ impl LoadEstimator {
             output: self.learned_estimates.output_tokens(),
             backlog,
             prefill,
-            evidence: self.learned_estimates.prefill_evidence() as f32,
+            prefill_freshness: self.prefill_freshness(&local_load, now),
             is_calibrated: self.learned_estimates.ttft().is_some(),
             has_usage: self.learned_estimates.has_usage(),
             idle_seconds: (now - self.last_sent_at.get()).max(0.0),
@@ -207,20 +214,20 @@ impl LoadEstimator {
         let uncached = (candidate.prompt - candidate.cached).max(0.0) as u64;
         let since_epoch = self.seconds(now);
         let reservation = Reservation {
-            tokens: (candidate.prompt + candidate.output) as u64,
+            tokens: uncached + candidate.output as u64,
             uncached,
             cached: candidate.cached as u64,
             is_rendezvous: candidate.is_rendezvous,
             work: candidate.backlog + uncached as f64,
             bytes: prompt.bytes,
-            block_tokens: f64::from(prompt.block_bytes) * candidate.prompt
-                / prompt.bytes.max(1) as f64,
             sent: now,
             began: None,
             ticket: self.expect_output(candidate, is_stream, since_epoch),
-            waits_for_slot: candidate.slot_wait > 0.0,
+            slot_wait: self.slot_wait(candidate),
+            freshness: candidate.prefill_freshness,
             is_stream,
             is_pending: is_stream,
+            is_decoding: false,
         };
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.kv_tokens.fetch_add(reservation.tokens, Ordering::Relaxed);
@@ -250,10 +257,11 @@ impl LoadEstimator {
         if let Some(id) = reservation.ticket.take() {
             self.pending_outputs.on_output(id);
         }
+        reservation.is_decoding = true;
+        let decoding = self.decoding_streams.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most_running.fetch_max(decoding, Ordering::Relaxed);
         let seconds = now.saturating_duration_since(reservation.sent).as_secs_f64();
-        // The time to first output of a request that waited for a slot says nothing about prefill.
-        let work = (!reservation.waits_for_slot).then_some(reservation.work);
-        self.learned_estimates.on_first_output(work, seconds);
+        self.learned_estimates.on_first_output(reservation, seconds);
     }
 
     /// Records the token usage that a response reported, and learns from it.
@@ -266,15 +274,15 @@ impl LoadEstimator {
                 self.pending_outputs.on_output(id);
             }
         }
-        if let Some(output) = counts.output {
-            self.sent_prompts.advance((output as f64 / reservation.block_tokens.max(1.0)) as u32);
-        }
         self.learned_estimates.on_usage(reservation, counts);
     }
 
     /// Removes a request that has ended for any reason.
     pub fn release(&self, mut reservation: Reservation, now: Instant) {
         self.end_prefill(&mut reservation, now);
+        if reservation.is_decoding {
+            self.decoding_streams.fetch_sub(1, Ordering::Relaxed);
+        }
         if let Some(id) = reservation.ticket {
             self.pending_outputs.remove(id);
         }
@@ -347,11 +355,24 @@ impl LoadEstimator {
         now: f64,
     ) -> Option<PendingOutputId> {
         let ttft = kv_aware::ttft(&kv_aware::KvAwareSettings::default(), candidate, false);
+        // The prediction leaves out waits that the mean of the backend contains.
+        let ttft = ttft.max(self.learned_estimates.ttft().unwrap_or(0.0));
         if is_stream {
             return Some(self.pending_outputs.add_stream(ttft, now, self.sent_prompts.table_age()));
         }
         let response_seconds = self.learned_estimates.answer()?;
         Some(self.pending_outputs.add_non_streaming(ttft, response_seconds, now))
+    }
+
+    /// Whether a new request waits for a slot of the engine.
+    fn slot_wait(&self, candidate: &Candidate) -> SlotWait {
+        if candidate.slot_wait > 0.0 {
+            return SlotWait::Expected;
+        }
+        let had_slots = f64::from(self.most_running.load(Ordering::Relaxed));
+        // An idle engine has a slot.
+        let requests = candidate.running + candidate.waiting;
+        if requests < had_slots.max(1.0) { SlotWait::None } else { SlotWait::Possible }
     }
 
     fn certainty_at(&self, now: f64) -> f64 {

@@ -13,7 +13,7 @@ pub struct LocalLoad {
     pub pending: u32,
     /// Prompt tokens that the engine has to compute for the pending streams.
     pub backlog: u64,
-    /// Tokens that the requests may hold in the KV cache.
+    /// Tokens that the requests may have added to the KV cache.
     pub tokens: u64,
 }
 
@@ -28,7 +28,7 @@ impl LocalLoad {
 /// [released](super::LoadEstimator::release).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reservation {
-    /// Tokens that the request may hold in the KV cache: prompt and expected output.
+    /// Tokens that the request may add to the KV cache: uncached prompt and expected output.
     pub(super) tokens: u64,
     /// Prompt tokens that the engine has to compute.
     pub(super) uncached: u64,
@@ -40,20 +40,33 @@ pub struct Reservation {
     pub(super) work: f64,
     /// Length of the prompt in bytes.
     pub(super) bytes: u64,
-    /// Estimated tokens in a block of the prompt.
-    pub(super) block_tokens: f64,
     pub(super) sent: Instant,
     /// Start of the output. For a non-streaming request, whose first output is not observed: the
     /// time at which it was sent.
     pub(super) began: Option<Instant>,
     /// Identifies the request among those without output.
     pub(super) ticket: Option<PendingOutputId>,
-    /// Whether the request was predicted to wait for a slot of the engine.
-    pub(super) waits_for_slot: bool,
+    /// Whether the request waits for a slot of the engine, as far as known when it was sent.
+    pub(super) slot_wait: SlotWait,
+    /// Weight of the learned prefill cost when the request was sent, from 0 to 1.
+    pub(super) freshness: f64,
     /// Whether the response is a stream, whose first output is observed.
     pub(super) is_stream: bool,
     /// Whether the request counts in [`LocalLoad::pending`].
     pub(super) is_pending: bool,
+    /// Whether the request is a stream with output.
+    pub(super) is_decoding: bool,
+}
+
+/// Whether a request waits for a slot of the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SlotWait {
+    /// The engine has had more requests in its batch at once.
+    None,
+    /// The engine is not known to run more requests at once than it has now.
+    Possible,
+    /// All slots of the engine are known to be taken.
+    Expected,
 }
 
 /// Token usage that a response reported.

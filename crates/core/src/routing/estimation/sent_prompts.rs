@@ -50,13 +50,6 @@ impl SentPrompts {
         table.map_or(0, |(table, age)| table.matched_since(&prompt.blocks, age)) as u32
     }
 
-    /// Accounts for blocks in the cache that no prompt can match, such as output.
-    pub(super) fn advance(&self, count: u32) {
-        if let Some(table) = self.0.get() {
-            table.advance(count);
-        }
-    }
-
     /// Removes all prompts.
     pub(super) fn clear(&self) {
         if let Some(table) = self.0.get() {

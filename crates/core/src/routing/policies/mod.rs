@@ -7,6 +7,7 @@ pub(super) mod prefix_affinity;
 pub(super) mod random;
 #[cfg(test)]
 mod reason_tests;
+mod reasons;
 mod rendezvous;
 pub(super) mod round_robin;
 mod selection;

@@ -80,11 +80,6 @@ impl PrefixTable {
         self.age.fetch_add(u32::try_from(new).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
-    /// Accounts for `count` blocks in the cache that no prompt can match, such as output.
-    pub fn advance(&self, count: u32) {
-        self.age.fetch_add(count, Ordering::Relaxed);
-    }
-
     /// Removes all blocks, after a restart of the backend.
     pub fn clear(&self) {
         for slot in &self.slots {

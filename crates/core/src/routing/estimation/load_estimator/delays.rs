@@ -1,12 +1,9 @@
-//! The delays that a backend has at a moment: overdue outputs, the decayed prefill cost, and the
-//! backlog that is not yet computed.
+//! The delays that a backend has at a moment: overdue outputs, and the backlog that is not yet
+//! computed.
 
 use super::LoadEstimator;
 use crate::routing::PrefillCost;
 use crate::routing::estimation::reservation::LocalLoad;
-
-/// Idle time after which the learned prefill cost is halved.
-const IDLE_HALVING_SECONDS: f64 = 30.0;
 
 impl LoadEstimator {
     /// Seconds for which the oldest request without output has been overdue, or for which all
@@ -20,16 +17,11 @@ impl LoadEstimator {
         overdue.max(now - self.stalled_since.get())
     }
 
-    /// The learned prefill cost, which decays while no stream is pending. Without the decay, a
-    /// backend that was slow once would never get a request again.
-    pub(super) fn prefill(&self, local_load: &LocalLoad, now: f64) -> PrefillCost {
-        let cost = self.learned_estimates.prefill();
-        if local_load.pending > 0 {
-            return cost;
-        }
-        let idle = (now - self.prefill_progress_at.get()).max(0.0);
-        let factor = IDLE_HALVING_SECONDS / (IDLE_HALVING_SECONDS + idle);
-        PrefillCost { base: cost.base * factor, per_token: cost.per_token * factor }
+    /// Weight of the learned prefill cost, from 0 to 1. It falls while no stream is pending. Without
+    /// that, a backend that was slow once would never get a request again.
+    pub(super) fn prefill_freshness(&self, local_load: &LocalLoad, now: f64) -> f64 {
+        let idle = if local_load.pending > 0 { 0.0 } else { now - self.prefill_progress_at.get() };
+        self.learned_estimates.freshness(idle.max(0.0))
     }
 
     /// Prompt tokens that the engine still has to compute: the backlog, less the part of the prompt

@@ -30,12 +30,14 @@ impl LoadEstimator {
             self.pending_outputs.on_progress();
         }
         self.slot_estimator.on_report(report, self.ended_requests.load(Ordering::Relaxed));
+        self.most_running.fetch_max(report.running as u32, Ordering::Relaxed);
         self.reported_queues.on_report(report, at);
     }
 
     /// Resets the state that a restart of the backend invalidates: prefix table and slot estimate.
     pub fn on_restart(&self) {
         self.slot_estimator.forget();
+        self.most_running.store(0, Ordering::Relaxed);
         self.reported_queues.clear();
         self.max_answering.forget();
         self.sent_prompts.clear();

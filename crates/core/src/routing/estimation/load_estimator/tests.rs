@@ -186,19 +186,61 @@ fn a_backend_with_wrong_metrics_is_detected_by_its_first_outputs() {
     assert!(seconds(&wrong) > 5.0 * seconds(&correct));
 }
 
+/// Sends a prompt of 5,000 tokens whose first output takes `seconds`.
+fn observe(estimator: &LoadEstimator, seed: u64, at: Instant, seconds: f64) {
+    let mut reservation = send(estimator, &prompt(5_000, seed), at);
+    let output = at + Duration::from_secs_f64(seconds);
+    estimator.first_output(&mut reservation, output);
+    estimator.release(reservation, output);
+}
+
 #[test]
-fn an_idle_backend_that_was_slow_is_retried() {
+fn an_idle_backend_that_was_slow_is_tried_again_and_its_present_speed_counts() {
     let now = start();
     let estimator = estimator(now);
-    for n in 0..20 {
-        let mut reservation = send(&estimator, &prompt(5_000, n), now);
-        estimator.first_output(&mut reservation, now + 60 * SECOND);
-        estimator.release(reservation, now + 60 * SECOND);
+    (0..20).for_each(|n| observe(&estimator, n, now + SECOND * 10 * n as u32, 10.0));
+    let seconds = || estimator.learned().prefill().seconds(5_000.0);
+    let freshness =
+        |at: u32| estimator.candidate(&prompt(5_000, 99), now + SECOND * at).prefill_freshness;
+    assert!(seconds() > 5.0);
+    assert!(freshness(200) > 0.99 && freshness(210) < 0.3 && freshness(240) < 0.01);
+    observe(&estimator, 100, now + SECOND * 240, 0.5);
+    assert!(seconds() < 1.0, "{}", seconds());
+}
+
+#[test]
+fn a_confirmed_estimate_stays_fresh_for_longer_and_a_contradicted_one_does_not() {
+    let now = start();
+    let estimator = estimator(now);
+    let freshness_after_10_s = |last: u32| {
+        estimator.candidate(&prompt(5_000, 99), now + SECOND * (last + 10)).prefill_freshness
+    };
+    observe(&estimator, 0, now, 0.5);
+    let first = freshness_after_10_s(0);
+    for n in 1..4 {
+        observe(&estimator, n, now + SECOND * 20 * n as u32, 0.5);
     }
-    let seconds =
-        |after| estimator.candidate(&prompt(5_000, 99), now + after).prefill.seconds(5_000.0);
-    assert!(seconds(60 * SECOND) > 5.0);
-    assert!(seconds(600 * SECOND) < 0.1 * seconds(60 * SECOND));
+    assert!(first < 0.3 && freshness_after_10_s(60) > 0.8, "{}", freshness_after_10_s(60));
+    observe(&estimator, 9, now + SECOND * 100, 5.0);
+    assert!(freshness_after_10_s(105) < 0.3, "{}", freshness_after_10_s(105));
+}
+
+#[test]
+fn a_wait_for_a_slot_of_an_engine_whose_slots_are_not_known_does_not_count_as_prefill() {
+    let now = start();
+    let estimator = estimator(now);
+    observe(&estimator, 0, now, 0.5);
+    let cost = estimator.learned().prefill();
+    // Two of forty requests have their first output at once; then one each second.
+    let mut sent: Vec<Reservation> =
+        (1..=40).map(|seed| send(&estimator, &prompt(10, seed), now + SECOND)).collect();
+    for (position, reservation) in (0..).zip(&mut sent) {
+        let wait = SECOND / 50 + SECOND * (position / 2);
+        estimator.first_output(reservation, now + SECOND + wait);
+    }
+    let after = estimator.learned().prefill();
+    assert!(after.base <= cost.base, "{cost:?} {after:?}");
+    assert!(estimator.learned().ttft().unwrap() > 1.0, "the times were observed");
 }
 
 /// Estimated seconds for which the backend is overdue.

@@ -1,0 +1,106 @@
+//! The reasons that `kv_aware` gives for its choices. `docs/guides/decisions.md` lists them for users.
+//!
+//! A reason is a cause if the policy would have chosen another candidate without it. The causes are
+//! tried in a fixed order. A choice without a cause gets a reason that states a fact about it.
+
+use super::kv_aware::{CostTerms, Decision, cached, per_weight, terms, terms_with, ttft};
+use super::selection::tie_limit;
+use crate::routing::Candidate;
+
+impl Decision<'_> {
+    /// Why a candidate was chosen.
+    pub(super) fn reason(&self, chosen: usize) -> &'static str {
+        self.cause(chosen).or_else(|| self.refused(chosen)).unwrap_or_else(|| self.fact(chosen))
+    }
+
+    /// The first cause of the choice. `None`: it depends on several.
+    fn cause(&self, chosen: usize) -> Option<&'static str> {
+        let own = &self.candidates[chosen];
+        let any = |part: fn(&CostTerms) -> f64| self.terms.iter().any(|terms| part(terms) > 0.0);
+        if any(|terms| terms.overdue)
+            && self.choose_with(|candidate| Candidate { overdue: 0.0, ..*candidate }) != chosen
+        {
+            return Some("avoids_overdue");
+        }
+        if any(|terms| terms.late) && self.choose_without(|terms| terms.late) != chosen {
+            return Some("avoids_late");
+        }
+        if self.home == Some(chosen) {
+            let cost = |index: usize| self.cost_with_cached(index, self.cached(index, None));
+            if self.ties(cost) > 1 || self.choose(cost, None) != chosen {
+                return Some("session");
+            }
+        }
+        if own.is_rendezvous {
+            let without = |index: usize| {
+                let candidate = Candidate { is_rendezvous: false, ..self.candidates[index] };
+                terms(self.settings, &candidate, self.home == Some(index), &self.fleet)
+                    .cost(&candidate)
+            };
+            if self.ties(without) > 1 || self.choose(without, self.home) != chosen {
+                return Some("rendezvous");
+            }
+        }
+        if own.cached > 0.0
+            && self.choose(|index| self.cost_with_cached(index, 0.0), self.home) != chosen
+        {
+            return Some("cached_prefix");
+        }
+        let has_pressure = any(|terms| terms.pressure);
+        (has_pressure && self.choose_without(|terms| terms.pressure) != chosen)
+            .then_some("kv_pressure")
+    }
+
+    /// A better place for the request that was too busy.
+    fn refused(&self, chosen: usize) -> Option<&'static str> {
+        let own_blocks = self.candidates[chosen].cached_blocks;
+        if self.candidates.iter().any(|other| other.cached_blocks > own_blocks) {
+            return Some("prefix_too_busy");
+        }
+        self.home.is_some_and(|home| home != chosen).then_some("session_too_busy")
+    }
+
+    /// How the cost and the predicted TTFT of the choice compare with those of the others.
+    fn fact(&self, chosen: usize) -> &'static str {
+        if self.ties(|index| self.cost(index)) > 1 {
+            return "tie";
+        }
+        let ttft =
+            |index: usize| ttft(self.settings, &self.candidates[index], self.home == Some(index));
+        let own = ttft(chosen);
+        let is_lowest = (0..self.candidates.len()).all(|index| own <= ttft(index));
+        if is_lowest { "lowest_ttft" } else { "lowest_cost" }
+    }
+
+    /// Number of candidates whose costs are a tie with the lowest one.
+    fn ties(&self, cost: impl Fn(usize) -> f64) -> usize {
+        let costs = (0..self.candidates.len()).map(&cost);
+        let limit = tie_limit(costs.clone().fold(f64::INFINITY, f64::min));
+        costs.filter(|cost| *cost <= limit).count()
+    }
+
+    fn cached(&self, index: usize, home: Option<usize>) -> f64 {
+        cached(self.settings, &self.candidates[index], home == Some(index))
+    }
+
+    fn cost_with_cached(&self, index: usize, cached: f64) -> f64 {
+        let candidate = &self.candidates[index];
+        terms_with(self.settings, candidate, cached, &self.fleet).cost(candidate)
+    }
+
+    /// The choice without a part of each cost.
+    fn choose_without(&self, part: impl Fn(&CostTerms) -> f64) -> usize {
+        let part = |index: usize| per_weight(part(&self.terms[index]), &self.candidates[index]);
+        self.choose(|index| self.cost(index) - part(index), self.home)
+    }
+
+    /// The choice for changed candidates.
+    fn choose_with(&self, change: impl Fn(&Candidate) -> Candidate) -> usize {
+        let cost = |index: usize| {
+            let candidate = change(&self.candidates[index]);
+            let is_home = self.home == Some(index);
+            terms(self.settings, &candidate, is_home, &self.fleet).cost(&candidate)
+        };
+        self.choose(cost, self.home)
+    }
+}

@@ -1,0 +1,96 @@
+//! Tests of what `kv_aware` learns while requests wait for something other than prefill: a burst for
+//! which the engines have too few slots, or an engine that computes nothing for some seconds. The next
+//! requests must be shared as by a gateway that has not seen it.
+
+use super::engines::engine_groups::EngineSpec;
+use super::results::RunResults;
+use super::routers::RouterKind;
+use super::simulation::{Simulation, SimulationSetup};
+use super::trace::TraceRequest;
+use std::ops::Range;
+use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::histogram::sample_quantile;
+use tokenweir_core::routing::{PolicyKind, PromptFingerprint};
+
+/// Closed loops of requests: each client sends `turns` requests, one after the other.
+struct Load {
+    from_seconds: u64,
+    clients: usize,
+    turns: usize,
+}
+
+/// Twelve streams at once, on sixteen slots.
+const MODERATE: Load = Load { from_seconds: 60, clients: 12, turns: 16 };
+
+fn requests(loads: &[Load]) -> Vec<TraceRequest> {
+    let mut requests = Vec::new();
+    for load in loads {
+        for _ in 0..load.clients {
+            for turn in 0..load.turns {
+                requests.push(TraceRequest {
+                    at: Duration::from_secs(if turn == 0 { load.from_seconds } else { 0 }),
+                    after: (turn > 0).then(|| requests.len() - 1),
+                    prompt_tokens: 30,
+                    output_tokens: 60,
+                    prompt: PromptFingerprint { bytes: 120, ..PromptFingerprint::default() },
+                    ..TraceRequest::default()
+                });
+            }
+        }
+    }
+    requests
+}
+
+/// Share of the first backend, and 90th percentile of the TTFT in seconds, under [`MODERATE`] load
+/// after other load. `frozen`: seconds during which the first engine computes nothing.
+fn moderate_load_after(loads: Vec<Load>, frozen: Option<Range<u64>>) -> (f64, f64) {
+    let spec = EngineSpec { max_num_seqs: 8, ..EngineSpec::DEFAULT };
+    let seconds = Duration::from_secs;
+    let frozen = frozen.map(|period| (0, seconds(period.start)..seconds(period.end)));
+    let setup = SimulationSetup { frozen, ..SimulationSetup::new(vec![spec; 2], clock::now()) };
+    let mut loads = loads;
+    loads.push(MODERATE);
+    let requests = requests(&loads);
+    let measured = requests.len() - MODERATE.clients * MODERATE.turns;
+    let kind = RouterKind::Shipped(PolicyKind::KvAware);
+    let results: RunResults = Simulation::new(&setup, &requests, kind, 1).run(|_| ());
+    let from = MODERATE.from_seconds as f64;
+    let placements = results.placements.iter().filter(|(at, _)| *at >= from);
+    let count = placements.clone().count() as f64;
+    let first = placements.filter(|(_, backend)| *backend == 0).count() as f64;
+    let measured = results.served.iter().filter(|served| served.request >= measured);
+    let mut ttfts: Vec<f64> = measured.map(|served| served.ttft).collect();
+    (first / count, sample_quantile(&mut ttfts, 0.9).unwrap())
+}
+
+/// The load is shared as by a fresh gateway.
+fn assert_shared(name: &str, loads: Vec<Load>, frozen: Option<Range<u64>>) {
+    let (_, fresh) = moderate_load_after(Vec::new(), None);
+    let (share, ttft) = moderate_load_after(loads, frozen);
+    assert!((0.4..=0.6).contains(&share), "{name}: {share}, {ttft} s, fresh {fresh} s");
+    assert!(ttft <= 1.2 * fresh, "{name}: {share}, {ttft} s, fresh {fresh} s");
+}
+
+/// A burst that ends about 10 s before the moderate load begins.
+const BURST: Load = Load { from_seconds: 45, clients: 40, turns: 3 };
+
+#[test]
+fn ten_seconds_after_a_burst_the_load_is_shared_as_by_a_fresh_gateway() {
+    assert_shared("burst", vec![BURST], None);
+    let steady = || Load { from_seconds: 0, clients: 4, turns: 20 };
+    assert_shared("burst after steady load", vec![steady(), BURST], None);
+    let earlier = Load { from_seconds: 20, ..BURST };
+    assert_shared("two bursts", vec![steady(), earlier, BURST], None);
+    let long = Load { from_seconds: 0, clients: 40, turns: 22 };
+    assert_shared("overload", vec![long], None);
+}
+
+#[test]
+fn ten_seconds_after_a_pause_of_an_engine_the_load_is_shared_as_by_a_fresh_gateway() {
+    let steady = |clients| vec![Load { from_seconds: 0, clients, turns: 50 }];
+    assert_shared("pause at low load", steady(2), Some(20..30));
+    assert_shared("pause at moderate load", steady(12), Some(20..30));
+    assert_shared("short pause", steady(12), Some(20..22));
+    assert_shared("slow first output", steady(4), Some(0..8));
+}
