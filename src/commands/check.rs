@@ -1,5 +1,6 @@
 //! `tokenweir check`: validates a configuration file and reports its mistakes.
 
+use super::output::print_line;
 use super::{EXIT_USAGE, variable};
 use crate::app::check::{self, CheckedFile};
 use clap::Args;
@@ -54,7 +55,6 @@ Exit code: 0 the gateway can start with the file, 1 the file is valid and this m
 that it names, 2 invalid arguments, 64 the file has mistakes.";
 
 /// Runs the command.
-#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
     let checked = match args.kind {
         FileKind::Config if args.syntax_only => CheckedFile::ConfigSyntax,
@@ -65,12 +65,12 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
     let result = check::check(&args.file, checked, variable);
     let effective = result.effective_yaml().filter(|_| args.print);
     match (args.format, effective) {
-        (CheckFormat::Json, _) => println!("{}", result.to_json(args.print)),
+        (CheckFormat::Json, _) => print_line(result.to_json(args.print)),
         (CheckFormat::Human, Some(yaml)) => {
-            print!("{yaml}");
+            print_line(yaml.trim_end());
             eprintln!("{result}");
         }
-        (CheckFormat::Human, None) if result.is_ok() => println!("{result}"),
+        (CheckFormat::Human, None) if result.is_ok() => print_line(&result),
         (CheckFormat::Human, None) => eprintln!("{result}"),
     }
     match (result.is_ok(), result.is_valid()) {

@@ -1,5 +1,6 @@
 //! `tokenweir keygen`: creates an API key for a client, and its hash for the keys file.
 
+use super::output::print_line;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::process::ExitCode;
 use tokenweir_core::access::{KeyDigest, mint};
@@ -12,10 +13,7 @@ pub(crate) fn run() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let key = mint(random);
-    #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
-    {
-        println!("key   {key}");
-        println!("hash  {}", KeyDigest::from_key(key.as_bytes()));
-    }
+    print_line(format_args!("key   {key}"));
+    print_line(format_args!("hash  {}", KeyDigest::from_key(key.as_bytes())));
     ExitCode::SUCCESS
 }

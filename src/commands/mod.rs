@@ -4,6 +4,7 @@
 mod backend_list;
 pub mod check;
 pub mod keygen;
+mod output;
 pub mod serve;
 
 #[cfg(feature = "tools")]

@@ -157,3 +157,17 @@ async fn runbooks_are_served_without_a_token_and_under_any_name() {
         assert!(page.contains("200 OK") && page.contains("id=\"tokenweirdown\""), "{page}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_closes_the_pipe_is_no_error() {
+    let (_fake, gateway) = gateway_with(AdminAuthorizer::default()).await;
+    let admin = gateway.admin.to_string();
+    for arguments in [&["status", "--admin", &admin][..], &["keygen"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
+        let output = command.args(arguments).env_clear().stdout(writer).output().await.unwrap();
+        let problem = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), problem.as_str()), (Some(0), ""), "{arguments:?}");
+    }
+}

@@ -2,6 +2,7 @@
 
 use super::args::{DrainArgs, ExplainArgs, ReloadArgs, StatusArgs, UndrainArgs};
 use crate::commands::admin_client::percent_encode;
+use crate::commands::output::print_line;
 use crate::commands::{EXIT_UNKNOWN, report_error};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -30,7 +31,7 @@ pub(crate) async fn status(args: StatusArgs) -> ExitCode {
     });
     match shown {
         Ok((state, lines)) => {
-            print_lines(&lines);
+            lines.iter().for_each(print_line);
             if state.serves_clients() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(problem) => {
@@ -109,19 +110,12 @@ fn parse<T: serde::de::DeserializeOwned>(body: &Bytes) -> Result<T, String> {
 fn finish(lines: Result<Vec<String>, String>) -> ExitCode {
     match lines {
         Ok(lines) => {
-            print_lines(&lines);
+            lines.iter().for_each(print_line);
             ExitCode::SUCCESS
         }
         Err(problem) => {
             eprintln!("error: {problem}");
             ExitCode::FAILURE
         }
-    }
-}
-
-#[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
-fn print_lines(lines: &[String]) {
-    for line in lines {
-        println!("{line}");
     }
 }
