@@ -211,6 +211,7 @@ check_image_context() {
   while read -r -a words; do
     local sources=("${words[@]::${#words[@]}-1}") target=$context/${words[-1]%.}
     # A folder is copied without its name.
+    mkdir -p "$(dirname "$target")"
     if [ -d "${sources[0]}" ]; then cp -r "${sources[0]}" "$target"; else mkdir -p "$target" && cp "${sources[@]}" "$target"; fi
   done < <(sed '/^FROM scratch/,$d' docker/Dockerfile | sed -n 's/^COPY //p')
   (cd "$context" && cargo metadata --offline --locked --no-deps --format-version 1 >/dev/null)

@@ -58,7 +58,7 @@ impl Peers {
 const QUEUE_SIZE: usize = 1_024;
 
 impl PeerExchange {
-    /// The exchange. [`run`](super::run) connects it.
+    /// The exchange. [`run`](crate::backend::tasks::peer_exchange::run) connects it.
     pub fn new(settings: PeerExchangeSettings) -> Arc<Self> {
         let (decisions, queue) = mpsc::channel(QUEUE_SIZE);
         let receiver = Receiver::new(settings.key.clone(), SessionId::default());
