@@ -51,9 +51,9 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
         Err(error) => return report_error(&error),
     };
     // A trace is the same with each seed.
-    let later_seeds = if replay.workload.is_some() { 2..=replay.seeds } else { 1..=0 };
+    let last_seed = if replay.workload.is_some() { replay.seeds } else { 1 };
     let later_jobs: Result<Vec<_>, _> =
-        later_seeds.map(|seed| requests::read(replay, seed)).collect();
+        (2..=last_seed).map(|seed| requests::read(replay, seed)).collect();
     let later_jobs: Vec<Vec<TraceRequest>> = match later_jobs {
         Ok(later_jobs) => later_jobs,
         Err(error) => return report_error(&error),
