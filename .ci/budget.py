@@ -100,10 +100,10 @@ def crate_of(path: Path) -> str:
     return "lab" if parts[0] == "lab" else "src"
 
 
-def packages(arguments: list[str]) -> int:
+def packages() -> int:
     """Number of packages in the default binary."""
     output = subprocess.run(
-        ["cargo", "tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}", *arguments],
+        ["cargo", "tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}"],
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout
     return len({line.removesuffix(" (*)") for line in output.splitlines()})
@@ -133,7 +133,6 @@ def sizes() -> dict[str, dict[str, int]]:
         longest = max(longest, function)
     scripts = [path for path in tracked("tests/*.py", "tests/*.sh") if "wire" not in path.parts]
     tests["scripts"] = sum(lines(text_of(path)) for path in scripts)
-    documents = [path for path in tracked("*.md")]
     recordings = ("tests/wire/", "lab/traces/")
     committed = [p for p in tracked("*.json") if not str(p.relative_to(ROOT)).startswith(recordings)]
     folders = Counter(path.parent for path in tracked("src/*.rs", "crates/*.rs", "lab/*.rs") if not is_test_file(path))
@@ -141,14 +140,14 @@ def sizes() -> dict[str, dict[str, int]]:
     return {
         "code": dict(sorted(code.items())) | {"root workspace": root_code, "all": sum(code.values())},
         "tests": dict(tests),
-        "documents": {"words": sum(len(text_of(path).split()) for path in documents)},
+        "documents": {"words": sum(len(text_of(path).split()) for path in tracked("*.md"))},
         "json": {"lines": sum(len(text_of(path).splitlines()) for path in committed)},
         "configuration": {"keys": keys()},
         "telemetry": {"metrics": metrics(), "alerts": alerts()},
         "dependencies": {
             "direct": direct_dependencies(),
             "locked": text_of(ROOT / "Cargo.lock").count("[[package]]"),
-            "in the default binary": packages([]),
+            "in the default binary": packages(),
         },
         "structure": {"longest function": longest, "files of a folder": max(folders.values())},
     }
