@@ -4,8 +4,7 @@
 For every line of python/index.jsonl and rust/index.jsonl it reads NAME.http (the
 response, byte for byte) and writes NAME.expected.json next to it. It shares no
 code with the observer and is simple enough to verify by reading: whole files in
-memory, the WHATWG event stream rules one by one, json.loads. README.md defines
-every field.
+memory, the WHATWG event stream rules one by one, json.loads.
 
     python3 oracle.py            write the expected files
     python3 oracle.py --check    write nothing, exit 1 if a file differs
