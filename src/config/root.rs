@@ -39,10 +39,10 @@ pub struct Config {
     #[serde(deserialize_with = "read_socket")]
     #[schemars(with = "String")]
     pub listen: SocketAddr,
-    /// Whether other processes of the same user may listen on the same address (`SO_REUSEPORT`).
+    /// Whether other processes of the same user may listen on the same address.
     pub listen_reuse_port: bool,
-    /// Address of the admin listener, which serves metrics, health and this configuration, in the
-    /// format of `listen`. Clients must not be able to reach it.
+    /// Address of the admin listener, in the format of `listen`. Clients must not be able to reach
+    /// it.
     #[serde(deserialize_with = "read_socket")]
     #[schemars(with = "String")]
     pub admin: SocketAddr,
@@ -80,9 +80,8 @@ pub struct Config {
     pub peer_exchange: PeerExchangeConfig,
     /// Whether the gateway requests usage that clients did not request.
     pub usage: UsageMode,
-    /// Share of streams, 0 to 1, for which the gateway requests usage in every event from vLLM
-    /// (`continuous_usage_stats`), beside the first two streams per second and backend. The gateway
-    /// removes it from the response. Needs `usage: inject`. 0: off.
+    /// Share of streams, 0 to 1, for which the gateway requests usage in every event from vLLM.
+    /// Needs `usage: inject`. 0: off.
     pub continuous_usage: f64,
     /// Handling of streams.
     pub streams: StreamRules,

@@ -45,12 +45,11 @@ pub struct HttpClient {
 #[serde(deny_unknown_fields, default)]
 pub struct HttpClientTimeouts {
     /// Timeout for a new connection to a backend. The TLS handshake has the same timeout again.
-    /// After a timeout another backend is tried.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub connect: Duration,
-    /// Timeout for the response head of a backend. For a request without streaming, vLLM sends the
-    /// head when the whole response is generated.
+    /// Timeout for the response head of a backend. Without streaming, vLLM sends it when the whole
+    /// response is generated.
     #[serde(rename = "response_headers", with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub response_headers: Duration,
@@ -59,14 +58,13 @@ pub struct HttpClientTimeouts {
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub first_output: Option<Duration>,
-    /// Timeout for the whole request, from the head of the client's request to the end of the
-    /// response. For a response that is not a stream, it ends with the response head. `None`: no
-    /// limit.
+    /// Timeout for the whole request, from its head to the end of the response; without streaming,
+    /// to the response head. `None`: no limit.
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub total: Option<Duration>,
-    /// Time after which an idle connection to a backend is closed. Keep it below the keep-alive
-    /// timeout of the backends: vLLM closes idle connections after 5 s.
+    /// Time after which an idle connection to a backend is closed. Keep it below that of the
+    /// backends (vLLM: 5 s).
     #[serde(rename = "idle_connection", with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub idle_connection: Duration,

@@ -33,9 +33,8 @@ use wake::{WakeReason, wait_next_check};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ScrapeSettings {
-    /// Time between two scrapes of a backend under load. In large fleets it is at least 1 ms times
-    /// the number of backends, which is 1 s for 1,000 backends, to limit the total to 1,000 scrapes
-    /// per second.
+    /// Time between two scrapes of a backend under load. All backends together are scraped at most
+    /// 1,000 times per second.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub min_interval: Duration,
@@ -47,8 +46,7 @@ pub struct ScrapeSettings {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub timeout: Duration,
-    /// Maximum size of a response to a scrape or to `/v1/models`, in bytes. A longer response is a
-    /// failure.
+    /// Maximum size of a response to a scrape or to `/v1/models`. A longer one is a failure.
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
     pub max_page: usize,

@@ -10,9 +10,7 @@ use tokenweir_kv_events::zmtp::ZmqEndpoint;
 #[serde(deny_unknown_fields, default)]
 pub struct KvEventsSettings {
     /// Whether the gateway subscribes to the KV events of backends. `None`: if their metrics page
-    /// shows a prefix cache, a publisher answers, and the URL is not `https`, because events are
-    /// not encrypted. `GET /kv_event_sources` of a backend (vLLM 0.32 and later) has the ports of
-    /// its publishers.
+    /// shows a prefix cache, a publisher answers, and the URL is not `https`.
     pub enabled: Option<bool>,
     /// Port of the publisher of data-parallel rank 0, for engines without `/kv_event_sources`.
     /// Further ranks have the ports after it. `None`: the backend is asked.
@@ -20,11 +18,11 @@ pub struct KvEventsSettings {
     /// Port at which the publisher of rank 0 replays events. `None`: without `port`, the backend is
     /// asked; with `port`, there are no replays.
     pub replay_port: Option<u16>,
-    /// Maximum number of blocks of the prefix cache of one data-parallel rank. A block takes at most
-    /// 32 bytes. If an engine announces more, all its blocks are forgotten.
+    /// Maximum number of blocks of one data-parallel rank, of 32 bytes each. If an engine announces
+    /// more, all its blocks are forgotten.
     pub max_blocks: usize,
-    /// Maximum number of blocks of text, and of blocks of engines, whose relation is kept. Each takes
-    /// at most 60 bytes. Engines that name blocks equally share them.
+    /// Maximum number of blocks of text, and of blocks of engines, whose relation is kept. Each
+    /// takes at most 60 bytes.
     pub index_entries: usize,
 }
 
@@ -35,9 +33,8 @@ pub struct KvEventSource {
     /// Whether the gateway subscribes to the KV events of the backend. `None`: `kv_events.enabled`
     /// decides.
     pub enabled: Option<bool>,
-    /// Address of the publisher of data-parallel rank 0, such as `tcp://10.0.0.7:5557`. Further ranks
-    /// have the ports after it. `None`: `kv_events.port` of the backend's host, or the backend is
-    /// asked.
+    /// Address of the publisher of data-parallel rank 0, such as `tcp://10.0.0.7:5557`. Further
+    /// ranks have the ports after it. `None`: from `kv_events.port`, or from the backend.
     pub endpoint: Option<String>,
     /// Address at which the publisher of rank 0 replays events.
     pub replay_endpoint: Option<String>,

@@ -19,8 +19,7 @@ pub struct ModelConfig {
     /// Names of the backends that may serve it. `None`: all backends that list it.
     #[serde(default)]
     pub backends: Option<Vec<String>>,
-    /// Engine-control fields that every client of this model may use, in addition to those that its
-    /// tenant may use.
+    /// Engine-control fields that every client of this model may use.
     #[serde(default)]
     pub allow: Vec<Permission>,
     /// Overrides of global settings for requests of this model.
@@ -36,7 +35,7 @@ pub struct RoutePolicy {
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub response_headers: Option<Duration>,
-    /// Timeout for the first output of a stream, from the arrival of the request headers.
+    /// Timeout for the first output of a stream, as `timeouts.first_output`.
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub first_output: Option<Duration>,
@@ -44,15 +43,13 @@ pub struct RoutePolicy {
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub idle: Option<Duration>,
-    /// Timeout for the whole request, from the arrival of the request headers to the end of the
-    /// response.
+    /// Timeout for the whole request, as `timeouts.total`.
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub total: Option<Duration>,
     /// How the gateway ends a truncated stream.
     pub on_truncation: Option<OnTruncation>,
-    /// Maximum share of streams, 0 to 1, for which the gateway requests usage in every event. The
-    /// share of the backend applies if it is smaller. `null`: the share of the backend. 0: never.
+    /// Maximum share of streams with usage in every event. `null`: the share of the backend.
     pub continuous_usage: Option<f64>,
 }
 

@@ -17,15 +17,15 @@ pub struct AccessConfig {
     pub keys_file: Option<PathBuf>,
     /// CORS: the origins of web pages that may read responses.
     pub cors: cors::CorsSettings,
-    /// Host names, besides `localhost` and IP addresses, for which the admin listener answers while
-    /// it has no token.
+    /// Host names, besides `localhost` and addresses, for which the admin listener answers without
+    /// a token.
     pub admin_hosts: Vec<String>,
     /// Token that requests to the admin listener need. `None`: no token.
     pub admin_token: Option<Secret>,
     /// Whether `/metrics` needs no token although `admin_token` is set.
     pub unauthenticated_metrics: bool,
-    /// Engine-control fields that every client may use, such as `kv_transfer`. Tenants and models
-    /// have their own lists. A field is allowed if one of the lists has it: see docs/operate/security.md.
+    /// Engine-control fields that every client may use; tenants and models have their own lists.
+    /// See docs/operate/security.md.
     pub allow: Vec<Permission>,
     /// Isolation of the engines' prefix caches between tenants.
     pub cache_salt: CacheSaltConfig,
@@ -35,11 +35,10 @@ pub struct AccessConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CacheSaltConfig {
-    /// Source of the `cache_salt` of each request, combined with the client's own salt. Tenants
-    /// come from `access.keys_file`. `None`: the gateway forwards the client's own salt, if any.
+    /// Source of the `cache_salt` of each request, combined with the client's own salt. `None`: the
+    /// gateway forwards the client's own salt.
     pub derive: Option<SaltSource>,
-    /// Secret that makes the salts unpredictable. All gateways of a fleet need the same. `None`: no
-    /// secret.
+    /// Secret that makes the salts unpredictable, the same at all gateways.
     pub secret: Option<Secret>,
 }
 

@@ -18,16 +18,15 @@ pub struct BackendConfig {
     #[serde(serialize_with = "write_address", deserialize_with = "read_address")]
     #[schemars(with = "String")]
     pub url: BackendAddress,
-    /// Name of the backend in metrics, traces and logs. `None`: host and port of the URL.
+    /// Name of the backend. `None`: host and port of the URL.
     #[serde(default, deserialize_with = "read_name")]
     pub name: Option<String>,
-    /// URL of the metrics page of the engine, if another port or host serves it, as with Ray Serve.
-    /// `None`: `/metrics` or `/prometheus/metrics` of `url`.
+    /// URL of the metrics page, if another port or host serves it. `None`: `/metrics` or
+    /// `/prometheus/metrics` of `url`.
     #[serde(default, serialize_with = "write_metrics_url", deserialize_with = "read_metrics_url")]
     #[schemars(with = "Option<String>")]
     pub metrics_url: Option<MetricsUrl>,
-    /// Token that the gateway sends to the backend instead of the client's token. `None`: the
-    /// gateway forwards the client's token.
+    /// Token that the gateway sends to the backend. `None`: the client's token.
     #[serde(default)]
     pub api_key: Option<Secret>,
     /// Whether the gateway requests usage that clients did not request. `None`: the global `usage`.
@@ -55,8 +54,7 @@ pub struct BackendConfig {
     /// Share of the requests relative to other backends, 0 to 1000000. 0: no new requests.
     #[serde(default = "default_weight")]
     pub weight: u32,
-    /// Whether the backend is drained at the start, and after a reload that changed this value. An
-    /// operator can end the drain.
+    /// Whether the backend is drained at the start, and after a reload that changed this value.
     #[serde(default)]
     pub drained: bool,
 }

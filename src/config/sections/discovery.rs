@@ -22,29 +22,26 @@ pub struct DiscoveryConfig {
     /// File with a list like `backends`, in YAML or JSON. The gateway polls it every second.
     #[serde(default)]
     pub file: Option<PathBuf>,
-    /// DNS name. Each of its A records, or else of its AAAA records, is a backend. Needs `port`,
-    /// and a build with the `dns` feature.
+    /// DNS name whose A or else AAAA records are backends. Needs `port`, and the feature `dns`.
     #[serde(default)]
     pub dns: Option<String>,
-    /// DNS name whose SRV records are the hosts and ports of backends. Needs a build with the `dns`
-    /// feature.
+    /// DNS name whose SRV records are the hosts and ports of backends. Needs the feature `dns`.
     #[serde(default)]
     pub srv: Option<String>,
-    /// Kubernetes Service whose pods are backends. Needs a build with the `kubernetes` feature.
+    /// Kubernetes Service whose pods are backends. Needs the feature `kubernetes`.
     #[serde(default)]
     pub kubernetes: Option<KubernetesConfig>,
     /// Port of the backends of `dns`.
     #[serde(default)]
     pub port: Option<u16>,
-    /// Port of the metrics pages of the discovered backends. `None`: the port of the backend. Not for
-    /// `file`, whose entries have their own `metrics_url`.
+    /// Port of the metrics pages. `None`: the port of the backend. Not for `file`.
     #[serde(default)]
     pub metrics_port: Option<u16>,
-    /// Path of the metrics pages of the discovered backends. `None`: `/metrics`, and with the port of
-    /// the backend also `/prometheus/metrics`. Not for `file`.
+    /// Path of the metrics pages. `None`: `/metrics`, and with the port of the backend also
+    /// `/prometheus/metrics`. Not for `file`.
     #[serde(default)]
     pub metrics_path: Option<String>,
-    /// Interval between two DNS queries, at least 1s.
+    /// Interval of DNS queries, at least 1s.
     #[serde(default = "default_interval", with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub interval: Duration,
@@ -57,7 +54,7 @@ pub struct DiscoveryConfig {
     /// Default `continuous_usage` of the discovered backends.
     #[serde(default, deserialize_with = "backends::read_share")]
     pub continuous_usage: Option<f64>,
-    /// `weight` of the discovered backends. Not for `file`, whose entries have their own weights.
+    /// `weight` of the discovered backends. Not for `file`.
     #[serde(default)]
     pub weight: Option<u32>,
 }

@@ -16,7 +16,7 @@ use tokenweir_core::units;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GpuConfig {
-    /// The exporters, usually one for each host with GPUs. At most 100.
+    /// The exporters, at most 100.
     pub exporters: Vec<GpuExporterConfig>,
     /// Time between two scrapes of an exporter, at least 1s.
     #[serde(with = "units::duration")]
@@ -43,8 +43,8 @@ pub struct GpuExporterConfig {
     )]
     #[schemars(with = "String")]
     pub url: MetricsUrl,
-    /// The backends of its GPUs. Empty: a GPU belongs to the backend whose name or host name is the
-    /// pod of the GPU, or else to the only backend with the host of the exporter.
+    /// The backends of its GPUs. Empty: the backend whose name or host is the pod of the GPU, or
+    /// else the only one with the host of the exporter.
     #[serde(default)]
     pub backends: Vec<GpuRuleConfig>,
 }

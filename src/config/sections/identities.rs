@@ -17,9 +17,8 @@ use tokenweir_core::access::{KeyDigest, PseudonymKey};
 pub struct IdentitiesConfig {
     /// `hashed`, `plain` or `off`.
     pub mode: IdentityMode,
-    /// Secret of the hashes. Gateways with the same secret report the same hashes, also after a
-    /// restart. `None`: a random secret of this process; without a secret a guessed value could be
-    /// recognized by its hash.
+    /// Secret of the hashes. Gateways with the same secret report the same hashes. `None`: a random
+    /// secret of this process.
     pub secret: Option<Secret>,
     /// Headers that name the user, in order of preference, before `safety_identifier` and `user`.
     pub user_headers: Vec<String>,
@@ -27,7 +26,7 @@ pub struct IdentitiesConfig {
     /// `prompt_cache_key`.
     pub session_headers: Vec<String>,
     /// Headers that name the conversation, in order of preference, before `conversation` and
-    /// `metadata`. Without any name, the session is the conversation.
+    /// `metadata`.
     pub conversation_headers: Vec<String>,
 }
 

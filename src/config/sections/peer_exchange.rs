@@ -13,18 +13,17 @@ use tokenweir_peers::bus::BusSettings;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PeerExchangeConfig {
-    /// URL of a Redis or Valkey server, `redis://HOST:PORT` or, with TLS, `rediss://HOST:PORT`.
-    /// `None`: there is no exchange.
+    /// URL of a Redis or Valkey server: `redis://HOST:PORT`, with TLS `rediss://HOST:PORT`. `None`:
+    /// no exchange.
     pub url: Option<String>,
     /// User name for the server. `None`: its default user.
     pub username: Option<String>,
     /// Password for the server. `None`: the server needs none.
     pub password: Option<Secret>,
-    /// The key that all gateways share, at least 32 characters. With `url` it encrypts the
-    /// messages. With KV events, session ids carry keyed hashes of the beginning of the prompt, so
-    /// each gateway learns the cached texts from the requests of all.
+    /// The key that all gateways share, at least 32 characters. It encrypts the messages, and
+    /// authenticates the outlines of prompts in KV events.
     pub key: Option<Secret>,
-    /// Name of the channel. Gateways with different channels do not exchange messages.
+    /// Name of the channel.
     pub channel: String,
     /// Timeout of a connection attempt, and of one message to the server.
     #[serde(with = "units::duration")]

@@ -16,16 +16,16 @@ use tokenweir_core::units;
 pub struct RouteConfig {
     /// The path, byte for byte. The backends get the same path.
     pub path: String,
-    /// The methods: any of GET, POST, PUT, PATCH and DELETE.
+    /// The methods.
     #[serde(default = "default_methods")]
     pub methods: Vec<RouteMethod>,
-    /// Timeout for the whole request, from the arrival of the request headers to the end of the
-    /// response. `None`: the timeout of the model, or else `timeouts.total`.
+    /// Timeout for the whole request, as `timeouts.total`. `None`: the timeout of the model, or
+    /// else `timeouts.total`.
     #[serde(default, with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub total: Option<Duration>,
-    /// The model of all requests. The gateway then forwards each body unread while it arrives, and
-    /// sends the request once. `None`: the gateway reads the model in the body.
+    /// The model of all requests. The gateway then forwards each body unread, and sends the request
+    /// once. `None`: the body names the model.
     #[serde(default)]
     pub model: Option<String>,
     /// Maximum length of a body that is forwarded unread. `None`: `limits.body`.

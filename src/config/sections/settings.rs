@@ -22,15 +22,13 @@ use tokenweir_core::units;
 pub struct RoutingConfig {
     /// The policy that picks the backend.
     pub policy: PolicyKind,
-    /// Headers that contain a session id, in order of preference. `null`: those of
-    /// `identities.session_headers` and `identities.conversation_headers`.
+    /// Headers that contain a session id, in order of preference. `null`: those of `identities`.
     pub session_headers: Option<Vec<String>>,
     /// Weights of the `kv_aware` policy. They scale its predictions in seconds.
     pub kv_aware: kv_aware::KvAwareSettings,
-    /// Number of recent decisions that `/decisions` shows, 0 to 16384. Each takes up to 4.5 KiB of
-    /// memory.
+    /// Number of recent decisions that are kept, 0 to 16384, of up to 4.5 KiB each.
     pub decision_log_size: usize,
-    /// Shadow policies. Their picks are recorded and compared with the actual picks, and not used.
+    /// Shadow policies, whose picks are recorded and not used.
     pub shadow: Vec<PolicyKind>,
 }
 
@@ -40,11 +38,10 @@ pub struct RoutingConfig {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum UsageMode {
-    /// For vLLM and SGLang, which send usage in a separate event. The gateway removes that event
-    /// from the response.
+    /// For vLLM and SGLang. The gateway removes the event with the usage.
     #[default]
     Inject,
-    /// Never. The gateway forwards requests and responses without changes for usage.
+    /// Never.
     Passive,
 }
 
@@ -78,8 +75,7 @@ pub struct TierKey {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdmissionConfig {
-    /// Whether requests wait for a backend with capacity. If false, the gateway sends them to
-    /// saturated backends.
+    /// Whether requests wait for a backend with capacity.
     pub enabled: bool,
     /// Number of requests in the engine's queue at which a backend is saturated. `None`: the queue
     /// is not considered.
@@ -92,11 +88,11 @@ pub struct AdmissionConfig {
     pub max_in_flight: Option<u32>,
     /// Maximum number of requests in the queue. 0: no queue.
     pub queue_capacity: usize,
-    /// Maximum time of a request in the queue. After this time the gateway responds with 429.
+    /// Maximum time of a request in the queue. Then the gateway responds with 429.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub max_wait: Duration,
-    /// Tiers in order of priority, the highest first. `default` stands for all other tiers.
+    /// Tiers, the highest priority first. `default` stands for all others.
     pub classes: Vec<String>,
     /// Header that contains the tenant. Use only a header that your own proxy sets. `None`: the
     /// client's token, or its address.
@@ -144,13 +140,10 @@ pub struct LogConfig {
     /// Whether the access log has a line for each request. Lines never contain prompts, responses
     /// or keys.
     pub access: bool,
-    /// Whether the access log also has a line when the body of a request was read. It has the field
-    /// `event: start`.
+    /// Whether the access log also has a line when the body of a request was read.
     pub access_start: bool,
-    /// Maximum number of access log lines per second for successful requests without a tenant, for
-    /// requests that no backend got, and at the start of requests. All others are always logged,
-    /// because they may be billed from the log. If clients need keys, requests without a key have
-    /// at most 10 lines per second. `None`: no limit.
+    /// Maximum number of access log lines per second for successful requests without a tenant, and
+    /// for requests that no backend got. All others are always logged. `None`: no limit.
     pub access_per_second: Option<u32>,
     /// The payload log, with prompts and responses.
     pub payloads: payload_log::PayloadLogSettings,
@@ -200,11 +193,10 @@ pub struct MetricsConfig {
     pub level: MetricsLevel,
     /// Bucket bounds that replace the defaults, by histogram: ascending, in the metric's unit.
     pub buckets: BTreeMap<String, Vec<f64>>,
-    /// Whether `/metrics` is also available as Protocol Buffers with native histograms, for a
-    /// Prometheus that asks for them. Histograms then also count in exponential buckets.
+    /// Whether `/metrics` is also available with native histograms, for a Prometheus that asks for
+    /// them.
     pub native_histograms: bool,
-    /// Maximum number of discovered models with their own label value, the first ones. Others have
-    /// the label `_other`. The names in `models` always have their own.
+    /// Maximum number of discovered models with their own label value. Others have `_other`.
     pub max_models: usize,
 }
 
@@ -236,12 +228,12 @@ impl Default for MetricsConfig {
 pub struct TraceCaptureConfig {
     /// File of the capture. `None`: no capture.
     pub file: Option<PathBuf>,
-    /// Maximum total size of the file and the rotated file `FILE.old`, in bytes.
+    /// Maximum total size of the file and the rotated file `FILE.old`.
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
     pub max_bytes: usize,
-    /// Share of requests in the capture, more than 0 and at most 1. A session is captured as a
-    /// whole or not at all.
+    /// Share of requests in the capture, more than 0 and at most 1. Sessions are captured as a
+    /// whole.
     pub sample: f64,
 }
 

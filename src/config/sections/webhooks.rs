@@ -11,13 +11,13 @@ use tokenweir_core::address::{BackendAddress, BackendAddressError};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookConfig {
-    /// URL of the webhook. `None`: `url_from` has it.
+    /// URL of the webhook. Required without `url_from`.
     #[serde(default)]
     pub url: Option<String>,
-    /// Location of the URL, for a URL that is a secret. `None`: `url` is it.
+    /// Location of the URL, for a URL that is a secret.
     #[serde(default)]
     pub url_from: Option<Secret>,
-    /// Bearer token. `None`: requests have no `Authorization` header.
+    /// Bearer token. `None`: none.
     #[serde(default)]
     pub token: Option<Secret>,
 }

@@ -20,13 +20,11 @@ use xxhash_rust::xxh3::xxh3_64;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetrySettings {
-    /// Maximum number of further backends that a request is sent to. Failed connections do not
-    /// count.
+    /// Maximum number of further backends for a request, without failed connections.
     pub attempts: u32,
     /// Share of all requests that may be retried, from 0 to 1.
     pub budget_ratio: f32,
-    /// Retries per second that are allowed in any case. One tenant, or one client address without
-    /// tenants, may use half of them.
+    /// Retries per second that are allowed in any case, half of them for one tenant or address.
     pub min_retries_per_second: u32,
     /// Longest time that a response is buffered until its first output. 0 disables the buffering.
     #[serde(with = "units::duration")]

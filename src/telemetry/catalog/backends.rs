@@ -27,7 +27,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_routing_decisions_total",
-        help: "Routing decisions, by chosen backend and deciding reason. Reason panic_mode: the request was routed although most backends are ejected.",
+        help: "Routing decisions, by chosen backend and deciding reason.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND, MetricLabel::fixed("reason", || routing::REASONS.to_vec())],
         read: MetricSource::Record(|record, emit| {
@@ -61,14 +61,14 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_requests_in_flight",
-        help: "Requests in progress, from the first byte of the request to the last byte of the response.",
+        help: "Requests in progress.",
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|status, emit| emit(&[], status.requests_in_flight as f64)),
     },
     MetricDescriptor {
         name: "tokenweir_ready",
-        help: "1 while the gateway accepts requests: at least one backend can be used and the gateway is not shutting down.",
+        help: "1 while at least one backend can be used and the gateway is not shutting down.",
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|status, emit| emit(&[], f64::from(u8::from(status.ready)))),
@@ -84,7 +84,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_state",
-        help: "1 for the current state of the backend, 0 for the other states. Requests go to available backends, and in panic mode also to ejected ones.",
+        help: "1 for the current state of the backend, 0 for the other states.",
         kind: MetricKind::Gauge,
         labels: &[
             MetricLabel::BACKEND,
@@ -101,7 +101,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_panic_mode",
-        help: "1 while so many backends are ejected that ejections are ignored (circuit_breaker.panic_threshold), for all models or for some.",
+        help: "1 while so many backends of a model are ejected that ejections are ignored.",
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|status, emit| {
@@ -128,7 +128,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_stalls_total",
-        help: "Stalls: number of times that a stream of the backend had no output for longer than the stall threshold.",
+        help: "Stalls of streams of the backend.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|status, emit| {
@@ -137,7 +137,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_kv_usage_ratio",
-        help: "Share of the backend's KV cache in use, from its last successful scrape. NaN: not reported.",
+        help: "Share of the backend's KV cache in use. NaN: not reported.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|status, emit| {
@@ -146,7 +146,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_waiting_requests",
-        help: "Requests waiting in the backend's engine, from its last successful scrape. NaN: not reported.",
+        help: "Requests waiting in the backend's engine. NaN: not reported.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|status, emit| {
@@ -155,7 +155,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_running_requests",
-        help: "Requests running in the backend's engine, from its last successful scrape. NaN: not reported.",
+        help: "Requests running in the backend's engine. NaN: not reported.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|status, emit| {
@@ -164,7 +164,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_preemptions_total",
-        help: "Preemptions of running requests by the backend's engine, from its last successful scrape. Absent: not reported.",
+        help: "Preemptions of running requests by the backend's engine. Absent: not reported.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|status, emit| {
@@ -182,7 +182,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_metric_available",
-        help: "1 if the backend's metrics page has the metric, 0 if it has not or if no scrape has succeeded.",
+        help: "1 if the backend's metrics page has the metric.",
         kind: MetricKind::Gauge,
         labels: &[
             MetricLabel::BACKEND,
@@ -201,7 +201,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_diagnosis_active",
-        help: "1 while diagnosis detects the condition on the backend, 0 while it does not. NaN: not enough data to decide. An empty backend: the condition is about all backends or the gateway.",
+        help: "1 while the verdict holds on the backend. NaN: not enough data. Empty backend: it is about all backends or the gateway.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND, VERDICT],
         read: MetricSource::Status(|status, emit| {
@@ -224,7 +224,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_verdicts",
-        help: "Verdicts of the diagnosis that hold now, by rule and severity.",
+        help: "Verdicts that hold now.",
         kind: MetricKind::Gauge,
         labels: &[
             VERDICT,
@@ -245,7 +245,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_anomalies",
-        help: "Backends at which a measure is far from its usual value of the last hour, by measure.",
+        help: "Backends at which a measure is far from its usual value of the last hour.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::fixed("measure", || measure_names().collect())],
         read: MetricSource::Status(|status, emit| {

@@ -37,7 +37,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_accept_errors_total",
-        help: "Number of accept() calls that failed, for example because the process has no file descriptor left.",
+        help: "Calls of accept() that failed, for example because no file descriptor is left.",
         kind: MetricKind::Counter,
         labels: &[],
         read: MetricSource::Status(|status, emit| {
@@ -46,21 +46,21 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_request_body_memory_bytes",
-        help: "Memory of the request bodies that the gateway holds now, including edited copies.",
+        help: "Memory of the request bodies that the gateway holds now.",
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|status, emit| emit(&[], status.request_bodies.bytes as f64)),
     },
     MetricDescriptor {
         name: "tokenweir_request_body_memory_limit_bytes",
-        help: "Limit of the memory of all request bodies together (limits.body_memory).",
+        help: "Limit of the memory of request bodies (limits.body_memory).",
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|status, emit| emit(&[], status.request_bodies.limit as f64)),
     },
     MetricDescriptor {
         name: "tokenweir_certificate_expiry_timestamp_seconds",
-        help: "Unix time at which the first certificate that the gateway presents to this side expires. NaN: no certificate.",
+        help: "Unix time at which a certificate that the gateway presents to this side expires. NaN: none.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::fixed("side", || TlsPeer::ALL.map(TlsPeer::as_str).to_vec())],
         read: MetricSource::Status(|status, emit| {
@@ -71,7 +71,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_certificate_reloads_total",
-        help: "Reloads of changed certificate, key and CA files, by whether the new files could be used.",
+        help: "Reloads of changed certificate, key and CA files, by result.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || {
             label_values(reloads(&CertificateCounts::default()))

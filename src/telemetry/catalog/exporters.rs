@@ -42,7 +42,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_access_log_lines_total",
-        help: "Access log lines: written, left out by a rate limit, or dropped because the log reader was too slow or a write failed.",
+        help: "Access log lines, by result. Dropped: the log reader was too slow or a write failed.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || {
             label_values(AccessLogCounts::default().by_result())
@@ -64,7 +64,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_telemetry_cpu_seconds_total",
-        help: "CPU time of telemetry, by part. The observation of responses and the connections to collectors are not included.",
+        help: "CPU time of telemetry, by part, without the observation of responses and the connections to collectors.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("part", || {
             TelemetryPart::ALL.map(TelemetryPart::as_str).to_vec()
@@ -77,7 +77,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_webhook_messages_total",
-        help: "Messages to the configured webhooks, by result. A message fails after its last request.",
+        help: "Messages to the webhooks, by result.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || vec!["ok", "failed"])],
         read: MetricSource::Status(|status, emit| {

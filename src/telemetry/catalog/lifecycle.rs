@@ -34,7 +34,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_config_reloads_total",
-        help: "Reloads of the configuration, by whether the new configuration could be used.",
+        help: "Reloads of the configuration, by result.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || {
             label_values(ConfigReloadStatus::default().by_result())
@@ -45,21 +45,21 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_draining",
-        help: "1 from the shutdown signal on: open requests complete, and new ones should go elsewhere.",
+        help: "1 from the shutdown signal on.",
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|status, emit| emit(&[], f64::from(u8::from(status.draining)))),
     },
     MetricDescriptor {
         name: "tokenweir_scheduling_delay_seconds",
-        help: "Delay of a timer of the runtime that fires every 100 ms. Above 5 ms: the worker threads are blocked, or the process lacks CPU.",
+        help: "Delay of a timer of the runtime. Above 5 ms: the worker threads are blocked, or the process lacks CPU.",
         kind: MetricKind::Histogram(SCHEDULING_DELAY_BOUNDS),
         labels: &[],
         read: MetricSource::SchedulingDelay,
     },
     MetricDescriptor {
         name: "tokenweir_task_panics_total",
-        help: "Panics of background tasks. Each is a defect of the gateway; the log has the location.",
+        help: "Panics of background tasks. The log has the location.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("task", || {
             BackgroundTask::ALL.map(BackgroundTask::as_str).to_vec()

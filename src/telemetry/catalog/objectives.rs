@@ -14,7 +14,7 @@ const OBJECTIVE: MetricLabel = MetricLabel::variable(
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "tokenweir_slo_requests_total",
-        help: "Requests that count for an objective of slos, by whether they met it.",
+        help: "Requests that count for an objective, by whether they met it.",
         kind: MetricKind::Counter,
         labels: &[
             OBJECTIVE,
@@ -32,7 +32,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_slo_objective_ratio",
-        help: "Target of the objective: the share of requests that must meet it.",
+        help: "Share of requests that must meet the objective.",
         kind: MetricKind::Gauge,
         labels: &[OBJECTIVE],
         read: MetricSource::Objective(|objective, emit| {

@@ -26,7 +26,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_quality_refusal_ratio",
-        help: "Share of complete responses in which the model declined, over quality.window and over quality.baseline_window.",
+        help: "Share of complete responses in which the model declined.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::MODEL, WINDOW],
         read: MetricSource::Status(|status, emit| {
@@ -35,7 +35,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_quality_score_ratio",
-        help: "Mean score of the judge, 0 to 1, over quality.window and over quality.baseline_window.",
+        help: "Mean score of the judge, 0 to 1.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::MODEL, WINDOW],
         read: MetricSource::Status(|status, emit| {
@@ -44,7 +44,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_quality_samples_total",
-        help: "Responses sampled for quality.file and quality.judge, by the result of writing or judging the sample.",
+        help: "Responses sampled for quality.file and quality.judge, by result.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || {
             label_values(QualitySampleCounts::default().by_result())

@@ -138,7 +138,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "gen_ai_client_token_usage",
-        help: "Tokens per inference request, as the engine counted them at the end of its response. Not with tracing.semconv: latest.",
+        help: "Tokens per inference request. Not with tracing.semconv: latest.",
         kind: MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
         labels: &[
             MetricLabel::MODEL,
@@ -156,7 +156,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_http_responses_total",
-        help: "Responses to clients, by HTTP status. A client that disconnected before the response head is not counted.",
+        help: "Responses to clients, by HTTP status.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::MODEL, STATUS_CODE],
         read: MetricSource::Record(|record, emit| {
@@ -185,7 +185,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_request_terminations_total",
-        help: "Requests, by the exact way in which they ended and by the side that closed first.",
+        help: "Requests, by how they ended and by the side that closed first.",
         kind: MetricKind::Counter,
         labels: &[
             MetricLabel::fixed("termination", || TERMINATION_REASONS.to_vec()),
@@ -235,7 +235,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_requests_shed_total",
-        help: "Rejected requests for which every backend was full: the queue was full, the request was displaced from it, or it waited too long.",
+        help: "Rejected requests for which every backend was full.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("reason", || error::SHED_REASONS.to_vec())],
         read: MetricSource::Record(|record, emit| {
@@ -247,7 +247,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_queue_wait_seconds",
-        help: "Time in the admission queue of requests that had to wait, whether they got a backend or not.",
+        help: "Time in the admission queue of requests that had to wait.",
         kind: MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
         labels: &[MetricLabel::TIER],
         read: MetricSource::Record(|record, emit| {
@@ -294,7 +294,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_empty_responses_total",
-        help: "Responses that completed without error and had no text and no tool call outside of reasoning.",
+        help: "Complete responses without text and tool call outside of reasoning.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
@@ -316,7 +316,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_model_refusals_total",
-        help: "Responses in which the model declined: a refusal field, the finish reason content_filter, or a configured phrase.",
+        help: "Responses in which the model declined.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
@@ -338,7 +338,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_gateway_overhead_seconds",
-        help: "Time that the gateway added: end of the request body to the request on an upstream connection, without the queue wait and without failed attempts.",
+        help: "End of the request body to the request on a connection, without queue and failed attempts.",
         kind: MetricKind::Histogram(OVERHEAD_BOUNDS),
         labels: &[],
         read: MetricSource::Record(|record, emit| {
@@ -349,7 +349,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_uninspected_responses_total",
-        help: "Responses whose content could not be read, or not in full. Their bytes were forwarded unchanged.",
+        help: "Responses whose content could not be read in full. Their bytes were forwarded unchanged.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("reason", || {
             UninspectedReason::ALL.map(UninspectedReason::as_str).to_vec()

@@ -9,7 +9,7 @@ use tokenweir_core::resilience::BreakerState;
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "tokenweir_failovers_total",
-        help: "Requests that failed on one backend and were retried on another, by whether the retry succeeded.",
+        help: "Requests that were retried on another backend, by result.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || vec!["succeeded", "failed"])],
         read: MetricSource::Record(|record, emit| {
@@ -24,7 +24,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_failovers_denied_total",
-        help: "Requests that failed on a backend and were not retried on another, by reason.",
+        help: "Failed requests that were not retried on another backend, by reason.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("reason", || {
             FailoverDenialReason::ALL.map(FailoverDenialReason::as_str).to_vec()

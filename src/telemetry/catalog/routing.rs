@@ -23,7 +23,7 @@ const POLICY: MetricLabel =
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor {
         name: "tokenweir_routing_prediction_error_seconds",
-        help: "Streams: absolute difference between actual and predicted time from sending the request to the first output.",
+        help: "Streams: absolute difference between actual and predicted time from sending to the first output.",
         kind: MetricKind::Histogram(PREDICTION_ERROR_BOUNDS),
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::FirstOutput(|record, emit| {
@@ -34,7 +34,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_routing_prediction_ratio",
-        help: "Streams: actual / predicted time from sending the request to the first output. Above 1: slower than predicted.",
+        help: "Streams: actual / predicted time from sending to the first output.",
         kind: MetricKind::Histogram(PREDICTION_RATIO_BOUNDS),
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::FirstOutput(|record, emit| {
@@ -69,7 +69,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_prefix_cache_regret_tokens_total",
-        help: "Prompt tokens that the backend chosen by the policy, or by a shadow policy, had to compute although another candidate probably had them cached. A decision has at most 16 candidates.",
+        help: "Prompt tokens that the backend chosen by the policy, or by a shadow policy, had to compute although another candidate probably had them cached.",
         kind: MetricKind::Counter,
         labels: &[POLICY],
         read: MetricSource::Record(|record, emit| {
@@ -80,7 +80,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_load_freshness_ratio",
-        help: "Weight of the last scraped load in predictions, 0 to 1: horizon / (horizon + age). 0: no scrape has succeeded.",
+        help: "Weight of the last scraped load in predictions, 0 to 1.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|status, emit| {
@@ -109,7 +109,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_sequence_slots",
-        help: "Number of sequences that the engine runs at once, learned from the running requests while others wait. NaN: not known.",
+        help: "Number of sequences that the engine runs at once, as learned. NaN: not known.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|status, emit| {
@@ -118,7 +118,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_prefix_retention_ratio",
-        help: "Share of the backend's KV cache assumed to hold prefixes of past requests, learned from reported cached tokens.",
+        help: "Share of the backend's KV cache assumed to hold prefixes of past requests.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|status, emit| {
@@ -137,7 +137,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_kv_events_state",
-        help: "1 for the current state of the backend's KV events, 0 for the other states. Only for backends whose KV events are received.",
+        help: "1 for the current state of the backend's KV events, 0 for the other states.",
         kind: MetricKind::Gauge,
         labels: &[
             MetricLabel::BACKEND,
@@ -175,7 +175,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_kv_event_errors_total",
-        help: "KV events of the backend: failed connections, failed requests for its publishers, and batches that could not be applied.",
+        help: "Failed connections for KV events, and batches that could not be applied.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|status, emit| {
@@ -186,7 +186,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_kv_events_bytes",
-        help: "Memory of the contents of prefix caches and of their relation to texts, from KV events.",
+        help: "Memory of the contents of prefix caches, from KV events.",
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|status, emit| {
@@ -196,7 +196,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_kv_events_requests_total",
-        help: "Requests whose prompt the gateway compared with the KV events of their backend, by result. learned: blocks of the backend were assigned to the prompt; unlearned: no events, or no certain assignment.",
+        help: "Requests whose prompt was compared with the KV events of their backend. unlearned: no events, or no certain assignment.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || vec!["learned", "unlearned", "dropped"])],
         read: MetricSource::Status(|status, emit| {
@@ -208,14 +208,14 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_kv_events_outlines_total",
-        help: "KV events of requests of other gateways whose session ids had the outline of the prompt. Only with the same peer_exchange.key.",
+        help: "Outlines of prompts of other gateways in KV events.",
         kind: MetricKind::Counter,
         labels: &[],
         read: MetricSource::Status(|status, emit| emit(&[], status.kv_learning.outlines as f64)),
     },
     MetricDescriptor {
         name: "tokenweir_peer_exchange_connected",
-        help: "1 while the gateway is connected to the message bus of the gateways. Only with peer_exchange.",
+        help: "1 while the gateway is connected to the message bus.",
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|status, emit| {
@@ -226,7 +226,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_peer_gateways",
-        help: "Other gateways that sent a message over the bus within the last 5 s. Only with peer_exchange.",
+        help: "Other gateways that sent a message within the last 5 s.",
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|status, emit| {
@@ -237,7 +237,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_peer_messages_total",
-        help: "Messages of the exchange with other gateways, by result: sent, failed, received, or the reason why a message was ignored. Only with peer_exchange.",
+        help: "Messages of the exchange with other gateways, by result.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", PeerExchangeStatus::message_results)],
         read: MetricSource::Status(|status, emit| {
@@ -247,7 +247,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_peer_decisions_total",
-        help: "Routing decisions that the gateways exchange, by result. dropped: the queue was full or the bus away; unknown_backend: this gateway does not have the backend. Only with peer_exchange.",
+        help: "Routing decisions that the gateways exchange, by result. dropped: the queue was full or the bus away.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || PeerExchangeStatus::DECISION_RESULTS.to_vec())],
         read: MetricSource::Status(|status, emit| {
@@ -257,7 +257,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_peer_sent_bytes_total",
-        help: "Bytes of the messages that the gateway sent to other gateways. Only with peer_exchange.",
+        help: "Bytes of the messages that the gateway sent to other gateways.",
         kind: MetricKind::Counter,
         labels: &[],
         read: MetricSource::Status(|status, emit| {
@@ -268,7 +268,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_shadow_decisions_total",
-        help: "Decisions of the policies in routing.shadow, by whether they chose the same backend as the active policy.",
+        help: "Decisions of the policies in routing.shadow, by whether they chose the same backend.",
         kind: MetricKind::Counter,
         labels: &[POLICY, MetricLabel::fixed("result", || vec!["same", "different"])],
         read: MetricSource::Record(|record, emit| {

@@ -65,7 +65,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_time_to_first_channel_output_seconds",
-        help: "Streams: request head read to the first reasoning, the first answer text and the first part of a tool call.",
+        help: "Streams: request head read to the first reasoning, answer text or tool call.",
         kind: MetricKind::Histogram(TTFT_BOUNDS),
         labels: &[
             MetricLabel::MODEL,
@@ -95,7 +95,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_inter_chunk_latency_seconds",
-        help: "Time from one event with output to the next event of the same choice, as received from the backend.",
+        help: "Time from one event with output to the next of the same choice.",
         kind: MetricKind::Histogram(OutputGap::BOUNDS),
         labels: &[MetricLabel::MODEL, MetricLabel::BACKEND],
         read: MetricSource::RecordHistogram(|record| {
@@ -104,7 +104,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_inter_token_latency_seconds",
-        help: "Time from one event with output to the next, divided by the tokens of the later event, where their number is known.",
+        help: "Time from one event with output to the next, divided by its tokens, where their number is known.",
         kind: MetricKind::Histogram(OutputGap::BOUNDS),
         labels: &[MetricLabel::MODEL, MetricLabel::BACKEND],
         read: MetricSource::RecordHistogram(|record| {
@@ -120,7 +120,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_chunk_transit_seconds",
-        help: "Streams over HTTP/1.1: read of bytes from the backend to the end of their write to the client. Writes that the client delays are left out.",
+        help: "Streams over HTTP/1.1: read of bytes from the backend to their write, unless the client delays it.",
         kind: MetricKind::Histogram(ChunkTransit::BOUNDS),
         labels: &[],
         read: MetricSource::RecordHistogram(|record| {
@@ -129,7 +129,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_client_write_stall_seconds",
-        help: "Time during which the client did not read a response that had data to send. Not part of TTFT, inter-chunk or inter-token latency.",
+        help: "Time during which the client did not read a response that had data to send.",
         kind: MetricKind::Histogram(DURATION_BOUNDS),
         labels: &[MetricLabel::MODEL],
         read: MetricSource::Record(|record, emit| {
@@ -141,7 +141,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_phase_seconds",
-        help: "Time of a stream, by phase. Source estimated: derived from the reports of the backend and from other requests.",
+        help: "Time of a stream, by phase. Source exact: reported by the backend.",
         kind: MetricKind::Histogram(PHASE_BOUNDS),
         labels: &[
             MetricLabel::BACKEND,
@@ -180,13 +180,13 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     tokens_of_conventions(
         "gen_ai_client_inference_operation_input_tokens",
-        "Input tokens per inference request, as the engine counted them at the end of its response. Only with tracing.semconv: latest.",
+        "Input tokens per inference request. Only with tracing.semconv: latest.",
         MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
         |record, emit| emit_tokens(record, record.final_token_counts()[0], emit),
     ),
     tokens_of_conventions(
         "gen_ai_client_inference_operation_output_tokens",
-        "Output tokens per inference request, as the engine counted them at the end of its response. Only with tracing.semconv: latest.",
+        "Output tokens per inference request. Only with tracing.semconv: latest.",
         MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
         |record, emit| emit_tokens(record, record.final_token_counts()[1], emit),
     ),
@@ -204,19 +204,19 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     tokens_of_conventions(
         "gen_ai_client_inference_usage_cache_read_input_tokens_total",
-        "Input tokens of inference requests that came from the prefix cache. Only with tracing.semconv: latest.",
+        "Input tokens that came from the prefix cache. Only with tracing.semconv: latest.",
         MetricKind::Counter,
         |record, emit| emit_tokens(record, record.final_token_counts()[2], emit),
     ),
     tokens_of_conventions(
         "gen_ai_client_inference_usage_cache_write_input_tokens_total",
-        "Input tokens of inference requests that were written to the prefix cache. Only with tracing.semconv: latest.",
+        "Input tokens that were written to the prefix cache. Only with tracing.semconv: latest.",
         MetricKind::Counter,
         |record, emit| emit_tokens(record, record.final_token_counts()[3], emit),
     ),
     tokens_of_conventions(
         "gen_ai_client_inference_usage_reasoning_output_tokens_total",
-        "Output tokens of inference requests that are reasoning. Only with tracing.semconv: latest.",
+        "Output tokens that are reasoning. Only with tracing.semconv: latest.",
         MetricKind::Counter,
         |record, emit| emit_tokens(record, record.final_token_counts()[4], emit),
     ),
@@ -234,7 +234,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_wasted_tokens_total",
-        help: "Tokens computed in vain: of responses that the client did not receive completely, and prompts that a failover computed again. Tokens that an engine generates after the client left are unknown.",
+        help: "Tokens computed in vain: of responses that the client did not receive completely, and prompts that a failover computed again.",
         kind: MetricKind::Counter,
         labels: &[
             MetricLabel::MODEL,

@@ -25,7 +25,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_tenant_tokens_total",
-        help: "Tokens of requests with a valid API key, as they count towards limits. Estimated where the engine did not count.",
+        help: "Tokens of requests with a valid API key, as they count towards limits.",
         kind: MetricKind::Counter,
         labels: &[TENANT, MetricLabel::TOKEN_TYPE],
         read: MetricSource::Record(|record, emit| {

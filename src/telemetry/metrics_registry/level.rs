@@ -15,9 +15,9 @@ use tokenweir_core::metric_kind::MetricKind;
 )]
 #[serde(rename_all = "lowercase")]
 pub enum MetricsLevel {
-    /// The metrics of an overview: rates, latencies of the fleet, objectives, load of backends.
+    /// Rates, latencies of the fleet, objectives, load of backends.
     Minimal,
-    /// Every metric that dashboards and alerts use. Most histograms have no label `backend`.
+    /// Every metric that dashboards and alerts use.
     #[default]
     Standard,
     /// Every metric with all its labels.

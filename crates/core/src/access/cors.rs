@@ -17,8 +17,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CorsSettings {
-    /// Origins whose web pages may send requests and read responses, such as
-    /// `https://chat.example.com`. `*`: any origin.
+    /// Origins whose web pages may use the gateway, such as `https://chat.example.com`. `*`: any.
     pub origins: Vec<String>,
 }
 

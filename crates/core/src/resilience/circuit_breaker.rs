@@ -28,22 +28,19 @@ use std::time::{Duration, Instant};
 pub struct CircuitBreakerSettings {
     /// Number of consecutive failures that ejects a backend. 0: disabled.
     pub consecutive_failures: u32,
-    /// Share of failures, from 0 to 1, that ejects a backend. It is taken over the requests of
-    /// about the last 10 seconds, or over a longer time of up to 60 seconds until there are 20
-    /// requests. With fewer in 60 seconds, at least 10 requests and 5 failures are needed.
-    /// 0: disabled.
+    /// Share of failures, from 0 to 1, that ejects a backend, over the last 10 seconds, or up to 60
+    /// until there are 20 requests. With fewer, at least 10 requests and 5 failures are needed. 0:
+    /// disabled.
     pub failure_ratio: f64,
-    /// Duration of the first ejection. Each further ejection lasts twice as long as the one before,
-    /// up to 5 minutes.
+    /// Duration of the first ejection. Each further one lasts twice as long, up to 5 minutes.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub base_ejection_time: Duration,
-    /// Time in which the traffic of a re-admitted backend grows linearly from 10 % to its full
-    /// share. 0: no slow start.
+    /// Time in which the traffic of a re-admitted backend grows from 10 % to its full share.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub slow_start: Duration,
-    /// Share of backends, from 0 to 1, that must not be ejected. With fewer, ejections are ignored
+    /// Share of backends that are not ejected, from 0 to 1, below which ejections are ignored
     /// (panic mode).
     pub panic_threshold: f64,
     /// Time after which an engine that reports requests but generates no tokens counts as stuck.

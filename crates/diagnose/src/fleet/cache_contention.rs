@@ -34,9 +34,8 @@ pub(super) static PREFIX_CACHE_CONTENTION: FleetRule = FleetRule {
     evidence: "In up to five minutes both groups had 5 requests and computed 4,096 tokens again \
                that the other had evicted: 20 % of those that could have been cached.",
     excluded: "only one group loses",
-    remedy: "Send the two groups to different backends (an entry in models with backends of its \
-             own for each tenant) or to fewer (routing.policy: prefix_affinity), lower the \
-             weight of the backend, or enlarge its KV cache.",
+    remedy: "Send the two groups to different backends (an entry in models for each) or to fewer \
+             (routing.policy: prefix_affinity), or enlarge the KV cache.",
     disproof: "GET /cache shows that recomputed_tokens of both groups at the backend do not grow.",
     pages: false,
 };

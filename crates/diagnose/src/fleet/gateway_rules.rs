@@ -27,8 +27,7 @@ pub(super) static CERTIFICATE_EXPIRES: FleetRule = FleetRule {
     meaning: "A certificate that the gateway presents has expired or expires within seven days.",
     evidence: "The certificate files of listeners, backends and exporters.",
     excluded: "",
-    remedy: "Write the new certificate and key to the same files. The gateway reads them again within \
-             ten seconds.",
+    remedy: "Write the new certificate and key to the same files, which are read again.",
     disproof: "certificates in /status shows a later time of expiry.",
     pages: false,
 };
@@ -41,8 +40,8 @@ pub(super) static RELOAD_FAILED: FleetRule = FleetRule {
     meaning: "The last reload of the configuration failed: the previous configuration stays active.",
     evidence: "The cause is the first line of the problem.",
     excluded: "a later reload succeeded",
-    remedy: "Correct the file, test it with tokenweir check, and reload again with SIGHUP or \
-             tokenweir reload. A restart with this file would fail.",
+    remedy: "Correct the file, test it with tokenweir check, and run tokenweir reload. A restart \
+             with this file would fail.",
     disproof: "tokenweir check accepts the file, and config_reloads in /status has \
                last_successful: true.",
     pages: false,
@@ -58,8 +57,7 @@ pub(super) static SPANS_LOST: FleetRule = FleetRule {
     excluded: "",
     remedy: "Start the collector or correct tracing.endpoint. If it answers too late, give it \
              more resources or lower tracing.ratio. If it refuses the requests, compare \
-             tracing.protocol and the headers. The log has its error; requests are not \
-             affected.",
+             tracing.protocol and the headers. The log has its error.",
     disproof: "spans in /status shows that exported grows and lost does not.",
     pages: false,
 };
@@ -74,8 +72,8 @@ pub(super) static SLOW_CLIENTS: FleetRule = FleetRule {
     evidence: "At two evaluations, the clients of two or more streams, and of 20 %, did not \
                read.",
     excluded: "",
-    remedy: "Find these clients: the page and tokenweir top list their streams with the phase write_stalled. \
-             Check their network, and whether they read the stream while they process it.",
+    remedy: "Find these clients: tokenweir top lists their streams with the phase write_stalled. \
+             Check their network, and whether they read while they process.",
     disproof: "Streams in the phase write_stalled belong to clients that also read other servers slowly.",
     pages: false,
 };
@@ -90,8 +88,7 @@ pub(super) static CONNECTIONS_REFUSED: FleetRule = FleetRule {
                accepted.",
     excluded: "one client reached its own limit",
     remedy: "Raise limits.connections, or the open files of the process if they are lower \
-             (LimitNOFILE= in systemd, ulimit -n), or start a second gateway. The access log \
-             has the addresses of clients.",
+             (LimitNOFILE= in systemd, ulimit -n), or start a second gateway.",
     disproof: "tokenweir_connections_refused_total and tokenweir_accept_errors_total do not grow.",
     pages: true,
 };

@@ -24,9 +24,8 @@ pub(super) static BACKEND_RESTARTING: FleetRule = FleetRule {
     meaning: "The backend fails and comes back again and again.",
     evidence: "Three restarts or outages in ten minutes.",
     excluded: "",
-    remedy: "Read the end of its log before each restart: lack of memory (CUDA out of memory, \
-             the OOM killer), a request that crashes the engine, or a strict liveness probe. \
-             Set its weight to 0 until it stays up.",
+    remedy: "Read the end of its log before each restart: lack of memory, a request that crashes \
+             the engine, or a strict liveness probe. Set its weight to 0 until it stays up.",
     disproof: "An operator or a deployment restarts it on purpose.",
     pages: false,
 };

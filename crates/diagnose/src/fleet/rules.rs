@@ -28,8 +28,8 @@ static NO_CAPACITY: FleetRule = FleetRule {
     evidence: "Every backend is down, drained, asleep, ejected or of weight 0. The cause counts \
                them.",
     excluded: "a first health check is open",
-    remedy: "Undrain a drained backend, wake a sleeping one, raise a weight of 0, or start a backend \
-             that is down. The gateway uses it within seconds.",
+    remedy: "Undrain a drained backend, wake a sleeping one, raise a weight of 0, or start a \
+             backend that is down.",
     disproof: "GET /readyz of the admin listener answers 200.",
     pages: true,
 };
@@ -44,7 +44,7 @@ static SHEDDING: FleetRule = FleetRule {
                missing backends.",
     excluded: "`no_capacity` holds",
     remedy: "Undrain or restart the backends that are missing. If none is missing, add backends: \
-             admission.queue_capacity and admission.max_wait only trade a refusal for a longer wait.",
+             a longer queue only trades a refusal for a longer wait.",
     disproof: "The access log has no request with outcome rejected in the last minute.",
     pages: false,
 };
@@ -58,8 +58,7 @@ static BACKEND_DOWN: FleetRule = FleetRule {
     evidence: "Health checks or connections fail, or the engine makes no progress. Cause and \
                remedy follow the error.",
     excluded: "the backend is drained",
-    remedy: "Read the log of the backend and restart it. The gateway uses it again when a health \
-             check passes.",
+    remedy: "Read the log of the backend and restart it.",
     disproof: "curl http://BACKEND/health answers 200 on the machine of the gateway.",
     pages: false,
 };
@@ -72,8 +71,7 @@ pub(super) static BACKEND_EJECTED: FleetRule = FleetRule {
     meaning: "The circuit breaker has ejected the backend, because its requests failed.",
     evidence: "The state `ejected`. In panic mode it gets requests nevertheless.",
     excluded: "`backend_failing` holds",
-    remedy: "Read the log of the backend. The access log has the failed requests, with the outcome \
-             upstream_error, truncated or timeout.",
+    remedy: "Read the log of the backend. The access log has the failed requests.",
     disproof: "Requests that are sent directly to the backend succeed.",
     pages: false,
 };
@@ -86,8 +84,7 @@ static BACKEND_DRAINED: FleetRule = FleetRule {
     meaning: "The backend is drained: it gets no new requests.",
     evidence: "The cause has initiator, age, end and reason of the drain.",
     excluded: "",
-    remedy: "End the drain when the work is done: POST /-/undrain?backend=NAME on the admin \
-             listener, or d in tokenweir top.",
+    remedy: "End the drain when the work is done: tokenweir undrain NAME, or d in tokenweir top.",
     disproof: "GET /status shows drained: false for the backend.",
     pages: false,
 };

@@ -23,9 +23,9 @@ pub(super) static MODEL_GONE: FleetRule = FleetRule {
     evidence: "Requests of five minutes got 404 for a model that a backend listed, or that the \
                configuration names.",
     excluded: "the backend is down",
-    remedy: "Start a backend with the model, or load the LoRA adapter again (--lora-modules) \
-             after a restart without it. If it was removed on purpose, tell its clients, or \
-             give its name to another model (models with alias_of).",
+    remedy: "Start a backend with the model, or load the LoRA adapter again (--lora-modules). If \
+             it was removed on purpose, tell its clients, or give its name to another model \
+             (served_as in models).",
     disproof: "GET /v1/models of the gateway lists the model.",
     pages: false,
 };

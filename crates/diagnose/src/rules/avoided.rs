@@ -27,8 +27,8 @@ pub(super) const BACKEND_AVOIDED: DiagnosisRule = DiagnosisRule {
                are busy; and TTFT is 1.5 times theirs and 50 ms more, or p99 between outputs \
                twice.",
     excluded: "another verdict holds; it is as fast",
-    remedy: "Compare the machine, the network path and the start flags of the backend with those of the \
-             others. If it is slower on purpose, set its weight accordingly.",
+    remedy: "Compare its machine, network path and start flags with those of the others. If it is \
+             slower on purpose, set its weight accordingly.",
     disproof: "Requests that are sent directly to the backend are as fast as at the others.",
     pages: false,
     explained_by: &[

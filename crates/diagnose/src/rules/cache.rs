@@ -69,8 +69,7 @@ pub(super) const PREFIX_MISSES: DiagnosisRule = DiagnosisRule {
     excluded: "prompts share no prefixes; it is new; `kv_thrashing` holds",
     remedy: "Route by prefix (routing.policy: kv_aware or prefix_affinity), move changing parts, \
              such as the time, to the end of system prompts, or enlarge the KV cache.",
-    disproof: "The hit ratio stays low on a backend that has had the same prompts for ten minutes \
-               with a cache that is not full.",
+    disproof: "The hit ratio stays low on a backend that has had the same prompts for ten minutes.",
     pages: false,
     explained_by: &["kv_thrashing"],
     needs: &[StepSignal::PrefixQueries, StepSignal::PrefixHits, StepSignal::GatewayPromptTokens],

@@ -28,7 +28,7 @@ pub(super) const GPU_UNDERUSED: DiagnosisRule = DiagnosisRule {
                gateway or in a backend that started twice as many.",
     excluded: "`blind` holds; it is new; nothing waits",
     remedy: "Find out why it gets few requests: its weight, its models, a session or prefix \
-             affinity that is too strict (routing), limits of the admission queue (admission).",
+             affinity that is too strict, limits of admission.",
     disproof: "The backend does not serve the models of the waiting requests.",
     pages: false,
     explained_by: &["blind"],

@@ -18,8 +18,8 @@ pub(super) const THROTTLED: DiagnosisRule = DiagnosisRule {
     evidence: "`hw_slowdown`, `sw_thermal`, `hw_thermal` or `hw_power_brake` in four of five \
                samples. Needs a GPU exporter with `DCGM_FI_DEV_CLOCKS_EVENT_REASONS`.",
     excluded: "there is no load",
-    remedy: "Check fans, air flow and the temperature of the room, the power cables, and the host's \
-             log for hardware slowdown; until then lower the weight of the backend.",
+    remedy: "Check fans, air flow, the power cables, and the host's log for hardware slowdown; \
+             until then lower the weight of the backend.",
     disproof: "nvidia-smi -q -d PERFORMANCE on the host shows no thermal slowdown and no power \
                brake as active.",
     pages: false,
@@ -36,9 +36,8 @@ pub(super) const MEMORY_GROWTH: DiagnosisRule = DiagnosisRule {
     evidence: "The lowest memory of each five minutes grows by 2 %, without a fall. Needs a GPU \
                exporter.",
     excluded: "the backend restarted",
-    remedy: "Plan a restart before the memory is full, and report the version of the engine; check \
-             whether another process uses the GPU, and which requests the growth follows (images, \
-             LoRA adapters, guided decoding).",
+    remedy: "Plan a restart before the memory is full, and report the version of the engine; \
+             check whether another process uses the GPU, and which requests the growth follows.",
     disproof: "nvidia-smi shows that another process owns the growing memory.",
     pages: false,
     explained_by: &[],
@@ -53,9 +52,8 @@ pub(super) const IDLE_WITH_QUEUE: DiagnosisRule = DiagnosisRule {
     evidence: "Two or more requests wait, and utilisation is below 30 %, in four of five \
                samples. Needs a GPU exporter.",
     excluded: "`blind` or `kv_thrashing` holds",
-    remedy: "The limit is not the GPU: give the engine more CPU, check for a slow tokenizer, \
-             guided decoding or preprocessing on the CPU, and raise --max-num-seqs if all \
-             sequence slots are in use.",
+    remedy: "Give the engine more CPU, check for a slow tokenizer, guided decoding or \
+             preprocessing on the CPU, and raise --max-num-seqs if all sequence slots are in use.",
     disproof: "The exporter samples another GPU: its index or its pod is not that of this backend.",
     pages: false,
     explained_by: &["blind", "kv_thrashing"],

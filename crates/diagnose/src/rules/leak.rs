@@ -23,9 +23,8 @@ pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
     evidence: "For 45 s an idle engine held ≥ 2 % of its blocks, or had three requests more \
                than this gateway sent.",
     excluded: "other clients use it",
-    remedy: "Restart the backend when the others can take its load, and report the version: an \
-             engine that does not abort the requests of disconnected clients fills up until it \
-             thrashes.",
+    remedy: "Restart the backend when the others can take its load, and report the version of the \
+             engine.",
     disproof: "Another client sends requests directly to the backend, not through the gateway.",
     pages: false,
     explained_by: &[],

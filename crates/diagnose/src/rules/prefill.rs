@@ -36,9 +36,9 @@ pub(super) const DECODE_STARVATION: DiagnosisRule = DiagnosisRule {
     evidence: "p99 between outputs ≥ 0.5 s, or ≥ 0.2 s and four times usual; a prompt of 8,000 \
                tokens, or of 1,000 and four times the mean; no preemption, queue or full cache.",
     excluded: "`kv_thrashing` holds",
-    remedy: "Lower --max-num-batched-tokens (chunked prefill in smaller pieces), limit concurrent \
-             long prompts (--max-num-partial-prefills, --long-prefill-token-threshold), or give \
-             them a model name with backends of its own (models).",
+    remedy: "Lower --max-num-batched-tokens, limit concurrent long prompts \
+             (--max-num-partial-prefills, --long-prefill-token-threshold), or give them a model \
+             name with backends of its own (models).",
     disproof: "Streams pause while no prompt is longer than usual.",
     pages: false,
     explained_by: &["kv_thrashing"],

@@ -51,9 +51,8 @@ pub(super) const BLIND: DiagnosisRule = DiagnosisRule {
     evidence: "For 45 s of a minute no fresh page (15 s) was understood; or no counter moved in \
                30 s while five requests ended.",
     excluded: "",
-    remedy: "Run tokenweir doctor against it. A healthy backend has a page at /metrics; \
-             --disable-log-stats or a proxy in between removes it, and a slow page needs more CPU \
-             for the API server.",
+    remedy: "Run tokenweir doctor against it. --disable-log-stats or a proxy in between removes \
+             the page, and a slow page needs more CPU for the API server.",
     disproof: "curl http://BACKEND/metrics shows vllm:num_requests_running within a second.",
     pages: false,
     explained_by: &[],
@@ -85,8 +84,8 @@ pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
     evidence: "≥ 10 % of at least 20 requests, and five: three times usual, six deviations \
                beyond 5 %. Equal times, in the remedy, indicate a timeout.",
     excluded: "another verdict explains it",
-    remedy: "Compare the clients' timeout with the duration of responses, and identify the \
-             clients: the access log has each request with termination client_cancelled.",
+    remedy: "Compare the clients' timeout with the duration of responses. The access log has each \
+             request with termination client_cancelled.",
     disproof: "A deployment of the clients closes connections at the same time.",
     pages: false,
     explained_by: &[

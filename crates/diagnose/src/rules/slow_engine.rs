@@ -28,10 +28,10 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
                its peers.",
     excluded: "`kv_thrashing` or `decode_starvation` holds; it preempts, computes long prompts, \
                or has a far larger batch",
-    remedy: "Compare its GPU with the others: clocks and temperature (nvidia-smi -q -d \
-             PERFORMANCE), other processes on it, and the start flags of vLLM. Set its weight to 0 \
-             until it is as fast as the others.",
-    disproof: "It runs on slower hardware, or with a larger model under the same name.",
+    remedy: "Compare clocks and temperature of its GPU (nvidia-smi -q -d PERFORMANCE), other \
+             processes on it, and the start flags of vLLM. Set its weight to 0 until it is as \
+             fast as the others.",
+    disproof: "It has slower hardware, or a larger model under the same name.",
     pages: false,
     explained_by: &["kv_thrashing", "decode_starvation"],
     needs: &[StepSignal::InterTokenSeconds, StepSignal::Gaps, StepSignal::Running],

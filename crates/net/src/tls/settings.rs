@@ -13,10 +13,10 @@ pub struct TlsServerSettings {
     /// PEM file with the private key of the certificate.
     pub key: Option<PathBuf>,
     /// PEM file with the certificate authorities of client certificates. If set, clients must
-    /// present a certificate. `None`: client certificates are not requested.
+    /// present one.
     pub client_ca: Option<PathBuf>,
-    /// Whether the admin listener also uses TLS, with the same certificate. It does not request
-    /// client certificates.
+    /// Whether the admin listener also uses TLS, with the same certificate and without client
+    /// certificates.
     pub admin: bool,
 }
 
@@ -27,7 +27,6 @@ pub struct TlsClientSettings {
     /// PEM file with the trusted certificate authorities. `None`: the authorities of this machine.
     pub ca: Option<PathBuf>,
     /// PEM file with the client certificate of the gateway and its intermediate certificates.
-    /// `None`: no client certificate.
     pub client_cert: Option<PathBuf>,
     /// PEM file with the private key of the client certificate.
     pub client_key: Option<PathBuf>,

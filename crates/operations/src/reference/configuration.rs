@@ -11,28 +11,14 @@ const PAGE_HEADER: &str = "\
 
 # Configuration
 
-This page lists every key of the configuration file with its default. Unknown keys are rejected.
-[config/tokenweir.yaml](../../config/tokenweir.yaml) is a complete file with longer comments;
-`tokenweir check FILE` validates a file.
-
-Each key has its type and its default in parentheses.
+This page lists every key of the configuration file, with its type and its default in parentheses. Unknown keys are rejected.
+[config/tokenweir.yaml](../../config/tokenweir.yaml) is a complete file with longer comments.
 
 - A *duration* is a number with a unit: `250ms`, `2s`, `10m`, `1h 30m`.
 - A *size* is a number of bytes, or a number with a unit: `65536`, `64KiB`, `4MB`.
 - A *secret* is the location of a value, never the value: `{ env: NAME }` or `{ file: PATH }`.
 - `[]` after a key means each item of a list. A key without a default is required. A key whose default is
   `null` accepts `null`.
-
-Editors complete and validate a file whose first line names the schema. `tokenweir generate schema >
-tokenweir.schema.json` prints it:
-
-```yaml
-# yaml-language-server: $schema=tokenweir.schema.json
-backends: [{ url: \"http://vllm-0:8000\" }]
-```
-
-Flags (`--listen`) override environment variables (`TOKENWEIR_LISTEN`), which override the file.
-`/config` on the admin port shows the active values and the source of each.
 ";
 
 /// One entry of the reference: a key of the configuration. All texts are Markdown.
@@ -187,7 +173,9 @@ fn describe_choices(schema: &Value) -> Option<String> {
         .filter_map(|option| {
             let value = option.get("const")?.as_str()?;
             let description = one_line(schema_text(option, "description"));
-            Some(format!("  - `{value}`: {description}"))
+            let is_own_name = description == format!("`{value}`");
+            let text = if is_own_name { String::new() } else { format!(": {description}") };
+            Some(format!("  - `{value}`{text}"))
         })
         .collect();
     (!choices.is_empty()).then(|| choices.join("\n"))

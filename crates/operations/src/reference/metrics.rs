@@ -11,8 +11,7 @@ const PAGE_HEADER: &str = "\
 
 # Metrics
 
-This page lists every metric of `/metrics` on the admin port, with its type and its labels. The end of a name states the unit. A histogram
-`NAME` consists of the series `NAME_bucket`, `NAME_sum` and `NAME_count`.
+This page lists every metric of `/metrics` on the admin port, with its type and its labels. The end of a name states the unit.
 [Concepts](../concepts/overview.md) defines the times, and [Metrics in operation](../operate/metrics.md)
 has the rules on counting.
 
@@ -63,8 +62,8 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
         }
     }
     page.push_str(
-        "\n## Bounds\n\nThe default bounds of histograms. `metrics.buckets` and `slos` can change \
-         them.\n\n",
+        "\n## Bounds\n\nNumber and range of the default bounds of histograms, which `/metrics` lists. \
+         `metrics.buckets` and `slos` can change them.\n\n",
     );
     for (bounds, names) in histograms_by_bounds(metrics) {
         let _ = writeln!(page, "- `{}`: {bounds}", names.join("` `"));
@@ -72,12 +71,14 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
     page
 }
 
-/// The names of the histograms with equal bounds, in the order of the catalogue.
+/// The names of the histograms with equal number and range of bounds, in the order of the catalogue.
 fn histograms_by_bounds(metrics: &MetricCatalogue) -> Vec<(String, Vec<&'static str>)> {
     let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
     for row in &metrics.0 {
         let MetricKind::Histogram(bounds) = row.kind else { continue };
-        let bounds = bounds.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let ends = bounds.first().zip(bounds.last());
+        let range = ends.map_or_else(String::new, |(first, last)| format!("{first} to {last}"));
+        let bounds = format!("{} from {range}", bounds.len());
         match groups.iter_mut().find(|(other, _)| *other == bounds) {
             Some((_, names)) => names.push(row.name),
             None => groups.push((bounds, vec![row.name])),

@@ -66,7 +66,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     gauge(
         "tokenweir_gpu_last_xid",
-        "Code of the last XID error of the GPU. It stays after the error. 0: no error since the start of the driver.",
+        "Code of the last XID error of the GPU. 0: none since the start of the driver.",
         MetricSource::Status(|status, emit| each_gpu(status, emit, |gpu| gpu.values.last_xid)),
     ),
     MetricDescriptor {
@@ -83,7 +83,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_gpu_throttle_active",
-        help: "Whether the GPU lowers its clock now, by reason: 0 or 1. The reasons power_cap and sync_boost are normal under full load.",
+        help: "1 while the GPU lowers its clock, by reason. The reasons power_cap and sync_boost are normal under full load.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND, EXPORTER, GPU, REASON],
         read: MetricSource::Status(|status, emit| {

@@ -36,7 +36,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_tokens_total",
-        help: "Tokens of responses of the backend as this gateway counted or estimated them. More than tokenweir_engine_tokens_total: a count is wrong. Less: the engine serves other clients too, or clients disconnected.",
+        help: "Tokens of responses of the backend as this gateway counted or estimated them. More than tokenweir_engine_tokens_total: a count is wrong.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND, DIRECTION],
         read: MetricSource::Record(|record, emit| {
@@ -112,7 +112,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     counter(
         "tokenweir_engine_kv_block_lifetime_seconds_total",
-        "Sum of the times from the allocation of a KV block to its eviction, for the blocks that vLLM samples with --kv-cache-metrics.",
+        "Sum of the times from the allocation of a KV block to its eviction (vLLM: --kv-cache-metrics).",
         |load, emit| emit(&[], load.kv_blocks.lifetime[0]),
     ),
     counter(
@@ -122,7 +122,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     counter(
         "tokenweir_engine_kv_block_idle_seconds_total",
-        "Sum of the times from the last use of a KV block to its eviction, for the blocks that vLLM samples with --kv-cache-metrics.",
+        "Sum of the times from the last use of a KV block to its eviction (vLLM: --kv-cache-metrics).",
         |load, emit| emit(&[], load.kv_blocks.idle[0]),
     ),
     counter(
@@ -132,7 +132,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     counter(
         "tokenweir_engine_kv_block_reuse_gap_seconds_total",
-        "Sum of the times between two uses of a KV block, for the blocks that vLLM samples with --kv-cache-metrics.",
+        "Sum of the times between two uses of a KV block (vLLM: --kv-cache-metrics).",
         |load, emit| emit(&[], load.kv_blocks.reuse_gap[0]),
     ),
     counter(
@@ -142,7 +142,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor {
         name: "tokenweir_engine_waiting_requests",
-        help: "Requests waiting in the engine, by reason: capacity, or deferred by a LoRA adapter, a KV transfer or another passing constraint.",
+        help: "Requests waiting in the engine: for capacity, or deferred by a passing constraint such as a LoRA adapter.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND, WAITING_REASON],
         read: MetricSource::Engine(|load, emit| {
@@ -177,7 +177,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     counter(
         "tokenweir_engine_drafts_total",
-        "Drafts that speculative decoding proposed. A draft has one or more tokens.",
+        "Drafts that speculative decoding proposed.",
         |load, emit| {
             emit(&[], load.drafts);
         },
@@ -201,7 +201,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_price_per_hour",
-        help: "Price of all GPUs of the backend for one hour, in the currency of the configuration.",
+        help: "Price of all GPUs of the backend for one hour.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|status, emit| {
@@ -210,7 +210,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_engine_restarts_total",
-        help: "Restarts of the backend's process that this gateway detected: a new start time, or counters that decreased.",
+        help: "Restarts of the backend's process that this gateway detected.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND],
         read: MetricSource::Status(|status, emit| {

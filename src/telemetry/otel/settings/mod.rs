@@ -76,20 +76,19 @@ pub struct SpanBatchSettings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TracingConfig {
-    /// URL of an OTLP collector, such as `http://127.0.0.1:4317`. `None`: taken from
-    /// `OTEL_EXPORTER_OTLP_ENDPOINT`; if that is not set, tracing is disabled.
+    /// URL of an OTLP collector. `None`: taken from `OTEL_EXPORTER_OTLP_ENDPOINT`; without it
+    /// tracing is off.
     pub endpoint: Option<String>,
     /// OTLP transport. `None`: taken from `OTEL_EXPORTER_OTLP_PROTOCOL`, or grpc.
     pub protocol: Option<OtlpProtocol>,
-    /// Share of traces that are sampled at their head, from 0 to 1, unless the client has decided.
-    /// `None`: taken from `OTEL_TRACES_SAMPLER`, or 0.05.
+    /// Share of traces that are sampled at their head, unless the client has decided. `None`: taken
+    /// from `OTEL_TRACES_SAMPLER`, or 0.05.
     pub ratio: Option<f64>,
-    /// Most head-sampled traces per second. It has no effect if the ratio is 1. `None`: no limit.
+    /// Most head-sampled traces per second, unless the ratio is 1. `None`: no limit.
     pub max_sampled_per_second: Option<u32>,
-    /// Whether the traces of requests that fail, stall, are slow or are cancelled by the client are
-    /// sampled too.
+    /// Whether the traces of requests that fail, stall, are slow or are cancelled are sampled too.
     pub tail_sampling: bool,
-    /// Whether all spans are exported, also by the engines, for a collector that samples itself.
+    /// Whether all spans are exported, also by the engines, for a collector that samples.
     pub export_all: bool,
     /// How the trace context of a client is used.
     pub parent: TraceParentMode,

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 /// A version of the GenAI conventions, which are still in development.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Semconv {
-    /// The last version in the repository of all conventions, which most viewers support.
+    /// The version that most viewers support.
     #[default]
     #[serde(rename = "v1.41")]
     V1_41,
-    /// The version 0.1.0 of the repository of the GenAI conventions.
+    /// Version 0.1.0 of the new repository of the GenAI conventions.
     #[serde(rename = "latest")]
     Latest,
 }

@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 pub struct StreamRules {
     /// How the client learns that its stream was truncated.
     pub on_truncation: OnTruncation,
-    /// Time without bytes for the client after which the gateway sends it an SSE comment between two
-    /// events, so that proxies do not close the connection. Before the first output the request can
-    /// still fail over, but a failure is then an error event. `null`: no comments.
+    /// Time without bytes for the client after which the gateway sends it an SSE comment, so that
+    /// proxies do not close the connection. A failure is then an error event. `null`: no comments.
     #[serde(with = "units::optional_duration")]
     #[schemars(with = "Option<units::schema::Duration>")]
     pub keep_alive: Option<Duration>,
@@ -23,10 +22,10 @@ pub struct StreamRules {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnTruncation {
-    /// The connection is closed without the end of the body, as the backend's was.
+    /// The connection is closed without the end of the body.
     #[default]
     Cut,
-    /// An error event is sent before that, if the stream is between two events.
+    /// An error event is sent before, if the stream is between two events.
     ErrorEvent,
 }
 

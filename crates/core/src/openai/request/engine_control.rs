@@ -21,7 +21,7 @@ pub enum Permission {
     KvTransfer,
     /// `ec_transfer_params`.
     EcTransfer,
-    /// `vllm_xargs`: parameters of logits processors and other plugins of the engine.
+    /// `vllm_xargs`: parameters of plugins of the engine.
     Xargs,
     /// `vllm_xargs.kv_cache_report_mode`. It needs the permission `xargs` too.
     KvCacheReport,
@@ -41,11 +41,9 @@ pub enum Permission {
     PromptEmbeds,
     /// LoRA adapters selected by a field other than `model`.
     Lora,
-    /// `x-tokenweir-explain`, which controls no engine: response headers with the backend, the
-    /// reason of the routing decision and the wait in the admission queue.
+    /// `x-tokenweir-explain`: response headers with the routing decision.
     RoutingHeaders,
-    /// Stored responses that this gateway did not see begin, which controls no engine: the gateway
-    /// cannot know their tenant.
+    /// Stored responses that this gateway did not see begin, so that it does not know their tenant.
     StoredResponses,
 }
 

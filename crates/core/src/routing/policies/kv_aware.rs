@@ -58,25 +58,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KvAwareSettings {
-    /// Charge for prefill at a backend whose KV cache is half full. At a usage of k, each second of
-    /// prefill costs `pressure` × k ÷ (1 − k) seconds more.
+    /// Charge for prefill at a backend whose KV cache is half full.
     pub pressure: f64,
     /// Charge for prefill in an idle fleet: 1 counts each second of prefill twice.
     pub charge_base: f64,
-    /// Increase of the charge for each waiting request per backend. It counts more at a backend that
-    /// runs more requests than the mean of the fleet.
+    /// Increase of the charge for each waiting request per backend.
     pub charge_per_waiting: f64,
     /// Upper limit of that increase.
     pub charge_max: f64,
-    /// Share of the prompt that is assumed to be cached at the backend of its session, if less of
-    /// the prompt is known to be cached there.
+    /// Share of the prompt that counts as cached at the backend of its session, if less is known to
+    /// be cached.
     pub session: f64,
     /// Seconds that a backend takes to load a LoRA adapter.
     pub adapter_seconds: f64,
     /// Age in seconds at which the last scraped load counts for half in predictions.
     pub horizon_seconds: f64,
-    /// Predicted TTFT in seconds above which a backend counts as late, if `slos` has no objective of
-    /// `ttft`. A late backend costs half an objective more. 0: no backend is late.
+    /// Predicted TTFT in seconds above which a backend counts as late, if `slos` has no objective
+    /// of `ttft`. 0: none.
     pub ttft_objective_seconds: f64,
 }
 
