@@ -17,8 +17,7 @@ This page lists every key of the configuration file, with its type and its defau
 - A *duration* is a number with a unit: `250ms`, `2s`, `10m`, `1h 30m`.
 - A *size* is a number of bytes, or a number with a unit: `65536`, `64KiB`, `4MB`.
 - A *secret* is the location of a value, never the value: `{ env: NAME }` or `{ file: PATH }`.
-- `[]` after a key means each item of a list. A key without a default is required. A key whose default is
-  `null` accepts `null`.
+- `[]` after a key means each item of a list. The default of a key without another one is `null`.
 ";
 
 /// One entry of the reference: a key of the configuration. All texts are Markdown.
@@ -27,7 +26,7 @@ struct ConfigurationKey {
     path: String,
     /// The type of the value, in words.
     kind: String,
-    /// The default value. Empty: the key has no default.
+    /// The default value, or that the key is required. Empty: the default is null.
     default: String,
     /// The description of the key.
     meaning: String,
@@ -148,10 +147,12 @@ fn schema_text<'a>(schema: &'a Value, key: &str) -> &'a str {
 
 impl ConfigurationKey {
     fn read(path: String, schema: &Value) -> Self {
-        let default = schema.get("default").map_or_else(String::new, |value| match value {
-            Value::String(text) => format!("`{text}`"),
-            other => format!("`{other}`"),
-        });
+        let default = match schema.get("default") {
+            None => "required".to_owned(),
+            Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => format!("`{text}`"),
+            Some(other) => format!("`{other}`"),
+        };
         let description = schema_text(schema, "description");
         let choices = describe_choices(non_null_schema(schema))
             .or_else(|| describe_choices(non_null_schema(schema.get("items")?)));
