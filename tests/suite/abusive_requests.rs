@@ -1,11 +1,11 @@
 //! Requests that are small for the client but could be large for the gateway, and requests that
 //! name a destination for the gateway (SSRF).
 
-use crate::smuggling::{CHAT, echo, victim};
+use crate::smuggling::{echo, victim};
 use crate::support::raw_http2::{DATA, END_HEADERS, Ended, HEADERS, Http2, encode_headers, frame};
 use crate::support::scripted_backend::{Page, ScriptedBackend, Step, framed};
 use crate::support::strict::answers;
-use crate::support::test_gateway::{Setup, start, start_with, status};
+use crate::support::test_gateway::{CHAT, Setup, start, start_with, status};
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;

@@ -9,7 +9,7 @@ mod reload;
 
 use crate::metrics::value;
 use crate::support::scripted_backend::{ScriptedBackend, json};
-use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start, start_with, status};
 use serde_json::Value;
 use std::sync::Arc;
 use tokenweir::admin::AdminAuthorizer;
@@ -18,7 +18,6 @@ use tokenweir_core::access::cors::{self, Cors};
 use tokenweir_core::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
 use tokenweir_core::record::Outcome;
 
-const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 pub(crate) const KEY: &str = "sk-tw-a-key-for-tests";
 

@@ -5,7 +5,7 @@ mod simulated_engines;
 
 use crate::support::scripted_backend::{Page, ScriptedBackend, Step, json};
 use crate::support::test_gateway::{
-    Running, Setup, admission_settings, body, post, start_with, status,
+    CHAT, Running, Setup, admission_settings, body, post, start_with, status,
 };
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -15,7 +15,6 @@ use tokenweir_core::record::{Outcome, TierResolver};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const CHAT: &str = "/v1/chat/completions";
 /// Metrics of a backend with a long queue.
 const BUSY: &str = "vllm:num_requests_running 8.0\nvllm:num_requests_waiting 60.0\n\
                     vllm:kv_cache_usage_perc 0.5\n";

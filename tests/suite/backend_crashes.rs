@@ -6,14 +6,13 @@ use crate::support::crashable_backend::{CrashPoint, CrashableBackend};
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head,
 };
-use crate::support::test_gateway::{Running, Setup, body, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, start_with, status};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::backend::Health;
 use tokenweir::proxy::retry;
 use tokenweir_core::record::Outcome;
 
-const CHAT: &str = "/v1/chat/completions";
 /// Number of crashes. The variable `FAULTS` overrides it.
 const CRASH_COUNT: usize = 60;
 /// Concurrent requests per crash.

@@ -1,11 +1,10 @@
 //! The cache map on the admin listener: which groups of prompts fill the caches, without their text.
 
 use crate::access::{KEY, access, tenant};
-use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
-use crate::support::test_gateway::{Running, Setup, post, start_with};
+use crate::support::scripted_backend::{FINISH, ROLE, WORD, stream_of};
+use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering_with, post};
 use serde_json::{Value, json};
 
-const CHAT: &str = "/v1/chat/completions";
 /// Of the 900 prompt tokens, 512 were cached.
 const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":900,"completion_tokens":3,"total_tokens":903,"prompt_tokens_details":{"cached_tokens":512}}}"#;
 
@@ -25,9 +24,8 @@ async fn ask(gateway: &Running, system: &str, question: &str) {
 #[tokio::test]
 async fn the_map_has_groups_of_prompts_and_no_text_and_no_key() {
     let answer = stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"]);
-    let fake = ScriptedBackend::answering(answer).await;
     let setup = Setup { access: access(tenant()), ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let (fake, gateway) = gateway_answering_with(setup, answer).await;
     for question in ["secret one", "secret two", "secret three"] {
         ask(&gateway, "secret system ", question).await;
     }

@@ -6,7 +6,7 @@
 use crate::metrics::{samples, value};
 use crate::mutated_requests::resident_kib;
 use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, json, stream_of};
-use crate::support::test_gateway::{Setup, start_with};
+use crate::support::test_gateway::{CHAT, Setup, start_with};
 use futures_util::future::join_all;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::telemetry::catalog;
@@ -15,7 +15,6 @@ use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::TierResolver;
 use tokenweir_core::slo::Objective;
 
-const CHAT: &str = "/v1/chat/completions";
 const REQUESTS: usize = 3_000;
 /// Concurrent requests.
 const CONCURRENT_REQUESTS: usize = 50;

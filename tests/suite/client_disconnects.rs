@@ -10,14 +10,14 @@ use crate::admission::until_waiting;
 use crate::support::scripted_backend::{
     ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head,
 };
-use crate::support::test_gateway::{Running, Setup, admission_settings, post, start, start_with};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, admission_settings, gateway_scripted, start, start_with,
+};
 use clients::{Client, WAYS, Way};
 use std::time::{Duration, Instant};
 use tokenweir::config;
 use tokenweir_core::record::Outcome;
-use tokio::io::AsyncWriteExt;
 
-pub(crate) const CHAT: &str = "/v1/chat/completions";
 const ASK: &str =
     r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
 const TIMES: usize = 3;
@@ -84,8 +84,7 @@ async fn setup(phase: Phase) -> (ScriptedBackend, Running, Option<tokio::net::Tc
         config::AdmissionConfig { max_in_flight: Some(1), ..config::AdmissionConfig::default() };
     let admission = Some(admission_settings(&admission));
     let gateway = start_with(&[fake.addr], Setup { admission, ..Setup::default() }).await;
-    let mut first = gateway.connect().await;
-    first.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    let first = gateway.begin(CHAT, ASK).await;
     fake.until_received(1).await;
     (fake, gateway, Some(first))
 }
@@ -183,11 +182,9 @@ async fn measure_the_delay_until_the_backend_notices() {
 /// hyper can drop the service's future before it has been polled.
 #[tokio::test]
 async fn a_client_that_disconnects_with_the_last_byte_of_its_request_is_recorded() {
-    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_scripted(|_| vec![Step::AwaitClose]).await;
     for _ in 0..100 {
-        let mut client = gateway.connect().await;
-        client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+        let client = gateway.begin(CHAT, ASK).await;
         drop(client);
         let record = tokio::time::timeout(WAIT_TIMEOUT, gateway.record()).await;
         let record = record.expect("a record");

@@ -5,7 +5,9 @@ use crate::access::{KEY, access, tenant};
 use crate::support::scripted_backend::{
     Page, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json,
 };
-use crate::support::test_gateway::{Setup, advance_time, body, post, start, start_with, status};
+use crate::support::test_gateway::{
+    CHAT, Setup, advance_time, body, gateway_answering, post, start, start_with, status,
+};
 use http::Method;
 use serde_json::Value;
 use std::time::Duration;
@@ -14,7 +16,6 @@ use tokenweir_core::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const PATH: &str = "/generative_scoring";
-const CHAT: &str = "/v1/chat/completions";
 
 fn routes(methods: &[Method], total: Option<Duration>) -> ConfiguredRoutes {
     let route = ConfiguredRoute::new(PATH, methods.to_vec(), total);
@@ -89,8 +90,7 @@ async fn token_ids_without_text_are_output_on_the_generate_path() {
     let events = [event("[7]", "null"), event("[8,9]", "\"stop\"")];
     let events: Vec<&str> = events.iter().map(String::as_str).chain(["[DONE]"]).collect();
     let stream = crate::support::scripted_backend::stream_of(&events);
-    let fake = ScriptedBackend::answering(stream).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(stream).await;
     let ask = r#"{"model":"tiny","token_ids":[1,2],"sampling_params":{},"stream":true}"#;
     assert_eq!(status(&gateway.post("/inference/v1/generate", ask).await), 200);
     let record = gateway.record().await;

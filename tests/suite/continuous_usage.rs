@@ -7,14 +7,13 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, SGLANG, ScriptedBackend, Seen, Step, USAGE, VLLM, WORD, chunk, event_stream_head,
     stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, body, post, start_with};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start_with};
 use std::time::Duration;
 use tokenweir::backend::routes::{ModelConfig, RoutePolicy};
 use tokenweir_core::access::TokenCharge;
 use tokenweir_core::record::{Outcome, UsageEventOutcome, UsageSource};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 
-const CHAT: &str = "/v1/chat/completions";
 const PLAIN: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const AT_END: &str =
     r#"{"stream_options":{"include_usage":true},"model":"tiny","stream":true,"messages":[]}"#;
@@ -242,8 +241,7 @@ async fn a_gap_is_divided_among_the_tokens_of_its_event() {
     .await;
     let gateway = sampling(&[&fake], 1.0).await;
     for tokens in [0, 4] {
-        let mut client = gateway.connect().await;
-        client.write_all(post(CHAT, PLAIN).as_bytes()).await.unwrap();
+        let mut client = gateway.begin(CHAT, PLAIN).await;
         let mut got = Vec::new();
         let read = async {
             while !String::from_utf8_lossy(&got).contains(WORD) {

@@ -6,7 +6,7 @@ use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{
     FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
 };
-use crate::support::test_gateway::start;
+use crate::support::test_gateway::gateway_scripted;
 use serde_json::Value;
 use std::fs;
 use std::net::SocketAddr;
@@ -304,8 +304,7 @@ fn seen(report: &Value) -> Vec<&str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_listener_of_a_gateway_is_named_and_not_checked_as_a_backend() {
-    let fake = ScriptedBackend::start(|_| nothing()).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_scripted(|_| nothing()).await;
     let admin = format!("tokenweir doctor --admin http://{}", gateway.admin);
     for (addr, words, change) in [
         (gateway.addr, "this is the client port of a tokenweir gateway", "give --admin"),

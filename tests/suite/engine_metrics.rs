@@ -7,14 +7,15 @@ use crate::support::recording::folder;
 use crate::support::scripted_backend::{
     FINISH, LLAMA_CPP, Page, ROLE, ScriptedBackend, USAGE, WORD, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, start, start_with};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, gateway_answering, gateway_answering_with, start, start_with,
+};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokenweir_core::address::MetricsUrl;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-const CHAT: &str = "/v1/chat/completions";
 const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 
 /// A page that vLLM sent, by its file name, as a complete response.
@@ -124,8 +125,7 @@ async fn a_restart_of_an_engine_is_counted() {
 
 #[tokio::test]
 async fn the_gateway_counts_the_tokens_of_each_backend_beside_those_of_the_engine() {
-    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(stream_of(&GOOD)).await;
     gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
     gateway.record().await;
     let page = gateway.admin("/metrics").await;
@@ -201,9 +201,8 @@ async fn a_metrics_url_that_fails_does_not_take_the_backend_out_of_service() {
 #[tokio::test]
 async fn the_price_of_a_backend_is_exported_only_if_it_is_configured() {
     let page = |gpus, price| async move {
-        let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
         let setup = Setup { gpus, gpu_hour_price: price, ..Setup::default() };
-        let gateway = start_with(&[fake.addr], setup).await;
+        let (fake, gateway) = gateway_answering_with(setup, stream_of(&GOOD)).await;
         (gateway.admin("/metrics").await, format!("{{backend=\"{}\"}}", fake.addr))
     };
     let (priced, backend) = page(Some(8), Some(2.5)).await;

@@ -4,15 +4,14 @@
 use crate::support::scripted_backend::{
     FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, post, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, start_with, status};
 use futures_util::future::join_all;
 use std::time::Duration;
 use tokenweir::backend::Health;
 use tokenweir_core::record::Outcome;
 use tokenweir_core::resilience;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 
-const CHAT: &str = "/v1/chat/completions";
 const BODY: &str = r#"{"model":"tiny"}"#;
 const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const STUCK_AFTER: Duration = Duration::from_millis(100);
@@ -154,8 +153,7 @@ async fn a_request_stays_at_an_engine_that_only_seems_stuck() {
     let gateway = start_with(&[slow.addr, other.addr], setup).await;
     other.set_healthy(false);
     until(|| gateway.pool.backends()[1].health.state().health == Health::Down).await;
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, STREAM).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, STREAM).await;
     slow.until_received(1).await;
     other.set_healthy(true);
     until(|| crate::engine_progress::health(&gateway) == Health::Down).await;

@@ -2,13 +2,12 @@
 //! OpenMetrics format.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
-use crate::support::test_gateway::{Running, Setup, post, start_with};
+use crate::support::test_gateway::{CHAT, Running, Setup, post, start_with};
 use std::collections::BTreeMap;
 use tokenweir::telemetry::metrics_registry::BucketOverrides;
 use tokenweir::telemetry::otel;
 use tokenweir_core::trace_context::{Propagation, Sampler};
 
-const CHAT: &str = "/v1/chat/completions";
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.6,\
     application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
 const SAMPLED_TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";

@@ -7,7 +7,8 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, framed, json, stream_of,
 };
 use crate::support::test_gateway::{
-    Running, Setup, advance_time, body, post, start, start_with, status,
+    CHAT, Running, Setup, advance_time, body, gateway_answering, gateway_scripted,
+    gateway_scripted_with, post, start, start_with, status,
 };
 use http_body_util::BodyExt;
 use serde_json::Value;
@@ -24,7 +25,6 @@ use tokenweir_core::resilience;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const CHAT: &str = "/v1/chat/completions";
 const CHAT_STREAM_BODY: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const CHAT_BODY: &str = r#"{"model":"tiny","messages":[]}"#;
 const GOOD: [&str; 4] = [ROLE, WORD, FINISH, "[DONE]"];
@@ -216,8 +216,7 @@ async fn a_response_without_output_is_passed_on_after_the_buffer_timeout() {
     let retry =
         retry::RetrySettings { first_output_buffer_timeout, ..retry::RetrySettings::default() };
     let gateway = start_with(&[fake.addr], Setup { retry, ..Setup::default() }).await;
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     let mut answer = Vec::new();
     while !text(&answer).contains("assistant") {
         assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
@@ -232,11 +231,11 @@ async fn a_response_without_output_is_passed_on_after_the_buffer_timeout() {
 #[tokio::test]
 async fn a_first_output_timeout_is_a_504_and_aborts_the_request_at_the_backend() {
     for begun in [Vec::new(), [event_stream_head(), chunk(ROLE)].concat()] {
-        let fake =
-            ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose])
-                .await;
         let setup = Setup { first_output: Some(Duration::from_millis(50)), ..Setup::default() };
-        let gateway = start_with(&[fake.addr], setup).await;
+        let (fake, gateway) = gateway_scripted_with(setup, move |_| {
+            vec![Step::Send(begun.clone()), Step::AwaitClose]
+        })
+        .await;
         let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
         assert_eq!(status(&answer), 504, "{}", text(&answer));
         fake.closed().await;
@@ -251,8 +250,7 @@ async fn a_client_that_outstays_its_timeout_gets_the_response_until_it_is_certai
     let ask = ask.replacen("\r\n", "\r\nx-stainless-read-timeout: 10\r\n", 1);
     for (seconds, expected) in [(14, Outcome::Ok), (16, Outcome::Cancelled)] {
         let script = || vec![Step::Wait, Step::Send(stream_of(&GOOD)), Step::AwaitClose];
-        let fake = ScriptedBackend::start(move |_| script()).await;
-        let gateway = start(&[fake.addr]).await;
+        let (fake, gateway) = gateway_scripted(move |_| script()).await;
         let mut client = gateway.connect().await;
         client.write_all(ask.as_bytes()).await.unwrap();
         fake.until_received(1).await;
@@ -303,8 +301,7 @@ async fn failures_that_clients_can_cause_never_eject_a_backend() {
 
 #[tokio::test]
 async fn if_most_backends_are_ejected_all_of_them_are_used() {
-    let ill = ScriptedBackend::answering(json("500 Internal Server Error", ERROR)).await;
-    let gateway = start(&[ill.addr]).await;
+    let (ill, gateway) = gateway_answering(json("500 Internal Server Error", ERROR)).await;
     for _ in 0..20 {
         assert_eq!(
             status(&gateway.post(CHAT, CHAT_STREAM_BODY).await),
@@ -376,8 +373,7 @@ async fn keep_alive_comments_are_sent_between_events_and_are_no_output() {
     let keep_alive = Some(Duration::from_millis(20));
     let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
     let gateway = start_with(&[fake.addr], setup).await;
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     let mut answer = Vec::new();
     while text(&answer).matches(": keep-alive\n\n").count() < 3 {
         assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
@@ -413,8 +409,7 @@ async fn comments_do_not_break_a_stream_with_a_content_length() {
     let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
     let gateway = start_with(&[fake.addr], setup).await;
     // HTTP/1.1.
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     let mut answer = Vec::new();
     while !text(&answer).contains(": keep-alive\n\n") {
         assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
@@ -452,8 +447,7 @@ async fn the_error_event_of_a_stream_with_a_content_length_reaches_the_client() 
 #[tokio::test]
 async fn an_unchanged_stream_keeps_its_content_length() {
     let [begun, rest] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
-    let fake = ScriptedBackend::answering([begun, rest].concat()).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering([begun, rest].concat()).await;
     let answer = text(&gateway.post(CHAT, CHAT_STREAM_BODY).await).to_ascii_lowercase();
     assert!(answer.contains("content-length: "), "{answer}");
 }
@@ -473,10 +467,8 @@ async fn the_comments_of_a_backend_reach_the_client_before_the_first_output() {
     let rest = [chunk(ROLE), chunk(WORD), chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()];
     let rest = rest.concat();
     let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
-    let fake = ScriptedBackend::start(script).await;
-    let gateway = start(&[fake.addr]).await;
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let (fake, gateway) = gateway_scripted(script).await;
+    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     let mut answer = Vec::new();
     read_until(&mut client, &mut answer, COMMENT).await;
     fake.go();
@@ -495,8 +487,7 @@ async fn the_gateways_own_comments_reach_the_client_before_the_first_output() {
     let keep_alive = Some(Duration::from_millis(20));
     let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
     let gateway = start_with(&[fake.addr], setup).await;
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     let mut answer = Vec::new();
     read_until(&mut client, &mut answer, COMMENT).await;
     fake.go();
@@ -517,8 +508,7 @@ async fn comments_before_the_first_output_do_not_end_failover() {
         };
         let fakes = first_of_two(script, stream_of(&GOOD)).await;
         let gateway = gateway_for(&fakes).await;
-        let mut client = gateway.connect().await;
-        client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+        let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
         let mut answer = Vec::new();
         read_until(&mut client, &mut answer, COMMENT).await;
         fakes.iter().for_each(ScriptedBackend::go);
@@ -536,8 +526,7 @@ async fn comments_before_the_first_output_do_not_end_failover() {
     let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
     let gateway = start_with(&addresses, setup).await;
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     let mut answer = Vec::new();
     read_until(&mut client, &mut answer, COMMENT).await;
     assert!(!text(&answer).contains("role"), "{}", text(&answer));
@@ -560,11 +549,9 @@ async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
     for (path, begin) in cases {
         let begun = [event_stream_head(), framed(&[COMMENT])].concat();
         let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Close];
-        let fake = ScriptedBackend::start(script).await;
-        let gateway = start(&[fake.addr]).await;
+        let (fake, gateway) = gateway_scripted(script).await;
         let ask = r#"{"model":"tiny","stream":true,"messages":[],"input":"a"}"#;
-        let mut client = gateway.connect().await;
-        client.write_all(post(path, ask).as_bytes()).await.unwrap();
+        let mut client = gateway.begin(path, ask).await;
         let mut answer = Vec::new();
         read_until(&mut client, &mut answer, COMMENT).await;
         fake.go();
@@ -576,8 +563,7 @@ async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
     }
     let begun = [event_stream_head(), framed(&[COMMENT])].concat();
     let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Close];
-    let fake = ScriptedBackend::start(script).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_scripted(script).await;
     // HTTP/2.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let answer = http2_client::post(&mut sender, CHAT, CHAT_STREAM_BODY).await;
@@ -603,8 +589,7 @@ async fn a_configured_model_can_have_its_own_stream_policy() {
     let gateway = start_with(&[fake.addr], setup).await;
     assert_eq!(status(&gateway.post(CHAT, &CHAT_STREAM_BODY.replace("tiny", "strict")).await), 504);
     fake.closed().await;
-    let mut other = gateway.connect().await;
-    other.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let other = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     fake.until_received(2).await;
     drop(other);
     fake.closed().await;

@@ -4,7 +4,7 @@
 use crate::restart::{Port, folder, model, start_backends};
 use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{ScriptedBackend, json};
-use crate::support::test_gateway::{Setup, post, start_with, status};
+use crate::support::test_gateway::{CHAT, Setup, post, start_with, status};
 use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
@@ -19,7 +19,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-const CHAT: &str = "/v1/chat/completions";
 /// Timeout of every wait.
 const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
 

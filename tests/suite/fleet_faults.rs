@@ -4,7 +4,7 @@
 use crate::metrics::value;
 use crate::restart::{folder, model, start_backends};
 use crate::support::scripted_backend::{Page, ScriptedBackend, json};
-use crate::support::test_gateway::{self, body, post, start, status};
+use crate::support::test_gateway::{self, body, gateway_answering, post, status};
 use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
@@ -250,8 +250,7 @@ async fn a_fleet_that_sleeps_has_no_capacity() {
 
 #[tokio::test]
 async fn a_drain_request_with_a_mistake_is_rejected_with_the_reason() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let long = "x".repeat(201);
     for (verb, parameters, words) in [
         ("drain", "", "missing field `backend`"),

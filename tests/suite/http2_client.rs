@@ -6,12 +6,12 @@
 
 mod floods;
 
-use crate::smuggling::{CHAT, echo, victim};
+use crate::smuggling::{echo, victim};
 use crate::support::raw_http2::{
     DATA, END_HEADERS, END_STREAM, Ended, HEADERS, Http2, encode_headers, frame,
 };
 use crate::support::strict::{answers, check_forwarded_request};
-use crate::support::test_gateway::start;
+use crate::support::test_gateway::{CHAT, start};
 use std::time::Duration;
 
 const BODY: &str = r#"{"model":"tiny","user":"attack"}"#;

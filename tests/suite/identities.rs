@@ -1,13 +1,12 @@
 //! User, session and conversation of a request: in the record, from which spans and log lines read
 //! them, and never on the metrics page.
 
-use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, USAGE, WORD, stream_of};
-use crate::support::test_gateway::{Setup, post, start_with};
+use crate::support::scripted_backend::{FINISH, ROLE, USAGE, WORD, stream_of};
+use crate::support::test_gateway::{CHAT, Setup, gateway_answering_with, post};
 use tokenweir::config::IdentitiesConfig;
 use tokenweir::proxy::{IdentityMode, IdentityReader};
 use tokenweir_core::record::RequestIdentity;
 
-const CHAT: &str = "/v1/chat/completions";
 const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 const BODY: &str = r#"{"model":"tiny","stream":true,"user":"alice@example.com","max_tokens":7,
     "temperature":0.5,"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}"#;
@@ -24,9 +23,8 @@ async fn the_identity_of_a_request_is_recorded_and_never_in_the_metrics() {
         (IdentityMode::Hashed, None),
         (IdentityMode::Off, None),
     ] {
-        let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
         let setup = Setup { identities: reader(mode), ..Setup::default() };
-        let gateway = start_with(&[fake.addr], setup).await;
+        let (fake, gateway) = gateway_answering_with(setup, stream_of(&GOOD)).await;
         let head = "\r\nx-claude-code-session-id: session-7\r\nhost";
         gateway.raw(post(CHAT, BODY).replacen("\r\nhost", head, 1)).await;
         let record = gateway.record().await;

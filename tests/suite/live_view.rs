@@ -4,7 +4,10 @@
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, body, gateway_answering, gateway_scripted, post, start, start_with,
+    status,
+};
 use serde_json::Value;
 use tokenweir::admin::AdminAuthorizer;
 use tokenweir_api::{
@@ -15,7 +18,6 @@ use tokenweir_diagnose::{Evidence, Verdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const CHAT: &str = "/v1/chat/completions";
 const CHAT_BODY: &str =
     r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"secret-prompt"}]}"#;
 const JSON: &str = "content-type: application/json\r\n";
@@ -63,8 +65,7 @@ async fn an_open_stream_is_shown_and_its_request_after_the_end() {
     let rest: Vec<u8> = [FINISH, "[DONE]"].iter().flat_map(|event| chunk(event)).collect();
     let rest: Vec<u8> = rest.into_iter().chain(*b"0\r\n\r\n").collect();
     let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
-    let fake = ScriptedBackend::start(script).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_scripted(script).await;
     let mut client = gateway.connect().await;
     let request = post(CHAT, CHAT_BODY).replacen("host:", "x-request-id: live-1\r\nhost:", 1);
     client.write_all(request.as_bytes()).await.unwrap();
@@ -99,8 +100,7 @@ async fn an_open_stream_is_shown_and_its_request_after_the_end() {
 
 #[tokio::test]
 async fn no_secret_is_shown() {
-    let fake = ScriptedBackend::answering(answer()).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(answer()).await;
     let request =
         post(CHAT, CHAT_BODY).replacen("host:", "authorization: Bearer secret-key\r\nhost:", 1);
     gateway.raw(request).await;
@@ -135,8 +135,7 @@ async fn a_drained_backend_finishes_its_requests_and_gets_no_new_ones_until_undr
 
 #[tokio::test]
 async fn with_every_backend_drained_the_gateway_is_not_ready() {
-    let fake = ScriptedBackend::answering(answer()).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(answer()).await;
     operate(&gateway, "POST", &format!("/-/drain?backend={}", fake.addr), JSON).await;
     assert_eq!(status(&operate(&gateway, "GET", "/readyz", "").await), 503);
     let refused = gateway.post(CHAT, CHAT_BODY).await;
@@ -147,8 +146,7 @@ async fn with_every_backend_drained_the_gateway_is_not_ready() {
 
 #[tokio::test]
 async fn no_page_of_another_origin_can_drain_a_backend() {
-    let fake = ScriptedBackend::answering(answer()).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(answer()).await;
     let path = format!("/-/drain?backend={}", fake.addr);
     let foreign = format!("{JSON}origin: https://evil.example\r\n");
     let own = format!("{JSON}origin: http://{}\r\n", gateway.admin);
@@ -174,8 +172,7 @@ async fn no_page_of_another_origin_can_drain_a_backend() {
 
 #[tokio::test]
 async fn a_browser_gets_a_self_contained_page_and_other_clients_a_list_of_paths() {
-    let fake = ScriptedBackend::answering(answer()).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(answer()).await;
     let list = gateway.admin("/").await;
     assert!(list.starts_with("HTTP/1.1 200") && list.contains("/metrics"), "{list}");
     assert!(!list.contains("<html"));
@@ -233,8 +230,7 @@ fn read_of<'a>(script: &'a str, value: &str) -> Vec<&'a str> {
 
 #[tokio::test]
 async fn every_field_that_the_page_reads_is_in_the_document() {
-    let fake = ScriptedBackend::answering(answer()).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(answer()).await;
     let verdict = Verdict { evidence: vec![Evidence::default()], ..Verdict::default() };
     let document = GatewaySnapshot {
         backends: vec![BackendSummary::default()],

@@ -1,10 +1,8 @@
 //! The metrics page: valid names, a format that Prometheus parses, every series from the start, and
 //! no series that clients can create.
 
-use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, USAGE, WORD, json, stream_of,
-};
-use crate::support::test_gateway::{Setup, start, start_with};
+use crate::support::scripted_backend::{FINISH, ROLE, USAGE, WORD, json, stream_of};
+use crate::support::test_gateway::{CHAT, Setup, gateway_answering, start_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tokenweir::telemetry::catalog;
@@ -14,8 +12,6 @@ use tokenweir::telemetry::otel::Semconv;
 use tokenweir::telemetry::quality;
 use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::slo::Objective;
-
-const CHAT: &str = "/v1/chat/completions";
 
 /// A page of the documentation, by its path from the top of the repository.
 fn document(path: &str) -> String {
@@ -204,9 +200,8 @@ async fn every_row_has_series_from_the_start_without_any_backend_up() {
 
 #[tokio::test]
 async fn a_request_is_counted_once_in_every_row_that_applies() {
-    let fake =
-        ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) =
+        gateway_answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
     gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
     gateway.record().await;
     let page = gateway.admin("/metrics").await;
@@ -250,8 +245,7 @@ async fn a_request_is_counted_once_in_every_row_that_applies() {
 
 #[tokio::test]
 async fn requests_without_generation_have_separate_durations() {
-    let fake = ScriptedBackend::answering(json("200 OK", r#"{"count":1,"tokens":[1]}"#)).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(json("200 OK", r#"{"count":1,"tokens":[1]}"#)).await;
     for path in [CHAT, "/tokenize", "/tokenize", "/v1/embeddings"] {
         gateway.post(path, r#"{"model":"tiny"}"#).await;
         gateway.record().await;
@@ -270,9 +264,8 @@ async fn requests_without_generation_have_separate_durations() {
 
 #[tokio::test]
 async fn clients_cannot_create_series() {
-    let fake =
-        ScriptedBackend::answering(json("404 Not Found", r#"{"error":{"message":"no"}}"#)).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) =
+        gateway_answering(json("404 Not Found", r#"{"error":{"message":"no"}}"#)).await;
     let mut counts = BTreeSet::new();
     for round in 0..3 {
         for number in 0..50 {
@@ -296,8 +289,7 @@ async fn clients_cannot_create_series() {
 
 #[tokio::test]
 async fn the_admin_listener_reports_the_state_of_the_backends() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let page = gateway.admin("/status").await;
     let status: serde_json::Value =
         serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap();

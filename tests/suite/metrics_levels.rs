@@ -5,12 +5,11 @@ use crate::metrics::samples;
 use crate::support::scripted_backend::{
     FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
 };
-use crate::support::test_gateway::{Setup, start_with};
+use crate::support::test_gateway::{CHAT, Setup, start_with};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::telemetry::metrics_registry::MetricsLevel;
 
-const CHAT: &str = "/v1/chat/completions";
 /// Maximum number of series for each further backend at the level `standard`, with one model.
 const MAX_STANDARD_SERIES_PER_BACKEND: usize = 160;
 

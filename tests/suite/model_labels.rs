@@ -2,11 +2,9 @@
 
 use crate::metrics::value;
 use crate::support::scripted_backend::{ScriptedBackend, json};
-use crate::support::test_gateway::{Running, Setup, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, start_with, status};
 use std::time::Duration;
 use tokenweir::backend::routes::ModelConfig;
-
-const CHAT: &str = "/v1/chat/completions";
 
 async fn start(fake: &ScriptedBackend, setup: Setup) -> Running {
     start_with(&[fake.addr], setup).await

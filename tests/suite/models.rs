@@ -5,7 +5,7 @@ use crate::support::scripted_backend::{
     FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, VLLM, WORD, json, stream_of,
 };
 use crate::support::test_gateway::{
-    Running, Setup, advance_time, body, post, start, start_with, status,
+    CHAT, Running, Setup, advance_time, body, post, start, start_with, status,
 };
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -15,7 +15,6 @@ use std::time::Duration;
 use tokenweir::backend::routes::ModelConfig;
 use tokenweir_core::record::Outcome;
 
-const CHAT: &str = "/v1/chat/completions";
 /// APIs with JSON requests.
 const PATHS: &[&str] = &[CHAT, "/v1/embeddings", "/v1/messages", "/tokenize", "/v2/rerank"];
 const MODELS: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";

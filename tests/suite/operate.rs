@@ -1,7 +1,7 @@
 //! `tokenweir status`, `explain`, `drain`, `undrain` and `reload` as programs against a gateway.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
-use crate::support::test_gateway::{Running, Setup, start, start_with};
+use crate::support::test_gateway::{Running, Setup, gateway_answering, gateway_answering_with};
 use serde_json::Value;
 use std::process::Stdio;
 use tokenweir::admin::AdminAuthorizer;
@@ -20,8 +20,11 @@ async fn run(admin: &str, arguments: &[&str]) -> Ended {
 }
 
 async fn gateway_with(guard: AdminAuthorizer) -> (ScriptedBackend, Running) {
-    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
-    let gateway = start_with(&[fake.addr], Setup { guard, ..Setup::default() }).await;
+    let (fake, gateway) = gateway_answering_with(
+        Setup { guard, ..Setup::default() },
+        stream_of(&[ROLE, WORD, FINISH, "[DONE]"]),
+    )
+    .await;
     (fake, gateway)
 }
 
@@ -77,8 +80,7 @@ async fn the_exit_code_of_status_means_harm_to_clients_and_readiness_does_not() 
             "  degraded: 100 % of requests are answered with 4xx by a backend (most: 400)",
         ),
     ] {
-        let fake = ScriptedBackend::answering(response(backend)).await;
-        let gateway = start(&[fake.addr]).await;
+        let (_fake, gateway) = gateway_answering(response(backend)).await;
         for _ in 0..5 {
             gateway.post("/v1/chat/completions", r#"{"model":"tiny","messages":[]}"#).await;
             gateway.record().await;
@@ -92,8 +94,7 @@ async fn the_exit_code_of_status_means_harm_to_clients_and_readiness_does_not() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_prints_the_decision_of_a_request() {
-    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     gateway.post("/v1/chat/completions", r#"{"model":"tiny","stream":true,"messages":[]}"#).await;
     let record = gateway.record().await;
     let (admin, id) = (gateway.admin.to_string(), record.request_id.as_str().to_owned());

@@ -6,10 +6,9 @@ use crate::support::http2_client;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json,
 };
-use crate::support::test_gateway::{post, start};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use crate::support::test_gateway::{CHAT, gateway_answering, start};
+use tokio::io::AsyncReadExt;
 
-const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","stream":true}"#;
 
 /// A backend that waits for the test before the second and before the last write of a stream.
@@ -30,8 +29,7 @@ async fn pausing_backend() -> ScriptedBackend {
 async fn the_transit_of_each_write_of_a_stream_but_the_last_is_counted() {
     let fake = pausing_backend().await;
     let gateway = start(&[fake.addr]).await;
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, ASK).await;
     let mut answer = Vec::new();
     let words =
         |answer: &[u8]| answer.windows(WORD.len()).filter(|part| part == &WORD.as_bytes()).count();
@@ -52,8 +50,7 @@ async fn the_transit_of_each_write_of_a_stream_but_the_last_is_counted() {
 
 #[tokio::test]
 async fn neither_a_whole_response_nor_a_stream_over_http2_has_a_transit() {
-    let fake = ScriptedBackend::answering(json("200 OK", r#"{"id":"a","choices":[]}"#)).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(json("200 OK", r#"{"id":"a","choices":[]}"#)).await;
     gateway.post(CHAT, r#"{"model":"tiny"}"#).await;
     assert_eq!(gateway.record().await.observed.chunk_transit.count(), 0);
     let fake = pausing_backend().await;
@@ -67,8 +64,7 @@ async fn neither_a_whole_response_nor_a_stream_over_http2_has_a_transit() {
 
 #[tokio::test]
 async fn the_page_has_the_delay_of_tasks_and_the_cpu_time_of_the_page_itself() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     gateway.admin("/metrics").await;
     let page = gateway.admin("/metrics").await;
     assert!(value(&page, "tokenweir_scheduling_delay_seconds_count") > 0.0);

@@ -3,14 +3,15 @@
 use crate::access::{KEY, access, tenant};
 use crate::support::http2_client;
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
-use crate::support::test_gateway::{Setup, body, post, start, start_with, status};
+use crate::support::test_gateway::{
+    CHAT, Setup, body, gateway_answering, post, start, start_with, status,
+};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::Request;
 use serde_json::Value;
 use tokenweir_core::access::TenantEntry;
 
-const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 
 async fn answering() -> ScriptedBackend {
@@ -194,8 +195,7 @@ async fn headers_of_a_backend_do_not_pass_as_those_of_the_gateway() {
     let answer = "HTTP/1.1 200 OK\r\nx-gateway-error: fake\r\nx-request-id: of-engine\r\n\
                   x-ratelimit-remaining-tokens: 1\r\nx-tokenweir-backend: b\r\nx-other: kept\r\n\
                   content-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
-    let fake = ScriptedBackend::answering(answer).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(answer).await;
     let answer = text(
         &gateway.raw(post(CHAT, ASK).replacen("host:", "x-request-id: mine\r\nhost:", 1)).await,
     );

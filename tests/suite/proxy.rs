@@ -6,7 +6,9 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, json, stream_of,
 };
 use crate::support::test_gateway::{
-    Setup, body, post, start, start_with, status, with_paused_time,
+    CHAT, Setup, body, gateway_answering, gateway_answering_with, gateway_scripted,
+    gateway_scripted_with, post, read_until, read_until_times, start, start_with, status,
+    with_paused_time,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -18,7 +20,6 @@ use tokenweir_core::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const CHAT: &str = "/v1/chat/completions";
 const CHAT_STREAM_BODY: &str =
     r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
 
@@ -33,8 +34,7 @@ fn envelope(answer: &[u8]) -> Value {
 #[tokio::test]
 async fn a_stream_passes_unchanged_and_is_recorded_once() {
     let events = [ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
-    let fake = ScriptedBackend::answering(stream_of(&events)).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(stream_of(&events)).await;
     let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
     let expected = events.map(|event| format!("data: {event}\n\n")).concat();
     assert_eq!(body(&answer), (expected.into_bytes(), true));
@@ -86,8 +86,7 @@ async fn every_recorded_response_passes_unchanged() {
 
 #[tokio::test]
 async fn the_request_reaches_the_backend_unchanged_except_hop_by_hop_headers() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let body = "{ \"model\" : \"tiny\",\t\"x\": 1.0e5, \"é\": \"\\u00e9\" }";
     let request = format!(
         "POST {CHAT}?a=b%2f HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer k\r\n\
@@ -118,14 +117,12 @@ async fn the_request_reaches_the_backend_unchanged_except_hop_by_hop_headers() {
 
 #[tokio::test]
 async fn a_client_disconnect_during_a_stream_reaches_the_backend_and_its_tokens_are_recorded() {
-    let fake = ScriptedBackend::start(|_| {
+    let (fake, gateway) = gateway_scripted(|_| {
         let begun = [event_stream_head(), chunk(ROLE), chunk(WORD), chunk(WORD)].concat();
         vec![Step::Send(begun), Step::AwaitClose]
     })
     .await;
-    let gateway = start(&[fake.addr]).await;
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     read_until_times(&mut client, "Hi", 2).await;
     drop(client);
     fake.closed().await;
@@ -137,11 +134,9 @@ async fn a_client_disconnect_during_a_stream_reaches_the_backend_and_its_tokens_
 
 #[tokio::test]
 async fn a_client_disconnect_before_the_headers_closes_the_backend_connection() {
-    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_scripted(|_| vec![Step::AwaitClose]).await;
     for (earlier, half_close) in [false, true].into_iter().enumerate() {
-        let mut client = gateway.connect().await;
-        client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+        let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
         wait_until!(fake.seen().len() > earlier);
         if half_close {
             client.shutdown().await.unwrap();
@@ -157,8 +152,7 @@ async fn a_client_disconnect_before_the_headers_closes_the_backend_connection() 
 
 #[tokio::test]
 async fn a_client_disconnect_during_the_upload_is_recorded_and_reaches_no_backend() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let mut client = gateway.connect().await;
     let half = post(CHAT, CHAT_STREAM_BODY);
     client.write_all(&half.as_bytes()[..half.len() - 10]).await.unwrap();
@@ -170,15 +164,13 @@ async fn a_client_disconnect_during_the_upload_is_recorded_and_reaches_no_backen
 
 #[tokio::test]
 async fn a_client_disconnect_after_the_last_event_is_a_success() {
-    let fake = ScriptedBackend::start(|_| {
+    let (_fake, gateway) = gateway_scripted(|_| {
         let all = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
         let without_end = all[..all.len() - 5].to_vec();
         vec![Step::Send(without_end), Step::AwaitClose]
     })
     .await;
-    let gateway = start(&[fake.addr]).await;
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     read_until(&mut client, "[DONE]").await;
     drop(client);
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
@@ -187,7 +179,7 @@ async fn a_client_disconnect_after_the_last_event_is_a_success() {
 #[tokio::test]
 async fn a_backend_crash_during_a_stream_is_a_truncated_response() {
     for end in [|| Step::Close, || Step::Reset] {
-        let fake = ScriptedBackend::start(move |_| {
+        let (fake, gateway) = gateway_scripted(move |_| {
             vec![
                 Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()),
                 Step::Wait,
@@ -195,9 +187,7 @@ async fn a_backend_crash_during_a_stream_is_a_truncated_response() {
             ]
         })
         .await;
-        let gateway = start(&[fake.addr]).await;
-        let mut client = gateway.connect().await;
-        client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+        let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
         let mut answer = read_until(&mut client, "Hi").await;
         fake.go();
         let _ = client.read_to_end(&mut answer).await;
@@ -212,8 +202,7 @@ async fn a_backend_crash_during_a_stream_is_a_truncated_response() {
 
 #[tokio::test]
 async fn a_stream_without_its_last_event_is_truncated_even_if_http_is_complete() {
-    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD])).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD])).await;
     let (_, whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
     assert!(whole);
     assert_eq!(gateway.record().await.outcome, Outcome::Truncated);
@@ -222,8 +211,7 @@ async fn a_stream_without_its_last_event_is_truncated_even_if_http_is_complete()
 #[tokio::test]
 async fn a_stream_with_an_error_event_is_no_success() {
     let error = r#"{"error": {"message": "boom", "type": "InternalServerError", "code": 500}}"#;
-    let fake = ScriptedBackend::answering(stream_of(&[ROLE, error, "[DONE]"])).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, error, "[DONE]"])).await;
     gateway.post(CHAT, CHAT_STREAM_BODY).await;
     let record = gateway.record().await;
     assert_eq!(record.outcome, Outcome::StreamError);
@@ -233,8 +221,7 @@ async fn a_stream_with_an_error_event_is_no_success() {
 #[tokio::test]
 async fn an_abort_by_the_engine_is_not_a_success() {
     let abort = FINISH.replace("stop", "abort");
-    let fake = ScriptedBackend::answering(stream_of(&[ROLE, &abort, "[DONE]"])).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, &abort, "[DONE]"])).await;
     gateway.post(CHAT, CHAT_STREAM_BODY).await;
     assert_eq!(gateway.record().await.outcome, Outcome::Aborted);
 }
@@ -245,8 +232,7 @@ async fn error_responses_of_the_backend_pass_unchanged() {
         ("400 Bad Request", Outcome::ClientError),
         ("503 Service Unavailable", Outcome::UpstreamError),
     ] {
-        let fake = ScriptedBackend::answering(json(line, r#"{"error":"its own words"}"#)).await;
-        let gateway = start(&[fake.addr]).await;
+        let (_fake, gateway) = gateway_answering(json(line, r#"{"error":"its own words"}"#)).await;
         let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
         assert_eq!(body(&answer).0, br#"{"error":"its own words"}"#);
         assert!(!String::from_utf8_lossy(&answer).contains("x-gateway-error"));
@@ -270,8 +256,7 @@ async fn a_backend_that_refuses_connections_is_replaced_by_another() {
 
 #[tokio::test]
 async fn without_an_available_backend_the_response_has_a_retry_time() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     drop(fake);
     let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
     let head = String::from_utf8_lossy(&answer).to_ascii_lowercase();
@@ -284,8 +269,7 @@ async fn without_an_available_backend_the_response_has_a_retry_time() {
 
 #[tokio::test]
 async fn an_unhealthy_backend_is_not_used_until_it_recovers() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     fake.set_healthy(false);
     wait_until!(!gateway.pool.is_ready());
     assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 503);
@@ -298,12 +282,11 @@ async fn an_unhealthy_backend_is_not_used_until_it_recovers() {
 async fn a_stale_idle_connection_is_retried_and_no_backend_is_marked_down() {
     // Answers one request per connection, and closes the connection when the next request has
     // arrived.
-    let fake = ScriptedBackend::start(|seen| match seen.earlier {
+    let (fake, gateway) = gateway_scripted(|seen| match seen.earlier {
         0 => vec![Step::Send(json("200 OK", "{}"))],
         _ => vec![Step::Close],
     })
     .await;
-    let gateway = start(&[fake.addr]).await;
     for _ in 0..3 {
         let answer = with_paused_time(gateway.post(CHAT, r#"{"model":"tiny"}"#)).await;
         assert_eq!(status(&answer), 200);
@@ -322,8 +305,7 @@ async fn a_close_a_reset_or_invalid_http_before_the_headers_is_a_502() {
         (|| vec![Step::Send(b"SSH-2.0-OpenSSH_9.2\r\n\r\n".to_vec()), Step::Close], "bad_response"),
     ];
     for (script, reason) in cases {
-        let fake = ScriptedBackend::start(move |_| script()).await;
-        let gateway = start(&[fake.addr]).await;
+        let (_fake, gateway) = gateway_scripted(move |_| script()).await;
         let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
         assert_eq!(status(&answer), 502);
         envelope(&answer);
@@ -336,9 +318,8 @@ async fn a_close_a_reset_or_invalid_http_before_the_headers_is_a_502() {
 
 #[tokio::test]
 async fn a_backend_that_hangs_gives_a_504_and_its_connection_is_closed() {
-    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let setup = Setup { header_timeout: Duration::from_millis(50), ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let (fake, gateway) = gateway_scripted_with(setup, |_| vec![Step::AwaitClose]).await;
     let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
     assert_eq!(
         (status(&answer), envelope(&answer)["type"].as_str()),
@@ -350,9 +331,8 @@ async fn a_backend_that_hangs_gives_a_504_and_its_connection_is_closed() {
 
 #[tokio::test]
 async fn bad_requests_get_a_clear_error_and_reach_no_backend() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let setup = Setup { max_body: 1_000, ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
     let long = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(1_000));
     let chunked = format!(
         "POST {CHAT} HTTP/1.1\r\nhost: g\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{long}\r\n0\r\n\r\n",
@@ -391,8 +371,7 @@ async fn bad_requests_get_a_clear_error_and_reach_no_backend() {
 
 #[tokio::test]
 async fn smuggling_attempts_never_become_two_requests() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let second = format!("GET {CHAT} HTTP/1.1\r\nhost: g\r\n\r\n");
     let head = format!("POST {CHAT} HTTP/1.1\r\nhost: g\r\n");
     let cases = [
@@ -445,8 +424,7 @@ async fn draining_finishes_streams_and_refuses_new_connections() {
     })
     .await;
     let mut gateway = start(&[fake.addr]).await;
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     let mut answer = read_until(&mut client, "Hi").await;
     gateway.begin_stop();
     wait_until!(TcpStream::connect(gateway.addr).await.is_err());
@@ -464,8 +442,7 @@ async fn the_drain_timeout_aborts_open_streams_and_records_them() {
         ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
     let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
     let mut gateway = start_with(&[fake.addr], setup).await;
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     let mut answer = read_until(&mut client, "Hi").await;
     assert_eq!(gateway.stop().await, tokenweir::server::DrainOutcome::DeadlineExceeded);
     let _ = client.read_to_end(&mut answer).await;
@@ -474,23 +451,12 @@ async fn the_drain_timeout_aborts_open_streams_and_records_them() {
     gateway.record().await;
 }
 
-async fn read_until(client: &mut TcpStream, wanted: &str) -> Vec<u8> {
-    read_until_times(client, wanted, 1).await
-}
-
-async fn read_until_times(client: &mut TcpStream, wanted: &str, times: usize) -> Vec<u8> {
-    let mut answer = Vec::new();
-    while String::from_utf8_lossy(&answer).matches(wanted).count() < times {
-        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "ended before {wanted}");
-    }
-    answer
-}
-
 #[tokio::test]
 async fn the_client_trace_continues_at_the_backend_under_the_span_of_the_attempt() {
     let propagation = Some(tokenweir::telemetry::otel::TracingSettings::default().propagation);
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start_with(&[fake.addr], Setup { propagation, ..Setup::default() }).await;
+    let (fake, gateway) =
+        gateway_answering_with(Setup { propagation, ..Setup::default() }, json("200 OK", "{}"))
+            .await;
     let theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let request = post(CHAT, r#"{"model":"tiny"}"#)
         .replace("host: gateway", &format!("host: g\r\ntraceparent: {theirs}\r\ntracestate: a=1"));
@@ -505,8 +471,7 @@ async fn the_client_trace_continues_at_the_backend_under_the_span_of_the_attempt
 
 #[tokio::test]
 async fn without_tracing_the_client_trace_context_passes_unchanged() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let theirs = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
     let request = post(CHAT, r#"{"model":"tiny"}"#)
         .replace("host: gateway\r\n", &format!("host: g\r\n{theirs}"));
@@ -516,12 +481,11 @@ async fn without_tracing_the_client_trace_context_passes_unchanged() {
 
 #[tokio::test]
 async fn sequential_and_pipelined_requests_share_a_connection() {
-    let fake = ScriptedBackend::start(|seen| {
+    let (fake, gateway) = gateway_scripted(|seen| {
         let body = String::from_utf8_lossy(&seen.body).into_owned();
         vec![Step::Send(json("200 OK", &body))]
     })
     .await;
-    let gateway = start(&[fake.addr]).await;
     let keep = |number: usize| {
         post(CHAT, &format!(r#"{{"model":"tiny","n":{number}}}"#))
             .replace("connection: close\r\n", "")
@@ -541,8 +505,7 @@ async fn sequential_and_pipelined_requests_share_a_connection() {
 
 #[tokio::test]
 async fn an_http_1_0_client_gets_the_stream_until_the_connection_closes() {
-    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let request = post(CHAT, CHAT_STREAM_BODY).replace("HTTP/1.1", "HTTP/1.0");
     let answer = gateway.raw(request).await;
     let text = String::from_utf8_lossy(&answer);
@@ -552,8 +515,7 @@ async fn an_http_1_0_client_gets_the_stream_until_the_connection_closes() {
 
 #[tokio::test]
 async fn a_client_that_expects_100_continue_gets_it() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let request =
         post(CHAT, CHAT_STREAM_BODY).replace("host: gateway", "host: g\r\nexpect: 100-continue");
     let (head, rest) = request.split_at(request.find("\r\n\r\n").unwrap() + 4);
@@ -568,15 +530,13 @@ async fn a_client_that_expects_100_continue_gets_it() {
 #[tokio::test]
 async fn a_slow_client_stops_the_backend_and_not_the_gateway() {
     const FLOOD: usize = 64 << 20;
-    let fake = ScriptedBackend::start(|_| {
+    let (fake, gateway) = gateway_scripted(|_| {
         let flood = vec![b'x'; FLOOD];
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {FLOOD}\r\n\r\n");
         vec![Step::Send([head.as_bytes(), &flood].concat()), Step::AwaitClose]
     })
     .await;
-    let gateway = start(&[fake.addr]).await;
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     read_until(&mut client, "xxxx").await;
     // Another client is served although this one does not read.
     assert_eq!(status(&gateway.post("/v1/nothing", "{}").await), 404);
@@ -591,9 +551,8 @@ async fn a_slow_client_stops_the_backend_and_not_the_gateway() {
 
 #[tokio::test]
 async fn a_body_of_many_megabytes_reaches_the_backend_complete() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let setup = Setup { max_body: 64 << 20, ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
     let body = format!(r#"{{"messages":"{}","model":"tiny"}}"#, "image ".repeat(4 << 20));
     assert_eq!(status(&gateway.post(CHAT, &body).await), 200);
     assert_eq!(fake.seen()[0].body, body.as_bytes());
@@ -605,8 +564,7 @@ async fn an_unrequested_compressed_response_passes_uninspected_and_is_counted() 
     let answer =
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\n\
         content-length: 4\r\n\r\n\x1f\x8b\x08\x00";
-    let fake = ScriptedBackend::answering(*answer).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(*answer).await;
     let (bytes, whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
     assert_eq!((bytes, whole), (b"\x1f\x8b\x08\x00".to_vec(), true));
     let record = gateway.record().await;
@@ -619,12 +577,11 @@ async fn an_unrequested_compressed_response_passes_uninspected_and_is_counted() 
 
 #[tokio::test]
 async fn an_endless_response_head_is_a_502() {
-    let fake = ScriptedBackend::start(|_| {
+    let (fake, gateway) = gateway_scripted(|_| {
         let head = format!("HTTP/1.1 200 OK\r\nx: {}\r\n", "a".repeat(1 << 20));
         vec![Step::Send(head.into_bytes()), Step::AwaitClose]
     })
     .await;
-    let gateway = start(&[fake.addr]).await;
     assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 502);
     fake.closed().await;
     assert_eq!(gateway.record().await.outcome, Outcome::UpstreamError);
@@ -633,14 +590,12 @@ async fn an_endless_response_head_is_a_502() {
 #[tokio::test]
 async fn a_client_disconnect_after_an_error_event_is_no_cancellation() {
     let error = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
-    let fake = ScriptedBackend::start(move |_| {
+    let (_fake, gateway) = gateway_scripted(move |_| {
         let begun = [event_stream_head(), chunk(ROLE), chunk(WORD), chunk(error)].concat();
         vec![Step::Send(begun), Step::AwaitClose]
     })
     .await;
-    let gateway = start(&[fake.addr]).await;
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, CHAT_STREAM_BODY).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     read_until(&mut client, "boom").await;
     drop(client);
     assert_eq!(gateway.record().await.outcome, Outcome::StreamError);

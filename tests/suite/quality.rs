@@ -5,14 +5,14 @@ use crate::metrics::samples;
 use crate::support::scripted_backend::{
     ScriptedBackend, Seen, Step, chunk, event_stream_head, json as whole, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, body, post, start_with, status};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, body, gateway_answering_with, post, start_with, status,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokenweir::telemetry::quality::QualitySettings;
-
-const CHAT: &str = "/v1/chat/completions";
 
 /// Secrets in every part of a request. No judge, file or page may contain them.
 const SECRETS: [&str; 5] = [
@@ -172,8 +172,7 @@ async fn model_refusals_are_detected_by_response_fields_in_every_api_and_not_by_
     let mut refused = 0;
     for (path, answer, is_rejected) in answers.chain(streamed) {
         let response_text = String::from_utf8_lossy(&answer).into_owned();
-        let fake = ScriptedBackend::answering(answer).await;
-        let gateway = start_with(&[fake.addr], Setup::default()).await;
+        let (_fake, gateway) = gateway_answering_with(Setup::default(), answer).await;
         let request_body =
             json!({ "model": "tiny", "stream": response_text.contains("event-stream") });
         gateway.post(path, &request_body.to_string()).await;

@@ -3,13 +3,12 @@
 
 use crate::metrics::value;
 use crate::support::scripted_backend::{Page, ScriptedBackend, json};
-use crate::support::test_gateway::{Running, Setup, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, start_with, status};
 use serde_json::Value;
 use tokenweir::backend::{Drain, DrainInitiator};
 use tokenweir_core::resilience;
 use tokenweir_core::resilience::Availability;
 
-const CHAT: &str = "/v1/chat/completions";
 const BODY: &str = r#"{"model":"tiny"}"#;
 const HEALTH: &str = "GET /health HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
 const ASLEEP: &str = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\

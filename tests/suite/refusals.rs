@@ -1,7 +1,9 @@
 //! A backend that refuses a request: its peers decide whether the client or the backend is the cause.
 
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
-use crate::support::test_gateway::{Running, Setup, advance_time, body, start, start_with, status};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, advance_time, body, start, start_with, status,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,7 +11,6 @@ use tokenweir::proxy::retry;
 use tokenweir_core::record::Outcome;
 use tokenweir_core::resilience::BreakerState;
 
-const CHAT: &str = "/v1/chat/completions";
 const MESSAGES: &str = "/v1/messages";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;

@@ -5,13 +5,15 @@ use crate::metrics::{samples, value};
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, json, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, advance_time, post, start, start_with};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, advance_time, gateway_answering, gateway_scripted, post, start,
+    start_with,
+};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir_core::record::{Outcome, TierResolver};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 
-const CHAT: &str = "/v1/chat/completions";
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 const GOOD: [&str; 5] = [ROLE, WORD, FINISH, USAGE, "[DONE]"];
 
@@ -26,8 +28,7 @@ async fn total(gateway: &Running, metric: &str, labels: &[&str]) -> f64 {
 
 /// Sends a request and leaves after the first output.
 async fn leave_after_first_output(gateway: &Running) {
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, BODY).as_bytes()).await.unwrap();
+    let mut client = gateway.begin(CHAT, BODY).await;
     let (mut answer, mut buffer) = (Vec::new(), [0; 1_024]);
     while !String::from_utf8_lossy(&answer).contains("Hi") {
         let count = client.read(&mut buffer).await.unwrap();
@@ -71,11 +72,10 @@ async fn a_client_that_left_is_not_in_the_durations_of_successes() {
 async fn responses_are_counted_by_http_status() {
     let answers = ["200 OK", "404 Not Found", "599 Odd", "200 OK"];
     let count = AtomicUsize::new(0);
-    let fake = ScriptedBackend::start(move |_| {
+    let (_fake, gateway) = gateway_scripted(move |_| {
         vec![Step::Send(json(answers[count.fetch_add(1, Ordering::SeqCst) % 4], "{}"))]
     })
     .await;
-    let gateway = start(&[fake.addr]).await;
     for _ in 0..4 {
         gateway.post("/v1/embeddings", r#"{"model":"tiny"}"#).await;
         gateway.record().await;
@@ -91,8 +91,7 @@ async fn responses_are_counted_by_http_status() {
 
 #[tokio::test]
 async fn tokens_of_a_request_are_a_histogram_by_direction() {
-    let fake = ScriptedBackend::answering(stream_of(&GOOD)).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(stream_of(&GOOD)).await;
     gateway.post(CHAT, BODY).await;
     gateway.record().await;
     for (direction, tokens, bound) in [("input", 9.0, "16.0"), ("output", 3.0, "4.0")] {
@@ -127,9 +126,8 @@ async fn the_prompt_of_a_failover_and_the_output_of_a_client_that_left_are_waste
     assert!((recomputed - 9.0).abs() < 1e-9, "{recomputed}");
 
     let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let fake =
-        ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) =
+        gateway_scripted(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
     leave_after_first_output(&gateway).await;
     gateway.record().await;
     let output = total(&gateway, wasted, &["reason=\"cancelled\"", "type=\"output\""]).await;
@@ -140,12 +138,11 @@ async fn the_prompt_of_a_failover_and_the_output_of_a_client_that_left_are_waste
 async fn the_oldest_open_request_has_an_age_and_a_slow_reader_a_model() {
     let begun = [event_stream_head(), chunk(ROLE)].concat();
     let rest = stream_of(&GOOD);
-    let fake = ScriptedBackend::start(move |_| {
+    let (fake, gateway) = gateway_scripted(move |_| {
         let rest = rest[event_stream_head().len()..].to_vec();
         vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest)]
     })
     .await;
-    let gateway = start(&[fake.addr]).await;
     let age = "tokenweir_oldest_request_age_seconds";
     assert!(value(&gateway.admin("/metrics").await, age).abs() < 1e-9);
     let look = async {

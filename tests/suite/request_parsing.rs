@@ -3,8 +3,10 @@
 //! tests the client's view of a request that is answered before it was read.
 
 use crate::support::corrupted_bytes::corrupted;
-use crate::support::scripted_backend::{ScriptedBackend, json};
-use crate::support::test_gateway::{Setup, body, post, start, start_with, status};
+use crate::support::scripted_backend::json;
+use crate::support::test_gateway::{
+    CHAT, Setup, body, gateway_answering, gateway_answering_with, post, status,
+};
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, Method, Uri};
 use http_body_util::{BodyExt, Empty};
@@ -21,7 +23,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// Method, target, headers and body of a complete request.
 type ParsedRequest = (Method, Uri, HeaderMap, Vec<u8>);
 
-const CHAT: &str = "/v1/chat/completions";
 const HEAD_LIMITS: http1::HeadLimits = http1::HeadLimits { max_bytes: 64 << 10, max_headers: 100 };
 
 /// The request as the gateway reads it.
@@ -138,8 +139,11 @@ proptest! {
 
 #[tokio::test]
 async fn a_rejection_before_the_body_is_read_reaches_a_client_that_still_sends() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start_with(&[fake.addr], Setup { max_body: 1 << 10, ..Setup::default() }).await;
+    let (_fake, gateway) = gateway_answering_with(
+        Setup { max_body: 1 << 10, ..Setup::default() },
+        json("200 OK", "{}"),
+    )
+    .await;
     let mut client = gateway.connect().await;
     let (length, head) = (8 << 20, "POST /v1/completions HTTP/1.1\r\nhost: g\r\ncontent-length:");
     client.write_all(format!("{head} {length}\r\n\r\n").as_bytes()).await.unwrap();
@@ -154,8 +158,7 @@ async fn a_rejection_before_the_body_is_read_reaches_a_client_that_still_sends()
 
 #[tokio::test]
 async fn an_unread_received_body_does_not_close_the_connection() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let nowhere = post("/nowhere", "{\"a\": 1}").replace("connection: close\r\n", "");
     let answers = gateway.raw([nowhere, post(CHAT, r#"{"model":"tiny"}"#)].concat()).await;
     let answers = String::from_utf8_lossy(&answers);
@@ -165,8 +168,7 @@ async fn an_unread_received_body_does_not_close_the_connection() {
 
 #[tokio::test]
 async fn an_http_1_0_client_can_reuse_its_connection_if_responses_have_a_length() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let old = |connection: &str| {
         let request = post(CHAT, r#"{"model":"tiny"}"#).replace("HTTP/1.1", "HTTP/1.0");
         request.replace("connection: close\r\n", connection)

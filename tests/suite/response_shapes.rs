@@ -2,8 +2,7 @@
 //! Anthropic and Cohere write them.
 
 use crate::support::record_facts::{facts, record_of_response};
-use crate::support::scripted_backend::ScriptedBackend;
-use crate::support::test_gateway::{body, start};
+use crate::support::test_gateway::{body, gateway_answering};
 use serde_json::{Value, json};
 use tokenweir_core::record::RequestRecord;
 
@@ -298,8 +297,7 @@ async fn binary_embeddings_pass_unchanged_and_their_metadata_header_has_the_usag
          metadata: {metadata}\r\n\r\n"
     );
     let bytes = [0, 0, 0, 0x3f, 0, 0, 0x80, 0xbf];
-    let fake = ScriptedBackend::answering([head.as_bytes(), &bytes].concat()).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering([head.as_bytes(), &bytes].concat()).await;
     let answer = gateway.post("/v1/embeddings", r#"{"model":"tiny"}"#).await;
     assert_eq!(body(&answer), (bytes.to_vec(), true));
     assert!(String::from_utf8_lossy(&answer).contains(&metadata));

@@ -3,13 +3,12 @@
 
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step, json};
 use crate::support::test_gateway::{
-    Running, Setup, advance_time, start, start_with, status, with_paused_time,
+    CHAT, Running, Setup, advance_time, start, start_with, status, with_paused_time,
 };
 use std::time::Duration;
 use tokenweir::proxy::retry;
 use tokenweir_core::record::{FailoverDenialReason, Outcome};
 
-const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 const STORE: &str = r#"{"model":"tiny","store":true,"messages":[]}"#;
 const POISON: &str = r#"{"model":"tiny","messages":["poison"]}"#;

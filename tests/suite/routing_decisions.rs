@@ -5,13 +5,14 @@ use crate::metrics::value;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, start, start_with};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, gateway_answering, gateway_answering_with, start, start_with,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tokenweir::telemetry::access_log::AccessLog;
 use tokenweir_core::routing::{Policy, PolicyKind};
 
-const CHAT: &str = "/v1/chat/completions";
 /// Of the 9 prompt tokens, 8 were cached.
 const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12,"prompt_tokens_details":{"cached_tokens":8}}}"#;
 const BODY: &str = r#"{"model":"tiny","stream":true,"prompt_cache_key":"secret-session","messages":[{"role":"user","content":"secret-prompt"}]}"#;
@@ -80,8 +81,7 @@ async fn a_decision_has_every_candidate_and_the_actual_outcome() {
 
 #[tokio::test]
 async fn no_secret_is_in_a_decision() {
-    let fake = ScriptedBackend::answering(answer()).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(answer()).await;
     ask(&gateway, "why-1").await;
     gateway.record().await;
     for path in ["/decisions", "/decisions/why-1", "/status"] {
@@ -93,9 +93,8 @@ async fn no_secret_is_in_a_decision() {
 
 #[tokio::test]
 async fn the_newest_decisions_are_listed_and_the_oldest_are_dropped() {
-    let fake = ScriptedBackend::answering(answer()).await;
     let setup = Setup { decision_log_size: 3, ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let (_fake, gateway) = gateway_answering_with(setup, answer()).await;
     for id in ["a", "b", "c", "d"] {
         ask(&gateway, id).await;
         gateway.record().await;
@@ -114,8 +113,7 @@ async fn the_newest_decisions_are_listed_and_the_oldest_are_dropped() {
 
 #[tokio::test]
 async fn an_unknown_request_id_is_not_found_for_any_characters() {
-    let fake = ScriptedBackend::answering(answer()).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(answer()).await;
     ask(&gateway, "a/b?c%20d").await;
     gateway.record().await;
     let long = format!("/decisions/{}", "x".repeat(4_000));
@@ -132,8 +130,7 @@ async fn an_unknown_request_id_is_not_found_for_any_characters() {
 
 #[tokio::test]
 async fn a_request_without_an_available_backend_has_no_decision() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     fake.set_healthy(false);
     gateway.pool.backends()[0].mark_down("gone");
     ask(&gateway, "refused").await;
@@ -143,8 +140,7 @@ async fn a_request_without_an_available_backend_has_no_decision() {
 
 #[tokio::test]
 async fn a_prediction_and_the_actual_ttft_are_in_the_metrics_and_in_the_log() {
-    let fake = ScriptedBackend::answering(answer()).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(answer()).await;
     ask(&gateway, "why-1").await;
     let record = gateway.record().await;
     let predicted = record.selected_candidate().unwrap();
@@ -178,8 +174,7 @@ async fn a_prediction_and_the_actual_ttft_are_in_the_metrics_and_in_the_log() {
 
 #[tokio::test]
 async fn the_admin_listener_reports_the_learned_estimates_of_a_backend() {
-    let fake = ScriptedBackend::answering(answer()).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(answer()).await;
     let learned = async || page(&gateway, "/status").await.1["backends"][0]["learned"].clone();
     assert_eq!(learned().await["ttft_seconds"], Value::Null);
     ask(&gateway, "why-1").await;

@@ -2,12 +2,11 @@
 //! for them and have the permission.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
-use crate::support::test_gateway::{Setup, post, start_with};
+use crate::support::test_gateway::{CHAT, Setup, post, start_with};
 use std::sync::Arc;
 use tokenweir::proxy::access::AccessControl;
 use tokenweir_core::openai::engine_control::{Permission, Permissions};
 
-const CHAT: &str = "/v1/chat/completions";
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 
 /// The head of the response in lower case. `asks`: the client sends the request header.

@@ -3,12 +3,11 @@
 use crate::support::scripted_backend::{
     FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, TENSORRT_LLM, WORD, stream_of,
 };
-use crate::support::test_gateway::{Running, start, status};
+use crate::support::test_gateway::{CHAT, Running, gateway_answering, start, status};
 use serde_json::Value;
 use std::time::Instant;
 use tokenweir::backend::{BackendState, Health};
 
-const CHAT: &str = "/v1/chat/completions";
 const BODY: &str = r#"{"model":"tiny","stream":true}"#;
 
 /// The state of the only backend.
@@ -96,8 +95,7 @@ fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
 #[tokio::test]
 async fn an_unusable_page_is_counted_and_only_the_last_sample_ages() {
     for (name, page, kind) in bad_pages() {
-        let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
-        let gateway = start(&[fake.addr]).await;
+        let (fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
         assert_eq!(errors(&gateway, kind).await, 0, "{name}");
         fake.set_metrics(Some(page));
         wait_until!(state(&gateway).metrics_error.is_some());
@@ -117,8 +115,7 @@ async fn an_unusable_page_is_counted_and_only_the_last_sample_ages() {
 
 #[tokio::test]
 async fn health_is_checked_every_five_seconds_while_scrapes_succeed() {
-    let fake = ScriptedBackend::answering("").await;
-    let _gateway = start(&[fake.addr]).await;
+    let (fake, _gateway) = gateway_answering("").await;
     let begun = Instant::now();
     wait_until!(fake.looks()[1] >= 60);
     let [health, metrics] = fake.looks();
@@ -128,8 +125,7 @@ async fn health_is_checked_every_five_seconds_while_scrapes_succeed() {
 
 #[tokio::test]
 async fn a_backend_with_failing_health_checks_is_down_although_scrapes_succeed() {
-    let fake = ScriptedBackend::answering("").await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering("").await;
     fake.set_healthy(false);
     wait_until!(state(&gateway).health != Health::Up);
     assert_eq!(backend_status(&gateway).await["reason"], "/health answered 503");
@@ -168,8 +164,7 @@ async fn a_sleeping_backend_is_asleep_and_not_down() {
         );
         Page::Whole(ok("", page))
     };
-    let fake = ScriptedBackend::answering("").await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering("").await;
     assert_eq!(backend_status(&gateway).await["asleep"], Value::Null);
     fake.set_metrics(Some(page(0)));
     wait_until!(state(&gateway).is_asleep());
@@ -183,8 +178,7 @@ async fn a_sleeping_backend_is_asleep_and_not_down() {
 
 #[tokio::test]
 async fn missing_metrics_of_a_backend_are_in_its_status_and_in_the_metrics() {
-    let fake = ScriptedBackend::answering("").await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering("").await;
     let backend_json = backend_status(&gateway).await;
     assert_eq!(backend_json["dialect"], "vllm");
     assert_eq!(backend_json["metrics"]["available"], serde_json::json!(["queue", "kv_usage"]));

@@ -4,11 +4,11 @@
 
 use crate::support::record_facts::{facts, record_of_response, response_with_injected_usage};
 use crate::support::scripted_backend::SGLANG;
+use crate::support::test_gateway::CHAT;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokenweir_core::record::{RequestRecord, UninspectedReason};
 
-const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
 async fn streamed(path: &str, sent: &str) -> RequestRecord {

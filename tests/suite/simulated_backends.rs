@@ -1,7 +1,7 @@
 //! The gateway in front of simulated backends: the behaviour of real engines without a GPU.
 
 use crate::support::simulated_fleet::Fleet;
-use crate::support::test_gateway::post;
+use crate::support::test_gateway::{CHAT, post};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use tokenweir_core::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const CHAT: &str = "/v1/chat/completions";
 const LONG: &str = r#"{"model":"sim-model","stream":true,"max_tokens":1000,"ignore_eos":true,"messages":[{"role":"user","content":"go on"}]}"#;
 
 /// A client that reads the beginning of a response and disconnects. Returns the delay until the
@@ -147,8 +146,7 @@ async fn mass_disconnects_at_random_times_leave_no_state() {
         let events = random.usize(0..6);
         let gateway = &fleet.gateway;
         async move {
-            let mut client = gateway.connect().await;
-            client.write_all(post(CHAT, LONG).as_bytes()).await.unwrap();
+            let mut client = gateway.begin(CHAT, LONG).await;
             let mut answer = Vec::new();
             while String::from_utf8_lossy(&answer).matches("data: ").count() < events {
                 client.read_buf(&mut answer).await.unwrap();

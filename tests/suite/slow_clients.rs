@@ -5,7 +5,9 @@ use crate::support::http2_client;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, post, start_with, status};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, gateway_answering_with, post, start_with, status,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,7 +15,6 @@ use tokenweir::proxy::{BodyMemory, OverloadLimits};
 use tokenweir::server::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","stream":true}"#;
 /// A short timeout, so that a test that waits for it is short.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
@@ -99,9 +100,8 @@ async fn an_idle_connection_is_closed_and_one_with_a_long_request_is_not() {
 
 #[tokio::test]
 async fn a_body_that_pauses_gets_a_408_and_its_connection_is_closed() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let setup = Setup { body_idle: SHORT_TIMEOUT, ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
     let whole = post(CHAT, ASK).replace("connection: close\r\n", "");
     let answer = gateway.raw(&whole[..whole.len() - 3]).await;
     assert_eq!(status(&answer), 408);
@@ -120,8 +120,7 @@ async fn a_client_that_does_not_read_is_disconnected_and_its_backend_request_abo
     let fake = endless_backend().await;
     let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
     let gateway = limited(&fake, limits).await;
-    let mut stream = gateway.connect().await;
-    stream.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+    let _stream = gateway.begin(CHAT, ASK).await;
     fake.closed().await;
     let record = gateway.record().await;
     assert_eq!(
@@ -267,8 +266,7 @@ async fn requests_over_the_limit_are_rejected_early_and_open_requests_finish() {
     ] {
         let fake = waiting_backend().await;
         let gateway = start_with(&[fake.addr], Setup { gate, ..Setup::default() }).await;
-        let mut first = gateway.connect().await;
-        first.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+        let mut first = gateway.begin(CHAT, ASK).await;
         let mut answer = vec![0; 64];
         first.read_exact(&mut answer).await.unwrap();
         // The response does not wait for the body.

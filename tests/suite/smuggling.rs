@@ -6,12 +6,11 @@ pub(crate) mod requests;
 
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
 use crate::support::strict::{Answered, answers, check_forwarded_request};
-use crate::support::test_gateway::{Running, post, start};
+use crate::support::test_gateway::{CHAT, Running, gateway_scripted, post, start};
 use requests::{Case, Verdict};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-pub(crate) const CHAT: &str = "/v1/chat/completions";
 /// Timeout of every case.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -124,12 +123,11 @@ async fn a_pipelined_request_is_checked_like_the_first() {
 
 #[tokio::test]
 async fn an_unsolicited_response_reaches_no_client() {
-    let fake = ScriptedBackend::start(|received| {
+    let (_fake, gateway) = gateway_scripted(|received| {
         let own = json("200 OK", &String::from_utf8_lossy(&received.body));
         vec![Step::Send([own, json("200 OK", r#"{"user":"poison"}"#)].concat())]
     })
     .await;
-    let gateway = start(&[fake.addr]).await;
     for number in 0..50 {
         let (request, expected) = victim(&format!("victim-{number}"));
         let answer = converse(&gateway, request.as_bytes()).await;

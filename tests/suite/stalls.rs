@@ -4,7 +4,9 @@
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, framed, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, body, post, start_with, with_paused_time};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, body, post, read_until, start_with, with_paused_time,
+};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
@@ -18,7 +20,6 @@ use tokenweir_core::record::{Outcome, Stall, TerminationInitiator, Timings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const MIN_GAP: Duration = Duration::from_millis(50);
 
@@ -98,14 +99,6 @@ async fn send(gateway: &Running, request: &str) -> TcpStream {
     let mut client = gateway.connect().await;
     client.write_all(request.as_bytes()).await.unwrap();
     client
-}
-
-async fn read_until(client: &mut TcpStream, wanted: &str) -> Vec<u8> {
-    let mut answer = Vec::new();
-    while !String::from_utf8_lossy(&answer).contains(wanted) {
-        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "ended before {wanted}");
-    }
-    answer
 }
 
 fn assert_reported(stall: &Stall) {

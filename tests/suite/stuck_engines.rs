@@ -3,15 +3,13 @@
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, stream_of,
 };
-use crate::support::test_gateway::{Running, post, start};
+use crate::support::test_gateway::{CHAT, Running, gateway_scripted, start};
 use tokenweir_core::clock;
 use tokenweir_core::record::Outcome;
 use tokenweir_core::routing::PromptFingerprint;
 use tokio::io::AsyncReadExt;
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 
 fn answer() -> Vec<u8> {
@@ -21,8 +19,7 @@ fn answer() -> Vec<u8> {
 /// Sends requests one after the other until one hangs at this backend.
 async fn hang(gateway: &Running, stuck: &ScriptedBackend) -> TcpStream {
     loop {
-        let mut client = gateway.connect().await;
-        client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
+        let client = gateway.begin(CHAT, ASK).await;
         let is_answered = tokio::select! {
             record = gateway.record() => record.outcome == Outcome::Ok,
             () = stuck.until_received(1) => false,
@@ -63,8 +60,7 @@ async fn a_stuck_backend_gets_no_further_requests_once_one_is_overdue() {
 
 #[tokio::test]
 async fn a_timeout_at_a_stuck_backend_is_not_attributed_to_the_prompt() {
-    let stuck = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
-    let gateway = start(&[stuck.addr]).await;
+    let (stuck, gateway) = gateway_scripted(|_| vec![Step::AwaitClose]).await;
     let client = hang(&gateway, &stuck).await;
     drop(client);
     let record = gateway.record().await;

@@ -3,31 +3,18 @@
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, body, post, start, start_with};
+use crate::support::test_gateway::{
+    CHAT, Setup, body, gateway_scripted, gateway_scripted_with, read_until, start_with,
+};
 use std::time::Duration;
 use tokenweir::server::DrainOutcome;
 use tokenweir_core::record::{Outcome, RequestRecord, TerminationInitiator};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt;
 
-const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 
 fn termination_of(record: &RequestRecord) -> (Outcome, &'static str, TerminationInitiator) {
     (record.outcome, record.ending(), record.end.initiator())
-}
-
-async fn send(gateway: &Running) -> TcpStream {
-    let mut client = gateway.connect().await;
-    client.write_all(post(CHAT, ASK).as_bytes()).await.unwrap();
-    client
-}
-
-async fn read_until(client: &mut TcpStream, wanted: &str) {
-    let mut answer = Vec::new();
-    while !String::from_utf8_lossy(&answer).contains(wanted) {
-        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "ended before {wanted}");
-    }
 }
 
 #[tokio::test]
@@ -53,9 +40,8 @@ async fn a_response_that_the_backend_ends_is_attributed_to_the_backend() {
     ];
     for (answer, outcome, ending) in cases {
         let name = String::from_utf8_lossy(&answer).into_owned();
-        let fake =
-            ScriptedBackend::start(move |_| vec![Step::Send(answer.clone()), Step::Close]).await;
-        let gateway = start(&[fake.addr]).await;
+        let (_fake, gateway) =
+            gateway_scripted(move |_| vec![Step::Send(answer.clone()), Step::Close]).await;
         gateway.post(CHAT, ASK).await;
         let record = gateway.record().await;
         assert_eq!(
@@ -77,11 +63,9 @@ async fn a_client_disconnect_is_attributed_to_the_client_and_does_not_cancel_a_c
         ([event_stream_head(), chunk(WORD)].concat(), "Hi", Outcome::Cancelled, "client_cancelled"),
     ];
     for (begun, read, outcome, ending) in cases {
-        let fake =
-            ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose])
-                .await;
-        let gateway = start(&[fake.addr]).await;
-        let mut client = send(&gateway).await;
+        let (fake, gateway) =
+            gateway_scripted(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
+        let mut client = gateway.begin(CHAT, ASK).await;
         read_until(&mut client, read).await;
         drop(client);
         fake.closed().await;
@@ -94,9 +78,8 @@ async fn a_client_disconnect_is_attributed_to_the_client_and_does_not_cancel_a_c
 
 #[tokio::test]
 async fn rejections_and_timeouts_are_attributed_to_the_gateway() {
-    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let setup = Setup { header_timeout: Duration::from_millis(50), ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
+    let (fake, gateway) = gateway_scripted_with(setup, |_| vec![Step::AwaitClose]).await;
     gateway.post(CHAT, ASK).await;
     let timeout = (Outcome::Timeout, "timeout_headers", TerminationInitiator::Gateway);
     assert_eq!(termination_of(&gateway.record().await), timeout);
@@ -120,7 +103,7 @@ async fn responses_aborted_by_the_drain_timeout_are_attributed_to_the_gateway() 
                 .await;
         let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
         let mut gateway = start_with(&[fake.addr], setup).await;
-        let mut client = send(&gateway).await;
+        let mut client = gateway.begin(CHAT, ASK).await;
         if is_streaming {
             read_until(&mut client, "Hi").await;
         }
@@ -143,7 +126,7 @@ async fn a_complete_stream_at_the_drain_timeout_is_a_success() {
         ScriptedBackend::start(move |_| vec![Step::Send(whole.clone()), Step::AwaitClose]).await;
     let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
     let mut gateway = start_with(&[fake.addr], setup).await;
-    let mut client = send(&gateway).await;
+    let mut client = gateway.begin(CHAT, ASK).await;
     read_until(&mut client, "[DONE]").await;
     assert_eq!(gateway.stop().await, DrainOutcome::DeadlineExceeded);
     let mut rest = Vec::new();
@@ -156,8 +139,8 @@ async fn a_complete_stream_at_the_drain_timeout_is_a_success() {
 #[tokio::test]
 async fn bytes_before_a_truncation_reach_the_client_even_in_the_same_read() {
     let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let fake = ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) =
+        gateway_scripted(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
     let (bytes, is_whole) = body(&gateway.post(CHAT, ASK).await);
     let text = String::from_utf8(bytes).unwrap();
     assert_eq!((text, is_whole), (format!("data: {ROLE}\n\ndata: {WORD}\n\n"), false));
@@ -167,9 +150,8 @@ async fn bytes_before_a_truncation_reach_the_client_even_in_the_same_read() {
 async fn a_truncated_body_is_never_complete_for_the_client() {
     let answer =
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{}";
-    let fake =
-        ScriptedBackend::start(move |_| vec![Step::Send(answer.to_vec()), Step::Close]).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) =
+        gateway_scripted(move |_| vec![Step::Send(answer.to_vec()), Step::Close]).await;
     assert!(!body(&gateway.post(CHAT, ASK).await).1);
     let cut = (Outcome::Truncated, "truncated_cut", TerminationInitiator::Backend);
     assert_eq!(termination_of(&gateway.record().await), cut);

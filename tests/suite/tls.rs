@@ -5,7 +5,7 @@ use crate::support::http2_client;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, body, post, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start_with, status};
 use rustls::version::{TLS12, TLS13};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +17,6 @@ use tokenweir_net::tls::{
 use tokenweir_net::tls::{TlsError, TlsServerSettings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const CHAT: &str = "/v1/chat/completions";
 const ANY: &[&rustls::SupportedProtocolVersion] = &[&TLS13, &TLS12];
 const EVENTS: &[&str] = &[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
 

@@ -1,7 +1,7 @@
 //! `tokenweir top` without a terminal: one frame as text, or a clear error.
 
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
-use crate::support::test_gateway::{Setup, start, start_with};
+use crate::support::test_gateway::{Setup, gateway_answering, start_with};
 use std::process::{Output, Stdio};
 use tokenweir::admin::AdminAuthorizer;
 use tokenweir_core::access::KeyDigest;
@@ -20,8 +20,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pipe_gets_one_frame_of_text_without_colours() {
-    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
-    let gateway = start(&[fake.addr]).await;
+    let (fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let body = r#"{"model":"tiny","stream":true,"messages":[]}"#;
     gateway.post("/v1/chat/completions", body).await;
     gateway.record().await;
@@ -65,8 +64,7 @@ async fn without_a_gateway_or_its_token_the_error_names_the_remedy() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pipe_gets_lines_of_the_width_in_columns() {
-    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
-    let gateway = start(&[fake.addr]).await;
+    let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let admin = gateway.admin.to_string();
     for (columns, most) in [("40", 40), ("9", 30), ("many", 120)] {
         let shown = top(&admin, &[("COLUMNS", columns)], &[]).await;

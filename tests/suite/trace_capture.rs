@@ -2,13 +2,12 @@
 //! text.
 
 use crate::support::simulated_fleet::Fleet;
-use crate::support::test_gateway::{Setup, post};
+use crate::support::test_gateway::{CHAT, Setup, post};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const CHAT: &str = "/v1/chat/completions";
 /// A text in every client-chosen value that must not be in the file.
 const CANARY: &str = "canary-7f3a";
 

@@ -2,11 +2,10 @@
 //! and the trace fields of the record.
 
 use crate::support::scripted_backend::{ScriptedBackend, json};
-use crate::support::test_gateway::{Running, Setup, post, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, post, start_with, status};
 use tokenweir::telemetry::otel::TracingSettings;
 use tokenweir_core::trace_context::{Propagation, PropagationFormats, TraceParentMode};
 
-const CHAT: &str = "/v1/chat/completions";
 const CLIENT_TRACEPARENT: &str =
     "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n";
 const CLIENT_TRACE_ID: u128 = 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c;

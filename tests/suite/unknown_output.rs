@@ -4,14 +4,13 @@
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, event_stream_head, framed, json, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, body, post, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, start_with, status};
 use http::Method;
 use tokenweir::proxy::{ConfiguredRoute, ConfiguredRoutes};
 use tokenweir_core::record::{Outcome, UninspectedReason};
 use tokenweir_core::resilience::CircuitBreakerSettings;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 
-const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 const RESPONSES: &str = "/v1/responses";
 const MESSAGES: &str = "/v1/messages";
@@ -140,8 +139,7 @@ async fn output_that_the_gateway_does_not_know_reaches_the_client_at_once() {
     let gateway = strict(&[&fake], Setup::default()).await;
     for (number, (path, empty, unknown)) in cases.iter().enumerate() {
         let ask = ASK.replacen('{', &format!("{{\"number\":{number},"), 1);
-        let mut client = gateway.connect().await;
-        client.write_all(post(path, &ask).as_bytes()).await.unwrap();
+        let mut client = gateway.begin(path, &ask).await;
         let mut answer = Vec::new();
         // The backend sends the end only when the client has the event.
         while !String::from_utf8_lossy(&answer).contains("UklG") {

@@ -7,7 +7,7 @@ use crate::support::scripted_backend::{
     FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WORD, event_stream_head,
     framed, json, stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start, start_with, status};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
@@ -18,7 +18,6 @@ use std::time::Duration;
 use tokenweir_core::record::{Outcome, RequestRecord, UsageEventOutcome, UsageSource};
 use tokenweir_core::routing::{Policy, PolicyKind};
 
-const CHAT: &str = "/v1/chat/completions";
 const PLAIN: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 const EDITED: &str =
     r#"{"stream_options":{"include_usage":true},"model":"tiny","stream":true,"messages":[]}"#;

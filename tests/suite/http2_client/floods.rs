@@ -1,14 +1,14 @@
 //! Floods of frames that cost the server more than the client.
 
-use super::{CHAT, valid_headers};
+use super::valid_headers;
 use crate::smuggling::{echo, victim};
 use crate::support::raw_http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, Ended, HEADERS, Http2, PING,
     RST_STREAM, SETTINGS, WINDOW_UPDATE, encode_headers, frame,
 };
-use crate::support::scripted_backend::{ScriptedBackend, Step};
+use crate::support::scripted_backend::Step;
 use crate::support::strict::answers;
-use crate::support::test_gateway::{Running, start};
+use crate::support::test_gateway::{CHAT, Running, gateway_scripted, start};
 use std::time::Duration;
 use tokenweir_core::record::Outcome;
 use tokio::io::AsyncWriteExt;
@@ -164,12 +164,11 @@ async fn invalid_window_updates_are_rejected() {
 #[tokio::test]
 async fn a_closed_window_stops_the_backend_and_not_the_gateway() {
     const FLOOD: usize = 64 << 20;
-    let flooding = ScriptedBackend::start(|_| {
+    let (flooding, gateway) = gateway_scripted(|_| {
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {FLOOD}\r\n\r\n");
         vec![Step::Send([head.as_bytes(), &vec![b'x'; FLOOD]].concat()), Step::AwaitClose]
     })
     .await;
-    let gateway = start(&[flooding.addr]).await;
     let mut client = Http2::connect(gateway.addr, &[(4, 0)]).await;
     let head = frame(HEADERS, END_HEADERS, 1, &encode_headers(&valid_headers()));
     client.send(&[head, frame(DATA, END_STREAM, 1, br#"{"model":"tiny"}"#)].concat()).await;

@@ -1,5 +1,6 @@
 //! A gateway inside the test process, on real sockets. The test receives its records.
 
+use crate::support::scripted_backend::{ScriptedBackend, Seen, Step};
 use http::{HeaderName, HeaderValue};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -48,6 +49,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
+
+/// The path of chat completions.
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 
 /// A running gateway.
 pub(crate) struct Running {
@@ -255,6 +259,39 @@ pub(crate) fn admission_settings(
 /// Starts a gateway in front of these backends and waits until every backend was scraped once.
 pub(crate) async fn start(backends: &[SocketAddr]) -> Running {
     start_with(backends, Setup::default()).await
+}
+
+/// Starts a backend that answers every inference request with these bytes, and a gateway in front of
+/// it.
+pub(crate) async fn gateway_answering(bytes: impl Into<Vec<u8>>) -> (ScriptedBackend, Running) {
+    gateway_answering_with(Setup::default(), bytes).await
+}
+
+/// As [`gateway_answering`], with options of the gateway.
+pub(crate) async fn gateway_answering_with(
+    setup: Setup,
+    bytes: impl Into<Vec<u8>>,
+) -> (ScriptedBackend, Running) {
+    let backend = ScriptedBackend::answering(bytes).await;
+    let gateway = start_with(&[backend.addr], setup).await;
+    (backend, gateway)
+}
+
+/// Starts a backend that follows this script, and a gateway in front of it.
+pub(crate) async fn gateway_scripted(
+    script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static,
+) -> (ScriptedBackend, Running) {
+    gateway_scripted_with(Setup::default(), script).await
+}
+
+/// As [`gateway_scripted`], with options of the gateway.
+pub(crate) async fn gateway_scripted_with(
+    setup: Setup,
+    script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static,
+) -> (ScriptedBackend, Running) {
+    let backend = ScriptedBackend::start(script).await;
+    let gateway = start_with(&[backend.addr], setup).await;
+    (backend, gateway)
 }
 
 /// Creates the backend pool. No backend has been scraped.
@@ -488,6 +525,13 @@ impl Running {
         self.raw(post(path, body)).await
     }
 
+    /// Posts JSON on a new connection, whose response the test reads.
+    pub(crate) async fn begin(&self, path: &str, body: &str) -> TcpStream {
+        let mut client = self.connect().await;
+        client.write_all(post(path, body).as_bytes()).await.unwrap();
+        client
+    }
+
     /// Fetches a page of the admin listener as text.
     pub(crate) async fn admin(&self, path: &str) -> String {
         self.get_admin_page_as(path, "*/*").await
@@ -525,6 +569,25 @@ pub(crate) fn post(path: &str, body: &str) -> String {
          content-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     )
+}
+
+/// Reads a response until it contains this text, and returns its bytes so far.
+pub(crate) async fn read_until(client: &mut TcpStream, wanted: &str) -> Vec<u8> {
+    read_until_times(client, wanted, 1).await
+}
+
+/// Reads a response until it contains this text this many times.
+pub(crate) async fn read_until_times(
+    client: &mut TcpStream,
+    wanted: &str,
+    times: usize,
+) -> Vec<u8> {
+    let mut answer = Vec::new();
+    while String::from_utf8_lossy(&answer).matches(wanted).count() < times {
+        let read = client.read_buf(&mut answer).await.unwrap();
+        assert_ne!(read, 0, "ended before {wanted}: {}", String::from_utf8_lossy(&answer));
+    }
+    answer
 }
 
 /// Advances the clock of the gateway.
