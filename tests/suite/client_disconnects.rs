@@ -123,6 +123,12 @@ async fn leave(fake: &ScriptedBackend, gateway: &Running, phase: Phase, way: Way
     let record = gateway.record().await;
     let took = took.unwrap_or_else(|| left.elapsed());
     assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, phase.name()), "{way:?}");
+    if phase == Phase::Streaming {
+        assert_eq!(record.output_tokens(), Some(2), "{way:?}");
+    }
+    if phase != Phase::Queued {
+        assert_eq!(gateway.pool.backends()[0].load.in_flight(), 0, "{way:?}");
+    }
     if !phase.reaches_backend() {
         assert_eq!(
             fake.seen().len(),

@@ -7,8 +7,7 @@ use crate::support::scripted_backend::{
 };
 use crate::support::test_gateway::{
     CHAT, Setup, body, gateway_answering, gateway_answering_with, gateway_scripted,
-    gateway_scripted_with, post, read_until, read_until_times, start, start_with, status,
-    with_paused_time,
+    gateway_scripted_with, post, read_until, start, start_with, status, with_paused_time,
 };
 use serde_json::Value;
 use std::sync::Arc;
@@ -73,6 +72,7 @@ async fn every_recorded_response_passes_unchanged() {
         let (bytes, whole) = body(&answer);
         let name = &recording.name;
         assert!(bytes == recording.body(), "{name}");
+        assert!(!String::from_utf8_lossy(&answer).contains("x-gateway-error"), "{name}");
         assert_eq!(whole, recording.expected["complete_http"] == true, "{name}");
         assert_eq!(
             u64::from(status(&answer)),
@@ -113,145 +113,6 @@ async fn the_request_reaches_the_backend_unchanged_except_hop_by_hop_headers() {
     for gone in ["transfer-encoding", "x-hop", "connection", "x-data-parallel-rank"] {
         assert!(!head.contains(gone), "{gone} in {head}");
     }
-}
-
-#[tokio::test]
-async fn a_client_disconnect_during_a_stream_reaches_the_backend_and_its_tokens_are_recorded() {
-    let (fake, gateway) = gateway_scripted(|_| {
-        let begun = [event_stream_head(), chunk(ROLE), chunk(WORD), chunk(WORD)].concat();
-        vec![Step::Send(begun), Step::AwaitClose]
-    })
-    .await;
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-    read_until_times(&mut client, "Hi", 2).await;
-    drop(client);
-    fake.closed().await;
-    let record = gateway.record().await;
-    assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "decode"));
-    assert_eq!(record.output_tokens(), Some(2));
-    assert_eq!(gateway.pool.backends()[0].load.in_flight(), 0);
-}
-
-#[tokio::test]
-async fn a_client_disconnect_before_the_headers_closes_the_backend_connection() {
-    let (fake, gateway) = gateway_scripted(|_| vec![Step::AwaitClose]).await;
-    for (earlier, half_close) in [false, true].into_iter().enumerate() {
-        let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-        wait_until!(fake.seen().len() > earlier);
-        if half_close {
-            client.shutdown().await.unwrap();
-        } else {
-            drop(client);
-        }
-        fake.closed().await;
-        let record = gateway.record().await;
-        assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "headers"));
-        assert_eq!(gateway.pool.backends()[0].load.in_flight(), 0);
-    }
-}
-
-#[tokio::test]
-async fn a_client_disconnect_during_the_upload_is_recorded_and_reaches_no_backend() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    let mut client = gateway.connect().await;
-    let half = post(CHAT, CHAT_STREAM_BODY);
-    client.write_all(&half.as_bytes()[..half.len() - 10]).await.unwrap();
-    drop(client);
-    let record = gateway.record().await;
-    assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "upload"));
-    assert!(fake.seen().is_empty());
-}
-
-#[tokio::test]
-async fn a_client_disconnect_after_the_last_event_is_a_success() {
-    let (_fake, gateway) = gateway_scripted(|_| {
-        let all = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
-        let without_end = all[..all.len() - 5].to_vec();
-        vec![Step::Send(without_end), Step::AwaitClose]
-    })
-    .await;
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-    read_until(&mut client, "[DONE]").await;
-    drop(client);
-    assert_eq!(gateway.record().await.outcome, Outcome::Ok);
-}
-
-#[tokio::test]
-async fn a_backend_crash_during_a_stream_is_a_truncated_response() {
-    for end in [|| Step::Close, || Step::Reset] {
-        let (fake, gateway) = gateway_scripted(move |_| {
-            vec![
-                Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()),
-                Step::Wait,
-                end(),
-            ]
-        })
-        .await;
-        let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-        let mut answer = read_until(&mut client, "Hi").await;
-        fake.go();
-        let _ = client.read_to_end(&mut answer).await;
-        let (_, whole) = body(&answer);
-        assert!(!whole, "a truncated stream must not end completely");
-        assert!(!String::from_utf8_lossy(&answer).contains("[DONE]"));
-        let record = gateway.record().await;
-        assert_eq!((record.outcome, record.observed.output_events), (Outcome::Truncated, 1));
-        assert_eq!(record.error_type(), Some("incomplete_stream"));
-    }
-}
-
-#[tokio::test]
-async fn a_stream_without_its_last_event_is_truncated_even_if_http_is_complete() {
-    let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD])).await;
-    let (_, whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
-    assert!(whole);
-    assert_eq!(gateway.record().await.outcome, Outcome::Truncated);
-}
-
-#[tokio::test]
-async fn a_stream_with_an_error_event_is_no_success() {
-    let error = r#"{"error": {"message": "boom", "type": "InternalServerError", "code": 500}}"#;
-    let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, error, "[DONE]"])).await;
-    gateway.post(CHAT, CHAT_STREAM_BODY).await;
-    let record = gateway.record().await;
-    assert_eq!(record.outcome, Outcome::StreamError);
-    assert_eq!(record.ttft(), None, "no output, so no TTFT");
-}
-
-#[tokio::test]
-async fn an_abort_by_the_engine_is_not_a_success() {
-    let abort = FINISH.replace("stop", "abort");
-    let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, &abort, "[DONE]"])).await;
-    gateway.post(CHAT, CHAT_STREAM_BODY).await;
-    assert_eq!(gateway.record().await.outcome, Outcome::Aborted);
-}
-
-#[tokio::test]
-async fn error_responses_of_the_backend_pass_unchanged() {
-    for (line, outcome) in [
-        ("400 Bad Request", Outcome::ClientError),
-        ("503 Service Unavailable", Outcome::UpstreamError),
-    ] {
-        let (_fake, gateway) = gateway_answering(json(line, r#"{"error":"its own words"}"#)).await;
-        let answer = gateway.post(CHAT, CHAT_STREAM_BODY).await;
-        assert_eq!(body(&answer).0, br#"{"error":"its own words"}"#);
-        assert!(!String::from_utf8_lossy(&answer).contains("x-gateway-error"));
-        assert_eq!(gateway.record().await.outcome, outcome);
-    }
-}
-
-#[tokio::test]
-async fn a_backend_that_refuses_connections_is_replaced_by_another() {
-    let dead = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    let alive = ScriptedBackend::answering(json("200 OK", "{\"id\":\"alive\"}")).await;
-    let gateway = start(&[dead.addr, alive.addr]).await;
-    drop(dead);
-    for _ in 0..4 {
-        let answer = gateway.post(CHAT, r#"{"model":"tiny"}"#).await;
-        assert_eq!(status(&answer), 200, "{}", String::from_utf8_lossy(&answer));
-        assert_eq!(gateway.record().await.outcome, Outcome::Ok);
-    }
-    assert_eq!(alive.seen().len(), 4);
 }
 
 #[tokio::test]
@@ -370,34 +231,6 @@ async fn bad_requests_get_a_clear_error_and_reach_no_backend() {
 }
 
 #[tokio::test]
-async fn smuggling_attempts_never_become_two_requests() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    let second = format!("GET {CHAT} HTTP/1.1\r\nhost: g\r\n\r\n");
-    let head = format!("POST {CHAT} HTTP/1.1\r\nhost: g\r\n");
-    let cases = [
-        format!("{head}content-length: 5\r\ncontent-length: 6\r\n\r\n{{}}{second}"),
-        format!("{head}content-length: +2\r\n\r\n{{}}{second}"),
-        format!("{head}content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n{second}"),
-        format!("{head}transfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n0\r\n\r\n{second}"),
-        format!("{head}transfer-encoding: xchunked\r\n\r\n{second}"),
-        format!("{head}transfer-encoding : chunked\r\n\r\n0\r\n\r\n{second}"),
-        format!("{head}x: a\r\n b\r\ncontent-length: 2\r\n\r\n{{}}"),
-    ];
-    for case in cases {
-        let answer = gateway.raw(&case).await;
-        assert_eq!(status(&answer), 400, "{case}");
-        envelope(&answer);
-        let answers = String::from_utf8_lossy(&answer).matches("HTTP/1.1").count();
-        assert_eq!(answers, 1, "{case}");
-    }
-    assert!(fake.seen().is_empty());
-    let long = format!("{head}x: {}\r\n\r\n", "a".repeat(100_000));
-    let answer = gateway.raw(long).await;
-    assert_eq!(status(&answer), 431);
-    envelope(&answer);
-}
-
-#[tokio::test]
 async fn the_gateway_answers_health_version_and_models_itself() {
     let fakes = [
         ScriptedBackend::answering(json("200 OK", "{}")).await,
@@ -433,22 +266,6 @@ async fn draining_finishes_streams_and_refuses_new_connections() {
     assert!(body(&answer).1, "the stream is complete");
     assert_eq!(gateway.stop().await, tokenweir::server::DrainOutcome::Whole);
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
-}
-
-#[tokio::test]
-async fn the_drain_timeout_aborts_open_streams_and_records_them() {
-    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let fake =
-        ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
-    let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
-    let mut gateway = start_with(&[fake.addr], setup).await;
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-    let mut answer = read_until(&mut client, "Hi").await;
-    assert_eq!(gateway.stop().await, tokenweir::server::DrainOutcome::DeadlineExceeded);
-    let _ = client.read_to_end(&mut answer).await;
-    assert!(!body(&answer).1);
-    fake.closed().await;
-    gateway.record().await;
 }
 
 #[tokio::test]
@@ -585,18 +402,4 @@ async fn an_endless_response_head_is_a_502() {
     assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 502);
     fake.closed().await;
     assert_eq!(gateway.record().await.outcome, Outcome::UpstreamError);
-}
-
-#[tokio::test]
-async fn a_client_disconnect_after_an_error_event_is_no_cancellation() {
-    let error = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
-    let (_fake, gateway) = gateway_scripted(move |_| {
-        let begun = [event_stream_head(), chunk(ROLE), chunk(WORD), chunk(error)].concat();
-        vec![Step::Send(begun), Step::AwaitClose]
-    })
-    .await;
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-    read_until(&mut client, "boom").await;
-    drop(client);
-    assert_eq!(gateway.record().await.outcome, Outcome::StreamError);
 }

@@ -11,6 +11,7 @@ use tokenweir::server::DrainOutcome;
 use tokenweir_core::record::{Outcome, RequestRecord, TerminationInitiator};
 use tokio::io::AsyncReadExt;
 
+const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
 
 fn termination_of(record: &RequestRecord) -> (Outcome, &'static str, TerminationInitiator) {
@@ -20,14 +21,13 @@ fn termination_of(record: &RequestRecord) -> (Outcome, &'static str, Termination
 #[tokio::test]
 async fn a_response_that_the_backend_ends_is_attributed_to_the_backend() {
     let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let error = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
     let no_finish = [ROLE, WORD, "[DONE]"];
     let cases = [
         (stream_of(&[ROLE, WORD, FINISH, "[DONE]"]), Outcome::Ok, "ok"),
         (json("200 OK", r#"{"id":"c","choices":[]}"#), Outcome::Ok, "ok"),
         (json("400 Bad Request", "{}"), Outcome::ClientError, "client_error"),
         (json("503 Service Unavailable", "{}"), Outcome::UpstreamError, "upstream_status"),
-        (stream_of(&[ROLE, error, "[DONE]"]), Outcome::StreamError, "inband_error"),
+        (stream_of(&[ROLE, ERROR, "[DONE]"]), Outcome::StreamError, "inband_error"),
         (
             stream_of(&[ROLE, &FINISH.replace("stop", "abort"), "[DONE]"]),
             Outcome::Aborted,
@@ -40,9 +40,11 @@ async fn a_response_that_the_backend_ends_is_attributed_to_the_backend() {
     ];
     for (answer, outcome, ending) in cases {
         let name = String::from_utf8_lossy(&answer).into_owned();
+        let sent = body(&answer).0;
         let (_fake, gateway) =
             gateway_scripted(move |_| vec![Step::Send(answer.clone()), Step::Close]).await;
-        gateway.post(CHAT, ASK).await;
+        let received = body(&gateway.post(CHAT, ASK).await).0;
+        assert_eq!(received, sent, "also the bytes that arrive together with the close: {name}");
         let record = gateway.record().await;
         assert_eq!(
             termination_of(&record),
@@ -61,6 +63,12 @@ async fn a_client_disconnect_is_attributed_to_the_client_and_does_not_cancel_a_c
         (whole, "[DONE]", Outcome::Ok, "ok_client_disconnected_after_end"),
         (no_finish, "[DONE]", Outcome::Ok, "ok_client_disconnected_after_end"),
         ([event_stream_head(), chunk(WORD)].concat(), "Hi", Outcome::Cancelled, "client_cancelled"),
+        (
+            [event_stream_head(), chunk(WORD), chunk(ERROR)].concat(),
+            "boom",
+            Outcome::StreamError,
+            "inband_error",
+        ),
     ];
     for (begun, read, outcome, ending) in cases {
         let (fake, gateway) =
@@ -137,13 +145,22 @@ async fn a_complete_stream_at_the_drain_timeout_is_a_success() {
 }
 
 #[tokio::test]
-async fn bytes_before_a_truncation_reach_the_client_even_in_the_same_read() {
-    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let (_fake, gateway) =
-        gateway_scripted(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
-    let (bytes, is_whole) = body(&gateway.post(CHAT, ASK).await);
-    let text = String::from_utf8(bytes).unwrap();
-    assert_eq!((text, is_whole), (format!("data: {ROLE}\n\ndata: {WORD}\n\n"), false));
+async fn a_close_or_a_reset_during_a_stream_truncates_it_for_the_client() {
+    for end in [|| Step::Close, || Step::Reset] {
+        let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
+        let (fake, gateway) =
+            gateway_scripted(move |_| vec![Step::Send(begun.clone()), Step::Wait, end()]).await;
+        let mut client = gateway.begin(CHAT, ASK).await;
+        let mut answer = read_until(&mut client, "Hi").await;
+        fake.go();
+        // The connection of the client can end in a reset.
+        let _ = client.read_to_end(&mut answer).await;
+        let sent = format!("data: {ROLE}\n\ndata: {WORD}\n\n").into_bytes();
+        assert_eq!(body(&answer), (sent, false));
+        let record = gateway.record().await;
+        assert_eq!((record.outcome, record.observed.output_events), (Outcome::Truncated, 1));
+        assert_eq!(record.error_type(), Some("incomplete_stream"));
+    }
 }
 
 #[tokio::test]

@@ -1,18 +1,13 @@
 //! Usage injection: the gateway requests usage for a stream, records it, and removes the usage
 //! event for a client that did not request it. All other bytes pass unchanged.
 
+use crate::support::http2_client;
 use crate::support::record_facts;
 use crate::support::recording::{self, Recording};
 use crate::support::scripted_backend::{
-    FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WORD, event_stream_head,
-    framed, json, stream_of,
+    FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WORD, json, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start, start_with, status};
-use bytes::Bytes;
-use http::Request;
-use http_body_util::{BodyExt, Full};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
+use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start_with, status};
 use serde_json::Value;
 use std::time::Duration;
 use tokenweir_core::record::{Outcome, RequestRecord, UsageEventOutcome, UsageSource};
@@ -27,14 +22,13 @@ async fn injecting(fake: &ScriptedBackend) -> Running {
     start_with(&[fake.addr], Setup { injects_usage: true, ..Setup::default() }).await
 }
 
-/// The events as a body with these line endings.
-fn lines(events: &[&str], ending: &str) -> String {
-    let block = |event: &&str| format!("data: {event}{ending}{ending}");
-    events.iter().map(block).collect()
+/// The events as a body.
+fn lines(events: &[&str]) -> String {
+    events.iter().map(|event| format!("data: {event}\n\n")).collect()
 }
 
 fn without_usage() -> String {
-    lines(&[ROLE, WORD, FINISH, "[DONE]"], "\n")
+    lines(&[ROLE, WORD, FINISH, "[DONE]"])
 }
 
 fn text(answer: &[u8]) -> (String, bool) {
@@ -71,73 +65,15 @@ async fn usage_is_requested_from_the_backend_and_hidden_from_the_client() {
 }
 
 #[tokio::test]
-async fn the_usage_event_is_removed_for_any_split_of_the_bytes() {
-    // The request selects the split and the line endings of its response.
-    let fake = ScriptedBackend::start(|seen| {
-        let ask: Value = serde_json::from_slice(&seen.body).unwrap();
-        let answer = lines(&ANSWER[1..], ask["ending"].as_str().unwrap());
-        let cuts = ask["cuts"].as_array().unwrap().iter();
-        let mut cuts: Vec<usize> = cuts.map(|cut| cut.as_u64().unwrap() as usize).collect();
-        cuts.push(answer.len());
-        let mut start = 0;
-        let piece = |end| answer[std::mem::replace(&mut start, end)..end].to_owned();
-        let pieces: Vec<String> = cuts.into_iter().map(piece).collect();
-        let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
-        vec![Step::Send([event_stream_head(), framed(&pieces), b"0\r\n\r\n".to_vec()].concat())]
-    })
-    .await;
-    let gateway = injecting(&fake).await;
-    for ending in ["\n", "\r\n", "\r"] {
-        let length = lines(&ANSWER[1..], ending).len();
-        let every_byte: Vec<usize> = (0..length).collect();
-        let one_cut = (0..length).map(|cut| vec![cut]);
-        for cuts in one_cut.chain([every_byte]) {
-            let ask = serde_json::json!({
-                "model": "tiny", "stream": true, "cuts": cuts, "ending": ending,
-            });
-            let (answer, is_whole) = text(&gateway.post(CHAT, &ask.to_string()).await);
-            let expected = lines(&[WORD, FINISH, "[DONE]"], ending);
-            assert_eq!(answer, expected, "{ending:?} cut at {cuts:?}");
-            assert!(is_whole);
-            let record = gateway.record().await;
-            assert_eq!(record.observed.usage_event, Some(UsageEventOutcome::Stripped), "{cuts:?}");
-        }
-    }
-}
-
-#[tokio::test]
 async fn a_client_that_requests_usage_gets_every_byte_and_its_request_is_unchanged() {
     for options in [r#"{"include_usage":true}"#, r#"{ "include_usage" : true, "x":{}}"#] {
         let fake = ScriptedBackend::answering(stream_of(&ANSWER)).await;
         let gateway = injecting(&fake).await;
         let ask = format!(r#"{{"model":"tiny","stream":true,"stream_options":{options}}}"#);
-        assert_eq!(text(&gateway.post(CHAT, &ask).await), (lines(&ANSWER, "\n"), true));
+        assert_eq!(text(&gateway.post(CHAT, &ask).await), (lines(&ANSWER), true));
         assert_eq!(fake.seen()[0].body, ask.as_bytes());
         let record = gateway.record().await;
         assert_eq!((tokens(&record), record.observed.usage_event), (COUNTED, None));
-    }
-}
-
-#[tokio::test]
-async fn usage_is_recorded_for_a_client_that_declines_it() {
-    for (declined, edited) in [
-        (r#"{"include_usage":false}"#, r#"{"include_usage":true}"#),
-        (r#"{"include_usage":null}"#, r#"{"include_usage":true}"#),
-        ("{}", r#"{"include_usage":true}"#),
-        ("null", r#"{"include_usage":true}"#),
-        (
-            r#"{"include_usage":false,"continuous_usage_stats":false}"#,
-            r#"{"include_usage":true,"continuous_usage_stats":false}"#,
-        ),
-    ] {
-        let fake = ScriptedBackend::answering(stream_of(&ANSWER)).await;
-        let gateway = injecting(&fake).await;
-        let ask =
-            |options| format!(r#"{{"model":"tiny","stream":true,"stream_options":{options}}}"#);
-        let answer = text(&gateway.post(CHAT, &ask(declined)).await);
-        assert_eq!(answer, (without_usage(), true), "{declined}");
-        assert_eq!(String::from_utf8_lossy(&fake.seen()[0].body), ask(edited));
-        assert_eq!(tokens(&gateway.record().await), COUNTED);
     }
 }
 
@@ -163,7 +99,7 @@ async fn a_request_that_must_not_be_edited_and_its_response_pass_unchanged() {
     let gateway = injecting(&fake).await;
     for request in cases {
         let answer = text(&gateway.raw(&request).await);
-        assert_eq!(answer, (lines(&ANSWER, "\n"), true), "{request}");
+        assert_eq!(answer, (lines(&ANSWER), true), "{request}");
         let seen = fake.seen().pop().unwrap();
         let sent = request.split_once("\r\n\r\n").unwrap().1;
         assert_eq!(String::from_utf8_lossy(&seen.body), sent, "{request}");
@@ -177,63 +113,11 @@ async fn with_an_unknown_server_or_without_injection_the_request_is_unchanged() 
         let fake =
             ScriptedBackend::start_kind(kind, |_| vec![Step::Send(stream_of(&ANSWER))]).await;
         let gateway = start_with(&[fake.addr], Setup { injects_usage, ..Setup::default() }).await;
-        assert_eq!(text(&gateway.post(CHAT, PLAIN).await), (lines(&ANSWER, "\n"), true));
+        assert_eq!(text(&gateway.post(CHAT, PLAIN).await), (lines(&ANSWER), true));
         assert_eq!(fake.seen()[0].body, PLAIN.as_bytes());
         let record = gateway.record().await;
         assert!(!record.options.usage_injected);
         assert_eq!((tokens(&record), record.observed.usage_event), (COUNTED, None));
-    }
-}
-
-#[tokio::test]
-async fn usage_that_the_server_always_sends_passes_unchanged() {
-    let with_usage = |event: &str, output: u64| {
-        let usage = format!(r#","usage":{{"prompt_tokens":9,"completion_tokens":{output}}}}}"#);
-        format!("{}{usage}", event.strip_suffix('}').unwrap())
-    };
-    let (role, word) = (with_usage(ROLE, 0), with_usage(WORD, 1));
-    let finish = with_usage(FINISH, 3);
-    // With output before it and without any: the model can stop at once.
-    let answers =
-        [vec![&*role, &word, &finish, USAGE, "[DONE]"], vec![&*role, &finish, USAGE, "[DONE]"]];
-    for events in answers {
-        let fake = ScriptedBackend::answering(stream_of(&events)).await;
-        let gateway = injecting(&fake).await;
-        assert_eq!(text(&gateway.post(CHAT, PLAIN).await), (lines(&events, "\n"), true));
-        let record = gateway.record().await;
-        assert_eq!(tokens(&record), COUNTED);
-        assert_eq!(record.observed.usage_event, Some(UsageEventOutcome::AlwaysSent));
-    }
-}
-
-#[tokio::test]
-async fn a_stream_truncated_within_the_usage_event_loses_no_byte() {
-    let begun = lines(&[ROLE, WORD, FINISH], "\n");
-    let event = format!("data: {USAGE}");
-    for cut in [1, 6, 30, event.len()] {
-        for (rest, is_clean) in [("0\r\n\r\n", true), ("", false)] {
-            let sent = format!("{begun}{}", &event[..cut]);
-            let answer =
-                [event_stream_head(), framed(&[&begun, &event[..cut]]), rest.into()].concat();
-            let fake =
-                ScriptedBackend::start(move |_| vec![Step::Send(answer.clone()), Step::Close])
-                    .await;
-            let gateway = injecting(&fake).await;
-            // The regular end of the body completes the last event.
-            let is_removed = is_clean && cut == event.len();
-            let expected = if is_removed { begun.clone() } else { sent };
-            let length = expected.len();
-            assert_eq!(
-                text(&gateway.post(CHAT, PLAIN).await),
-                (expected, is_clean),
-                "cut at {cut}"
-            );
-            let record = gateway.record().await;
-            assert_eq!(record.outcome == Outcome::Ok, is_clean, "the choice has ended");
-            let is_missing = record.observed.usage_event == Some(UsageEventOutcome::Missing);
-            assert_eq!(is_missing, !is_removed);
-            assert_eq!(record.bytes_out as usize, length);
-        }
     }
 }
 
@@ -251,20 +135,8 @@ async fn an_error_response_to_an_edited_request_passes_unchanged() {
 }
 
 #[tokio::test]
-async fn an_error_event_instead_of_the_usage_event_passes() {
-    let error = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
-    let events = [ROLE, WORD, error, "[DONE]"];
-    let fake = ScriptedBackend::answering(stream_of(&events)).await;
-    let gateway = injecting(&fake).await;
-    assert_eq!(text(&gateway.post(CHAT, PLAIN).await), (lines(&events, "\n"), true));
-    let record = gateway.record().await;
-    assert_eq!(record.outcome, Outcome::StreamError);
-    assert_eq!(record.observed.usage_event, Some(UsageEventOutcome::Missing));
-}
-
-#[tokio::test]
 async fn a_stream_with_a_content_length_becomes_shorter_and_stays_complete() {
-    let all = lines(&ANSWER, "\n");
+    let all = lines(&ANSWER);
     let answer = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n{all}",
         all.len()
@@ -280,14 +152,9 @@ async fn an_http2_client_gets_a_complete_stream_without_the_usage_event() {
     for events in [&ANSWER[..], &[ROLE, WORD, FINISH, "[DONE]", USAGE]] {
         let fake = ScriptedBackend::answering(stream_of(events)).await;
         let gateway = injecting(&fake).await;
-        let client: Client<_, Full<Bytes>> =
-            Client::builder(TokioExecutor::new()).http2_only(true).build_http();
-        let request = Request::post(format!("http://{}{CHAT}", gateway.addr))
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(PLAIN)))
-            .unwrap();
-        let answer = client.request(request).await.unwrap().into_body().collect().await.unwrap();
-        assert_eq!(answer.to_bytes(), without_usage());
+        let mut sender = http2_client::handshake(gateway.connect().await).await;
+        let answer = http2_client::post(&mut sender, CHAT, PLAIN).await;
+        assert_eq!(http2_client::whole(answer).await.1, without_usage().as_bytes());
         assert_eq!(tokens(&gateway.record().await), COUNTED);
     }
 }
@@ -311,7 +178,7 @@ async fn after_a_failover_a_server_of_another_type_gets_the_unedited_request() {
         for _ in 0..2 {
             let (answer, is_whole) = text(&gateway.post(CHAT, PLAIN).await);
             let is_edited = expected == EDITED;
-            let events = if is_edited { without_usage() } else { lines(&ANSWER, "\n") };
+            let events = if is_edited { without_usage() } else { lines(&ANSWER) };
             assert_eq!((answer, is_whole), (events, true));
             let record = gateway.record().await;
             assert_eq!(record.options.usage_injected, is_edited);
@@ -409,47 +276,4 @@ async fn usage_is_removed_from_every_recorded_stream_for_a_client_that_did_not_r
         forced += usize::from(event == UsageEventOutcome::AlwaysSent);
     }
     assert!(response_with_injected_usage >= 63 && forced >= 7, "all recordings with usage");
-}
-
-/// vLLM's Python front end sends its fingerprint in the last event, which is the usage event if
-/// there is one. A client that did not request usage gets the fingerprint in the event before.
-#[tokio::test]
-async fn the_fingerprint_of_the_python_front_end_is_where_it_is_without_a_usage_event() {
-    let all = recording::all();
-    let named = |name: &str| all.iter().find(|recording| recording.name == name).unwrap();
-    let raw = |name: &str| [named(name).head.as_bytes(), &named(name).framed].concat();
-    for version in ["python", "python-0.33"] {
-        let plain = raw(&format!("{version}/chat-stream"));
-        let stream_with_usage = raw(&format!("{version}/chat-stream-usage"));
-        let fake = ScriptedBackend::start(move |seen| {
-            let is_usage_requested = String::from_utf8_lossy(&seen.body).contains("include_usage");
-            vec![
-                Step::Send(if is_usage_requested {
-                    stream_with_usage.clone()
-                } else {
-                    plain.clone()
-                }),
-                Step::Close,
-            ]
-        })
-        .await;
-        let with_fingerprint = |answer: &[u8]| {
-            let text = text(answer).0;
-            let events = blocks(&text).into_iter().filter_map(data);
-            let members = events.filter(|event| event.get("system_fingerprint").is_some());
-            members
-                .map(|event| (event["choices"].clone(), event["system_fingerprint"].clone()))
-                .collect()
-        };
-        let passive = start(&[fake.addr]).await;
-        let direct: Vec<(Value, Value)> = with_fingerprint(&passive.post(CHAT, PLAIN).await);
-        assert_eq!(direct.len(), 1);
-        let gateway = injecting(&fake).await;
-        // The first stream of a server shows its fingerprint.
-        for _ in 0..2 {
-            assert_eq!(with_fingerprint(&gateway.post(CHAT, PLAIN).await), direct);
-        }
-        let requested = with_fingerprint(&gateway.post(CHAT, EDITED).await);
-        assert_eq!(requested, [(Value::Array(Vec::new()), direct[0].1.clone())]);
-    }
 }

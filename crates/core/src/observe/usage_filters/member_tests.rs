@@ -38,7 +38,9 @@ fn an_event_that_cannot_be_edited_passes_as_it_came_and_is_reported() {
 /// Each case: an event, and the event that the client should receive.
 #[test]
 fn usage_is_removed_wherever_it_stands_in_its_event() {
-    let choices = r#""choices":[{"index":0,"delta":{"content":"a","usage":{"x":1}}}]"#;
+    // Neither a text that resembles the member nor a nested member is the usage of the event.
+    let choices =
+        r#""choices":[{"index":0,"delta":{"content":"\",\"usage\":{}}","usage":{"x":1}}}]"#;
     let usage = r#""usage":{"completion_tokens":1}"#;
     let cases = [
         (format!("{{{usage},{choices}}}"), format!("{{{choices}}}")),
