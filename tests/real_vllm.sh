@@ -12,7 +12,7 @@
 #   --faults      also starts backends whose engine is stopped, paused, full or killed, and some
 #                 whose events contain several tokens
 #   --only        runs only these of the selected steps, comma-separated: answers, usage, byte for byte, official SDKs,
-#                 cancel, bench, aiperf, traces, phases, kill, frozen, pathologies, merged, byte for byte merged
+#                 cancel, bench, traces, phases, kill, frozen, pathologies, merged, byte for byte merged
 #
 # Requirements, without which the check is skipped:
 #   REAL_VLLM  a folder with serve.sh PORT [vLLM arguments] and stop.sh PORT, which start and stop
@@ -25,7 +25,7 @@
 # serve.sh runs the engines with a lower priority than the clients (NICE=10). With the same priority (NICE=0) the clients
 # in Python can read late, which the checks of their times report as a failure.
 #
-#   AIPERF     the program aiperf, to compare the gateway with it, too (default: not compared)
+#   AIPERF     the program to compare the gateway with it, too (default: not compared)
 #   TOKENWEIR  the gateway's binary        (default: built in release mode)
 #   BACKENDS   ports of the two backends   (default: "8101 8102")
 #   LIMIT      time limit per front end    (default: 1800 seconds)
@@ -164,7 +164,6 @@ arguments+=(--tokenizer "$VENV/tiny")
 for tool in "$vllm_rs" "$VENV/bin/vllm"; do
   [[ -x $tool ]] && arguments+=(--bench "$tool")
 done
-if [[ -n ${AIPERF:-} ]]; then arguments+=(--aiperf "$AIPERF"); fi
 if has_traces; then arguments+=(--spans "$work/spans.json"); fi
 if [[ -n $only ]]; then arguments+=(--only "$only"); fi
 for flag in --kill --faults; do

@@ -8,10 +8,8 @@
 #   - every query of every dashboard has data
 #   - Arize Phoenix, if it is installed, reads the TTFT from the same spans
 #
-#   tests/stack.sh [--screenshots FOLDER] [--only alerts,traces,phoenix,dashboards,engine]
-#     [--fault TEXT] [--gateway-only]
+#   tests/stack.sh [--only alerts,traces,phoenix,dashboards,engine] [--fault TEXT] [--gateway-only]
 #
-#   --screenshots  screenshots with Chromium: alerts, a graph of each query of the dashboards, a trace
 #   --only         a selection of the steps
 #   --fault        only faults whose names contain this text
 #   --gateway-only Prometheus scrapes the gateway and no backend
@@ -38,7 +36,7 @@ usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" >&2; exit 2; }
 arguments=()
 while [[ $# -gt 0 ]]; do
   case $1 in
-    --screenshots | --only | --fault) [[ $# -ge 2 ]] || usage; arguments+=("$1" "$2"); shift 2 ;;
+    --only | --fault) [[ $# -ge 2 ]] || usage; arguments+=("$1" "$2"); shift 2 ;;
     --gateway-only) arguments+=("$1"); shift ;;
     *) usage ;;
   esac

@@ -55,6 +55,8 @@ const SLOW: usize = 5_000;
 pub(crate) const STREAMS_PER_HTTP2_CONNECTION: usize = 100;
 /// Maximum memory per stream in KiB.
 const MAX_KIB_PER_STREAM: f64 = 80.0;
+/// Maximum memory per slow client in KiB, the mean of readers whose buffers are full and of uploads.
+const MAX_KIB_PER_SLOW_CLIENT: f64 = 256.0;
 /// Time after which the memory of the idle gateway is measured.
 const REST: Duration = Duration::from_secs(20);
 
@@ -197,13 +199,14 @@ async fn slow(gateway: &Gateway, count: usize, limit_violations: &mut Vec<String
     let held = resident(gateway);
     let open = sum(&gateway.metrics(), "tokenweir_requests_in_flight", "").unwrap();
     let left = slow.end().await;
+    let each = (held - before) / (2 * count) as f64;
     println!(
         "{count} readers of a byte a second and {count} uploads that stand still, {open} requests \
          open at once, {left} connections still open at the end: {:.0} MiB before, {:.0} MiB with \
          them, {:.1} KiB each",
         before / 1_024.0,
         held / 1_024.0,
-        (held - before) / (2 * count) as f64
+        each
     );
     let [calm_p50, disturbed_p50] = [&calm, &disturbed].map(|all| quantile(all.clone(), 0.5));
     let [calm, disturbed] = [calm, disturbed].map(|all| (all.len(), quantile(all, 0.99)));
@@ -217,6 +220,7 @@ async fn slow(gateway: &Gateway, count: usize, limit_violations: &mut Vec<String
         disturbed.0,
         disturbed.1 / calm.1
     );
+    bar(limit_violations, each <= MAX_KIB_PER_SLOW_CLIENT, || format!("{each:.1} KiB each"));
     bar(
         limit_violations,
         disturbed.1 <= 1.2 * calm.1 + (disturbed_noise - calm_noise).max(0.0),

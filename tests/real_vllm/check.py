@@ -11,7 +11,6 @@ import sys
 import traceback
 from pathlib import Path
 
-import aiperf
 import answers
 import bench
 import faults
@@ -39,7 +38,6 @@ def arguments() -> argparse.Namespace:
     add("--access-log", required=True, type=Path, help="the gateway's standard output")
     add("--work", required=True, type=Path, help="a folder for results")
     add("--bench", type=Path, action="append", help="a load generator: vllm-rs, vllm, or both")
-    add("--aiperf", type=Path, help="the load generator AIPerf")
     add("--tokenizer", type=Path, help="the folder of the model, for load generators")
     add("--spans", type=Path, help="the JSON file to which a collector writes spans")
     add("--program", required=True, type=Path, help="the program of the gateway, to start more gateways")
@@ -71,9 +69,6 @@ async def main() -> int:
         steps.append(("bench", bench.check(fleet, report, tools)))
     else:
         report.note("bench", "skipped", "no load generator")
-    if args.aiperf:
-        tool = aiperf.Tool(args.aiperf, args.tokenizer, args.work)
-        steps.append(("aiperf", aiperf.check(fleet, report, tool)))
     if args.spans:
         steps.append(("traces", spans.check(fleet, report, args.spans)))
         steps.append(("phases", phases.check(fleet, report, args.spans)))

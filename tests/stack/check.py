@@ -11,24 +11,18 @@ import signal
 import sys
 import time
 import traceback
-from functools import partial
 from pathlib import Path
 
 import alerts
 import dashboards
 import engine
 import phoenix
-import pictures
 import traces
 from prometheus import Prometheus
 from report import Report
 from stand import Stand, Tools
 
 BASELINE_CLIENTS = 8
-GRAPH_HEIGHT = 640
-"""Pixels of a graph of Prometheus, about."""
-SLOW = "slow_first_token"
-"""The sampling reason of the trace in the screenshot."""
 STEPS = ("alerts", "traces", "phoenix", "dashboards", "engine")
 
 
@@ -44,7 +38,6 @@ def arguments() -> argparse.Namespace:
     add("--fault", default="", help="only faults whose names contain this text")
     add("--gateway-only", action="store_true", help="Prometheus scrapes no backend")
     add("--engine", type=Path, help="the folder with serve.sh and stop.sh of a real vLLM")
-    add("--screenshots", type=Path, help="a folder for screenshots")
     return parser.parse_args()
 
 
@@ -67,7 +60,6 @@ async def main() -> int:
         stand.load.start(1, stream=False)
         # Some rules compare with the values of an hour ago.
         await asyncio.sleep((1.2 * 3600 if "alerts" in only else 600) / args.time_divisor)
-        screenshot = partial(pictures.take, stand, report, args.screenshots)
         steps = {
             "alerts": lambda: alerts.check(stand, prometheus, report, args.fault),
             "traces": lambda: traces.check(stand, prometheus, report),
@@ -84,14 +76,6 @@ async def main() -> int:
                 traceback.print_exc()
                 report.check(name, "the step completed", False)
         report.note("machine", "load average after", os.getloadavg())
-        if args.screenshots:
-            minutes = round((time.time() - begin) / 60) + 1
-            await screenshot("alerts", pictures.graphs_page(stand, minutes, [pictures.ALERTS], stacked=True))
-            for name, row in dashboards.rows(args.dashboards):
-                await screenshot(name, pictures.graphs_page(stand, minutes, row), GRAPH_HEIGHT * len(row))
-            slow = [trace for trace, reason in traces.sampling_reasons(stand).items() if reason == SLOW]
-            if stand.tools.phoenix and slow:
-                await screenshot("trace", pictures.trace_page(stand, slow[-1]))
         await stand.load.stop()
     finally:
         stand.end()

@@ -42,18 +42,6 @@ def queries(part: object, title: str = "") -> Iterator[tuple[str, str]]:
         yield from queries(child, title)
 
 
-def rows(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """(name, queries as Grafana sends them) for each row of each dashboard."""
-    for file in sorted(folder.rglob("*.json")):
-        found: dict[str, list[str]] = {}
-        title = ""
-        for panel in json.loads(file.read_text())["panels"]:
-            title = panel["title"] if panel["type"] == "row" else title
-            found.setdefault(title, []).extend(substituted(query) for _, query in queries(panel))
-        for title, row in found.items():
-            yield f"{file.stem}-{re.sub('[^a-z]+', '-', title.lower())}", row
-
-
 def substituted(query: str) -> str:
     """The query as Grafana sends it if `All` is selected for every variable."""
     return VARIABLE.sub(lambda match: KNOWN.get(match[1], ".*"), query)

@@ -16,10 +16,6 @@ class Proxy:
         """The status line with which each POST is answered at once. `None`: it is forwarded."""
         self.cut_share = 0.0
         """Share of the responses to POST that are cut after their first bytes."""
-        self.write_delay = 0.0
-        """Seconds before each part of a response to POST."""
-        self.first_delay = 0.0
-        """Seconds before the first part of a response to POST."""
         self.freezes_metrics = False
         """Whether the metrics page stays as it was."""
         self.page = b""
@@ -65,11 +61,8 @@ class Proxy:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_post: bool) -> bytes:
         is_cut = is_post and random.random() < self.cut_share
-        received, delay = b"", self.first_delay if is_post else 0.0
+        received = b""
         while data := await reader.read(65536):
-            if delay > 0.0:
-                await asyncio.sleep(delay)
-            delay = self.write_delay if is_post else 0.0
             if len(received) < 1 << 20:
                 received += data
             writer.write(data)

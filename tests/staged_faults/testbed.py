@@ -1,5 +1,5 @@
-"""The processes of one staged fault: three backends, the gateway with load, Prometheus with the shipped rules, and,
-where the fault needs it, an OpenTelemetry Collector."""
+"""The processes of one staged fault: three backends, the gateway with load, and, where the fault needs it, an
+OpenTelemetry Collector."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from proxy import Proxy
 from servers import free_ports
 from shipped import Shipped, replace_addresses
 
-PORTS = "listen admin gpu0 gpu1 gpu2 proxy prometheus collector collector_http collector_metrics closed".split()
+PORTS = "listen admin gpu0 gpu1 gpu2 proxy collector collector_http collector_metrics closed".split()
 BACKENDS = ("gpu0", "gpu1", "gpu2")
 WARM_SECONDS = 60.0
 """Time between the start of the load and the fault."""
@@ -29,7 +29,6 @@ class Tools:
     """The programs."""
 
     gateway: Path
-    prometheus: Path
     collector: Path | None
     real: Path | None
     """The folder with serve.sh and stop.sh of a real vLLM."""
@@ -105,8 +104,6 @@ class Testbed:
         serve = [self.tools.gateway, "serve", "--config", self.config_file, "--log-format", "json"]
         self.add("gateway", serve)
         await self.processes["gateway"].ready(f"{self.url('admin')}/readyz")
-        self.add("prometheus", self._prometheus())
-        await self.processes["prometheus"].ready(f"{self.url('prometheus')}/-/ready")
 
     def end(self) -> None:
         """Stops all processes, in reverse order."""
@@ -158,21 +155,6 @@ class Testbed:
     def write_config(self, config: dict) -> None:
         """Writes the configuration file. JSON is valid YAML."""
         self.config_file.write_text(json.dumps(config, indent=1))
-
-    def _prometheus(self) -> list:
-        addresses = {"--alertmanager": self.at("closed"), "--gateway": self.at("admin")}
-        shipped = Shipped(self.tools.gateway, self.config_file, 1.0, addresses)
-        text = shipped.text("prometheus")
-        (self.work / "prometheus.yml").write_text(text)
-        for rules in ("recording-rules", "alert-rules"):
-            (self.work / f"{rules}.yml").write_text(shipped.text(rules))
-        return [
-            self.tools.prometheus,
-            f"--config.file={self.work}/prometheus.yml",
-            f"--storage.tsdb.path={self.work}/prometheus-data",
-            f"--web.listen-address={self.at('prometheus')}",
-            "--enable-feature=exemplar-storage",
-        ]
 
     def _collector(self) -> list:
         shipped = Shipped(self.tools.gateway, self.config_file, 1.0, {})
