@@ -17,8 +17,6 @@
 #![expect(clippy::print_stdout, reason = "the results are printed")]
 
 mod clients;
-#[path = "../exporter/collector.rs"]
-#[expect(dead_code, reason = "another bench uses its faults")]
 mod collector;
 mod faulty;
 #[path = "../accuracy/gateway.rs"]
