@@ -130,8 +130,8 @@ fn the_gateway_and_servers_that_accept_a_body_read_the_same_model() {
 
 // === through the gateway ===
 
-/// Paths with JSON bodies. The first five generate.
-const JSON_PATHS: &[&str] = &[
+/// Every path with a JSON body.
+pub(crate) const JSON_PATHS: &[&str] = &[
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",

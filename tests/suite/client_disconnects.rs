@@ -1,21 +1,26 @@
 //! Client disconnects in every phase of a request and in every way in which a connection or a
-//! stream can end. The backend must see the disconnect at once, or never receive the request.
+//! stream can end. The backend must see the disconnect at once, or never receive the request, and the
+//! tenant gets its permit back.
 //!
 //! `LEAVING=200 cargo test --release --test suite client_disconnects -- --ignored --nocapture`
 //! measures the delay.
 
 mod clients;
 
+use crate::access::{access, tenant};
 use crate::admission::until_waiting;
 use crate::support::scripted_backend::{
     ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, admission_settings, gateway_scripted, start, start_with,
+    CHAT, Running, Setup, admission_settings, gateway_scripted, gateway_scripted_with,
 };
 use clients::{Client, WAYS, Way};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir::config;
+use tokenweir::proxy::access::AccessControl;
+use tokenweir_core::access::{TenantEntry, UsageLimits};
 use tokenweir_core::record::Outcome;
 
 const ASK: &str =
@@ -73,20 +78,38 @@ impl Phase {
     }
 }
 
-/// Starts a gateway and a backend. For the queued phase, another client fills the backend.
-async fn setup(phase: Phase) -> (ScriptedBackend, Running, Option<tokio::net::TcpStream>) {
-    let fake = ScriptedBackend::start(move |_| phase.script()).await;
-    if phase != Phase::Queued {
-        let gateway = start(&[fake.addr]).await;
-        return (fake, gateway, None);
+/// A gateway whose tenant may have two open requests.
+struct Scene {
+    fake: ScriptedBackend,
+    gateway: Running,
+    access: Arc<AccessControl>,
+    /// In the queued phase, another client fills the backend.
+    first: Option<Client>,
+}
+
+impl Scene {
+    async fn start(phase: Phase) -> Self {
+        let limits = UsageLimits { concurrency: Some(2), ..UsageLimits::default() };
+        let access = access(TenantEntry { limits, ..tenant() });
+        let max_in_flight = (phase == Phase::Queued).then_some(1);
+        let admission = config::AdmissionConfig { max_in_flight, ..Default::default() };
+        let admission = Some(admission_settings(&admission));
+        let setup = Setup { access: access.clone(), admission, ..Setup::default() };
+        let (fake, gateway) = gateway_scripted_with(setup, move |_| phase.script()).await;
+        let mut first = None;
+        if phase == Phase::Queued {
+            first = Some(Client::ask(gateway.addr, Way::Fin, ASK, ASK.len()).await);
+            fake.until_received(1).await;
+        }
+        Self { fake, gateway, access, first }
     }
-    let admission =
-        config::AdmissionConfig { max_in_flight: Some(1), ..config::AdmissionConfig::default() };
-    let admission = Some(admission_settings(&admission));
-    let gateway = start_with(&[fake.addr], Setup { admission, ..Setup::default() }).await;
-    let first = gateway.begin(CHAT, ASK).await;
-    fake.until_received(1).await;
-    (fake, gateway, Some(first))
+
+    /// Waits until the tenant has this many open requests beside that of the first client.
+    async fn until_permits(&self, count: u32) {
+        let count = count + u32::from(self.first.is_some());
+        let open = || self.access.keys().unwrap().open().map(|(_, open)| open).sum::<u32>();
+        wait_until!(open() == count);
+    }
 }
 
 /// Waits until this many requests are open.
@@ -97,7 +120,8 @@ async fn until_open(gateway: &Running, count: usize) {
 
 /// Starts a client, brings it to the phase and disconnects. Returns the delay until the backend
 /// notices or, if the backend never received the request, until the request has ended.
-async fn leave(fake: &ScriptedBackend, gateway: &Running, phase: Phase, way: Way) -> Duration {
+async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
+    let (fake, gateway) = (&scene.fake, &scene.gateway);
     let earlier = fake.seen().len();
     let length = if phase == Phase::Upload { ASK.len() / 2 } else { ASK.len() };
     let mut client = Client::ask(gateway.addr, way, ASK, length).await;
@@ -113,6 +137,7 @@ async fn leave(fake: &ScriptedBackend, gateway: &Running, phase: Phase, way: Way
         }
         Phase::Streaming => client.read_until("Hi", 2).await,
     }
+    scene.until_permits(1).await;
     let left = Instant::now();
     let _half = client.leave(way).await;
     let mut took = None;
@@ -129,6 +154,7 @@ async fn leave(fake: &ScriptedBackend, gateway: &Running, phase: Phase, way: Way
     if phase != Phase::Queued {
         assert_eq!(gateway.pool.backends()[0].load.in_flight(), 0, "{way:?}");
     }
+    scene.until_permits(0).await;
     if !phase.reaches_backend() {
         assert_eq!(
             fake.seen().len(),
@@ -144,14 +170,13 @@ async fn measure(times: usize) -> Vec<(Phase, Way, Vec<Duration>)> {
     let mut cells = Vec::new();
     for phase in PHASES {
         for way in WAYS {
-            let (fake, gateway, _first) = setup(phase).await;
+            let scene = Scene::start(phase).await;
             let mut took = Vec::new();
             for _ in 0..times {
-                let leaving =
-                    tokio::time::timeout(WAIT_TIMEOUT, leave(&fake, &gateway, phase, way));
+                let leaving = tokio::time::timeout(WAIT_TIMEOUT, leave(&scene, phase, way));
                 took.push(leaving.await.expect("somebody notices"));
             }
-            gateway.assert_no_more_records().await;
+            scene.gateway.assert_no_more_records().await;
             took.sort_unstable();
             cells.push((phase, way, took));
         }

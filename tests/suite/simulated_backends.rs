@@ -1,57 +1,23 @@
 //! The gateway in front of simulated backends: the behaviour of real engines without a GPU.
 
+use crate::support::http2_client;
 use crate::support::simulated_fleet::Fleet;
-use crate::support::test_gateway::{CHAT, post};
-use bytes::Bytes;
-use http::Request;
-use http_body_util::{BodyExt, Full};
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::TokioExecutor;
-use std::time::{Duration, Instant};
+use crate::support::test_gateway::{CHAT, read_until_times};
 use tokenweir_core::record::Outcome;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const LONG: &str = r#"{"model":"sim-model","stream":true,"max_tokens":1000,"ignore_eos":true,"messages":[{"role":"user","content":"go on"}]}"#;
-
-/// A client that reads the beginning of a response and disconnects. Returns the delay until the
-/// engine aborts the request.
-async fn leave_mid_stream(fleet: &Fleet) -> Duration {
-    let mut client = fleet.gateway.connect().await;
-    client.write_all(post(CHAT, LONG).as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    while String::from_utf8_lossy(&answer).matches("data: ").count() < 3 {
-        client.read_buf(&mut answer).await.unwrap();
-    }
-    let before = fleet.aborts();
-    let left = Instant::now();
-    drop(client);
-    wait_until!(fleet.aborts() != before);
-    left.elapsed()
-}
 
 #[tokio::test]
 async fn a_client_disconnect_aborts_the_request_in_the_engine_and_its_tokens_are_recorded() {
     let fleet = Fleet::start(2).await;
-    leave_mid_stream(&fleet).await;
+    let mut client = fleet.gateway.begin(CHAT, LONG).await;
+    read_until_times(&mut client, "data: ", 3).await;
+    let before = fleet.aborts();
+    drop(client);
+    wait_until!(fleet.aborts() != before);
     let record = fleet.gateway.record().await;
     assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "decode"));
     assert!(record.output_tokens().is_some_and(|tokens| tokens > 0));
-}
-
-#[tokio::test]
-#[ignore = "a measurement, not a test: cargo test --release -- --ignored --nocapture abort"]
-async fn measure_the_delay_of_an_abort() {
-    let fleet = Fleet::start(1).await;
-    let mut took = Vec::new();
-    for _ in 0..200 {
-        took.push(leave_mid_stream(&fleet).await);
-        fleet.gateway.record().await;
-    }
-    took.sort_unstable();
-    println!(
-        "client disconnect to engine abort: p50 {:?}, p99 {:?}, max {:?}",
-        took[100], took[198], took[199]
-    );
 }
 
 #[tokio::test]
@@ -100,67 +66,16 @@ async fn recorded_tokens_and_finish_reasons_equal_those_of_the_engine() {
 #[tokio::test]
 async fn http2_clients_share_a_connection_and_stream() {
     let fleet = Fleet::start(2).await;
-    let client: Client<_, Full<Bytes>> =
-        Client::builder(TokioExecutor::new()).http2_only(true).build_http();
-    let ask = |number: usize| {
-        let body = LONG.replace("1000", &format!("{}", 5 + number));
-        Request::post(format!("http://{}{CHAT}", fleet.gateway.addr))
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(body)))
-            .unwrap()
-    };
-    let answers = (0..8).map(|number| client.request(ask(number)));
-    for answer in futures_util::future::join_all(answers).await {
-        let answer = answer.unwrap();
-        assert_eq!(answer.version(), http::Version::HTTP_2);
-        let body = answer.into_body().collect().await.unwrap().to_bytes();
-        assert!(body.ends_with(b"data: [DONE]\n\n"));
-    }
-    for _ in 0..8 {
-        assert_eq!(fleet.gateway.record().await.outcome, Outcome::Ok);
-    }
-}
-
-#[tokio::test]
-async fn a_stream_reset_of_an_http2_client_aborts_the_request_in_the_engine() {
-    let fleet = Fleet::start(1).await;
-    let client: Client<_, Full<Bytes>> =
-        Client::builder(TokioExecutor::new()).http2_only(true).build_http();
-    let request = Request::post(format!("http://{}{CHAT}", fleet.gateway.addr))
-        .header("content-type", "application/json")
-        .body(Full::new(Bytes::from(LONG)))
-        .unwrap();
-    let mut body = client.request(request).await.unwrap().into_body();
-    body.frame().await.unwrap().unwrap();
-    drop(body);
-    wait_until!(fleet.aborts() > 0);
-    assert_eq!(fleet.gateway.record().await.outcome, Outcome::Cancelled);
-}
-
-#[tokio::test]
-async fn mass_disconnects_at_random_times_leave_no_state() {
-    let fleet = Fleet::start(2).await;
-    let mut random = fastrand::Rng::with_seed(3);
-    let count = 60;
-    let storm = (0..count).map(|_| {
-        let events = random.usize(0..6);
-        let gateway = &fleet.gateway;
+    let sender = http2_client::handshake(fleet.gateway.connect().await).await;
+    let answers = (0..8).map(|number| {
+        let mut sender = sender.clone();
         async move {
-            let mut client = gateway.begin(CHAT, LONG).await;
-            let mut answer = Vec::new();
-            while String::from_utf8_lossy(&answer).matches("data: ").count() < events {
-                client.read_buf(&mut answer).await.unwrap();
-            }
+            let body = LONG.replace("1000", &format!("{}", 5 + number));
+            http2_client::whole(http2_client::post(&mut sender, CHAT, &body).await).await
         }
     });
-    futures_util::future::join_all(storm).await;
-    for _ in 0..count {
-        assert_eq!(fleet.gateway.record().await.outcome, Outcome::Cancelled);
+    for (status, body) in futures_util::future::join_all(answers).await {
+        assert_eq!((status, body.ends_with(b"data: [DONE]\n\n")), (200, true));
+        assert_eq!(fleet.gateway.record().await.outcome, Outcome::Ok);
     }
-    fleet.gateway.assert_no_more_records().await;
-    for backend in fleet.gateway.pool.backends().iter() {
-        wait_until!(backend.load.in_flight() == 0);
-        assert_eq!(backend.load.estimator.local_load().tokens, 0);
-    }
-    assert!(fleet.gateway.admin("/metrics").await.contains("tokenweir_requests_in_flight 0\n"));
 }

@@ -233,37 +233,6 @@ async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     assert_eq!(record.observed.inter_chunk_latency.count(), 1);
 }
 
-#[tokio::test]
-async fn silence_before_the_first_output_or_after_the_last_event_is_no_stall() {
-    let fake = ScriptedBackend::start(|request| {
-        let is_asked = |user: &str| String::from_utf8_lossy(&request.body).contains(user);
-        let begun: &[&str] = match () {
-            () if is_asked("before") => &[ROLE],
-            () if is_asked("after") => &[ROLE, WORD, FINISH, "[DONE]"],
-            () => &[ROLE, WORD],
-        };
-        let mut steps = paused(begun, &[]);
-        steps.truncate(1);
-        steps.push(Step::AwaitClose);
-        steps
-    })
-    .await;
-    let gateway = stall_gateway(&fake).await;
-    let before = send(&gateway, &ask("before")).await;
-    fake.until_received(1).await;
-    let mut after = send(&gateway, &ask("after")).await;
-    read_until(&mut after, "[DONE]").await;
-    // This stream stalls last of the three, so all have been checked when its stall is detected.
-    let _between = send(&gateway, &ask("between")).await;
-    until_stalled(&gateway, 1).await;
-    assert_eq!(stalls(&gateway).await, [1, 1]);
-    drop(before);
-    drop(after);
-    for _ in 0..2 {
-        assert!(gateway.record().await.observed.stalls.is_empty());
-    }
-}
-
 /// A backend with one stream that is larger than socket buffers, and other streams that stall.
 async fn flooding() -> ScriptedBackend {
     let long = WORD.replace("Hi", &"x".repeat(64 << 10));

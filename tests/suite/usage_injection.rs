@@ -24,7 +24,7 @@ async fn injecting(fake: &ScriptedBackend) -> Running {
 
 /// The events as a body.
 fn lines(events: &[&str]) -> String {
-    events.iter().map(|event| format!("data: {event}\n\n")).collect()
+    events.iter().flat_map(|event| ["data: ", event, "\n\n"]).collect()
 }
 
 fn without_usage() -> String {

@@ -7,9 +7,8 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Seen, Step, USAGE, WORD, chunk, event_stream_head, json,
     stream_of,
 };
-use crate::support::test_gateway::{Running, Setup, admission_settings, post, start_with, status};
+use crate::support::test_gateway::{Running, Setup, post, start_with, status};
 use std::sync::Arc;
-use tokenweir::config;
 use tokenweir::proxy::access::AccessControl;
 use tokenweir_core::access::{TenantEntry, UsageLimits};
 use tokenweir_core::record::Outcome;
@@ -76,123 +75,6 @@ async fn concurrent_requests_over_the_limit_are_rejected_until_one_has_ended() {
     };
     assert!((result("ok") - 3.0).abs() < 0.5 && result("error_status") < 0.5);
     assert!(gateway.pool.is_ready(), "no backend is marked down");
-}
-
-/// The point at which a client disconnects: the bytes that it has sent, the script of the backend,
-/// and the condition that the request has reached this point.
-struct Phase {
-    name: &'static str,
-    request: String,
-    script: fn(&Seen) -> Vec<Step>,
-    /// Number of response bytes to wait for.
-    reads: usize,
-    /// Whether the backend receives the request.
-    is_sent: bool,
-}
-
-fn phases() -> Vec<Phase> {
-    let half = post(CHAT, ASK);
-    let half = half[..half.len() - 10].to_owned();
-    let phase =
-        |name, request, script, reads, is_sent| Phase { name, request, script, reads, is_sent };
-    let stream = || post(CHAT, STREAM);
-    vec![
-        phase("upload", half, |_| vec![], 0, false),
-        phase("headers", stream(), |_| vec![Step::AwaitClose], 0, true),
-        phase(
-            "prefill",
-            stream(),
-            |_| vec![Step::Send(event_stream_head()), Step::AwaitClose],
-            0,
-            true,
-        ),
-        phase(
-            "first event",
-            stream(),
-            |_| vec![Step::Send([event_stream_head(), chunk(ROLE)].concat()), Step::AwaitClose],
-            0,
-            true,
-        ),
-        phase(
-            "decode",
-            stream(),
-            |_| {
-                vec![
-                    Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()),
-                    Step::AwaitClose,
-                ]
-            },
-            350,
-            true,
-        ),
-        phase(
-            "after the last event",
-            stream(),
-            |_| {
-                let events = [ROLE, WORD, FINISH, "[DONE]"].map(chunk).concat();
-                vec![Step::Send([event_stream_head(), events].concat()), Step::AwaitClose]
-            },
-            500,
-            true,
-        ),
-        phase(
-            "whole answer",
-            post(CHAT, ASK),
-            |_| {
-                let begun = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec();
-                vec![Step::Send(begun), Step::AwaitClose]
-            },
-            0,
-            true,
-        ),
-    ]
-}
-
-#[tokio::test]
-async fn a_client_disconnect_returns_the_permit_in_every_phase() {
-    for Phase { name, request, script, reads, is_sent } in phases() {
-        let fake = ScriptedBackend::start(script).await;
-        let access = access(concurrency(1));
-        let setup = Setup { access: access.clone(), ..Setup::default() };
-        let gateway = start_with(&[fake.addr], setup).await;
-        for round in 1..=3 {
-            let mut client = send(&gateway, &request).await;
-            let mut got = Vec::new();
-            while got.len() < reads {
-                assert_ne!(client.read_buf(&mut got).await.unwrap(), 0, "{name}");
-            }
-            until_open(&access, 1).await;
-            if is_sent {
-                fake.until_received(round).await;
-            }
-            drop(client);
-            gateway.record().await;
-            until_open(&access, 0).await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_client_disconnect_in_the_queue_returns_the_permit() {
-    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
-    let access = access(concurrency(2));
-    let admission =
-        config::AdmissionConfig { max_in_flight: Some(1), ..config::AdmissionConfig::default() };
-    let admission = Some(admission_settings(&admission));
-    let setup = Setup { access: access.clone(), admission, ..Setup::default() };
-    let gateway = start_with(&[fake.addr], setup).await;
-    let first = send(&gateway, &post(CHAT, STREAM)).await;
-    fake.until_received(1).await;
-    let second = send(&gateway, &post(CHAT, STREAM)).await;
-    wait_until!(gateway.admin("/status").await.contains("\"waiting\":1"));
-    assert_eq!(open(&access), 2, "a queued request has a permit");
-    assert!(gateway.admin("/status").await.contains("\"requests_in_flight\":{\"a\":2}"));
-    drop(second);
-    assert_eq!(gateway.record().await.outcome, Outcome::Cancelled);
-    until_open(&access, 1).await;
-    drop(first);
-    gateway.record().await;
-    until_open(&access, 0).await;
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
 //! HTTP/1.1 and HTTP/2 clients that can disconnect at any time.
 
-use super::CHAT;
+use crate::access::KEY;
 use crate::support::raw_http2::{
     DATA, END_HEADERS, END_STREAM, HEADERS, Http2, RST_STREAM, encode_headers, frame,
 };
+use crate::support::test_gateway::CHAT;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -52,8 +53,13 @@ impl Client {
         let sent = &body[..length];
         if matches!(way, Way::Http2Stream | Way::Http2Connection) {
             let mut client = Http2::connect(to, &[]).await;
-            let pairs =
-                [(":method", "POST"), (":scheme", "http"), (":path", CHAT), (":authority", "g")];
+            let pairs = [
+                (":method", "POST"),
+                (":scheme", "http"),
+                (":path", CHAT),
+                (":authority", "g"),
+                ("x-api-key", KEY),
+            ];
             let head = frame(HEADERS, END_HEADERS, 1, &encode_headers(&pairs));
             let flags = if is_whole { END_STREAM } else { 0 };
             client.send(&[head, frame(DATA, flags, 1, sent.as_bytes())].concat()).await;
@@ -67,7 +73,9 @@ impl Client {
             _ => "",
         };
         let length = body.len();
-        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: g\r\ncontent-length: {length}\r\n\r\n");
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\ncontent-length: {length}\r\n\r\n"
+        );
         stream.write_all(format!("{head}{sent}{more}").as_bytes()).await.unwrap();
         Self::Http1(stream)
     }
