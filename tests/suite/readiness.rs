@@ -106,6 +106,10 @@ async fn a_gateway_with_only_ejected_backends_is_ready_only_in_panic_mode() {
         for _ in 0..6 {
             gateway.post(CHAT, BODY).await;
         }
+        // The response of the backend, or none of the gateway's.
+        let answer = gateway.post(CHAT, BODY).await;
+        assert_eq!(status(&answer), if is_panic { 500 } else { 503 });
+        assert_eq!(ill.seen().len(), if is_panic { 7 } else { 5 }, "ejected after five failures");
         let why = "no backend is available (1 backend: 1 ejected)";
         let why = (!is_panic).then_some(why);
         assert_reported(&gateway, &["ejected"], &[is_panic], why).await;

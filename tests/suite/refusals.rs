@@ -125,7 +125,7 @@ async fn the_answer_about_the_content_is_the_one_that_the_client_gets() {
 
 #[tokio::test]
 async fn a_backend_that_refuses_every_request_is_ejected() {
-    for line in ["401 Unauthorized", "400 Bad Request"] {
+    for line in ["401 Unauthorized", "400 Bad Request", "500 Internal Server Error"] {
         let (ill, well) = (refusing(line, "{}").await, [healthy().await, healthy().await]);
         let gateway = gateway_for(&[&ill, &well[0], &well[1]]).await;
         for _ in 0..60 {
