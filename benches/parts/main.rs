@@ -1,10 +1,13 @@
 //! `cargo bench --bench parts`: measures each part of the hot path on bytes recorded from a real
 //! vLLM: the time per item, and the bytes per second.
-#![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
+#![expect(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a bench prints its results, and has failed if it cannot go on"
+)]
 
 mod work;
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::time::Duration;
 use tokenweir_core::clock;
 
@@ -13,33 +16,43 @@ use tokenweir_core::clock;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-fn parts(c: &mut Criterion) {
-    for mut part in work::all(&[2, 16, 1_000]) {
-        // Criterion sets the throughput per group.
-        let mut group = c.benchmark_group("parts");
-        if part.bytes > 0 {
-            group.throughput(Throughput::Bytes(part.bytes / part.items));
+/// Short measurements: they serve comparisons before and after a change on the same machine.
+const WARM_UP: Duration = Duration::from_millis(500);
+const SAMPLES: u32 = 30;
+const SAMPLE: Duration = Duration::from_millis(60);
+
+/// Executes `work` for at least `time` and returns the time of one execution.
+fn measure(work: &mut dyn FnMut(), time: Duration) -> Duration {
+    let begun = clock::now();
+    for executed in 1.. {
+        work();
+        let took = clock::now() - begun;
+        if took >= time {
+            return took / executed;
         }
-        group.bench_function(part.name, |b| {
-            b.iter_custom(|items| {
-                let pieces = items.div_ceil(part.items);
-                let begun = clock::now();
-                (0..pieces).for_each(|_| (part.work)());
-                let took = clock::now() - begun;
-                took.mul_f64(items as f64 / (pieces * part.items) as f64)
-            });
-        });
-        group.finish();
+    }
+    Duration::ZERO
+}
+
+/// Prints the minimum and the median time for each item of the parts whose names contain the first argument.
+fn main() {
+    let filter = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
+    for mut part in work::all(&[2, 16, 1_000]) {
+        if filter.as_ref().is_some_and(|filter| !part.name.contains(filter)) {
+            continue;
+        }
+        measure(&mut part.work, WARM_UP);
+        let mut times: Vec<f64> = (0..SAMPLES)
+            .map(|_| measure(&mut part.work, SAMPLE).as_secs_f64() / part.items as f64)
+            .collect();
+        times.sort_by(f64::total_cmp);
+        let (least, median) = (times[0], times[times.len() / 2]);
+        let speed = part.bytes as f64 / part.items as f64 / median / 1e6;
+        println!(
+            "{:<60} {:>10.1} ns {:>10.1} ns {speed:>8.0} MB/s",
+            part.name,
+            least * 1e9,
+            median * 1e9
+        );
     }
 }
-
-fn config() -> Criterion {
-    // Short measurements: they serve comparisons before and after a change on the same machine.
-    Criterion::default()
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2))
-        .sample_size(30)
-}
-
-criterion_group!(name = all; config = config(); targets = parts);
-criterion_main!(all);

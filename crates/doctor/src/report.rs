@@ -4,7 +4,6 @@ use super::checks::{self, CHECKS};
 use super::facts::{BackendFacts, DoctorFacts, IdleConnection, StreamProbe};
 use super::finding::{Finding, FindingSeverity};
 use super::signal_names::{EngineMetricNames, names};
-use anstyle::{AnsiColor, Style};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use textwrap::{Options, WordSplitter, fill};
@@ -14,6 +13,15 @@ use tokenweir_core::dialect::EngineKind;
 pub const INDENT: &str = "    ";
 /// Minimum width of the text report, in columns. A narrower terminal wraps the lines itself.
 pub const NARROWEST: usize = 30;
+
+/// Parameters of the escape code of a style (SGR, ECMA-48).
+const BOLD: &str = "1";
+/// See [`BOLD`].
+pub const BOLD_RED: &str = "1;31";
+/// See [`BOLD`].
+pub const BOLD_YELLOW: &str = "1;33";
+/// See [`BOLD`].
+pub const BOLD_CYAN: &str = "1;36";
 
 /// The report as JSON.
 pub fn json(facts: &DoctorFacts, findings: &[Finding]) -> Value {
@@ -99,12 +107,11 @@ pub fn text(facts: &DoctorFacts, findings: &[Finding], width: usize) -> String {
     let width = width.max(NARROWEST);
     for backend in &facts.backends {
         let line = describe_backend(backend);
-        let style = Style::new().bold();
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             "{}",
-            wrap_paragraph(&line, "", INDENT, width, Some((&backend.id, style)))
+            wrap_paragraph(&line, "", INDENT, width, Some((&backend.id, BOLD)))
         );
     }
     for (backends, signals) in engine_metric_tables(facts) {
@@ -188,24 +195,23 @@ fn render_finding(finding: &Finding, width: usize, backend_count: usize) -> Stri
     text
 }
 
-fn severity_style(severity: FindingSeverity) -> Style {
-    let colour = match severity {
-        FindingSeverity::Error => AnsiColor::Red,
-        FindingSeverity::Warning => AnsiColor::Yellow,
-        FindingSeverity::Note => AnsiColor::Cyan,
-    };
-    colour.on_default().bold()
+fn severity_style(severity: FindingSeverity) -> &'static str {
+    match severity {
+        FindingSeverity::Error => BOLD_RED,
+        FindingSeverity::Warning => BOLD_YELLOW,
+        FindingSeverity::Note => BOLD_CYAN,
+    }
 }
 
 /// Wraps text to `width` columns. `first_indent` is the indentation of the first line, and
-/// `next_indent` that of all further lines. `styled` is a prefix of the text with its style. The
+/// `next_indent` that of all further lines. `styled` is a prefix of the text with its style, such as [`BOLD`]. The
 /// style is applied after wrapping, so that its escape codes do not count as columns.
 pub fn wrap_paragraph(
     words: &str,
     first_indent: &str,
     next_indent: &str,
     width: usize,
-    styled: Option<(&str, Style)>,
+    styled: Option<(&str, &str)>,
 ) -> String {
     // A flag such as `--max-num-seqs` is not divided at its hyphens, so that it can be copied.
     let options = Options::new(width)
@@ -216,9 +222,17 @@ pub fn wrap_paragraph(
     let words: String = words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let lines = fill(&words, options);
     match styled.and_then(|(prefix, style)| Some((prefix, style, lines.strip_prefix(prefix)?))) {
-        Some((prefix, style, suffix)) => format!("{style}{prefix}{style:#}{suffix}"),
+        Some((prefix, style, suffix)) => format!("\x1b[{style}m{prefix}\x1b[0m{suffix}"),
         None => lines,
     }
+}
+
+/// A text without the escape codes of its styles.
+pub fn without_styles(text: &str) -> String {
+    let mut parts = text.split("\x1b[");
+    let first = parts.next().unwrap_or_default();
+    let rest = parts.map(|part| part.split_once('m').map_or(part, |(_, rest)| rest));
+    std::iter::once(first).chain(rest).collect()
 }
 
 fn render_summary(facts: &DoctorFacts, findings: &[Finding]) -> String {
@@ -275,7 +289,7 @@ mod tests {
 
     fn render_stripped(observation: &str, width: usize) -> String {
         let text = text(&facts(), &[finding(observation)], width);
-        anstream::adapter::strip_str(&text).to_string()
+        without_styles(&text)
     }
 
     #[test]

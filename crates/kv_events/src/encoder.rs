@@ -1,7 +1,5 @@
 //! Writes batches of events in the encoding of vLLM since 0.30: maps, hashes as numbers.
 
-use serde::Serialize;
-
 /// An event to publish, of a cache in the memory of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PublishedEvent<'a> {
@@ -28,61 +26,115 @@ pub struct StoredBlocks<'a> {
     pub session_id: Option<&'a str>,
 }
 
-/// An event with the names and values of vLLM, in the order of vLLM.
-#[derive(Debug, Serialize)]
-#[serde(tag = "type")]
-enum EncodedEvent<'a> {
-    BlockStored {
-        block_hashes: &'a [u64],
-        parent_block_hash: Option<u64>,
-        token_ids: &'a [u32],
-        block_size: u32,
-        lora_id: Option<u64>,
-        medium: &'static str,
-        lora_name: Option<&'static str>,
-        group_idx: u32,
-        kv_cache_spec_kind: &'static str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        session_id: Option<&'a str>,
-    },
-    BlockRemoved {
-        block_hashes: [u64; 1],
-        medium: &'static str,
-        group_idx: u32,
-    },
-    AllBlocksCleared,
-}
-
 const MEDIUM: &str = "GPU";
-
-impl<'a> EncodedEvent<'a> {
-    fn new(event: &'a PublishedEvent<'_>) -> Self {
-        match event {
-            PublishedEvent::Stored(stored) => Self::BlockStored {
-                block_hashes: &stored.hashes,
-                parent_block_hash: stored.parent,
-                token_ids: &stored.token_ids,
-                block_size: stored.block_size,
-                lora_id: None,
-                medium: MEDIUM,
-                lora_name: None,
-                group_idx: 0,
-                kv_cache_spec_kind: "full_attention",
-                session_id: stored.session_id,
-            },
-            PublishedEvent::Removed(hash) => {
-                Self::BlockRemoved { block_hashes: [*hash], medium: MEDIUM, group_idx: 0 }
-            }
-            PublishedEvent::AllCleared => Self::AllBlocksCleared,
-        }
-    }
-}
 
 /// The payload of the events of one step of data-parallel rank 0, at a time in Unix seconds.
 pub fn encode_batch(unix_seconds: f64, events: &[PublishedEvent<'_>]) -> Vec<u8> {
-    let events: Vec<EncodedEvent<'_>> = events.iter().map(EncodedEvent::new).collect();
-    // These types have no value that cannot be written. An empty payload would count as damaged.
-    rmp_serde::to_vec_named(&(unix_seconds, events, 0)).unwrap_or_default()
+    let mut writer = Writer::default();
+    writer.array(3);
+    writer.float(unix_seconds);
+    writer.array(events.len());
+    events.iter().for_each(|event| writer.event(event));
+    writer.unsigned(0);
+    writer.0
+}
+
+/// `MessagePack` values, each with the shortest head of those that are used here.
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    /// Writes an event with the names and values of vLLM, in the order of vLLM.
+    fn event(&mut self, event: &PublishedEvent<'_>) {
+        match event {
+            PublishedEvent::Stored(stored) => self.stored(stored),
+            PublishedEvent::Removed(hash) => {
+                self.event_head(4, "BlockRemoved");
+                self.hashes(&[*hash]);
+                self.text_member("medium", MEDIUM);
+                self.number_member("group_idx", Some(0));
+            }
+            PublishedEvent::AllCleared => self.event_head(1, "AllBlocksCleared"),
+        }
+    }
+
+    fn stored(&mut self, stored: &StoredBlocks<'_>) {
+        self.event_head(10 + u8::from(stored.session_id.is_some()), "BlockStored");
+        self.hashes(&stored.hashes);
+        self.number_member("parent_block_hash", stored.parent);
+        self.text("token_ids");
+        self.array(stored.token_ids.len());
+        stored.token_ids.iter().for_each(|token| self.unsigned(u64::from(*token)));
+        self.number_member("block_size", Some(stored.block_size.into()));
+        self.number_member("lora_id", None);
+        self.text_member("medium", MEDIUM);
+        self.number_member("lora_name", None);
+        self.number_member("group_idx", Some(0));
+        self.text_member("kv_cache_spec_kind", "full_attention");
+        if let Some(session_id) = stored.session_id {
+            self.text_member("session_id", session_id);
+        }
+    }
+
+    /// Begins the map of an event with this number of members, including its type.
+    fn event_head(&mut self, members: u8, kind: &str) {
+        self.0.push(0x80 | members);
+        self.text_member("type", kind);
+    }
+
+    fn hashes(&mut self, hashes: &[u64]) {
+        self.text("block_hashes");
+        self.array(hashes.len());
+        hashes.iter().for_each(|hash| self.unsigned(*hash));
+    }
+
+    fn text_member(&mut self, name: &str, text: &str) {
+        self.text(name);
+        self.text(text);
+    }
+
+    fn number_member(&mut self, name: &str, number: Option<u64>) {
+        self.text(name);
+        match number {
+            Some(number) => self.unsigned(number),
+            None => self.0.push(0xc0),
+        }
+    }
+
+    fn array(&mut self, length: usize) {
+        self.0.push(0xdd);
+        self.0.extend_from_slice(&(length as u32).to_be_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.0.push(0xda);
+        self.0.extend_from_slice(&(text.len() as u16).to_be_bytes());
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    fn float(&mut self, number: f64) {
+        self.0.push(0xcb);
+        self.0.extend_from_slice(&number.to_be_bytes());
+    }
+
+    fn unsigned(&mut self, number: u64) {
+        let bytes = number.to_be_bytes();
+        match number {
+            0..=0x7f => self.0.extend_from_slice(&bytes[7..]),
+            0x80..=0xffff => {
+                self.0.push(0xcd);
+                self.0.extend_from_slice(&bytes[6..]);
+            }
+            0x1_0000..=0xffff_ffff => {
+                self.0.push(0xce);
+                self.0.extend_from_slice(&bytes[4..]);
+            }
+            _ => {
+                self.0.push(0xcf);
+                self.0.extend_from_slice(&bytes);
+            }
+        }
+    }
 }
 
 #[cfg(test)]

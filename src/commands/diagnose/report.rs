@@ -1,10 +1,11 @@
 //! Renders a diagnosis as text of a given width.
 
-use anstyle::AnsiColor;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use tokenweir_diagnose::{Diagnosis, Evidence, Verdict, VerdictSeverity};
-use tokenweir_doctor::report::{INDENT, NARROWEST, wrap_paragraph};
+use tokenweir_doctor::report::{
+    BOLD_CYAN, BOLD_RED, BOLD_YELLOW, INDENT, NARROWEST, wrap_paragraph,
+};
 
 /// Renders a diagnosis as text with ANSI colours. The function that prints the text removes the
 /// colours if the output is no terminal.
@@ -54,11 +55,11 @@ fn render_verdict(verdict: &Verdict, width: usize) -> String {
         confidence.as_str()
     );
     let style = match severity {
-        VerdictSeverity::Critical => AnsiColor::Red,
-        VerdictSeverity::Warning => AnsiColor::Yellow,
-        VerdictSeverity::Info => AnsiColor::Cyan,
+        VerdictSeverity::Critical => BOLD_RED,
+        VerdictSeverity::Warning => BOLD_YELLOW,
+        VerdictSeverity::Info => BOLD_CYAN,
     };
-    let styled = Some((severity.as_str(), style.on_default().bold()));
+    let styled = Some((severity.as_str(), style));
     push_line(&mut text, &wrap_paragraph(&head, "", INDENT, width, styled));
     if let Some(cause) = &verdict.cause {
         let cause = format!("cause: {cause}");
@@ -157,7 +158,7 @@ mod tests {
         let rules = vec![undetermined("stalls"), undetermined("abort_spike")];
         let diagnosis = Diagnosis { undetermined: rules, ..diagnosis(vec![found], true) };
         let text = render(&diagnosis, 40);
-        let text = anstream::adapter::strip_str(&text).to_string();
+        let text = tokenweir_doctor::report::without_styles(&text);
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for part in [

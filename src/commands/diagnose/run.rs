@@ -42,7 +42,7 @@ pub(crate) async fn run(diagnose: DiagnoseArgs) -> ExitCode {
     };
     if diagnose.json {
         match serde_json::to_string_pretty(&diagnosis) {
-            Ok(text) => print_report(&format_args!("{text}\n")),
+            Ok(text) => print_report(&format!("{text}\n")),
             Err(error) => return crate::commands::report_error(&error),
         }
     } else {

@@ -12,8 +12,7 @@ use crate::commands::{
 };
 use crate::config::{BackendConfig, Config, ConfigError, LoadedConfig, Overrides, Secret};
 use crate::telemetry::otel::OtlpProtocol;
-use std::fmt::Display;
-use std::io::Write;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +74,7 @@ pub(crate) async fn run(doctor: DoctorArgs) -> ExitCode {
     };
     let findings = checks::examine(&facts);
     if doctor.json {
-        print_report(&format_args!("{:#}\n", report::json(&facts, &findings)));
+        print_report(&format!("{:#}\n", report::json(&facts, &findings)));
     } else {
         let width = textwrap::termwidth().min(MAX_COLUMNS);
         print_report(&report::text(&facts, &findings, width));
@@ -85,8 +84,13 @@ pub(crate) async fn run(doctor: DoctorArgs) -> ExitCode {
 
 /// Prints a report to standard output. The colours are removed if standard output is no terminal or
 /// if colours are disabled. A closed pipe is not an error.
-pub(crate) fn print_report(report: &dyn Display) {
-    let _ = write!(anstream::stdout(), "{report}");
+pub(crate) fn print_report(report: &str) {
+    let is_disabled = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let is_forced = variable("CLICOLOR_FORCE").is_some_and(|value| value != "0");
+    let is_capable = io::stdout().is_terminal() && variable("TERM").as_deref() != Some("dumb");
+    let has_colours = !is_disabled && (is_capable || is_forced);
+    let plain = (!has_colours).then(|| report::without_styles(report));
+    let _ = io::stdout().write_all(plain.as_deref().unwrap_or(report).as_bytes());
 }
 
 fn exit_code(findings: &[Finding], fail_on: DoctorFailOn) -> ExitCode {

@@ -2,9 +2,12 @@
 //! the crates that servers in Rust use.
 
 use super::{Case, Reading};
-use futures_util::{FutureExt, stream};
+use axum::body::Body;
+use axum::extract::{FromRequest, Multipart};
+use axum::http::Request;
+use axum::http::header::CONTENT_TYPE;
+use futures_util::FutureExt;
 use serde_json::Value;
-use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
@@ -46,9 +49,9 @@ pub(super) fn python(cases: &[Case]) -> Option<Vec<[Reading; 2]>> {
     Some(readings)
 }
 
-/// How `serde_json`, or multer as used by axum, reads a body.
+/// How `serde_json`, or axum for a form, reads a body.
 pub(super) fn rust(case: &Case) -> Reading {
-    if case.is_form { multer(case) } else { serde(&case.body) }
+    if case.is_form { multipart(case) } else { serde(&case.body) }
 }
 
 fn serde(body: &[u8]) -> Reading {
@@ -62,19 +65,18 @@ fn serde(body: &[u8]) -> Reading {
     }
 }
 
-fn multer(case: &Case) -> Reading {
-    let content_type = std::str::from_utf8(&case.content_type).unwrap_or_default();
-    let Ok(boundary) = multer::parse_boundary(content_type) else { return Reading::Rejected };
-    let whole = stream::iter([Ok::<_, Infallible>(case.body.clone())]);
-    let mut form = multer::Multipart::new(whole, boundary);
+fn multipart(case: &Case) -> Reading {
     let read = async {
+        let request = Request::post("/").header(CONTENT_TYPE, &case.content_type[..]);
+        let request = request.body(Body::from(case.body.clone())).ok()?;
+        let mut form = Multipart::from_request(request, &()).await.ok()?;
         let mut model = Reading::of(b"");
-        while let Some(field) = form.next_field().await? {
+        while let Some(field) = form.next_field().await.ok()? {
             if field.name() == Some("model") {
-                model = Reading::of(field.text().await?.as_bytes());
+                model = Reading::of(field.text().await.ok()?.as_bytes());
             }
         }
-        Ok::<_, multer::Error>(model)
+        Some(model)
     };
     read.now_or_never().unwrap().unwrap_or(Reading::Rejected)
 }

@@ -45,8 +45,8 @@ impl WireFormat for ChatFormat {
         chunk: &ChoiceChunk<'_>,
         out: &mut BytesMut,
     ) -> bool {
-        let mut index = itoa::Buffer::new();
-        let index = ("index", index.format(chunk.choice));
+        let index = chunk.choice.to_string();
+        let index = ("index", index.as_str());
         let usage = continuous_usage(context.reply, chunk.tokens);
         let (prefix, usage) = (("prefix", context.shared_text), ("usage", usage.as_str()));
         let Some(finish) = chunk.finish else {

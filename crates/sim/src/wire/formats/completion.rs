@@ -34,7 +34,7 @@ impl WireFormat for CompletionFormat {
         chunk: &ChoiceChunk<'_>,
         out: &mut BytesMut,
     ) -> bool {
-        let mut index = itoa::Buffer::new();
+        let index = chunk.choice.to_string();
         let usage = openai::continuous_usage(CONTINUOUS_USAGE, context.reply, chunk.tokens);
         let (finish, fingerprint) = match chunk.finish {
             None => ("null".to_owned(), ("fingerprint", "")),
@@ -42,7 +42,7 @@ impl WireFormat for CompletionFormat {
         };
         let values = [
             ("prefix", context.shared_text),
-            ("index", index.format(chunk.choice)),
+            ("index", &index),
             ("text", chunk.text),
             ("finish", &finish),
             ("usage", &usage),

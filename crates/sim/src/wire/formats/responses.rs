@@ -134,10 +134,9 @@ fn write_event(
     values: &[(&str, &str)],
     out: &mut BytesMut,
 ) -> bool {
-    let mut sequence = itoa::Buffer::new();
-    let sequence = sequence.format(context.sequence_number);
+    let sequence = context.sequence_number.to_string();
     let mut placeholders =
-        [("event", name), ("sequence", sequence), ("item", context.shared_text), ("", "")];
+        [("event", name), ("sequence", &sequence), ("item", context.shared_text), ("", "")];
     if let Some(&value) = values.first() {
         placeholders[3] = value;
     }
