@@ -71,7 +71,6 @@ impl ServerLimits {
         let limits = &config.limits;
         Self {
             max_head_bytes: limits.header,
-            max_headers: limits.headers_count,
             head_timeout: limits.header_timeout,
             keep_alive_timeout: limits.keep_alive,
             write_timeout: limits.write_timeout,
@@ -79,10 +78,10 @@ impl ServerLimits {
             max_connections_per_client: limits.connections_per_client,
             max_concurrent_rejections: descriptors.refusals,
             max_admin_connections: descriptors.admin,
-            max_concurrent_streams: limits.streams_per_connection,
             max_memory_bytes: limits.memory.map(|bytes| bytes as u64),
             drain_delay: config.drain.delay,
             drain_timeout: config.drain.timeout,
+            ..Self::default()
         }
     }
 }

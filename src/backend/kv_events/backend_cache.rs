@@ -58,7 +58,7 @@ impl BackendCache {
     /// The cache of a new backend. Nothing is known about its contents.
     pub fn new(knowledge: Arc<CacheKnowledge>) -> Self {
         let number = knowledge.next_backend();
-        let space = knowledge.spaces.add(knowledge.settings.index_entries);
+        let space = knowledge.spaces.add(knowledge.settings.max_blocks);
         Self {
             knowledge,
             number,
@@ -138,7 +138,7 @@ impl BackendCache {
     /// Forgets which texts the blocks are: the process of the engine may be another one, with another
     /// seed.
     pub(in crate::backend) fn leave_space(&self) {
-        self.space.store(self.knowledge.spaces.add(self.knowledge.settings.index_entries));
+        self.space.store(self.knowledge.spaces.add(self.knowledge.settings.max_blocks));
         self.has_joined.store(false, Ordering::Relaxed);
     }
 

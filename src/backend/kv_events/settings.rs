@@ -19,11 +19,8 @@ pub struct KvEventsSettings {
     /// asked; with `port`, there are no replays.
     pub replay_port: Option<u16>,
     /// Maximum number of blocks of one data-parallel rank, of 32 bytes each. If an engine announces
-    /// more, all its blocks are forgotten.
+    /// more, all its blocks are forgotten. Also of the blocks whose relation to texts is kept.
     pub max_blocks: usize,
-    /// Maximum number of blocks of text, and of blocks of engines, whose relation is kept. Each
-    /// takes at most 60 bytes.
-    pub index_entries: usize,
 }
 
 /// Where one backend publishes its KV events.
@@ -49,15 +46,9 @@ pub struct KvEventSource {
 pub(in crate::backend) const MAX_RANKS: u16 = 64;
 
 impl Default for KvEventsSettings {
-    /// The events of publishers that answer. At most 1,000,000 blocks and 1,000,000 entries.
+    /// The events of publishers that answer. At most 1,000,000 blocks.
     fn default() -> Self {
-        Self {
-            enabled: None,
-            port: None,
-            replay_port: None,
-            max_blocks: 1_000_000,
-            index_entries: 1_000_000,
-        }
+        Self { enabled: None, port: None, replay_port: None, max_blocks: 1_000_000 }
     }
 }
 

@@ -3,8 +3,12 @@
 use crate::backend::peers::{PeerExchange, PeerExchangeSettings, Peers};
 use crate::config::root::Config;
 use crate::config::sections::secret::UnreadableSecret;
+use std::time::Duration;
 use tokenweir_peers::bus::BusSettings;
 use tokenweir_peers::{ExchangeKey, KeyTooShort};
+
+/// Timeout of a connection attempt, and of one message to the server.
+const BUS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why the exchange with other gateways cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +46,7 @@ impl Config {
             username: config.username.clone(),
             password: password.map(|password| text(password.as_bytes())),
             channel: config.channel.clone(),
-            timeout: config.timeout,
+            timeout: BUS_TIMEOUT,
         })
     }
 }

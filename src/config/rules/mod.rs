@@ -222,11 +222,7 @@ fn check_kv_aware_weights(config: &Config) -> Result<(), RuleViolation> {
     let weights = [
         ("routing.kv_aware.pressure", kv_aware.pressure),
         ("routing.kv_aware.charge_base", kv_aware.charge_base),
-        ("routing.kv_aware.charge_per_waiting", kv_aware.charge_per_waiting),
-        ("routing.kv_aware.charge_max", kv_aware.charge_max),
-        ("routing.kv_aware.ttft_objective_seconds", kv_aware.ttft_objective_seconds),
         ("routing.kv_aware.session", kv_aware.session),
-        ("routing.kv_aware.adapter_seconds", kv_aware.adapter_seconds),
     ];
     let is_weight = |weight: f64| weight.is_finite() && weight >= 0.0;
     if let Some((path, _)) = weights.iter().find(|(_, weight)| !is_weight(*weight)) {

@@ -4,13 +4,9 @@ use super::payload_log::{MIN_FILE_BYTES, MIN_TEXTS_PER_FILE, is_http};
 use crate::config::violation::{RuleViolation, violation_at, violation_of};
 use crate::telemetry::payload_log;
 use crate::telemetry::quality::QualitySettings;
-use std::time::Duration;
 
 /// Maximum of `quality.sample`, the share of requests that are sampled.
 const MAX_SAMPLE_RATIO: f64 = 0.05;
-
-/// Maximum of `quality.judge_timeout`.
-const MAX_JUDGE_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Checks the rules of `quality` and returns the first violation. `payloads` configures the
 /// redaction of quality samples too.
@@ -35,9 +31,6 @@ pub(super) fn check(
     }
     if quality.judge.as_ref().is_some_and(|url| !is_http(url)) {
         return fail("judge", "write http://host:port/path, without a user name");
-    }
-    if quality.judge_timeout.is_zero() || quality.judge_timeout > MAX_JUDGE_TIMEOUT {
-        return fail("judge_timeout", "this must be more than 0s and at most 2m");
     }
     if quality.window.is_zero() {
         return fail("window", "this must be more than 0s");
@@ -82,7 +75,6 @@ mod tests {
             ("file: a", "file: a", " log.payloads.file is the same file: write another path"),
             ("judge: 'https://a'", "", " write http://host:port/path, without a user name"),
             ("judge: 'http://u:p@a'", "", " write http://host:port/path, without a user name"),
-            ("judge_timeout: 3m", "", " this must be more than 0s and at most 2m"),
             ("window: 0s", "", " this must be more than 0s"),
             ("window: 2day", "", " this must be longer than quality.window"),
             (

@@ -117,7 +117,6 @@ mod tests {
             ("backends: [{ url: 'http://a:1', tls: { ca: a.pem } }]", "write https://"),
             ("limits: { keep_alive: 0s }", "1ms or more"),
             ("limits: { connections: 0 }", "more than 0"),
-            ("limits: { streams_per_connection: 0 }", "more than 0"),
             ("limits: { memory: 1MiB }", "64MiB or more"),
             ("limits: { header: 1KiB }", "8KiB or more"),
         ] {

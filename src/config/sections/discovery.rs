@@ -51,9 +51,6 @@ pub struct DiscoveryConfig {
     /// Default `usage` of the discovered backends.
     #[serde(default)]
     pub usage: Option<UsageMode>,
-    /// Default `continuous_usage` of the discovered backends.
-    #[serde(default, deserialize_with = "backends::read_share")]
-    pub continuous_usage: Option<f64>,
     /// `weight` of the discovered backends. Not for `file`.
     #[serde(default)]
     pub weight: Option<u32>,
@@ -73,7 +70,6 @@ impl DiscoveryConfig {
             metrics_url: backend.metrics_url.clone().or_else(|| self.metrics_url(&backend.url)),
             api_key: backend.api_key.or_else(|| self.api_key.clone()),
             usage: backend.usage.or(self.usage),
-            continuous_usage: backend.continuous_usage.or(self.continuous_usage),
             weight: self.weight.unwrap_or(backend.weight),
             ..backend
         }

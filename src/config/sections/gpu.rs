@@ -9,27 +9,14 @@ use std::time::Duration;
 use tokenweir_core::address::MetricsUrl;
 use tokenweir_core::error::listed;
 use tokenweir_core::gpu::{GpuIndex, GpuRule};
-use tokenweir_core::units;
 
 /// GPUs of the backends, from DCGM exporters, for metrics, verdicts and slow causes. Routing does
 /// not use them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GpuConfig {
     /// The exporters, at most 100.
     pub exporters: Vec<GpuExporterConfig>,
-    /// Time between two scrapes of an exporter, at least 1s.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
-    pub interval: Duration,
-    /// Timeout of one scrape.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
-    pub timeout: Duration,
-    /// Maximum size of a page, in bytes. A longer page is a failure.
-    #[serde(with = "units::bytes")]
-    #[schemars(with = "units::schema::Size")]
-    pub max_page: usize,
 }
 
 /// A DCGM exporter.
@@ -77,22 +64,16 @@ pub enum ListedGpu {
     Text(String),
 }
 
+/// Time between two scrapes of an exporter.
+const SCRAPE_INTERVAL: Duration = Duration::from_secs(5);
+/// Timeout of one scrape.
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum size of a page. A longer page is a failure.
+const MAX_PAGE_BYTES: usize = 1 << 20;
 /// Maximum number of exporters, because each page is compared with each backend.
 const MAX_EXPORTERS: usize = 100;
 /// Maximum length of host and port of an exporter, which are a label value, in bytes.
 const MAX_EXPORTER_NAME_BYTES: usize = 128;
-
-impl Default for GpuConfig {
-    /// No exporters. A scrape every 5 s, with a timeout of 2 s and at most 1 MiB.
-    fn default() -> Self {
-        Self {
-            exporters: Vec::new(),
-            interval: Duration::from_secs(5),
-            timeout: Duration::from_secs(2),
-            max_page: 1 << 20,
-        }
-    }
-}
 
 impl GpuConfig {
     /// The settings of the scrapes.
@@ -103,9 +84,9 @@ impl GpuConfig {
         };
         GpuScrapeSettings {
             exporters: self.exporters.iter().map(exporter).collect(),
-            interval: self.interval,
-            timeout: self.timeout,
-            max_page: self.max_page,
+            interval: SCRAPE_INTERVAL,
+            timeout: SCRAPE_TIMEOUT,
+            max_page: MAX_PAGE_BYTES,
         }
     }
 }
@@ -140,13 +121,6 @@ pub(crate) fn check(
 ) -> Result<(), RuleViolation> {
     if config.exporters.len() > MAX_EXPORTERS {
         return Err(violation_at("gpu.exporters", format!("at most {MAX_EXPORTERS} exporters")));
-    }
-    let is_positive = |time: Duration| !time.is_zero();
-    if config.interval < Duration::from_secs(1) {
-        return Err(violation_at("gpu.interval", "this must be at least 1s".to_owned()));
-    }
-    if !is_positive(config.timeout) {
-        return Err(violation_at("gpu.timeout", "this must be more than 0".to_owned()));
     }
     for (index, exporter) in config.exporters.iter().enumerate() {
         let path = |key: &str| format!("gpu.exporters.{index}.{key}");
@@ -207,8 +181,7 @@ mod tests {
             ("{ exporters: [{ url: h:1, backends: [{ name: a, gpus: [x] }] }] }", "index of a GPU"),
             ("{ exporters: [{ url: h:1 }, { url: \"http://H:1/x\" }] }", "already the host"),
             ("{ exporters: [{ url: \"http://u:p@h:1\" }] }", "user name or password"),
-            ("{ interval: 10ms }", "at least 1s"),
-            ("{ timeout: 0s }", "more than 0"),
+            ("{ interval: 10ms }", "its default is fixed now"),
         ] {
             let error = parse(gpu).unwrap_err();
             assert!(error.contains(problem), "{gpu}: {error}");

@@ -24,8 +24,6 @@ pub struct LimitsConfig {
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
     pub header: usize,
-    /// Maximum number of headers.
-    pub headers_count: usize,
     /// Timeout for the request line and the headers.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
@@ -50,8 +48,6 @@ pub struct LimitsConfig {
     pub connections: Option<usize>,
     /// Maximum number of connections per client address. `None`: no limit.
     pub connections_per_client: Option<u32>,
-    /// Maximum number of concurrent streams per HTTP/2 connection.
-    pub streams_per_connection: u32,
     /// Maximum number of requests in flight. `None`: as many as the limit of open files allows.
     pub requests_in_flight: Option<usize>,
     /// Maximum number of requests in flight per client address. `None`: no limit.
@@ -95,7 +91,6 @@ impl Default for LimitsConfig {
             body: 64 << 20,
             body_memory: None,
             header: 64 << 10,
-            headers_count: 100,
             header_timeout: Duration::from_secs(10),
             body_idle_timeout: Duration::from_secs(30),
             websocket_idle_timeout: Duration::from_mins(5),
@@ -103,7 +98,6 @@ impl Default for LimitsConfig {
             keep_alive: Duration::from_secs(75),
             connections: None,
             connections_per_client: None,
-            streams_per_connection: 200,
             requests_in_flight: None,
             requests_per_client: None,
             memory: None,
@@ -130,7 +124,6 @@ pub(crate) fn check(limits: &LimitsConfig) -> Result<(), RuleViolation> {
     }
     let counts = [
         ("limits.body", Some(limits.body)),
-        ("limits.headers_count", Some(limits.headers_count)),
         ("limits.connections", limits.connections),
         ("limits.connections_per_client", limits.connections_per_client.map(|max| max as usize)),
         ("limits.requests_in_flight", limits.requests_in_flight),
@@ -138,9 +131,6 @@ pub(crate) fn check(limits: &LimitsConfig) -> Result<(), RuleViolation> {
     ];
     if let Some((path, _)) = counts.iter().find(|(_, max)| *max == Some(0)) {
         return Err(violation_at(path, "this must be more than 0"));
-    }
-    if limits.streams_per_connection == 0 {
-        return Err(violation_at("limits.streams_per_connection", "this must be more than 0"));
     }
     let min_body_memory = limits.body.saturating_mul(MIN_BUFFERED_BODIES);
     if limits.body_memory.is_some_and(|bytes| bytes < min_body_memory) {

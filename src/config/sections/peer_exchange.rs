@@ -4,8 +4,6 @@ use super::secret::Secret;
 use crate::config::violation::{RuleViolation, violation_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
-use tokenweir_core::units;
 use tokenweir_peers::bus::BusSettings;
 
 /// The exchange with other gateways before the same backends: the prompts that each sends to which
@@ -25,10 +23,6 @@ pub struct PeerExchangeConfig {
     pub key: Option<Secret>,
     /// Name of the channel.
     pub channel: String,
-    /// Timeout of a connection attempt, and of one message to the server.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
-    pub timeout: Duration,
 }
 
 /// Maximum length of the name of the channel, in bytes.
@@ -43,7 +37,6 @@ impl Default for PeerExchangeConfig {
             password: None,
             key: None,
             channel: "tokenweir".to_owned(),
-            timeout: Duration::from_secs(1),
         }
     }
 }
@@ -52,10 +45,6 @@ impl Default for PeerExchangeConfig {
 pub(in crate::config) fn check(config: &PeerExchangeConfig) -> Result<(), RuleViolation> {
     if !(1..=MAX_CHANNEL_BYTES).contains(&config.channel.len()) {
         return Err(violation_at("peer_exchange.channel", "a channel has 1 to 128 bytes"));
-    }
-    let limits = Duration::from_millis(10)..=Duration::from_mins(1);
-    if !limits.contains(&config.timeout) {
-        return Err(violation_at("peer_exchange.timeout", "the timeout is from 10ms to 1m"));
     }
     let Some(url) = &config.url else { return Ok(()) };
     if let Some(problem) = BusSettings::url_problem(url) {

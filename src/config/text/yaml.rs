@@ -292,8 +292,24 @@ fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
     }
 }
 
+/// The replacement of a key whose default is the only value now.
+const FIXED_DEFAULT: &str = "remove it: its default is fixed now";
+
 /// Keys of earlier versions: the key, a key beside which it was, and the replacement.
-const REPLACED_KEYS: [(&str, &str, &str); 4] = [
+const REPLACED_KEYS: [(&str, &str, &str); 17] = [
+    ("headers_count", "header_timeout", FIXED_DEFAULT),
+    ("streams_per_connection", "header_timeout", FIXED_DEFAULT),
+    ("interval", "exporters", FIXED_DEFAULT),
+    ("timeout", "exporters", FIXED_DEFAULT),
+    ("max_page", "exporters", FIXED_DEFAULT),
+    ("judge_timeout", "judge", FIXED_DEFAULT),
+    ("timeout", "channel", FIXED_DEFAULT),
+    ("charge_per_waiting", "charge_base", FIXED_DEFAULT),
+    ("charge_max", "charge_base", FIXED_DEFAULT),
+    ("adapter_seconds", "charge_base", FIXED_DEFAULT),
+    ("ttft_objective_seconds", "charge_base", "write an objective of `ttft` in `slos`"),
+    ("index_entries", "max_blocks", "`max_blocks` is the limit in its place"),
+    ("continuous_usage", "kubernetes", "write the top-level `continuous_usage` in its place"),
     ("alertmanagers", "webhooks", "write `webhooks`: the gateway posts to webhooks in its place"),
     ("otlp", "native_histograms", "let the Prometheus receiver of a collector scrape /metrics"),
     (

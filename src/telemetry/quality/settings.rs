@@ -22,9 +22,8 @@ pub struct QualitySettings {
     pub max_file_bytes: usize,
     /// URL of a judge server that scores responses. `None`: no judge.
     pub judge: Option<String>,
-    /// Longest wait for the score of one response.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    /// Longest wait for the score of one response. Not a key of the configuration.
+    #[serde(skip)]
     pub judge_timeout: Duration,
     /// Time constant of the recent mean.
     #[serde(with = "units::duration")]

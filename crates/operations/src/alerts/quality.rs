@@ -94,7 +94,7 @@ fn samples_lost() -> Alert {
             meaning: "Half of the sampled responses are not judged: a drop of the score would \
                       not be seen.",
             confirm: "`tokenweir_quality_samples_total` by `result`.",
-            action: "`judge_failed`: is it up, within `quality.judge_timeout`? `dropped`: space \
+            action: "`judge_failed`: is it up, and does it answer within 10 s? `dropped`: space \
                      for `quality.max_file_bytes`, or lower `quality.sample`.",
         },
         silences: Vec::new(),

@@ -63,18 +63,22 @@ pub struct KvAwareSettings {
     /// Charge for prefill in an idle fleet: 1 counts each second of prefill twice.
     pub charge_base: f64,
     /// Increase of the charge for each waiting request per backend.
+    #[serde(skip)]
     pub charge_per_waiting: f64,
     /// Upper limit of that increase.
+    #[serde(skip)]
     pub charge_max: f64,
     /// Share of the prompt that counts as cached at the backend of its session, if less is known to
     /// be cached.
     pub session: f64,
     /// Seconds that a backend takes to load a LoRA adapter.
+    #[serde(skip)]
     pub adapter_seconds: f64,
     /// Age in seconds at which the last scraped load counts for half in predictions.
     pub horizon_seconds: f64,
-    /// Predicted TTFT in seconds above which a backend counts as late, if `slos` has no objective
-    /// of `ttft`. 0: none.
+    /// Predicted TTFT in seconds above which a backend counts as late: the strictest objective of
+    /// `ttft` in `slos`. 0: none.
+    #[serde(skip)]
     pub ttft_objective_seconds: f64,
 }
 
