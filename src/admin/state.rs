@@ -12,12 +12,12 @@ use crate::proxy::admission::AdmissionController;
 use crate::telemetry::cpu_time::TelemetryCpuTimes;
 use crate::telemetry::decision_log::DecisionLog;
 use crate::telemetry::recent_requests::RecentRequests;
-use crate::telemetry::status::{QueueStatusSnapshot, RequestBodyVitals, StatusSnapshot};
+use crate::telemetry::status::{RequestBodyVitals, StatusSnapshot};
 use crate::webhook::WebhookNotifier;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tokenweir_api::{GatewayFacts, GatewayState, Harm};
+use tokenweir_api::{GatewayFacts, GatewayState, Harm, QueueSummary};
 use tokenweir_diagnose::{FLEET_RULES, LatestDiagnosis, Verdict, VerdictScope, VerdictSeverity};
 use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
 
@@ -192,11 +192,9 @@ fn tenant_labels(access: &AccessControl) -> Vec<String> {
     access.keys().iter().flat_map(|keys| keys.labels()).map(ToString::to_string).collect()
 }
 
-fn queue_status(admission: &AdmissionController) -> Vec<QueueStatusSnapshot> {
+fn queue_status(admission: &AdmissionController) -> Vec<QueueSummary> {
     let waiting = admission.waiting_by_class().into_iter();
-    waiting
-        .map(|(class, waiting)| QueueStatusSnapshot { class: class.to_string(), waiting })
-        .collect()
+    waiting.map(|(class, waiting)| QueueSummary { class: class.to_string(), waiting }).collect()
 }
 
 #[cfg(test)]

@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_api::{
     BackendCondition, BackendMinute, BackendSummary, EndedRequest, GatewaySnapshot, GpuSummary,
-    LastMinute, QueueSummary, RequestTotals, StreamSummary, StreamsSummary, condition_counts,
-    set_conditions,
+    LastMinute, RequestTotals, StreamSummary, StreamsSummary, condition_counts, set_conditions,
 };
 use tokenweir_core::clock;
 use tokenweir_core::gpu::GpuCondition;
@@ -36,10 +35,6 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
     let (totals, last_minute) =
         (admin.recent_requests.totals(), admin.recent_requests.last_minute(now));
     let snapshot = admin.proxy.open_streams.snapshot(MAX_LISTED_STREAMS, now);
-    let queue_class = |class: &crate::telemetry::status::QueueStatusSnapshot| QueueSummary {
-        class: class.class.clone(),
-        waiting: class.waiting,
-    };
     let mut backends = backend_documents(&status.backends, &status.gpu_exporters, &last_minute);
     set_conditions(&mut backends, &status.diagnosis.verdicts);
     GatewaySnapshot {
@@ -55,7 +50,7 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
             now.saturating_duration_since(admin.proxy.open_streams.epoch()),
         ),
         requests_in_flight: status.requests_in_flight,
-        queue: status.queue.iter().map(queue_class).collect(),
+        queue: status.queue.clone(),
         longest_wait_seconds: admin
             .proxy
             .admission

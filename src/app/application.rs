@@ -1,10 +1,10 @@
 //! Builds a running gateway from a valid configuration, and runs it until shutdown.
 
-use super::access;
 use super::banner::StartSummary;
 use super::diagnosis::DiagnosisTask;
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
+use super::keys_file;
 use super::process::logging::LogWriters;
 use super::process::{memory_limit, systemd};
 use super::reload::{ReloadTriggers, Reloader};
@@ -72,7 +72,7 @@ impl Application {
         let (exchange, outline_key) = (peers.exchange.clone(), peers.outline_key());
         let (sources, pool, client) = build_pool(config, peers, &guard, &env).await?;
         let secret_files = SecretFiles::new(config, &sources.backends(config));
-        let (access, keys_file) = access::build(config, &env)?;
+        let (access, keys_watcher) = keys_file::build_access(config, &env)?;
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
         let TelemetryPipeline { telemetry, workers, .. } = pipeline;
         let cache_knowledge = CacheKnowledge::new(config.kv_events, outline_key);
@@ -116,7 +116,7 @@ impl Application {
         for outbound in workers.outbound_tls() {
             credentials.register_outbound(TlsPeer::Collector, outbound);
         }
-        let keys_task = keys_file.map(|file| access::watch_keys(file, &admin.proxy.access));
+        let keys_task = keys_watcher.map(|file| keys_file::watch_keys(file, &admin.proxy.access));
         let pool = admin.proxy.pool.clone();
         let exchange_task = exchange.map(|exchange| {
             supervise::spawn(BackgroundTask::PeerExchange, move || {

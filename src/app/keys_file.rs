@@ -1,11 +1,14 @@
-//! Loads the file of tenants and keys at the start, and reloads it when it changes.
+//! Builds the access control of clients: loads the file of tenants and keys at the start, and
+//! reloads it when it changes.
 
-use crate::config::{self, ConfigError};
+use super::error::ApplicationError;
+use crate::config::{self, Config, ConfigError};
 use crate::proxy::access::AccessControl;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokenweir_core::access::KeyFile;
 use tokenweir_net::file_watcher::{self, FileWatcher};
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 
 /// Reloads the keys file when it changes.
 #[derive(Clone)]
@@ -70,6 +73,24 @@ impl KeysFileWatcher {
         tracing::error!(error, "keys file cannot be read: the previous keys stay active");
         access.set_reload_error(error);
     }
+}
+
+/// Builds the access control of clients, and the watcher of the keys file. `None`: no keys file is
+/// configured.
+pub(super) fn build_access(
+    config: &Config,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<(Arc<AccessControl>, Option<KeysFileWatcher>), ApplicationError> {
+    let file = config.access.keys_file.clone();
+    let opened = file.map(|file| KeysFileWatcher::open(file, config.tiers.clone())).transpose()?;
+    let (watcher, keys) = opened.unzip();
+    Ok((Arc::new(config.access.access_control(keys.as_ref(), env)?), watcher))
+}
+
+/// Starts the task that reloads the keys file when it changes.
+pub(super) fn watch_keys(watcher: KeysFileWatcher, access: &Arc<AccessControl>) -> SupervisedTask {
+    let access = access.clone();
+    supervise::spawn(BackgroundTask::KeysFile, move || watcher.clone().watch(access.clone()))
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 //! `application` assembles the parts in order. `config` converts itself into settings, `server`
 //! binds the listeners, and `telemetry_pipeline` starts the sinks.
 
-mod access;
 pub(crate) mod application;
 pub(crate) mod banner;
 pub mod check;

@@ -1,6 +1,6 @@
 //! `tokenweir check`: validates a configuration file and reports its mistakes.
 
-use super::output::print_line;
+use super::print_line;
 use super::{EXIT_USAGE, variable};
 use crate::app::check::{self, CheckedFile};
 use clap::Args;

@@ -1,6 +1,6 @@
 //! `tokenweir keygen`: creates an API key for a client, and its hash for the keys file.
 
-use super::output::print_line;
+use super::print_line;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::process::ExitCode;
 use tokenweir_core::access::{KeyDigest, mint};

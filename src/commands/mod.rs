@@ -4,7 +4,6 @@
 mod backend_list;
 pub mod check;
 pub mod keygen;
-mod output;
 pub mod serve;
 
 #[cfg(feature = "tools")]
@@ -30,7 +29,9 @@ pub use crate::app::process::environment::variable;
 pub use crate::app::process::signals::wait_for_shutdown;
 use crate::config::ConfigError;
 pub use crate::server::descriptor_budget::raise_file_limit;
+use std::fmt::Display;
 use std::future::Future;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Environment variable of the admin token.
@@ -79,4 +80,9 @@ pub fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
         Ok(runtime) => runtime.block_on(command),
         Err(error) => report_error(&error),
     }
+}
+
+/// Prints a line. A reader that has closed the pipe, such as `head`, has read what it wants.
+pub(crate) fn print_line(line: impl Display) {
+    let _ = writeln!(io::stdout(), "{line}");
 }

@@ -1,7 +1,7 @@
 //! The types of the metrics catalogue: one row per metric, with the labels of the metric and the
 //! source of its values. The values of each label come from a closed set.
 
-use super::status::StatusSnapshot;
+use super::status::{BackendStatusSnapshot, StatusSnapshot};
 use std::time::Duration;
 use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::engine_metrics::ScrapeError;
@@ -54,6 +54,9 @@ pub enum MetricSource {
     /// Values are read from the last successful scrape of each backend when the metrics page is
     /// read. The first label is the backend. A value that the engine does not report is omitted.
     Engine(fn(&EngineLoad, EngineEmitter<'_>)),
+    /// One value of each registered backend is read when the metrics page is read. `None`: it is not
+    /// known. The only label is the backend.
+    Backend(fn(&BackendStatusSnapshot) -> Option<f64>),
     /// Values are read from the state of the gateway when the metrics page is read.
     Status(fn(&StatusSnapshot, MetricEmitter<'_>)),
 }

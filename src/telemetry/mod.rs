@@ -7,7 +7,6 @@ pub mod access_log;
 pub mod batch_dispatcher;
 pub mod batch_worker;
 pub mod catalog;
-mod clients;
 pub mod cpu_time;
 pub mod decision_log;
 pub mod metric;

@@ -13,7 +13,7 @@ use crate::webhook::WebhookStatus;
 use serde::{Serialize, Serializer};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokenweir_api::{ClientSummary, DrainSummary, GatewayState, Harm};
+use tokenweir_api::{ClientSummary, DrainSummary, GatewayState, Harm, QueueSummary};
 use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::model::ServedModel;
 use tokenweir_diagnose::Diagnosis;
@@ -46,7 +46,7 @@ pub struct StatusSnapshot {
     /// Whether the gateway is shutting down.
     pub draining: bool,
     /// Requests in the admission queue by class, highest priority first.
-    pub queue: Vec<QueueStatusSnapshot>,
+    pub queue: Vec<QueueSummary>,
     /// All backends, including removed ones that still serve requests.
     pub backends: Vec<BackendStatusSnapshot>,
     /// The GPU exporters. Empty: none is configured.
@@ -137,15 +137,6 @@ pub struct ConfigReloadStatus {
     /// Number of reloads that failed. After a failed reload the previous configuration stays in
     /// use.
     pub failed: u64,
-}
-
-/// A snapshot of the requests of one class in the admission queue.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct QueueStatusSnapshot {
-    /// Name of the class.
-    pub class: String,
-    /// Number of requests of the class that wait now.
-    pub waiting: usize,
 }
 
 /// A snapshot of one backend.

@@ -8,12 +8,11 @@
 
 mod duration_histogram;
 mod exponential_histogram;
-mod nearest_rank;
 
 pub use duration_histogram::DurationHistogram;
 pub use exponential_histogram::{ExponentialHistogram, MAX_EXPONENTIAL_BUCKETS, ZERO_THRESHOLD};
 
-use nearest_rank::nearest_rank;
+use duration_histogram::nearest_rank;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;

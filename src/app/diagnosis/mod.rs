@@ -1,6 +1,5 @@
 //! The background task of the diagnosis, and the log lines about its results.
 
-mod main_client;
 mod stall_log;
 mod task;
 mod verdict_log;

@@ -1,7 +1,6 @@
 //! The background task that samples all backends at a fixed interval and publishes the diagnosis. It
 //! also ends expired drains, and logs verdicts, stalls and the end of refusals.
 
-use super::main_client::name_main_client;
 use super::stall_log::StallLog;
 use super::verdict_log::VerdictLog;
 use crate::admin::{ActiveConfiguration, Admin, StatusSource};
@@ -17,6 +16,7 @@ use crate::webhook::WebhookNotifier;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Instant, UNIX_EPOCH};
+use tokenweir_api::{ClientSummary, main_client};
 use tokenweir_core::clock;
 use tokenweir_core::gpu::GpuCondition;
 use tokenweir_core::model::ServedModel;
@@ -25,7 +25,7 @@ use tokenweir_core::record::BackendId;
 use tokenweir_diagnose::{
     AttemptCounts, BackendRequestCounters, BackendRequestCounts, Diagnoser, Diagnosis,
     DiagnosisSample, DrainNote, EVERY, FleetBackend, FleetObservation, GatewayConditions,
-    GatewayObservations, LatestDiagnosis,
+    GatewayObservations, LatestDiagnosis, Verdict, VerdictSeverity,
 };
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
@@ -57,6 +57,10 @@ const MAX_SAMPLE_AGE_INTERVALS: u32 = 3;
 /// current window, these are the last 25 to 30 s.
 const FLEET_WINDOWS: u64 = 5;
 const FLEET_WINDOW_SECONDS: f64 = 30.0;
+
+/// The rules whose condition a single client can cause.
+const RULES_ABOUT_WORK: [&str; 4] =
+    ["shedding", "prefill_starvation", "kv_thrashing", "kv_backlog"];
 
 impl DiagnosisTask {
     /// Creates the task that diagnoses the backends of the pool and publishes the result to
@@ -268,9 +272,25 @@ fn model_set(models: &[ServedModel]) -> u64 {
     models.iter().map(hash).fold(0, u64::wrapping_add)
 }
 
+/// Adds a sentence about the client to the causes of these verdicts.
+fn name_main_client(diagnosis: &mut Diagnosis, ranked: &[ClientSummary]) {
+    let Some(sentence) = main_client(ranked) else { return };
+    let is_about_work = |verdict: &&mut Verdict| {
+        verdict.severity > VerdictSeverity::Info && RULES_ABOUT_WORK.contains(&&*verdict.verdict)
+    };
+    for verdict in diagnosis.verdicts.iter_mut().filter(is_about_work) {
+        let cause = match &verdict.cause {
+            Some(cause) => format!("{cause}; {sentence}"),
+            None => sentence.clone(),
+        };
+        verdict.cause = Some(cause.into());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokenweir_api::rank_clients;
     use tokenweir_core::address::BackendAddress;
     use tokenweir_core::observe::ObservationSettings;
     use tokenweir_core::routing::Policy;
@@ -305,5 +325,35 @@ mod tests {
         assert_eq!(latest.backends[0].backend, "gpu-0");
         assert!(!latest.backends[0].is_determined);
         assert_eq!(latest.has("kv_thrashing", "gpu-0"), None);
+    }
+
+    #[test]
+    fn only_verdicts_about_too_much_work_name_the_client() {
+        let verdict = |name: &'static str, cause: Option<&'static str>| Verdict {
+            verdict: name.into(),
+            cause: cause.map(Into::into),
+            ..Verdict::default()
+        };
+        let mut diagnosis = Diagnosis {
+            verdicts: vec![
+                verdict("shedding", Some("every backend is full")),
+                verdict("kv_thrashing", None),
+                verdict("backend_down", Some("refused")),
+            ],
+            ..Diagnosis::default()
+        };
+        let client = |address: &str, prompt_tokens| ClientSummary {
+            address: Some(address.to_owned()),
+            prompt_tokens,
+            ..ClientSummary::default()
+        };
+        name_main_client(
+            &mut diagnosis,
+            &rank_clients(vec![client("10.0.0.1", 2_800), client("10.0.0.2", 7_200)]),
+        );
+        let causes: Vec<_> = diagnosis.verdicts.iter().map(|it| it.cause.as_deref()).collect();
+        let sentence = "72 % of the prompt tokens of the last minute are of client 10.0.0.2";
+        let both = format!("every backend is full; {sentence}");
+        assert_eq!(causes, [Some(&*both), Some(sentence), Some("refused")]);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::args::{DrainArgs, ExplainArgs, ReloadArgs, StatusArgs, UndrainArgs};
 use crate::commands::admin_client::percent_encode;
-use crate::commands::output::print_line;
+use crate::commands::print_line;
 use crate::commands::{EXIT_UNKNOWN, report_error};
 use bytes::Bytes;
 use serde_json::{Value, json};

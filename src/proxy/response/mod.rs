@@ -4,8 +4,5 @@ mod early_response;
 
 mod response_body;
 
-mod responding;
-
 pub use early_response::EarlyResponse;
-pub use responding::Responding;
-pub use response_body::ProxyResponseBody;
+pub use response_body::{ProxyResponseBody, Responding};

@@ -1,5 +1,5 @@
-//! The body of a response to a client, and the body of a response that began before its backend was
-//! decided.
+//! The response to a client: the future of its handling, its body, and the body of a response that
+//! began before its backend was decided.
 
 use super::early_response::EarlyResponse;
 use crate::backend::Lease;
@@ -84,7 +84,7 @@ impl Body for ProxyResponseBody {
                 Pin::new(body).poll_frame(cx).map_err(|never: Infallible| match never {})
             }
             Self::Observed(body) => Pin::new(body).poll_frame(cx),
-            Self::Early(body) => Pin::new(&mut **body).poll_frame(cx),
+            Self::Early(body) => body.poll_frame(cx),
         }
     }
 
@@ -100,7 +100,7 @@ impl Body for ProxyResponseBody {
         match self {
             Self::Complete(body) => body.size_hint(),
             Self::Observed(body) => body.size_hint(),
-            Self::Early(body) => body.size_hint(),
+            Self::Early(_) => SizeHint::default(),
         }
     }
 }
@@ -120,6 +120,46 @@ impl EarlyBody {
         }
     }
 
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, <ProxyResponseBody as Body>::Error>>> {
+        loop {
+            if let Some(comments) = self.early.take_comments() {
+                return Poll::Ready(Some(Ok(Frame::data(comments))));
+            }
+            match &mut self.state {
+                BodyState::Handling(handling) => match handling.as_mut().poll(cx) {
+                    Poll::Ready(response) => self.state = continuation(response),
+                    Poll::Pending if !self.early.has_comments() => return Poll::Pending,
+                    Poll::Pending => {}
+                },
+                BodyState::Streaming(body) => return Pin::new(body).poll_frame(cx),
+                BodyState::Failed { status, body, read } => match Pin::new(body).poll_frame(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(Some(Ok(frame))) if read.len() < MAX_ERROR_BYTES => {
+                        let data = frame.into_data().unwrap_or_default();
+                        read.extend_from_slice(&data);
+                    }
+                    Poll::Ready(_) => {
+                        let (status, read) = (*status, read.split());
+                        let event = self.error_event(status, &read);
+                        self.state = BodyState::Ended;
+                        return Poll::Ready(Some(Ok(Frame::data(event))));
+                    }
+                },
+                BodyState::Ended => return Poll::Ready(None),
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.state {
+            BodyState::Streaming(body) => body.is_end_stream() && !self.early.has_comments(),
+            state => matches!(state, BodyState::Ended),
+        }
+    }
+
     fn error_event(&self, status: StatusCode, body: &[u8]) -> Bytes {
         let api = self.early.api().unwrap_or(Api::Other);
         api.error_event_of_response(status.as_u16(), body)
@@ -136,52 +176,35 @@ fn continuation(response: Response<ProxyResponseBody>) -> BodyState {
     BodyState::Failed { status: head.status, body, read: BytesMut::new() }
 }
 
-impl Body for EarlyBody {
-    type Data = Bytes;
-    type Error = <ProxyResponseBody as Body>::Error;
+/// The response to a request: that of its handling, or an early one that contains the handling.
+pub struct Responding {
+    /// `None`: the response was returned.
+    handling: Option<Handling>,
+    early: Arc<EarlyResponse>,
+}
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let this = self.get_mut();
-        loop {
-            if let Some(comments) = this.early.take_comments() {
-                return Poll::Ready(Some(Ok(Frame::data(comments))));
-            }
-            match &mut this.state {
-                BodyState::Handling(handling) => match handling.as_mut().poll(cx) {
-                    Poll::Ready(response) => this.state = continuation(response),
-                    Poll::Pending if !this.early.has_comments() => return Poll::Pending,
-                    Poll::Pending => {}
-                },
-                BodyState::Streaming(body) => return Pin::new(body).poll_frame(cx),
-                BodyState::Failed { status, body, read } => match Pin::new(body).poll_frame(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(Some(Ok(frame))) if read.len() < MAX_ERROR_BYTES => {
-                        let data = frame.into_data().unwrap_or_default();
-                        read.extend_from_slice(&data);
-                    }
-                    Poll::Ready(_) => {
-                        let (status, read) = (*status, read.split());
-                        let event = this.error_event(status, &read);
-                        this.state = BodyState::Ended;
-                        return Poll::Ready(Some(Ok(Frame::data(event))));
-                    }
-                },
-                BodyState::Ended => return Poll::Ready(None),
-            }
-        }
+impl Responding {
+    /// The response of a request that is being handled.
+    pub fn new(handling: Handling, early: Arc<EarlyResponse>) -> Self {
+        Self { handling: Some(handling), early }
     }
+}
 
-    fn is_end_stream(&self) -> bool {
-        match &self.state {
-            BodyState::Streaming(body) => body.is_end_stream() && !self.early.has_comments(),
-            state => matches!(state, BodyState::Ended),
+impl Future for Responding {
+    type Output = Response<ProxyResponseBody>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(mut handling) = self.handling.take() else { return Poll::Pending };
+        if let Poll::Ready(response) = handling.as_mut().poll(cx) {
+            return Poll::Ready(response);
         }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
+        let Some(headers) = self.early.take_head() else {
+            self.handling = Some(handling);
+            return Poll::Pending;
+        };
+        let body = EarlyBody::new(self.early.clone(), handling);
+        let mut response = Response::new(ProxyResponseBody::Early(Box::new(body)));
+        *response.headers_mut() = headers;
+        Poll::Ready(response)
     }
 }

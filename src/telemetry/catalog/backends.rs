@@ -78,9 +78,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "1 if the backend may receive requests now. tokenweir_backend_state gives the reason if not.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend(status, emit, |backend| Some(f64::from(u8::from(backend.up))));
-        }),
+        read: MetricSource::Backend(|backend| Some(f64::from(u8::from(backend.up)))),
     },
     MetricDescriptor {
         name: "tokenweir_backend_state",
@@ -140,45 +138,35 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Share of the backend's KV cache in use. NaN: not reported.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend(status, emit, |backend| backend.kv_usage);
-        }),
+        read: MetricSource::Backend(|backend| backend.kv_usage),
     },
     MetricDescriptor {
         name: "tokenweir_backend_waiting_requests",
         help: "Requests waiting in the backend's engine. NaN: not reported.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend(status, emit, |backend| backend.waiting);
-        }),
+        read: MetricSource::Backend(|backend| backend.waiting),
     },
     MetricDescriptor {
         name: "tokenweir_backend_running_requests",
         help: "Requests running in the backend's engine. NaN: not reported.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend(status, emit, |backend| backend.running);
-        }),
+        read: MetricSource::Backend(|backend| backend.running),
     },
     MetricDescriptor {
         name: "tokenweir_backend_preemptions_total",
         help: "Preemptions of running requests by the backend's engine. Absent: not reported.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend(status, emit, |backend| backend.preemptions);
-        }),
+        read: MetricSource::Backend(|backend| backend.preemptions),
     },
     MetricDescriptor {
         name: "tokenweir_backend_scrape_age_seconds",
         help: "Age of the backend's last successful scrape. NaN: no scrape has succeeded.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend(status, emit, |backend| backend.scrape_age_seconds);
-        }),
+        read: MetricSource::Backend(|backend| backend.scrape_age_seconds),
     },
     MetricDescriptor {
         name: "tokenweir_backend_metric_available",
@@ -264,18 +252,6 @@ const VERDICT: MetricLabel = MetricLabel::fixed("verdict", verdict_names);
 fn verdict_names() -> Vec<&'static str> {
     let fleet = FLEET_RULES.iter().map(|rule| rule.name);
     fleet.chain(RULES.iter().map(|rule| rule.name)).collect()
-}
-
-/// Emits one value for each registered backend. An unknown value is NaN, which a graph shows as a
-/// gap and not as a zero.
-pub(super) fn emit_by_backend(
-    status: &StatusSnapshot,
-    emit: MetricEmitter<'_>,
-    read: fn(&BackendStatusSnapshot) -> Option<f64>,
-) {
-    for backend in status.registered_backends() {
-        emit(&[&backend.backend], read(backend).unwrap_or(f64::NAN));
-    }
 }
 
 /// Emits one value for each backend, including removed backends that still serve requests.

@@ -1,7 +1,6 @@
 //! Metrics of failures: failovers, circuit breakers and ejections.
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use super::backends::emit_by_backend;
 use tokenweir_core::metric_kind::MetricKind;
 use tokenweir_core::record::{FailoverDenialReason, Outcome, RequestRecord};
 use tokenweir_core::resilience::BreakerState;
@@ -57,9 +56,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Ejections of the backend by its circuit breaker.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend(status, emit, |backend| Some(backend.ejections as f64));
-        }),
+        read: MetricSource::Backend(|backend| Some(backend.ejections as f64)),
     },
 ];
 

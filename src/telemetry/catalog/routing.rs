@@ -3,7 +3,6 @@
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use super::super::status::StatusSnapshot;
-use super::backends::emit_by_backend;
 use crate::backend::kv_events::{BackendCache, CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
 use tokenweir_core::metric_kind::MetricKind;
@@ -83,47 +82,35 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Weight of the last scraped load in predictions, 0 to 1.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend(status, emit, |backend| Some(backend.learned.freshness));
-        }),
+        read: MetricSource::Backend(|backend| Some(backend.learned.freshness)),
     },
     MetricDescriptor {
         name: "tokenweir_backend_prefill_tokens_per_second",
         help: "Prompt tokens that the backend computes per second, learned from its times to first output.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend(status, emit, |backend| {
-                Some(backend.learned.prefill_tokens_per_second)
-            });
-        }),
+        read: MetricSource::Backend(|backend| Some(backend.learned.prefill_tokens_per_second)),
     },
     MetricDescriptor {
         name: "tokenweir_backend_prefill_backlog_tokens",
         help: "Predicted prompt tokens that the backend must compute before those of a new request.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend(status, emit, |backend| Some(backend.learned.prefill_backlog_tokens));
-        }),
+        read: MetricSource::Backend(|backend| Some(backend.learned.prefill_backlog_tokens)),
     },
     MetricDescriptor {
         name: "tokenweir_backend_sequence_slots",
         help: "Number of sequences that the engine runs at once, as learned. NaN: not known.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend(status, emit, |backend| backend.learned.sequence_slots);
-        }),
+        read: MetricSource::Backend(|backend| backend.learned.sequence_slots),
     },
     MetricDescriptor {
         name: "tokenweir_backend_prefix_retention_ratio",
         help: "Share of the backend's KV cache assumed to hold prefixes of past requests.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            emit_by_backend(status, emit, |backend| Some(backend.learned.prefix_retention));
-        }),
+        read: MetricSource::Backend(|backend| Some(backend.learned.prefix_retention)),
     },
     MetricDescriptor {
         name: "tokenweir_prefix_index_bytes",

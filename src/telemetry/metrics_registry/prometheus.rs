@@ -258,6 +258,13 @@ impl Prometheus {
         // An unknown gauge is NaN, a gap in the graph. A counter must not be NaN: it is absent.
         let has_nan = family.row.kind != MetricKind::Counter;
         match family.row.read {
+            MetricSource::Backend(read) => {
+                for backend in status.registered_backends() {
+                    if let Some(value) = read(backend).or(has_nan.then_some(f64::NAN)) {
+                        emit(FamilyValue::Current(&[backend.backend.as_str()], value));
+                    }
+                }
+            }
             MetricSource::Status(read) => read(status, &mut |labels, value| {
                 let is_known = has_nan || !value.is_nan();
                 is_known.then(|| emit(FamilyValue::Current(labels, value)));

@@ -2,11 +2,11 @@
 //! OTLP, and counts of the spans by result. The module also has a check whether the collector
 //! accepts spans.
 
+use super::collector_client::{self, OtlpHttpSender};
 use super::export_failure::ExportFailure;
 use super::resource::resource;
 use super::settings::TracingSettings;
 use super::settings::environment::OtlpProtocol;
-use crate::telemetry::clients::collector_client::{self, OtlpHttpSender};
 use crate::telemetry::cpu_time::{self, TelemetryPart};
 use opentelemetry_otlp::{
     ExporterBuildError, RetryPolicy, WithExportConfig, WithHttpConfig, WithTonicConfig,

@@ -5,6 +5,7 @@
 //! tracing work is done while the request is in progress. If the collector is slow or absent, spans
 //! are dropped and no request is delayed.
 
+mod collector_client;
 pub(super) mod export;
 mod export_failure;
 pub(crate) mod resource;
@@ -19,7 +20,6 @@ pub use settings::{SpanBatchSettings, TracingConfig, TracingSettings};
 pub use spans::conventions::{Semconv, SpanConventions, ViewerProfile};
 pub use spans::limits::SpanLimits;
 
-use crate::telemetry::clients::collector_client;
 use opentelemetry_sdk::trace::{BatchSpanProcessor, SpanExporter, SpanProcessor};
 use sampling::{ExportAllSampling, TailSampler};
 use std::sync::Arc;

@@ -7,7 +7,6 @@
 //!
 //! Private data is redacted before anything is written.
 
-mod error;
 mod patterns;
 mod redact;
 mod redactor;
@@ -15,7 +14,6 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-pub use error::PayloadSinkStartError;
 pub(super) use redactor::{PayloadRedactor, RedactedPayload};
 pub use settings::PayloadLogSettings;
 
@@ -23,7 +21,7 @@ use super::batch_worker::BatchWorkerGuard;
 use super::rotating_file::{RotatingFile, RotatingFileCounters};
 use super::sanitize;
 use serde::Serialize;
-use std::io::Write;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -33,6 +31,17 @@ use tokenweir_core::observe::Sink;
 use tokenweir_core::openai::TextExcerpt;
 use tokenweir_core::record::{Outcome, RequestRecord};
 use tokenweir_net::supervise::{self, BackgroundTask};
+
+/// Why the payload log or quality monitoring cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum PayloadSinkStartError {
+    /// The file cannot be opened, or a runtime cannot be created.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The URL of the judge is invalid or has no host.
+    #[error("`{0}` is not a valid URL; configure an absolute http URL")]
+    InvalidUrl(String),
+}
 
 /// The sink that queues the prompts and responses of sampled requests for the writer thread.
 pub struct PayloadLog {

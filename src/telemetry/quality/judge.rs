@@ -2,18 +2,26 @@
 //! and nothing else changes.
 
 use super::sample::QualitySample;
-use crate::telemetry::clients::json_client::JsonHttpClient;
 use crate::telemetry::payload_log::PayloadSinkStartError;
+use bytes::Bytes;
 use futures_util::future::join_all;
+use http::header::{CONTENT_TYPE, HOST};
+use http::{HeaderValue, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
+use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
+use tokenweir_net::idle_pool::IdlePool;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
 /// A client of the judge server that scores samples.
 pub(super) struct QualityJudge {
-    client: JsonHttpClient,
+    url: Uri,
+    host: HeaderValue,
+    client: HttpClient,
+    idle: IdlePool,
     /// Longest wait for one score.
     timeout: Duration,
     runtime: Runtime,
@@ -39,10 +47,14 @@ impl QualityJudge {
         timeout: Duration,
         shutdown_deadline: watch::Receiver<Option<Instant>>,
     ) -> Result<Self, PayloadSinkStartError> {
-        let client = JsonHttpClient::new(url, MAX_RESPONSE_BYTES)
-            .ok_or_else(|| PayloadSinkStartError::InvalidUrl(url.to_owned()))?;
+        let invalid = || PayloadSinkStartError::InvalidUrl(url.to_owned());
+        let uri: Uri = url.parse().map_err(|_| invalid())?;
+        let host = uri.authority().and_then(|it| HeaderValue::from_str(it.as_str()).ok());
+        let host = host.ok_or_else(invalid)?;
+        let client = HttpClient::new(HttpClientTimeouts::default());
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { client, timeout, runtime, shutdown_deadline })
+        let idle = IdlePool::default();
+        Ok(Self { url: uri, host, client, idle, timeout, runtime, shutdown_deadline })
     }
 
     /// Scores all samples concurrently. Returns one score per sample, in the order of the samples.
@@ -53,12 +65,27 @@ impl QualityJudge {
 
     async fn score_sample(&self, sample: &QualitySample<'_>) -> Option<f64> {
         let body = serde_json::to_vec(sample).ok()?;
-        let post = self.client.post_json::<JudgeResponse>(body);
+        let post = self.post(body);
         let response = tokio::select! {
             response = tokio::time::timeout(self.timeout, post) => response.ok()?,
             () = self.wait_until_deadline() => None,
         };
         response.map(|response| response.score).filter(|score| (0.0..=1.0).contains(score))
+    }
+
+    /// Posts a sample and reads the response. `None`: the request failed, the status is not 200, or
+    /// the body is too long or not valid.
+    async fn post(&self, body: Vec<u8>) -> Option<JudgeResponse> {
+        let request = Request::post(self.url.clone())
+            .header(HOST, &self.host)
+            .header(CONTENT_TYPE, "application/json")
+            .body(Bytes::from(body));
+        let response = self.client.send(&self.idle, request.ok()?).await.ok()?;
+        if response.status() != StatusCode::OK {
+            return None;
+        }
+        let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await.ok()?;
+        serde_json::from_slice(&body.to_bytes()).ok()
     }
 
     /// Waits until the shutdown deadline has passed. Does not return before the gateway shuts down.

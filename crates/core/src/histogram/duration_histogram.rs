@@ -1,7 +1,6 @@
 //! Counts of durations in buckets whose width grows with the duration. Every quantile has the same
 //! bound of its relative error, from nanoseconds to two hours.
 
-use super::nearest_rank::nearest_rank;
 use std::time::Duration;
 
 /// A histogram with `2^BITS` buckets for each doubling of the duration. The relative error of a
@@ -123,6 +122,13 @@ impl<const BITS: u32> DurationHistogram<BITS> {
         let shortest_nanos = (bucket - (shift << BITS)) << shift;
         (shortest_nanos as f64 + ((1_u64 << shift) - 1) as f64 / 2.0) / 1e9
     }
+}
+
+/// Rank of the `q` quantile among `count` values in ascending order. The lowest value has rank 1.
+/// At least a share `q` of the values is at or below the value with this rank. `None` without
+/// values.
+pub(super) fn nearest_rank(count: u64, q: f64) -> Option<u64> {
+    (count > 0).then(|| ((q * count as f64).ceil() as u64).clamp(1, count))
 }
 
 #[cfg(test)]

@@ -5,11 +5,10 @@ use super::observer::ResponseObserver;
 use super::open_streams::{
     BackendMonitor, InFlightGuard, ResponseAbortHandle, StreamEntry, StreamInfo, StreamPolicy,
 };
-use super::outcome::outcome;
 use super::sink::RecordReceiver;
 use crate::headers::media_type;
-use crate::openai::{Api, TextExcerpt};
-use crate::record::{RequestRecord, Stall, Termination};
+use crate::openai::{Api, FinishReason, TextExcerpt};
+use crate::record::{Outcome, RequestRecord, Stall, Termination};
 use bytes::Bytes;
 use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -177,16 +176,6 @@ impl AttemptResponse {
         held
     }
 
-    /// Whether the response is an event stream that is between two events. `false` before its head.
-    pub(super) fn is_between_events(&self) -> bool {
-        self.observer.as_ref().is_some_and(ResponseObserver::is_between_events)
-    }
-
-    /// Whether forwarded frames can be shorter than received ones, because usage is removed.
-    pub(super) fn is_filtering_usage(&self) -> bool {
-        self.observer.as_ref().is_some_and(ResponseObserver::is_filtering_usage)
-    }
-
     /// Completes the record with the observed response and determines the outcome.
     pub(super) fn finalize_record(
         &mut self,
@@ -233,5 +222,29 @@ fn record_stall(observer: &mut ResponseObserver, stall: Option<Stall>) {
     let stalls = &mut observer.observed_mut().stalls;
     if let Some(stall) = stall.filter(|_| stalls.len() < MAX_RECORDED_STALLS) {
         stalls.push(stall);
+    }
+}
+
+/// Determines the outcome of a request whose response has ended.
+fn outcome(record: &RequestRecord) -> Outcome {
+    let observed = &record.observed;
+    let finish_reasons = &observed.finish_reasons;
+    let is_complete = observed.is_complete;
+    match (record.status, record.end) {
+        (Some(400..=499), _) => Outcome::ClientError,
+        (Some(500..), _) => Outcome::UpstreamError,
+        // Clients disconnect on an error event without waiting for the end of the body.
+        _ if observed.is_stream && observed.error.is_some() => Outcome::StreamError,
+        (_, Termination::IdleTimeout | Termination::TotalTimeout) => Outcome::Timeout,
+        (_, Termination::UpstreamReset) => Outcome::Truncated,
+        (_, Termination::KeyRevoked) => Outcome::Cancelled,
+        (_, Termination::Complete) if !is_complete => Outcome::Truncated,
+        (_, Termination::ClientDisconnected | Termination::WriteTimeout) if !is_complete => {
+            Outcome::Cancelled
+        }
+        (status, Termination::Shutdown) if !is_complete || status == Some(101) => Outcome::Shutdown,
+        _ if finish_reasons.contains(&Some(FinishReason::Abort)) => Outcome::Aborted,
+        // Many clients disconnect after the last event without reading the end of the body.
+        _ => Outcome::Ok,
     }
 }

@@ -10,13 +10,13 @@ use super::open_streams::{
     BackendMonitor, ExchangeRegistry, InFlightGuard, OnTruncation, ResponseAbortHandle,
     StreamPolicy,
 };
-use super::record_slot::RecordSlot;
 use super::sink::RecordReceiver;
 use crate::clock;
 use crate::openai::Api;
 use crate::record::{Outcome, RequestRecord, SlowCause, Termination, Timings};
 use bytes::Bytes;
 use http::HeaderMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -40,6 +40,9 @@ struct ExchangeState {
     /// was received as a whole.
     forwarded_bytes: Option<Arc<AtomicU64>>,
 }
+
+/// Holds the record of an exchange. When the exchange ends, it takes the record out of the slot.
+struct RecordSlot(Option<Box<RequestRecord>>);
 
 /// The response of an attempt that is set aside while the request is sent to another backend.
 pub struct AttemptAside {
@@ -242,9 +245,8 @@ impl Exchange {
     /// The keep-alive comment to send now. `None`: no comment is due, or the stream is inside an
     /// event.
     pub(super) fn take_keep_alive_comment(&self) -> Option<Bytes> {
-        let response = &self.inner.response;
-        let activity = response.entry.as_ref()?.activity();
-        let is_due = response.is_between_events() && activity.take_keep_alive(clock::now());
+        let activity = self.inner.response.entry.as_ref()?.activity();
+        let is_due = self.is_between_events() && activity.take_keep_alive(clock::now());
         is_due.then_some(KEEP_ALIVE_COMMENT)
     }
 
@@ -259,13 +261,17 @@ impl Exchange {
         };
         let sends_error_event = self.inner.policy.rules.on_truncation == OnTruncation::ErrorEvent;
         let api = self.inner.record.api.unwrap_or(Api::Other);
-        (sends_error_event && self.inner.response.is_between_events())
-            .then(|| api.error_event(message))
+        (sends_error_event && self.is_between_events()).then(|| api.error_event(message))
+    }
+
+    /// Whether the response is an event stream that is between two events. `false` before its head.
+    fn is_between_events(&self) -> bool {
+        self.observer().is_some_and(ResponseObserver::is_between_events)
     }
 
     /// Whether forwarded frames can be shorter than received ones, because usage is removed.
     pub(super) fn is_filtering_usage(&self) -> bool {
-        self.inner.response.is_filtering_usage()
+        self.observer().is_some_and(ResponseObserver::is_filtering_usage)
     }
 
     /// The timeout for which to abort the stream now. `None`: the stream continues, and `waker` is
@@ -343,5 +349,32 @@ impl Drop for Exchange {
         if let Some(record) = record.take() {
             receiver.finished(record);
         }
+    }
+}
+
+impl RecordSlot {
+    fn new(record: RequestRecord) -> Self {
+        Self(Some(Box::new(record)))
+    }
+
+    /// Takes the record. The slot must not be dereferenced afterwards.
+    fn take(&mut self) -> Option<Box<RequestRecord>> {
+        self.0.take()
+    }
+}
+
+#[expect(clippy::expect_used, reason = "the record is taken only when its exchange is dropped")]
+impl Deref for RecordSlot {
+    type Target = RequestRecord;
+
+    fn deref(&self) -> &RequestRecord {
+        self.0.as_ref().expect("the exchange has not ended")
+    }
+}
+
+#[expect(clippy::expect_used, reason = "the record is taken only when its exchange is dropped")]
+impl DerefMut for RecordSlot {
+    fn deref_mut(&mut self) -> &mut RequestRecord {
+        self.0.as_mut().expect("the exchange has not ended")
     }
 }

@@ -9,8 +9,6 @@
 mod choice_timer;
 mod inspection;
 mod open_streams;
-mod outcome;
-mod record_slot;
 mod usage_filters;
 
 mod sink;

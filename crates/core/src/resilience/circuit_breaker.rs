@@ -13,7 +13,6 @@
 //! (disconnects, requests that all backends refuse) are not reported to the breaker. A routing decision
 //! reads two atomics and takes no lock, except during slow start.
 
-use super::breaker_state::BreakerState;
 use super::recent_outcomes::RecentOutcomes;
 use crate::units;
 use schemars::JsonSchema;
@@ -82,6 +81,19 @@ struct BreakerInner {
     outcomes: RecentOutcomes,
 }
 
+/// State of a circuit breaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BreakerState {
+    /// The backend gets requests.
+    Closed,
+    /// The backend reported a moment ago that it is overloaded or paused.
+    Resting,
+    /// The backend gets no requests, because it failed or is shutting down.
+    Open,
+    /// The backend gets one request at a time.
+    HalfOpen,
+}
+
 /// Longest ejection.
 const MAX_EJECTION_TIME: Duration = Duration::from_mins(5);
 /// Time for which a backend that is overloaded or paused gets no requests, unless it states another.
@@ -98,6 +110,21 @@ const DRAIN_TIME: Duration = Duration::from_secs(10);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Share of its traffic that a backend gets at the beginning of slow start.
 const MIN_TRAFFIC_SHARE: f64 = 0.1;
+
+impl BreakerState {
+    /// All states.
+    pub const ALL: [Self; 4] = [Self::Closed, Self::Resting, Self::Open, Self::HalfOpen];
+
+    /// Name in metrics and in `/status`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Resting => "resting",
+            Self::Open => "open",
+            Self::HalfOpen => "half_open",
+        }
+    }
+}
 
 impl Default for CircuitBreakerSettings {
     /// Ejection for 10 s after 5 consecutive failures or at a failure ratio of 0.35, slow start of

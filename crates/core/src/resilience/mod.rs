@@ -2,7 +2,6 @@
 //! clock: times are arguments.
 
 mod availability;
-mod breaker_state;
 mod circuit_breaker;
 mod down_kind;
 mod failure_kind;
@@ -10,8 +9,7 @@ mod poison_request;
 mod recent_outcomes;
 
 pub use availability::Availability;
-pub use breaker_state::BreakerState;
-pub use circuit_breaker::{CircuitBreaker, CircuitBreakerSettings};
+pub use circuit_breaker::{BreakerState, CircuitBreaker, CircuitBreakerSettings};
 pub use down_kind::DownKind;
 pub use failure_kind::{BreakerAction, FailoverPolicy, FailureKind};
 pub use poison_request::PoisonRequestDetector;

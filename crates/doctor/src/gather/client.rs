@@ -1,21 +1,51 @@
 //! An HTTP client for one server, based on the HTTP client of the gateway.
 
-use super::target::{GatherOptions, GatherTarget};
 use crate::facts::{GatherError, GatherResult, GatheredResponse, TargetKey};
 use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName};
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
+use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::clock;
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
 use tokenweir_net::idle_pool::IdlePool;
+use tokenweir_net::tls::OutboundTls;
 
 /// Maximum size of a response body, in bytes.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
+
+/// Time after which a client closes an idle connection.
+const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A server to read from.
+#[derive(Debug, Clone)]
+pub struct GatherTarget {
+    /// The name of the server in reports.
+    pub id: String,
+    /// The URL.
+    pub url: BackendAddress,
+    /// The URL of the metrics page. `None`: a known path of `url`.
+    pub metrics_url: Option<MetricsUrl>,
+    /// The API key or token of the server.
+    pub key: TargetKey,
+}
+
+/// Options for gathering.
+#[derive(Debug, Clone)]
+pub struct GatherOptions {
+    /// The TLS settings of connections.
+    pub outbound: Arc<OutboundTls>,
+    /// Time limit for each response.
+    pub timeout: Duration,
+    /// Time limit for the measurement of the idle timeout. Zero: no measurement.
+    pub idle: Duration,
+    /// Whether the probe is sent: a small streaming request that puts load on the engine.
+    pub probe: bool,
+}
 
 /// An additional request header. `None`: no additional header.
 pub type ExtraHeader = Option<(HeaderName, HeaderValue)>;
@@ -34,23 +64,21 @@ pub struct ServerClient {
 }
 
 impl ServerClient {
-    /// Creates a client that keeps idle connections for the default time of the gateway.
+    /// Creates a client that sends the key of its target.
     pub fn to(target: &GatherTarget, options: &GatherOptions) -> Self {
         let timeouts = HttpClientTimeouts {
             connect: options.timeout,
             response_headers: options.timeout,
+            idle_connection: IDLE_CONNECTION_TIMEOUT,
             ..HttpClientTimeouts::default()
         };
         let client = HttpClient::with_tls(timeouts, options.outbound.clone());
-        Self::new(client, target, options.timeout)
-    }
-
-    pub(super) fn new(client: HttpClient, target: &GatherTarget, timeout: Duration) -> Self {
         let key = match &target.key {
             TargetKey::Known(key) => Some(key.clone()),
             TargetKey::None | TargetKey::Missing(_) => None,
         };
-        Self { client, idle: IdlePool::default(), url: target.url.clone(), key, timeout }
+        let (idle, url) = (IdlePool::default(), target.url.clone());
+        Self { client, idle, url, key, timeout: options.timeout }
     }
 
     /// The same client without a key.

@@ -2,7 +2,7 @@
 //! listener.
 
 use super::client::ServerClient;
-use super::target::{GatherOptions, GatherTarget};
+use super::client::{GatherOptions, GatherTarget};
 use crate::facts::{GatewayFacts, GatherError, GatherResult, GatheredResponse};
 use serde_json::{Map, Value};
 use tokenweir_core::address::BackendAddress;

@@ -1,7 +1,7 @@
 //! Measures how long a backend keeps an idle connection open: opens a connection, reads one
 //! response, and waits until the backend closes it.
 
-use super::target::GatherOptions;
+use super::client::GatherOptions;
 use crate::facts::IdleConnection;
 use bytes::Bytes;
 use http::header::HOST;

@@ -2,17 +2,14 @@
 //! `GET`. Paths whose own method has side effects are tested with `OPTIONS`, for which servers
 //! perform no action. Only the probe puts load on an engine, and it is optional.
 
-mod target;
-
 mod client;
 mod idle;
 
 mod gateway;
 mod probe;
 
-pub use client::{ExtraHeader, ServerClient};
+pub use client::{ExtraHeader, GatherOptions, GatherTarget, ServerClient};
 pub use gateway::{GatewayAnswers, bare, gateway};
-pub use target::{GatherOptions, GatherTarget};
 
 use super::endpoints;
 use super::facts::{
@@ -23,7 +20,6 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, StatusCode};
 use std::time::Duration;
 use tokenweir_core::dialect::{EngineLoad, PATHS, RAY_SERVE_HEALTH_PATH};
-use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 use tokio::net::TcpStream;
 
 /// A path that exists on no server.
@@ -34,19 +30,16 @@ pub(super) const PROBE_REQUEST_ID: HeaderValue = HeaderValue::from_static("token
 /// The header of the request id.
 pub(super) const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Time after which the client of this module closes an idle connection.
-const IDLE_CONNECTION_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// Gathers all facts about one backend. The pages are fetched one after the other, while the idle
 /// timeout is measured on another connection. The probe, if requested, follows. If the backend does
 /// not respond to `/health`, no further request is sent.
 pub async fn gather_backend(target: GatherTarget, options: &GatherOptions) -> BackendFacts {
-    let client = build_client(&target, options);
+    let client = ServerClient::to(&target, options);
     let metrics = target.metrics_url.clone().map(|url| {
         // Like the gateway, doctor does not send the key of the backend to another host or port.
         let key = if url.address == target.url { target.key.clone() } else { TargetKey::None };
         let page = GatherTarget { url: url.address.clone(), key, ..target.clone() };
-        (build_client(&page, options), url.path)
+        (ServerClient::to(&page, options), url.path)
     });
     let mut health = client.get("/health").await;
     if health.as_ref().is_ok_and(|answer| answer.status == StatusCode::NOT_FOUND) {
@@ -80,18 +73,7 @@ pub async fn page(
     path: &'static str,
     options: &GatherOptions,
 ) -> GatherResult {
-    build_client(target, options).get(path).await
-}
-
-fn build_client(target: &GatherTarget, options: &GatherOptions) -> ServerClient {
-    let timeouts = HttpClientTimeouts {
-        connect: options.timeout,
-        response_headers: options.timeout,
-        idle_connection: IDLE_CONNECTION_TIMEOUT,
-        ..HttpClientTimeouts::default()
-    };
-    let client = HttpClient::with_tls(timeouts, options.outbound.clone());
-    ServerClient::new(client, target, options.timeout)
+    ServerClient::to(target, options).get(path).await
 }
 
 /// The facts about a backend to which no request has been sent yet.

@@ -1,8 +1,7 @@
 //! A batch: the events of one step of an engine.
 
-use super::error::DecodeError;
 use super::event::{self, KvEvent};
-use super::msgpack::{Reader, Value};
+use super::msgpack::{DecodeError, Reader, Value};
 
 /// The events of one step of an engine.
 #[derive(Debug, Clone, Copy)]

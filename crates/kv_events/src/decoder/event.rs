@@ -1,7 +1,6 @@
 //! One event: its fields from either encoding.
 
-use super::error::DecodeError;
-use super::msgpack::{Reader, Value};
+use super::msgpack::{DecodeError, Reader, Value};
 use super::values::{BlockHash, BlockHashes, CacheKind, Medium, read_hash};
 
 /// An event of an engine.

@@ -2,14 +2,13 @@
 //! encoding of later versions. It borrows from the payload and allocates nothing.
 
 mod batch;
-mod error;
 mod event;
 mod msgpack;
 mod values;
 
 pub use batch::{EventBatch, Events};
-pub use error::DecodeError;
 pub use event::{BlockRemoved, BlockStored, KvEvent};
+pub use msgpack::DecodeError;
 pub use values::{BlockHash, BlockHashes, CacheKind, Medium};
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Values of events: block hashes, media and kinds of caches.
 
-use super::error::DecodeError;
-use super::msgpack::{Reader, Value};
+use super::msgpack::{DecodeError, Reader, Value};
 
 /// Name of a block, as the engine computes it: the lowest 64 bits of the hash of the block and all
 /// blocks before it. It is never computed again here, because the engine may use a random seed.

@@ -213,11 +213,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         help: "Restarts of the backend's process that this gateway detected.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Status(|status, emit| {
-            for backend in status.registered_backends() {
-                emit(&[&backend.backend], backend.restarts as f64);
-            }
-        }),
+        read: MetricSource::Backend(|backend| Some(backend.restarts as f64)),
     },
 ];
 

@@ -5,7 +5,6 @@
 //! missing traces would be noticed only when they are needed.
 
 pub(in crate::telemetry) mod environment;
-mod propagators;
 
 use super::sampling::ExportAllSampling;
 use super::spans::conventions::{Semconv, SpanConventions, ViewerProfile};
@@ -21,6 +20,9 @@ use std::time::{Duration, Instant};
 use tokenweir_core::rate_limiter::GcraLimiter;
 use tokenweir_core::trace_context::{Propagation, PropagationFormats, Sampler, TraceParentMode};
 use tokenweir_net::tls::TlsClientSettings;
+
+/// The supported propagators, for error messages.
+const ALLOWED_PROPAGATORS: &str = "tracecontext, baggage, b3, b3multi, none";
 
 /// The resolved settings of tracing.
 #[derive(Debug, Clone, PartialEq)]
@@ -312,9 +314,8 @@ impl OtelEnvironment<'_> {
         let Some(list) = self.get(PROPAGATORS_VARIABLE) else {
             return Ok(PropagationFormats::default());
         };
-        propagators::parse(&list).map_err(|()| {
-            invalid_value(PROPAGATORS_VARIABLE, list, propagators::ALLOWED_PROPAGATORS)
-        })
+        parse_propagators(&list)
+            .map_err(|()| invalid_value(PROPAGATORS_VARIABLE, list, ALLOWED_PROPAGATORS))
     }
 
     /// The version of the GenAI conventions in `OTEL_SEMCONV_STABILITY_OPT_IN`. The variable is a
@@ -368,3 +369,20 @@ fn validate_ratio(name: &'static str, ratio: f64) -> Result<f64, OtelSettingsErr
 
 #[cfg(test)]
 mod tests;
+
+/// Parses a comma-separated list of propagators. Fails if the list contains a propagator that is
+/// not supported.
+fn parse_propagators(list: &str) -> Result<PropagationFormats, ()> {
+    let mut formats = PropagationFormats::NONE;
+    for name in list.split(',').map(str::trim) {
+        match name {
+            "tracecontext" => formats.trace_context = true,
+            "baggage" => formats.baggage = true,
+            "b3" => formats.b3 = true,
+            "b3multi" => formats.b3_multi = true,
+            "none" if list.trim() == "none" => {}
+            _ => return Err(()),
+        }
+    }
+    Ok(formats)
+}

@@ -190,3 +190,14 @@ fn untrusted_trace_context_is_not_passed_even_without_tracing() {
         assert_eq!(propagation.parent_mode, TraceParentMode::Ignore);
     }
 }
+
+#[test]
+fn a_list_of_propagators_has_only_known_names_or_none() {
+    assert_eq!(parse_propagators("tracecontext,baggage"), Ok(PropagationFormats::default()));
+    assert_eq!(parse_propagators("none"), Ok(PropagationFormats::NONE));
+    let b3 = PropagationFormats { b3: true, b3_multi: true, ..PropagationFormats::NONE };
+    assert_eq!(parse_propagators("b3, b3multi"), Ok(b3));
+    for invalid in ["jaeger", "tracecontext,xray", "none,b3", "", "b3,,baggage", "B3"] {
+        assert_eq!(parse_propagators(invalid), Err(()), "{invalid}");
+    }
+}

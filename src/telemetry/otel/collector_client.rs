@@ -14,18 +14,15 @@ use tokenweir_net::tls::{
 };
 use tokio::runtime::Handle;
 
-/// HTTP client of one collector.
-pub(in crate::telemetry) type CollectorHttpClient = Client<Connector, Full<Bytes>>;
-
 /// Longest response body that is read, in bytes.
-pub(in crate::telemetry) const MAX_RESPONSE_BYTES: usize = 64 << 10;
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 /// Longest wait for a connection to the collector.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Creates the TLS settings of connections to a collector: the client certificate of the gateway,
 /// the accepted CA certificates, and the HTTP version.
-pub(in crate::telemetry) fn outbound(
+pub(super) fn outbound(
     security: &TlsClientSettings,
     alpn: Alpn,
 ) -> Result<Arc<OutboundTls>, TlsError> {
@@ -33,32 +30,24 @@ pub(in crate::telemetry) fn outbound(
 }
 
 /// Creates the connector that opens connections to a collector.
-pub(in crate::telemetry) fn connector(outbound: &Arc<OutboundTls>) -> Connector {
+pub(super) fn connector(outbound: &Arc<OutboundTls>) -> Connector {
     Connector::new(outbound.clone(), CONNECT_TIMEOUT)
-}
-
-/// Creates an HTTP client for a collector.
-pub(in crate::telemetry) fn http(outbound: &Arc<OutboundTls>) -> CollectorHttpClient {
-    Client::builder(TokioExecutor::new()).build(connector(outbound))
 }
 
 /// Sends the requests of an exporter on a tokio runtime, although the exporter runs on a thread
 /// outside of the runtime.
 #[derive(Debug)]
-pub(in crate::telemetry) struct OtlpHttpSender {
-    client: CollectorHttpClient,
+pub(super) struct OtlpHttpSender {
+    client: Client<Connector, Full<Bytes>>,
     runtime: Handle,
     timeout: Duration,
 }
 
 impl OtlpHttpSender {
     /// Creates a sender that uses `runtime`. `timeout` is the longest wait for a complete response.
-    pub(in crate::telemetry) fn new(
-        outbound: &Arc<OutboundTls>,
-        runtime: Handle,
-        timeout: Duration,
-    ) -> Self {
-        Self { client: http(outbound), runtime, timeout }
+    pub(super) fn new(outbound: &Arc<OutboundTls>, runtime: Handle, timeout: Duration) -> Self {
+        let client = Client::builder(TokioExecutor::new()).build(connector(outbound));
+        Self { client, runtime, timeout }
     }
 }
 
