@@ -5,14 +5,13 @@ mod simulated_engines;
 
 use crate::support::scripted_backend::{Page, ScriptedBackend, Step, json};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, admission_settings, body, post, start_with, status,
+    CHAT, Running, Setup, admission_settings, body, post, read_rest, start_with, status,
 };
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir::config;
 use tokenweir_core::record::{Outcome, TierResolver};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Metrics of a backend with a long queue.
@@ -52,25 +51,13 @@ async fn held() -> ScriptedBackend {
 /// Sends a request with a name and these headers without waiting for the response.
 async fn send(gateway: &Running, name: &str, headers: &str) -> TcpStream {
     let request = post(CHAT, &format!(r#"{{"model":"tiny","user":"{name}"}}"#));
-    let mut client = gateway.connect().await;
-    client
-        .write_all(request.replacen("\r\n", &format!("\r\n{headers}"), 1).as_bytes())
-        .await
-        .unwrap();
-    client
-}
-
-async fn answer(mut client: TcpStream) -> Vec<u8> {
-    let mut answer = Vec::new();
-    client.read_to_end(&mut answer).await.unwrap();
-    answer
+    gateway.send(request.replacen("\r\n", &format!("\r\n{headers}"), 1)).await
 }
 
 /// Waits until this many requests are queued.
 pub(crate) async fn until_waiting(gateway: &Running, count: usize) {
     wait_until!({
-        let page = gateway.admin("/status").await;
-        let status: Value = serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        let status = gateway.document("/status").await;
         let classes = status["queue"].as_array().unwrap();
         let waiting: u64 = classes.iter().map(|it| it["waiting"].as_u64().unwrap()).sum();
         waiting == count as u64
@@ -143,7 +130,7 @@ async fn a_queued_request_goes_to_the_first_backend_with_capacity() {
     first_backend.go();
     second_backend.go();
     for client in [first, second, late] {
-        assert_eq!(status(&answer(client).await), 200);
+        assert_eq!(status(&read_rest(client).await), 200);
     }
     let records = [gateway.record().await, gateway.record().await, gateway.record().await];
     let queued: Vec<_> =
@@ -174,7 +161,7 @@ async fn a_client_disconnect_removes_the_request_from_the_queue() {
         until_waiting(&gateway, 0).await;
     }
     fake.go();
-    assert_eq!(status(&answer(first).await), 200);
+    assert_eq!(status(&read_rest(first).await), 200);
     gateway.record().await;
     assert_eq!(names(&fake), ["first"], "no abandoned request was sent");
     assert_no_state_left(&gateway).await;
@@ -189,13 +176,13 @@ async fn with_a_full_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
     fake.until_received(1).await;
     let second = send(&gateway, "second", "").await;
     until_waiting(&gateway, 1).await;
-    assert_shed(&answer(send(&gateway, "third", "").await).await, "saturated");
+    assert_shed(&read_rest(send(&gateway, "third", "").await).await, "saturated");
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("saturated")));
     assert_eq!(record.gateway_queue_wait(), None);
     for client in [first, second] {
         fake.go();
-        assert_eq!(status(&answer(client).await), 200);
+        assert_eq!(status(&read_rest(client).await), 200);
         gateway.record().await;
     }
     let page = gateway.admin("/metrics").await;
@@ -212,12 +199,12 @@ async fn a_request_is_shed_after_max_wait() {
     let gateway = one_at_each(&[&fake], room, NO_SECOND_SCRAPE).await;
     let first = send(&gateway, "first", "").await;
     fake.until_received(1).await;
-    assert_shed(&answer(send(&gateway, "late", "").await).await, "queue_timeout");
+    assert_shed(&read_rest(send(&gateway, "late", "").await).await, "queue_timeout");
     let record = gateway.record().await;
     assert_eq!(record.refusal, Some("queue_timeout"));
     assert!(record.gateway_queue_wait().unwrap() >= max_wait);
     fake.go();
-    assert_eq!(status(&answer(first).await), 200);
+    assert_eq!(status(&read_rest(first).await), 200);
     gateway.record().await;
     assert_eq!(names(&fake), ["first"]);
     assert_no_state_left(&gateway).await;
@@ -246,7 +233,7 @@ async fn a_higher_class_is_served_first_and_displaces_a_lower_class_from_a_full_
     }
     let second = send(&gateway, "gold 2", "x-tier: gold\r\n").await;
     let shed = clients.remove(1);
-    assert_shed(&answer(shed).await, "shed");
+    assert_shed(&read_rest(shed).await, "shed");
     let record = gateway.record().await;
     assert_eq!((record.tier.as_str(), record.refusal), ("batch", Some("shed")));
     assert!(record.gateway_queue_wait().is_some());
@@ -256,7 +243,7 @@ async fn a_higher_class_is_served_first_and_displaces_a_lower_class_from_a_full_
         fake.go();
     }
     for client in clients {
-        assert_eq!(status(&answer(client).await), 200);
+        assert_eq!(status(&read_rest(client).await), 200);
         gateway.record().await;
     }
     assert_eq!(names(&fake), ["first", "gold", "gold 2", "plain"]);
@@ -285,7 +272,7 @@ async fn a_tenant_that_floods_waits_behind_its_own_requests_by_token_or_by_heade
             fake.go();
         }
         for client in clients {
-            assert_eq!(status(&answer(client).await), 200);
+            assert_eq!(status(&read_rest(client).await), 200);
             gateway.record().await;
         }
         assert_eq!(names(&fake), ["first", "a1", "b1", "a2", "a3"], "{tenant_line}");
@@ -302,7 +289,7 @@ async fn a_scrape_that_shows_capacity_releases_queued_requests() {
     until_waiting(&gateway, 1).await;
     assert_eq!(fake.seen().len(), 0);
     fake.set_metrics(Some(Page::of(CALM)));
-    assert_eq!(status(&answer(client).await), 200);
+    assert_eq!(status(&read_rest(client).await), 200);
     assert!(gateway.record().await.gateway_queue_wait().is_some());
     assert_no_state_left(&gateway).await;
 }
@@ -319,10 +306,10 @@ async fn a_backend_that_becomes_ready_serves_queued_requests() {
     let waits = send(&gateway, "waits", "").await;
     until_waiting(&gateway, 1).await;
     down.set_healthy(true);
-    assert_eq!(status(&answer(waits).await), 200);
+    assert_eq!(status(&read_rest(waits).await), 200);
     assert_eq!(names(&down), ["waits"]);
     full.go();
-    assert_eq!(status(&answer(first).await), 200);
+    assert_eq!(status(&read_rest(first).await), 200);
     gateway.record().await;
     gateway.record().await;
     assert_no_state_left(&gateway).await;
@@ -338,12 +325,12 @@ async fn queued_requests_fail_at_once_when_the_last_backend_is_down() {
     let waits = send(&gateway, "waits", "").await;
     until_waiting(&gateway, 1).await;
     fake.set_healthy(false);
-    let refused = answer(waits).await;
+    let refused = read_rest(waits).await;
     assert_eq!(status(&refused), 503);
     assert_eq!(header(&refused, "x-gateway-error").as_deref(), Some("no_backend"));
     assert_eq!(header(&refused, "retry-after").as_deref(), Some("1"));
     fake.go();
-    assert_eq!(status(&answer(first).await), 200);
+    assert_eq!(status(&read_rest(first).await), 200);
     gateway.record().await;
     gateway.record().await;
     assert_no_state_left(&gateway).await;
@@ -363,7 +350,7 @@ async fn an_admitted_request_that_fails_over_is_not_queued_again() {
     full.until_received(2).await;
     for client in [first, second] {
         full.go();
-        assert_eq!(status(&answer(client).await), 200);
+        assert_eq!(status(&read_rest(client).await), 200);
     }
     for _ in 0..2 {
         assert_eq!(gateway.record().await.gateway_queue_wait(), None);

@@ -5,7 +5,7 @@
 use crate::support::recording;
 use crate::support::scripted_backend::{
     FINISH, ROLE, SGLANG, ScriptedBackend, Seen, Step, USAGE, VLLM, WORD, chunk, event_stream_head,
-    stream_of,
+    paused, stream_of,
 };
 use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start_with};
 use std::time::Duration;
@@ -229,14 +229,9 @@ async fn a_request_with_tools_is_sampled_only_on_the_python_front_end() {
 async fn a_gap_is_divided_among_the_tokens_of_its_event() {
     let fake = ScriptedBackend::start(|seen| {
         let events = answer(seen, 2, 4);
+        let events: Vec<&str> = events.iter().map(String::as_str).collect();
         let (begun, rest) = events.split_at(2);
-        let framed = |events: &[String]| events.iter().flat_map(|event| chunk(event)).collect();
-        let rest: Vec<u8> = framed(rest);
-        vec![
-            Step::Send([event_stream_head(), framed(begun)].concat()),
-            Step::Wait,
-            Step::Send([rest, b"0\r\n\r\n".to_vec()].concat()),
-        ]
+        paused(begun, rest)
     })
     .await;
     let gateway = sampling(&[&fake], 1.0).await;

@@ -4,11 +4,12 @@
 use crate::metrics::value;
 use crate::support::http2_client;
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, framed, json, stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, framed, json, paused,
+    stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, advance_time, body, gateway_answering, gateway_scripted,
-    gateway_scripted_with, post, start, start_with, status,
+    gateway_scripted_with, post, read_rest, start, start_with, status,
 };
 use http_body_util::BodyExt;
 use serde_json::Value;
@@ -22,7 +23,7 @@ use tokenweir_core::observe::{self, OnTruncation, StreamRules};
 use tokenweir_core::openai::engine_control::{Permission, Permissions};
 use tokenweir_core::record::{FailoverDenialReason, Outcome};
 use tokenweir_core::resilience;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 const CHAT_STREAM_BODY: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
@@ -61,8 +62,6 @@ async fn read_until(client: &mut TcpStream, answer: &mut Vec<u8>, wanted: &str) 
         assert_ne!(client.read_buf(answer).await.unwrap(), 0, "{}", text(answer));
     }
 }
-
-/// Neither comments of a backend nor those of the gateway belong to a backend.
 
 fn data(event: &str) -> String {
     format!("data: {event}\n\n")
@@ -221,12 +220,7 @@ async fn a_request_after_which_two_backends_crashed_is_not_sent_to_a_third() {
 
 #[tokio::test]
 async fn a_response_without_output_is_passed_on_after_the_buffer_timeout() {
-    let head = [event_stream_head(), chunk(ROLE)].concat();
-    let rest = [chunk(WORD), chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
-    let fake = ScriptedBackend::start(move |_| {
-        vec![Step::Send(head.clone()), Step::Wait, Step::Send(rest.clone())]
-    })
-    .await;
+    let fake = ScriptedBackend::start(|_| paused(&[ROLE], &[WORD, FINISH, "[DONE]"])).await;
     let first_output_buffer_timeout = Duration::from_millis(20);
     let retry =
         retry::RetrySettings { first_output_buffer_timeout, ..retry::RetrySettings::default() };
@@ -262,15 +256,13 @@ async fn a_client_that_outstays_its_timeout_gets_the_response_until_it_is_certai
     for (seconds, expected) in [(14, Outcome::Ok), (16, Outcome::Cancelled)] {
         let script = || vec![Step::Wait, Step::Send(stream_of(&GOOD)), Step::AwaitClose];
         let (fake, gateway) = gateway_scripted(move |_| script()).await;
-        let mut client = gateway.connect().await;
-        client.write_all(ask.as_bytes()).await.unwrap();
+        let client = gateway.send(&ask).await;
         fake.until_received(1).await;
         advance_time(Duration::from_secs(seconds)).await;
         if expected == Outcome::Ok {
             fake.go();
         }
-        let mut answer = Vec::new();
-        client.read_to_end(&mut answer).await.unwrap();
+        let answer = read_rest(client).await;
         let code = if expected == Outcome::Ok { 200 } else { 504 };
         assert_eq!(status(&answer), code, "{}", text(&answer));
         assert_eq!(gateway.record().await.outcome, expected);

@@ -4,7 +4,7 @@
 use crate::metrics::value;
 use crate::restart::{folder, model, start_backends};
 use crate::support::scripted_backend::{Page, ScriptedBackend, json};
-use crate::support::test_gateway::{self, body, gateway_answering, post, status};
+use crate::support::test_gateway::{self, body, gateway_answering, post, read_rest, status};
 use serde_json::Value;
 use std::fmt::Write;
 use std::fs;
@@ -103,9 +103,7 @@ async fn operate(admin: SocketAddr, method: &str, path: &str) -> Vec<u8> {
          content-length: 0\r\nconnection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.unwrap();
-    answer
+    read_rest(stream).await
 }
 
 /// Clients that send requests until they are dropped.
@@ -292,9 +290,7 @@ async fn a_drain_names_the_token_and_is_replaced_by_a_second_drain() {
             fake.addr
         );
         stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await.unwrap();
-        assert_eq!(status(&answer), 200);
+        assert_eq!(status(&read_rest(stream).await), 200);
     }
     let drain = gateway.pool.backends()[0].health.drain().unwrap();
     let by = "an operator at 127.0.0.1 with the admin token";

@@ -34,16 +34,10 @@ fn rule(backend: &ScriptedBackend, gpu: &str) -> GpuRule {
     }
 }
 
-/// The JSON body of a page of the admin listener.
-async fn admin_json(gateway: &Running, path: &str) -> Value {
-    let response = gateway.admin(path).await;
-    serde_json::from_str(response.split("\r\n\r\n").nth(1).unwrap()).unwrap()
-}
-
 /// The state of the only exporter, when it fulfils a condition.
 async fn exporter_when(gateway: &Running, is_it: impl Fn(&Value) -> bool) -> Value {
     wait_for!({
-        let status = admin_json(gateway, "/status").await;
+        let status = gateway.document("/status").await;
         Some(status["gpu_exporters"][0].clone()).filter(&is_it)
     })
 }
@@ -129,9 +123,9 @@ async fn the_gpus_of_a_host_are_those_of_its_only_backend() {
     }
     assert!(!page.contains("tokenweir_gpu_throttle_active{"), "not reported");
     let backend_gpus = |document: &Value| document["backends"][0].clone();
-    let status = backend_gpus(&admin_json(&gateway, "/status").await);
+    let status = backend_gpus(&gateway.document("/status").await);
     assert_eq!(status["gpus"][0]["gpu"], "0", "{status:#}");
-    let summary = backend_gpus(&admin_json(&gateway, "/streams").await);
+    let summary = backend_gpus(&gateway.document("/streams").await);
     assert_eq!(summary["gpus"]["count"], 2, "{summary:#}");
     assert_eq!(summary["gpus"]["max_temperature_celsius"], 61.0);
 }

@@ -1,12 +1,10 @@
 //! The live view: the document that the admin page and `tokenweir top` show, the files of the page,
 //! and draining of backends.
 
-use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, stream_of,
-};
+use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, paused, stream_of};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, gateway_answering, gateway_scripted, post, start, start_with,
-    status,
+    CHAT, Running, Setup, body, gateway_answering, gateway_scripted, post, read_rest, start,
+    start_with, status,
 };
 use serde_json::Value;
 use tokenweir::admin::AdminAuthorizer;
@@ -60,15 +58,10 @@ fn find_backend<'a>(document: &'a GatewaySnapshot, name: &str) -> &'a BackendSum
 
 #[tokio::test]
 async fn an_open_stream_is_shown_and_its_request_after_the_end() {
-    let begun: Vec<u8> = [ROLE, WORD, WORD, WORD].iter().flat_map(|event| chunk(event)).collect();
-    let begun: Vec<u8> = event_stream_head().into_iter().chain(begun).collect();
-    let rest: Vec<u8> = [FINISH, "[DONE]"].iter().flat_map(|event| chunk(event)).collect();
-    let rest: Vec<u8> = rest.into_iter().chain(*b"0\r\n\r\n").collect();
-    let script = move |_: &_| vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest.clone())];
+    let script = |_: &_| paused(&[ROLE, WORD, WORD, WORD], &[FINISH, "[DONE]"]);
     let (fake, gateway) = gateway_scripted(script).await;
-    let mut client = gateway.connect().await;
     let request = post(CHAT, CHAT_BODY).replacen("host:", "x-request-id: live-1\r\nhost:", 1);
-    client.write_all(request.as_bytes()).await.unwrap();
+    let client = gateway.send(request).await;
     let shown = live_when(&gateway, |live| {
         live.streams.oldest.first().is_some_and(|stream| stream.tokens == 3)
     });
@@ -85,8 +78,7 @@ async fn an_open_stream_is_shown_and_its_request_after_the_end() {
     assert_eq!((shown.totals.requests, shown.totals.output_tokens), (0, 3));
     assert_eq!(find_backend(&shown, &fake.addr.to_string()).share, Some(1.0));
     fake.go();
-    let mut rest = Vec::new();
-    client.read_to_end(&mut rest).await.unwrap();
+    read_rest(client).await;
     let ended = live_when(&gateway, |live| live.totals.requests == 1).await;
     let request = &ended.ended[0];
     assert_eq!((request.request_id.as_str(), request.outcome.as_str()), ("live-1", "ok"));

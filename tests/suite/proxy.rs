@@ -336,8 +336,7 @@ async fn a_client_that_expects_100_continue_gets_it() {
     let request =
         post(CHAT, CHAT_STREAM_BODY).replace("host: gateway", "host: g\r\nexpect: 100-continue");
     let (head, rest) = request.split_at(request.find("\r\n\r\n").unwrap() + 4);
-    let mut client = gateway.connect().await;
-    client.write_all(head.as_bytes()).await.unwrap();
+    let mut client = gateway.send(head).await;
     read_until(&mut client, "100 Continue").await;
     client.write_all(rest.as_bytes()).await.unwrap();
     read_until(&mut client, "200 OK").await;

@@ -4,7 +4,6 @@
 use crate::metrics::value;
 use crate::support::scripted_backend::{Page, ScriptedBackend, json};
 use crate::support::test_gateway::{CHAT, Running, Setup, start_with, status};
-use serde_json::Value;
 use tokenweir::backend::{Drain, DrainInitiator};
 use tokenweir_core::resilience;
 use tokenweir_core::resilience::Availability;
@@ -18,11 +17,6 @@ async fn start(fakes: &[ScriptedBackend], panic_threshold: f64) -> Running {
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
     let health = resilience::CircuitBreakerSettings { panic_threshold, ..Setup::default().health };
     start_with(&addresses, Setup { health, ..Setup::default() }).await
-}
-
-async fn document(gateway: &Running, path: &str) -> Value {
-    let page = gateway.admin(path).await;
-    serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap()
 }
 
 async fn until_state(gateway: &Running, wanted: Availability) {
@@ -43,7 +37,7 @@ async fn assert_reported(gateway: &Running, states: &[&str], up: &[bool], why: O
     assert!(ready.contains(body), "{ready}");
     assert_eq!(status(&gateway.raw(HEALTH).await), code);
     let (status_page, live) =
-        (document(gateway, "/status").await, document(gateway, "/streams").await);
+        (gateway.document("/status").await, gateway.document("/streams").await);
     assert_eq!((&status_page["ready"], &live["ready"]), (&is_ready.into(), &is_ready.into()));
     for reason in [&status_page["unready_reason"], &live["unready_reason"]] {
         assert_eq!(reason.as_str().is_some(), !is_ready, "{reason}");
@@ -113,8 +107,8 @@ async fn a_gateway_with_only_ejected_backends_is_ready_only_in_panic_mode() {
         let why = "no backend is available (1 backend: 1 ejected)";
         let why = (!is_panic).then_some(why);
         assert_reported(&gateway, &["ejected"], &[is_panic], why).await;
-        let status_page = document(&gateway, "/status").await;
-        let live = document(&gateway, "/streams").await;
+        let status_page = gateway.document("/status").await;
+        let live = gateway.document("/streams").await;
         assert_eq!(
             (&status_page["panic_mode"], &live["panic_mode"]),
             (&is_panic.into(), &is_panic.into())
@@ -126,7 +120,7 @@ async fn a_gateway_with_only_ejected_backends_is_ready_only_in_panic_mode() {
         );
         let (mode, routed) = (value(&page, "tokenweir_panic_mode"), value(&page, &routed));
         assert_eq!((mode > 0.5, routed > 0.5), (is_panic, is_panic), "{mode} {routed}");
-        let explained = document(&gateway, "/decisions").await;
+        let explained = gateway.document("/decisions").await;
         let newest = &explained["decisions"][0]["reason"];
         assert_eq!(newest == "panic_mode", is_panic, "{newest}");
     }

@@ -3,7 +3,8 @@
 
 use crate::metrics::{samples, value};
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, json, stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, json, paused,
+    stream_of,
 };
 use crate::support::test_gateway::{
     CHAT, Running, Setup, advance_time, gateway_answering, gateway_scripted, post, start,
@@ -136,13 +137,7 @@ async fn the_prompt_of_a_failover_and_the_output_of_a_client_that_left_are_waste
 
 #[tokio::test]
 async fn the_oldest_open_request_has_an_age_and_a_slow_reader_a_model() {
-    let begun = [event_stream_head(), chunk(ROLE)].concat();
-    let rest = stream_of(&GOOD);
-    let (fake, gateway) = gateway_scripted(move |_| {
-        let rest = rest[event_stream_head().len()..].to_vec();
-        vec![Step::Send(begun.clone()), Step::Wait, Step::Send(rest)]
-    })
-    .await;
+    let (fake, gateway) = gateway_scripted(|_| paused(&[ROLE], &GOOD)).await;
     let age = "tokenweir_oldest_request_age_seconds";
     assert!(value(&gateway.admin("/metrics").await, age).abs() < 1e-9);
     let look = async {

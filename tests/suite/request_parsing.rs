@@ -5,7 +5,7 @@
 use crate::support::corrupted_bytes::corrupted;
 use crate::support::scripted_backend::json;
 use crate::support::test_gateway::{
-    CHAT, Setup, body, gateway_answering, gateway_answering_with, post, status,
+    CHAT, Setup, body, gateway_answering, gateway_answering_with, post, read_rest, status,
 };
 use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, Method, Uri};
@@ -150,8 +150,7 @@ async fn a_rejection_before_the_body_is_read_reaches_a_client_that_still_sends()
     // More than the socket buffers of both sides hold: without a reader, the write would not
     // finish.
     client.write_all(&vec![b' '; length]).await.unwrap();
-    let mut answer = Vec::new();
-    client.read_to_end(&mut answer).await.unwrap();
+    let answer = read_rest(client).await;
     assert_eq!(status(&answer), 413);
     assert!(String::from_utf8_lossy(&answer).contains("connection: close\r\n"));
 }

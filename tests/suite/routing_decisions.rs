@@ -3,7 +3,7 @@
 
 use crate::metrics::value;
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json, stream_of,
+    FINISH, ROLE, ScriptedBackend, WORD, json, paused, stream_of,
 };
 use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering, start, start_with};
 use serde_json::{Value, json};
@@ -155,11 +155,7 @@ async fn the_admin_listener_reports_the_learned_estimates_of_a_backend() {
 /// backend again, where `least_requests` would not.
 #[tokio::test]
 async fn a_shadow_policy_is_evaluated_and_never_applied() {
-    let script = |_: &_| {
-        let rest = [ROLE, WORD, FINISH, "[DONE]"].iter().flat_map(|event| chunk(event));
-        let rest = rest.chain(*b"0\r\n\r\n").collect();
-        vec![Step::Send(event_stream_head()), Step::Wait, Step::Send(rest)]
-    };
+    let script = |_: &_| paused(&[], &[ROLE, WORD, FINISH, "[DONE]"]);
     let (slow, quick) =
         (ScriptedBackend::start(script).await, ScriptedBackend::answering(answer()).await);
     let setup = Setup {

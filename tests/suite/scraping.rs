@@ -38,9 +38,7 @@ async fn until_scraped(fake: &ScriptedBackend) {
 }
 
 async fn backend_status(gateway: &Running) -> Value {
-    let page = gateway.admin("/status").await;
-    let status: Value = serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap();
-    status["backends"][0].clone()
+    gateway.document("/status").await["backends"][0].clone()
 }
 
 fn ok(headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {

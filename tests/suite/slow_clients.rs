@@ -3,10 +3,10 @@
 
 use crate::support::http2_client;
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json, stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json, paused, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, gateway_answering_with, post, start_with, status,
+    CHAT, Running, Setup, gateway_answering_with, post, read_rest, start_with, status,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,14 +36,7 @@ async fn endless_backend() -> ScriptedBackend {
 
 /// A backend that sends some events and then waits for the test.
 async fn waiting_backend() -> ScriptedBackend {
-    ScriptedBackend::start(|_| {
-        vec![
-            Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()),
-            Step::Wait,
-            Step::Send([chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat()),
-        ]
-    })
-    .await
+    ScriptedBackend::start(|_| paused(&[ROLE, WORD], &[FINISH, "[DONE]"])).await
 }
 
 // === slow ===
@@ -54,8 +47,7 @@ async fn incomplete_headers_close_the_connection_after_the_timeout() {
     let limits = ServerLimits { head_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
     let gateway = limited(&fake, limits).await;
     for part in ["", "P", "POST / HTTP/1.1\r\nhost: a\r\nx: ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
-        let mut stream = gateway.connect().await;
-        stream.write_all(part.as_bytes()).await.unwrap();
+        let mut stream = gateway.send(part).await;
         let mut answer = Vec::new();
         // Only the close is visible to the client.
         let _ = stream.read_to_end(&mut answer).await;
@@ -144,11 +136,7 @@ async fn of_two_streams_on_one_connection_only_the_unread_one_is_reset() {
             steps.extend((0..1_000).map(|_| Step::Send(flood.clone())));
             return steps;
         }
-        vec![
-            Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()),
-            Step::Wait,
-            Step::Send([chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat()),
-        ]
+        paused(&[ROLE, WORD], &[FINISH, "[DONE]"])
     })
     .await;
     let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
@@ -320,8 +308,7 @@ async fn all_request_bodies_share_a_memory_limit_and_return_their_memory() {
     let half = request.len() - LENGTH / 2;
     let mut uploads = Vec::new();
     for count in 1..=3 {
-        let mut stream = gateway.connect().await;
-        stream.write_all(&request[..half]).await.unwrap();
+        let stream = gateway.send(&request[..half]).await;
         uploads.push(stream);
         wait_until!(memory.used_bytes() >= count * LENGTH);
         assert_eq!(
@@ -344,9 +331,7 @@ async fn all_request_bodies_share_a_memory_limit_and_return_their_memory() {
     );
     let mut first = uploads.remove(0);
     first.write_all(&request[half..]).await.unwrap();
-    let mut answer = Vec::new();
-    first.read_to_end(&mut answer).await.unwrap();
-    assert_eq!(status(&answer), 200);
+    assert_eq!(status(&read_rest(first).await), 200);
     drop(uploads);
     wait_until!(memory.used_bytes() == 0);
     assert_eq!(status(&gateway.raw(&request).await), 200);

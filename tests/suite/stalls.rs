@@ -2,22 +2,22 @@
 //! reports about it, and its end.
 
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, framed, stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, framed, paused,
+    stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, post, read_until, start_with, with_paused_time,
+    CHAT, Running, Setup, body, post, read_rest, read_until, start_with, with_paused_time,
 };
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use serde_json::Value;
 use std::time::{Duration, Instant};
 use tokenweir_core::observe::{self, ResponseObserver, StallLimits};
 use tokenweir_core::openai::Api;
 use tokenweir_core::record::{Outcome, Stall, TerminationInitiator, Timings};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
 
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
@@ -37,18 +37,6 @@ async fn stall_gateway_with(
     let observation =
         observe::ObservationSettings { stalls, ..observe::ObservationSettings::default() };
     start_with(&[fake.addr], Setup { injects_usage, observation, ..Setup::default() }).await
-}
-
-/// A stream that begins, waits for the test, and ends.
-fn paused(begun: &[&str], rest: &[&str]) -> Vec<Step> {
-    let begun = begun.iter().flat_map(|event| chunk(event));
-    let rest = rest.iter().flat_map(|event| chunk(event));
-    let end = b"0\r\n\r\n".to_vec();
-    vec![
-        Step::Send(event_stream_head().into_iter().chain(begun).collect()),
-        Step::Wait,
-        Step::Send(rest.chain(end).collect()),
-    ]
 }
 
 /// A request that selects the behaviour of its stream.
@@ -88,17 +76,9 @@ async fn until_blocked(gateway: &Running) {
     let mut counts = Vec::new();
     while counts.len() < 5 || !counts.iter().rev().take(5).all(|count| Some(count) == counts.last())
     {
-        let page = gateway.admin("/streams").await;
-        let (_, document) = page.split_once("\r\n\r\n").unwrap_or_default();
-        let page: Value = serde_json::from_str(document).unwrap();
+        let page = gateway.document("/streams").await;
         counts.push(page["totals"]["output_tokens"].as_u64().unwrap());
     }
-}
-
-async fn send(gateway: &Running, request: &str) -> TcpStream {
-    let mut client = gateway.connect().await;
-    client.write_all(request.as_bytes()).await.unwrap();
-    client
 }
 
 fn assert_reported(stall: &Stall) {
@@ -114,11 +94,11 @@ async fn a_stall_is_reported_while_it_lasts_and_ends_with_the_next_output() {
     let fake =
         ScriptedBackend::start(|_| paused(&[ROLE, WORD], &[WORD, FINISH, USAGE, "[DONE]"])).await;
     let gateway = stall_gateway(&fake).await;
-    let mut client = send(&gateway, &post(CHAT, ASK)).await;
+    let client = gateway.begin(CHAT, ASK).await;
     until_stalled(&gateway, 1).await;
     assert_eq!(stalls(&gateway).await, [1, 1]);
     fake.go();
-    client.read_to_end(&mut Vec::new()).await.unwrap();
+    read_rest(client).await;
     let record = gateway.record().await;
     assert_eq!(record.outcome, Outcome::Ok);
     let [stall] = &record.observed.stalls[..] else { panic!("{:?}", record.observed.stalls) };
@@ -133,10 +113,10 @@ async fn a_stall_that_ends_without_further_output_is_recorded() {
     for rest in [&[FINISH, "[DONE]"][..], &[r#"{"error":{"message":"dead"}}"#, "[DONE]"]] {
         let fake = ScriptedBackend::start(|_| paused(&[ROLE, WORD], rest)).await;
         let gateway = stall_gateway(&fake).await;
-        let mut client = send(&gateway, &post(CHAT, ASK)).await;
+        let client = gateway.begin(CHAT, ASK).await;
         until_stalled(&gateway, 1).await;
         fake.go();
-        client.read_to_end(&mut Vec::new()).await.unwrap();
+        read_rest(client).await;
         let record = gateway.record().await;
         let [stall] = &record.observed.stalls[..] else { panic!("{:?}", record.observed.stalls) };
         assert_reported(stall);
@@ -151,7 +131,7 @@ async fn a_client_disconnect_ends_a_stall() {
     let fake =
         ScriptedBackend::start(move |_| vec![Step::Send(begun.clone()), Step::AwaitClose]).await;
     let gateway = stall_gateway(&fake).await;
-    let client = send(&gateway, &post(CHAT, ASK)).await;
+    let client = gateway.begin(CHAT, ASK).await;
     until_stalled(&gateway, 1).await;
     drop(client);
     fake.closed().await;
@@ -256,12 +236,12 @@ async fn start_slow_client(fake: &ScriptedBackend, gateway: &Running) -> TcpStre
     slow.write_all(ask("flood").as_bytes()).await.unwrap();
     slow.readable().await.unwrap();
     until_blocked(gateway).await;
-    let mut other = send(gateway, &ask("other")).await;
+    let mut other = gateway.send(ask("other")).await;
     read_until(&mut other, "Hi").await;
     stall_by_clock(gateway).await;
     assert_eq!(stalls(gateway).await, [1, 1], "only the other stream");
     fake.go();
-    other.read_to_end(&mut Vec::new()).await.unwrap();
+    read_rest(other).await;
     assert_eq!(gateway.record().await.observed.stalls.len(), 1);
     slow
 }
@@ -270,12 +250,8 @@ async fn start_slow_client(fake: &ScriptedBackend, gateway: &Running) -> TcpStre
 async fn a_slow_client_is_no_stall_and_does_not_count_against_the_backend() {
     let fake = flooding().await;
     let gateway = stall_gateway(&fake).await;
-    let answer = with_paused_time(async {
-        let mut slow = start_slow_client(&fake, &gateway).await;
-        let mut answer = Vec::new();
-        slow.read_to_end(&mut answer).await.unwrap();
-        answer
-    });
+    let answer =
+        with_paused_time(async { read_rest(start_slow_client(&fake, &gateway).await).await });
     assert!(body(&answer.await).1);
     let record = gateway.record().await;
     let observed = &record.observed;

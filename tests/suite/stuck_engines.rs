@@ -3,11 +3,10 @@
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, gateway_scripted, start};
+use crate::support::test_gateway::{CHAT, Running, gateway_scripted, read_rest, start};
 use tokenweir_core::clock;
 use tokenweir_core::record::Outcome;
 use tokenweir_core::routing::PromptFingerprint;
-use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
@@ -42,7 +41,7 @@ async fn a_stuck_backend_gets_no_further_requests_once_one_is_overdue() {
     let stuck = ScriptedBackend::start(|_| vec![Step::Wait, Step::Send(answer())]).await;
     let well = ScriptedBackend::start(|_| vec![Step::Send(answer())]).await;
     let gateway = start(&[stuck.addr, well.addr]).await;
-    let mut client = hang(&gateway, &stuck).await;
+    let client = hang(&gateway, &stuck).await;
     let name = stuck.addr.to_string();
     wait_until!(overdue(&gateway, &name) > 0.0);
     for _ in 0..20 {
@@ -52,8 +51,7 @@ async fn a_stuck_backend_gets_no_further_requests_once_one_is_overdue() {
     }
     assert_eq!(stuck.seen().len(), 1, "only the request that hangs");
     stuck.go();
-    let mut rest = Vec::new();
-    client.read_to_end(&mut rest).await.unwrap();
+    read_rest(client).await;
     assert_eq!(gateway.record().await.outcome, Outcome::Ok);
     assert!(overdue(&gateway, &name) <= 0.0, "the request makes progress");
 }

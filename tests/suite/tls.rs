@@ -3,7 +3,7 @@
 use crate::support::certificates::{Authority, Files, Pair, client, connect, start_tls_terminator};
 use crate::support::http2_client;
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, stream_of,
+    FINISH, ROLE, ScriptedBackend, USAGE, WORD, paused, stream_of,
 };
 use crate::support::test_gateway::{CHAT, Running, Setup, body, post, start_with, status};
 use rustls::version::{TLS12, TLS13};
@@ -128,14 +128,7 @@ async fn get_admin_page(gateway: &Running, authority: &Authority, path: &str) ->
 async fn a_new_certificate_is_used_for_new_connections_and_an_invalid_one_is_ignored() {
     let (files, authority) = (Files::new("renewed"), Authority::new());
     let [first, second] = [2040, 2041].map(|until| authority.signs("gateway.test", until));
-    let fake = ScriptedBackend::start(|_| {
-        vec![
-            Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()),
-            Step::Wait,
-            Step::Send([chunk(FINISH), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat()),
-        ]
-    })
-    .await;
+    let fake = ScriptedBackend::start(|_| paused(&[ROLE, WORD], &[FINISH, "[DONE]"])).await;
     let tls = tls(&settings(&files, &first, None));
     let credentials = tls.credentials.clone();
     let gateway = serving(&fake, tls).await;

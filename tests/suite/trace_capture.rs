@@ -6,7 +6,7 @@ use crate::support::test_gateway::{CHAT, Setup, post};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 
 /// A text in every client-chosen value that must not be in the file.
 const CANARY: &str = "canary-7f3a";
@@ -144,8 +144,7 @@ async fn a_capture_contains_no_text_header_or_key() {
 async fn a_capture_is_written_in_the_order_of_ends_and_contains_disconnects() {
     let file = file("order");
     let fleet = capturing(&file).await;
-    let mut first = fleet.gateway.connect().await;
-    first.write_all(chat("one", &["go on".to_owned()], 2_000).as_bytes()).await.unwrap();
+    let mut first = fleet.gateway.send(chat("one", &["go on".to_owned()], 2_000)).await;
     let mut answer = Vec::new();
     while String::from_utf8_lossy(&answer).matches("data: ").count() < 4 {
         first.read_buf(&mut answer).await.unwrap();

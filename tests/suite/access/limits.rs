@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokenweir::proxy::access::AccessControl;
 use tokenweir_core::access::{TenantEntry, UsageLimits};
 use tokenweir_core::record::Outcome;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 const STREAM: &str = r#"{"model":"tiny","stream":true,"messages":[]}"#;
@@ -39,9 +39,7 @@ async fn until_open(access: &AccessControl, count: u32) {
 }
 
 async fn send(gateway: &Running, request: &str) -> TcpStream {
-    let mut client = gateway.connect().await;
-    client.write_all(keyed(request).as_bytes()).await.unwrap();
-    client
+    gateway.send(keyed(request)).await
 }
 
 #[tokio::test]

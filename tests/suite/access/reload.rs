@@ -2,10 +2,8 @@
 
 use super::{ASK, CHAT, get, head, with};
 use crate::support::program_log::listener_address;
-use crate::support::scripted_backend::{
-    ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, json,
-};
-use crate::support::test_gateway::{body, post, status};
+use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, json, paused};
+use crate::support::test_gateway::{body, post, read_rest, status};
 use std::fs;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -79,10 +77,7 @@ impl Program {
     }
 
     async fn ask(&self, key: &str, request: &str) -> Vec<u8> {
-        let mut client = self.send(key, request).await;
-        let mut answer = Vec::new();
-        client.read_to_end(&mut answer).await.unwrap();
-        answer
+        read_rest(self.send(key, request).await).await
     }
 
     async fn send(&self, key: &str, request: &str) -> TcpStream {
@@ -123,9 +118,7 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
         {
             return vec![Step::Send(json("200 OK", "{}"))];
         }
-        let begun = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
-        let rest = [chunk(WORD), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
-        vec![Step::Send(begun), Step::Wait, Step::Send(rest)]
+        paused(&[ROLE, WORD], &[WORD, "[DONE]"])
     })
     .await;
     let program = Program::start(fake.addr, &file("a", "sk-old")).await;

@@ -1,8 +1,10 @@
 //! Admission in front of simulated engines: under bursts and mass disconnects, no request is lost
 //! and no state remains.
 
-use super::{CHAT, answer, assert_no_state_left, header, until_waiting};
-use crate::support::test_gateway::{Setup, admission_settings, post, start_with, status};
+use super::{CHAT, assert_no_state_left, header, until_waiting};
+use crate::support::test_gateway::{
+    Setup, admission_settings, post, read_rest, start_with, status,
+};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir::config;
@@ -75,8 +77,7 @@ async fn mass_disconnects_and_sheds_leave_no_state_behind() {
             // response.
             let (head, body) = ask.split_once("\r\n\r\n").unwrap();
             let head = format!("{head}\r\nexpect: 100-continue\r\n\r\n");
-            let mut client = gateway.connect().await;
-            client.write_all(head.as_bytes()).await.unwrap();
+            let mut client = gateway.send(head).await;
             let mut answer = Vec::new();
             while !answer.ends_with(b"\r\n\r\n") {
                 assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
@@ -115,15 +116,13 @@ async fn a_model_at_capacity_does_not_delay_another_model() {
     };
     let setup = Setup { admission: Some(admission_settings(&room)), ..Setup::default() };
     let gateway = start_with(&engines(&["full", "free"]).await, setup).await;
-    let mut first = gateway.connect().await;
-    first.write_all(chat("full", 900).as_bytes()).await.unwrap();
+    let mut first = gateway.send(chat("full", 900)).await;
     assert_ne!(first.read_buf(&mut Vec::new()).await.unwrap(), 0, "the first response byte");
-    let mut waits = gateway.connect().await;
-    waits.write_all(chat("full", 4).as_bytes()).await.unwrap();
+    let waits = gateway.send(chat("full", 4)).await;
     until_waiting(&gateway, 1).await;
     assert_eq!(status(&gateway.raw(chat("free", 4)).await), 200);
     drop(first);
-    assert_eq!(status(&answer(waits).await), 200);
+    assert_eq!(status(&read_rest(waits).await), 200);
     for _ in 0..3 {
         gateway.record().await;
     }

@@ -96,8 +96,7 @@ async fn the_verdicts_of_a_gateway_are_on_its_pages_and_in_the_exit_code() {
         let arguments = format!("--admin http://{} --fail-on {limit}", gateway.admin);
         let (report, exit) = report(arguments).await;
         assert_eq!(exit, code, "{report:#}");
-        let status = gateway.admin("/status").await;
-        let status: Value = serde_json::from_str(status.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        let status = gateway.document("/status").await;
         assert_eq!(status["verdicts"], report["verdicts"]);
         let page = gateway.admin("/metrics").await;
         let of_verdict: Vec<f64> = samples(&page)

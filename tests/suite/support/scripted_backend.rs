@@ -386,6 +386,15 @@ pub(crate) fn stream_of(events: &[&str]) -> Vec<u8> {
     .concat()
 }
 
+/// The steps of a chunked event stream that begins, waits for the test, and ends.
+pub(crate) fn paused(begun: &[&str], rest: &[&str]) -> Vec<Step> {
+    let all = stream_of(&[begun, rest].concat());
+    let begun = begun.iter().flat_map(|event| chunk(event));
+    let begun: Vec<u8> = event_stream_head().into_iter().chain(begun).collect();
+    let rest = all[begun.len()..].to_vec();
+    vec![Step::Send(begun), Step::Wait, Step::Send(rest)]
+}
+
 /// The headers of a chunked event stream.
 pub(crate) fn event_stream_head() -> Vec<u8> {
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\

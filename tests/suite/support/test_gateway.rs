@@ -507,8 +507,7 @@ impl Running {
 
     /// Sends raw bytes and reads until the gateway closes the connection.
     pub(crate) async fn raw(&self, request: impl AsRef<[u8]>) -> Vec<u8> {
-        let mut stream = self.connect().await;
-        stream.write_all(request.as_ref()).await.unwrap();
+        let mut stream = self.send(request).await;
         let mut answer = Vec::new();
         // A cut connection can end in a reset. The bytes before it count.
         let _ = stream.read_to_end(&mut answer).await;
@@ -527,8 +526,13 @@ impl Running {
 
     /// Posts JSON on a new connection, whose response the test reads.
     pub(crate) async fn begin(&self, path: &str, body: &str) -> TcpStream {
+        self.send(post(path, body)).await
+    }
+
+    /// Sends raw bytes on a new connection, whose response the test reads.
+    pub(crate) async fn send(&self, request: impl AsRef<[u8]>) -> TcpStream {
         let mut client = self.connect().await;
-        client.write_all(post(path, body).as_bytes()).await.unwrap();
+        client.write_all(request.as_ref()).await.unwrap();
         client
     }
 
@@ -546,6 +550,12 @@ impl Running {
         let mut page = String::new();
         stream.read_to_string(&mut page).await.unwrap();
         page
+    }
+
+    /// Fetches the JSON of a page of the admin listener.
+    pub(crate) async fn document(&self, path: &str) -> serde_json::Value {
+        let page = self.admin(path).await;
+        serde_json::from_str(page.split_once("\r\n\r\n").unwrap().1).unwrap()
     }
 
     /// Stops the gateway and waits until it has drained.
@@ -569,6 +579,13 @@ pub(crate) fn post(path: &str, body: &str) -> String {
          content-length: {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     )
+}
+
+/// Reads the rest of a response.
+pub(crate) async fn read_rest(mut client: TcpStream) -> Vec<u8> {
+    let mut rest = Vec::new();
+    client.read_to_end(&mut rest).await.unwrap();
+    rest
 }
 
 /// Reads a response until it contains this text, and returns its bytes so far.
