@@ -34,7 +34,9 @@ pub fn encode_batch(unix_seconds: f64, events: &[PublishedEvent<'_>]) -> Vec<u8>
     writer.array(3);
     writer.float(unix_seconds);
     writer.array(events.len());
-    events.iter().for_each(|event| writer.event(event));
+    for event in events {
+        writer.event(event);
+    }
     writer.unsigned(0);
     writer.0
 }
@@ -64,7 +66,9 @@ impl Writer {
         self.number_member("parent_block_hash", stored.parent);
         self.text("token_ids");
         self.array(stored.token_ids.len());
-        stored.token_ids.iter().for_each(|token| self.unsigned(u64::from(*token)));
+        for token in &stored.token_ids {
+            self.unsigned(u64::from(*token));
+        }
         self.number_member("block_size", Some(stored.block_size.into()));
         self.number_member("lora_id", None);
         self.text_member("medium", MEDIUM);
@@ -85,7 +89,9 @@ impl Writer {
     fn hashes(&mut self, hashes: &[u64]) {
         self.text("block_hashes");
         self.array(hashes.len());
-        hashes.iter().for_each(|hash| self.unsigned(*hash));
+        for hash in hashes {
+            self.unsigned(*hash);
+        }
     }
 
     fn text_member(&mut self, name: &str, text: &str) {
