@@ -9,18 +9,23 @@ use http::{HeaderValue, Response};
 use http_body_util::Full;
 use serde::Serialize;
 use serde_json::json;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use tokenweir_core::access::ModelAllowlist;
 use tokenweir_core::error::{self, GatewayError};
 use tokenweir_core::model::{ModelEntry, ServedModel};
 use tokenweir_core::openai::route::{self, ApiRoute};
+use tokenweir_core::resilience::Availability;
 
 #[derive(Serialize)]
 struct ModelListResponse<'a> {
     object: &'static str,
-    data: Vec<&'a ModelEntry>,
+    data: Vec<Cow<'a, ModelEntry>>,
     /// Extension of the gateway: models that `data` leaves out because no backend serves them now.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unavailable_models: Vec<&'a str>,
+    /// Extension of the gateway: the state of each model, which is that of its best backend.
+    model_states: BTreeMap<&'a str, &'static str>,
 }
 
 /// The response to a route that is not forwarded to a backend. `allowed` are the models that the
@@ -42,10 +47,46 @@ pub fn respond(
     }
 }
 
-/// Whether a backend of the model serves requests now.
-fn is_available(model: &ServedModel, routes: &RouteTable, is_serving: &[bool]) -> bool {
-    let backends = &routes.lookup(Some(&model.id)).backends;
-    backends.iter().any(|position| is_serving.get(*position) == Some(&true))
+/// The models as their backends serve them now.
+struct ModelStates<'a> {
+    routes: &'a RouteTable,
+    /// By position of the backend.
+    availabilities: Vec<Availability>,
+}
+
+impl ModelStates<'_> {
+    fn positions(&self, model: &ServedModel) -> impl Iterator<Item = (usize, Availability)> {
+        let positions = self.routes.lookup(Some(&model.id)).backends.iter();
+        positions.filter_map(|position| Some((*position, *self.availabilities.get(*position)?)))
+    }
+
+    /// The state of the backend of the model that is closest to serving requests.
+    fn state(&self, model: &ServedModel) -> Availability {
+        self.positions(model).map(|(_, state)| state).min().unwrap_or(Availability::Down)
+    }
+
+    /// Whether a backend of the model serves requests now.
+    fn is_available(&self, model: &ServedModel) -> bool {
+        is_serving(self.state(model))
+    }
+
+    /// The entry of the model, with the greatest context length that can be served now.
+    fn entry<'a>(&self, model: &'a ServedModel) -> Cow<'a, ModelEntry> {
+        let serving = self.positions(model).filter(|(_, state)| is_serving(*state));
+        let lengths = &self.routes.lookup(Some(&model.id)).lengths;
+        match lengths.greatest(serving.map(|(position, _)| position)) {
+            Some(length) if model.max_len != Some(length) => {
+                Cow::Owned(model.entry_with_length(length))
+            }
+            _ => Cow::Borrowed(&model.entry),
+        }
+    }
+}
+
+/// Whether a backend serves requests. One that is ejected gets requests again in seconds, and at once in
+/// panic mode.
+fn is_serving(state: Availability) -> bool {
+    matches!(state, Availability::Available | Availability::Ejected)
 }
 
 /// The response to `/v1/models/{model}`: the entry of the list. A model that the client may not use does
@@ -58,12 +99,11 @@ fn describe_model(
     let id = route::model_id(path).unwrap_or_default();
     let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
     let routes = pool.routes();
+    let states = ModelStates { routes: &routes, availabilities: pool.availabilities() };
     let is_allowed = |model: &&ServedModel| allowed.allow(Some(&model.id));
     let mut models = routes.models().iter().filter(is_allowed);
     match models.clone().find(|model| *model.id == *id) {
-        Some(model) if is_available(model, &routes, &pool.backends_serving()) => {
-            json_response(&model.entry)
-        }
+        Some(model) if states.is_available(model) => json_response(&states.entry(model)),
         None if pool.is_ready() => {
             let ids: Vec<_> = models.by_ref().map(|model| &model.id).collect();
             let known = error::listed(ids.into_iter());
@@ -76,21 +116,23 @@ fn describe_model(
 }
 
 /// The response to `/v1/models`, without models that no backend serves now. The entries of models
-/// are forwarded as the backends sent them, so that fields that the gateway does not know are
-/// preserved.
+/// are forwarded as the backends sent them, except the context length, so that fields that the gateway
+/// does not know are preserved.
 fn list_models(pool: &BackendPool, allowed: &ModelAllowlist) -> Response<Full<Bytes>> {
     let routes = pool.routes();
-    let is_serving = pool.backends_serving();
-    let is_available = |model: &&ServedModel| is_available(model, &routes, &is_serving);
+    let states = ModelStates { routes: &routes, availabilities: pool.availabilities() };
+    let is_available = |model: &&ServedModel| states.is_available(model);
     let (available, unavailable): (Vec<_>, Vec<_>) = routes.models().iter().partition(is_available);
     if available.is_empty() && !pool.is_ready() {
         return GatewayError::NoBackend.response();
     }
     let is_allowed = |model: &&ServedModel| allowed.allow(Some(&model.id));
-    let data = available.into_iter().filter(is_allowed).map(|model| &model.entry).collect();
+    let models = routes.models().iter().filter(is_allowed);
+    let model_states = models.map(|model| (&*model.id, states.state(model).as_str())).collect();
+    let data = available.into_iter().filter(is_allowed).map(|model| states.entry(model)).collect();
     let unavailable = unavailable.into_iter().filter(is_allowed).map(|model| &*model.id);
     let unavailable_models = unavailable.collect();
-    json_response(&ModelListResponse { object: "list", data, unavailable_models })
+    json_response(&ModelListResponse { object: "list", data, unavailable_models, model_states })
 }
 
 fn json_response(value: &impl Serialize) -> Response<Full<Bytes>> {

@@ -1,17 +1,21 @@
 //! The status of backends, as the admin listener shows it.
 
 use crate::backend::pool::BackendPool;
-use crate::backend::{Backend, BackendAvailability, BackendState, Drain, Health, Readiness};
+use crate::backend::{
+    Backend, BackendAvailability, BackendState, Drain, FrontEnd, Health, Readiness,
+};
 use crate::gpu::{GpuAssignment, GpuBackend, GpuMonitor};
 use crate::telemetry::status::{
     BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE,
     StatusSnapshot,
 };
+use std::collections::BTreeMap;
 use std::time::Instant;
 use tokenweir_api::DrainSummary;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::engine_metrics::ScrapeError;
+use tokenweir_core::model::ServedModel;
 use tokenweir_core::resilience::Availability;
 use tokenweir_core::routing::LoadEstimator;
 
@@ -67,6 +71,9 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         drained: backend.health.is_drained(),
         drain: backend.health.drain().map(|drain| drain_summary(&drain, now)),
         version: state.version.as_deref().map(Into::into),
+        front_end: state.front_end.map(FrontEnd::as_str),
+        max_model_len: longest_contexts(state.models()),
+        missing_paths: backend.health.missing_paths(now),
         models: state.models.clone().unwrap_or_default(),
         in_flight: backend.load.in_flight(),
         stalled: backend.load.stalled_streams(),
@@ -141,11 +148,19 @@ fn learned_estimates(estimator: &LoadEstimator, now: Instant) -> BackendEstimate
     }
 }
 
-/// Why health checks exclude a backend from routing. `None`: the backend is up and awake.
+/// The context length of each base model whose length is known.
+fn longest_contexts(models: &[ServedModel]) -> BTreeMap<String, u32> {
+    let base_models = models.iter().filter(|model| model.parent.is_none());
+    base_models.filter_map(|model| Some((model.id.to_string(), model.max_len?))).collect()
+}
+
+/// Why health checks exclude a backend from routing. `None`: the backend is up, awake and not paused.
 fn unavailability_reason(state: &BackendState) -> Option<String> {
     match state.health {
-        Health::Up if state.is_asleep() => Some("the engine is asleep".to_owned()),
-        Health::Up => None,
+        Health::Up => {
+            let availability = state.engine_availability()?;
+            Some(format!("the engine is {}", availability.as_str()))
+        }
         Health::Down | Health::Unknown => state.reason.as_deref().map(Into::into),
     }
 }

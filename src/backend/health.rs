@@ -2,7 +2,7 @@
 //! whether an operator has drained the backend.
 
 use super::drain::Drain;
-use super::state::{BackendState, Health};
+use super::state::BackendState;
 use arc_swap::{ArcSwap, Guard};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -98,7 +98,7 @@ impl BackendHealth {
         self.state.load().server_kind()
     }
 
-    /// Whether the backend is up and its engine does not sleep.
+    /// Whether the backend is up, and its engine neither sleeps nor is paused.
     pub(super) fn is_serving(&self) -> bool {
         self.is_serving.load(Ordering::Acquire)
     }
@@ -137,15 +137,12 @@ impl BackendHealth {
 
     /// Whether a backend with this configured weight may be sent new requests, and if not, why.
     pub(super) fn availability(&self, weight: u32, now: Instant) -> Availability {
-        let state = self.state.load();
-        match state.health {
+        match self.state.load().engine_availability() {
             _ if self.is_drained() => Availability::Drained,
-            Health::Unknown => Availability::Unknown,
-            Health::Down => Availability::Down,
-            Health::Up if state.is_asleep() => Availability::Asleep,
-            Health::Up if weight == 0 => Availability::ZeroWeight,
-            Health::Up if self.breaker.is_ejected(now) => Availability::Ejected,
-            Health::Up => Availability::Available,
+            Some(availability) => availability,
+            None if weight == 0 => Availability::ZeroWeight,
+            None if self.breaker.is_ejected(now) => Availability::Ejected,
+            None => Availability::Available,
         }
     }
 
@@ -213,6 +210,16 @@ impl BackendHealth {
                 .lock_missing_paths()
                 .iter()
                 .any(|(missing, since)| Some(*missing) == path && is_recent(*since))
+    }
+
+    /// The paths that requests avoid the backend for, in alphabetical order.
+    pub fn missing_paths(&self, now: Instant) -> Vec<&'static str> {
+        let is_recent = |since: Instant| now.saturating_duration_since(since) < MISSING_PATH_TIME;
+        let missing = self.lock_missing_paths();
+        let recent = missing.iter().filter(|(_, since)| is_recent(*since));
+        let mut paths: Vec<&'static str> = recent.map(|(path, _)| *path).collect();
+        paths.sort_unstable();
+        paths
     }
 
     /// Forgets the paths that the backend did not serve: another program may run there now.
@@ -302,6 +309,7 @@ impl BackendHealth {
 mod tests {
     use super::*;
     use crate::backend::DrainInitiator;
+    use crate::backend::Health;
     use crate::backend::LoadSample;
     use futures_util::FutureExt;
     use serde_json::json;

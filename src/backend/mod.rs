@@ -31,4 +31,4 @@ pub use load::BackendLoad;
 pub use pool::readiness::{BackendAvailability, Readiness};
 pub use pool::registry::{PoolSettings, PoolUpdate};
 pub use routes::model_labels::{DEFAULT_MAX_MODEL_LABELS, LabelledModel};
-pub use state::{BackendState, Health, LoadSample};
+pub use state::{BackendState, FrontEnd, Health, LoadSample};

@@ -7,6 +7,7 @@ use tokenweir_core::dialect::{EngineKind, EngineLoad};
 use tokenweir_core::engine_metrics::{EngineMetricSet, ScrapeError};
 use tokenweir_core::model::ServedModel;
 use tokenweir_core::record::BackendCondition;
+use tokenweir_core::resilience::Availability;
 
 /// The state of a backend at one moment. A change replaces the value by a new value.
 #[derive(Debug, Clone, Default)]
@@ -29,8 +30,12 @@ pub struct BackendState {
     pub models_error: Option<Arc<str>>,
     /// The reason why `health` is down or unknown, as text for status pages and logs.
     pub reason: Option<Arc<str>>,
-    /// Whether `health` is down only because the engine shows no progress.
-    has_stuck_engine: bool,
+    /// What is known about the cause if `health` is down.
+    down_cause: DownCause,
+    /// What the engine answers when it is asked whether it is paused or sleeps.
+    pub(super) rest: EngineRest,
+    /// The front end of vLLM. `None`: not known, or another server.
+    pub front_end: Option<FrontEnd>,
 }
 
 /// The values that every request record reads. They are derived from the other fields of
@@ -56,6 +61,53 @@ pub enum Health {
     Up,
     /// Health checks fail, a connection of a request failed, or the engine is stuck.
     Down,
+}
+
+/// Why a backend is down, as far as routing and status pages distinguish it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum DownCause {
+    /// Any other cause, which the reason states.
+    #[default]
+    Other,
+    /// The engine shows no progress.
+    Stuck,
+    /// The process began a moment ago.
+    Starting,
+    /// The number of ranks of the engine changes.
+    Scaling,
+    /// The engine was taken out of its group of ranks.
+    Retired,
+}
+
+/// Whether an operator has taken an engine out of service that is healthy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum EngineRest {
+    /// It works, or does not answer the question.
+    #[default]
+    None,
+    /// It is paused.
+    Paused,
+    /// It sleeps.
+    Asleep,
+}
+
+/// The front end of a vLLM server. They serve different paths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrontEnd {
+    /// The API server in Python.
+    Python,
+    /// The API server in Rust.
+    Rust,
+}
+
+impl FrontEnd {
+    /// The name in `/status`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Python => "python",
+            Self::Rust => "rust",
+        }
+    }
 }
 
 /// The result of one successful scrape.
@@ -93,29 +145,45 @@ impl BackendState {
     /// Whether the engine of the backend reports that it sleeps: its weights are not on the GPU.
     /// The gateway sends no requests to a backend that sleeps.
     pub fn is_asleep(&self) -> bool {
-        self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
+        self.rest == EngineRest::Asleep
+            || self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
     }
 
     /// Sets the result of the health checks. `reason`: why it is down or unknown.
     pub(super) fn set_health(&mut self, health: Health, reason: Option<&Arc<str>>) {
-        (self.health, self.reason, self.has_stuck_engine) = (health, reason.cloned(), false);
+        (self.health, self.reason) = (health, reason.cloned());
+        self.down_cause = DownCause::Other;
     }
 
-    /// Marks the backend down because its engine shows no progress.
-    pub(super) fn suspect(&mut self, reason: &Arc<str>) {
+    /// Marks the backend down for this cause.
+    pub(super) fn set_down(&mut self, cause: DownCause, reason: &Arc<str>) {
         self.set_health(Health::Down, Some(reason));
-        self.has_stuck_engine = true;
+        self.down_cause = cause;
+    }
+
+    /// Why the engine gets no requests. `None`: it may get them.
+    pub fn engine_availability(&self) -> Option<Availability> {
+        match (self.health, self.down_cause) {
+            (Health::Unknown, _) => Some(Availability::Unknown),
+            (Health::Down, DownCause::Other | DownCause::Stuck) => Some(Availability::Down),
+            (Health::Down, DownCause::Starting) => Some(Availability::Starting),
+            (Health::Down, DownCause::Scaling) => Some(Availability::Scaling),
+            (Health::Down, DownCause::Retired) => Some(Availability::Retired),
+            (Health::Up, _) if self.is_asleep() => Some(Availability::Asleep),
+            (Health::Up, _) if self.rest == EngineRest::Paused => Some(Availability::Paused),
+            (Health::Up, _) => None,
+        }
     }
 
     /// Whether the backend is down only because its engine seems stuck, and does not sleep. Such a
     /// backend gets requests that no other backend can serve.
     pub(super) fn is_suspected(&self) -> bool {
-        self.has_stuck_engine && !self.is_asleep()
+        self.down_cause == DownCause::Stuck && !self.is_asleep()
     }
 
-    /// Whether the backend is up and its engine does not sleep.
-    pub(super) fn is_serving(&self) -> bool {
-        self.health == Health::Up && !self.is_asleep()
+    /// Whether the backend is up, and its engine neither sleeps nor is paused.
+    pub fn is_serving(&self) -> bool {
+        self.engine_availability().is_none()
     }
 
     /// Whether the backend has loaded a LoRA adapter, given as the hash of its name. Also true if

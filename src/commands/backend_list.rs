@@ -42,7 +42,7 @@ mod tests {
                 "{text:?}"
             );
         }
-        for text in ["", " , ", "http://a:1 http://b:2/path"] {
+        for text in ["", " , ", "http://a:1 http://b:2/v1"] {
             assert!(BackendList::parse(text).is_err(), "{text:?}");
         }
     }

@@ -150,7 +150,7 @@ mod tests {
 backends:
 - url: http://a:1
   wieght: 2
-- url: http://b:1/path
+- url: http://b:1/v1
   name: b
 - { url: http://c:1, names: c, weight: many, usage: loud }
 - url: http://a:1
@@ -217,7 +217,7 @@ admin: nonsense
             "discovery: [{ dns: [a], port: 1 }]\n",
             "backends:\n- url: a:1\n  name: b\n- url: b:1\n  name: [c]\nmodels:\n- name: m\n  \
              backends: [c]\n",
-            "backends:\n- url: a:1/x\n  name: b\n- url: b:1\nmodels:\n- name: m\n  backends: [b]\n",
+            "backends:\n- url: a:1/v1\n  name: b\n- url: b:1\nmodels:\n- name: m\n  backends: [b]\n",
         ] {
             let found = mistakes("follows", text);
             assert_eq!(found.len(), 1, "{text}{found:#?}");

@@ -80,6 +80,8 @@ type LeasedBackend = (Lease, Arc<RoutingDecision>);
 struct LeaseWaiter {
     prompt: Arc<PromptFingerprint>,
     is_stream: bool,
+    path: Option<&'static str>,
+    max_tokens: Option<u64>,
     session: Option<u64>,
     seed: u64,
     result_sender: oneshot::Sender<Result<LeasedBackend, GatewayError>>,
@@ -296,6 +298,8 @@ fn queue_entry(
     let payload = LeaseWaiter {
         prompt: requirements.prompt.clone(),
         is_stream: requirements.is_stream,
+        path: requirements.path,
+        max_tokens: requirements.max_tokens,
         session: requirements.session,
         seed: requirements.seed,
         result_sender,
@@ -331,14 +335,16 @@ fn enqueue(
 }
 
 fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequirements<'_> {
-    let LeaseWaiter { prompt, is_stream, session, seed, .. } = &request.payload;
+    let LeaseWaiter { prompt, is_stream, path, max_tokens, session, seed, .. } = &request.payload;
     BackendRequirements {
         model: request.model.as_deref(),
         prompt,
         is_stream: *is_stream,
         // A request that needs one backend does not wait in the queue.
         backend: None,
-        path: None,
+        path: *path,
+        max_tokens: *max_tokens,
+        longer_than: None,
         session: *session,
         seed: *seed,
     }

@@ -175,6 +175,11 @@ async fn forward_read<B: IncomingBody>(
         is_stream: fields.stream,
         backend: continued_at.as_ref(),
         path: record.route,
+        max_tokens: record
+            .api
+            .filter(|api| api.generates())
+            .map(|_| fields.max_tokens.unwrap_or(0)),
+        longer_than: None,
         session: features::session_hash(&head.headers, &settings.session_headers, &fields),
         seed: fastrand::u64(..),
     };
@@ -230,6 +235,6 @@ mod tests {
     #[test]
     fn a_request_in_flight_takes_little_memory_for_its_future() {
         let bytes = future_bytes(handle_request);
-        assert!(bytes <= 4736, "{bytes} bytes");
+        assert!(bytes <= 4816, "{bytes} bytes");
     }
 }

@@ -40,6 +40,8 @@ pub(super) async fn forward<B: IncomingBody>(
         is_stream: false,
         backend: backend.as_ref(),
         path: None,
+        max_tokens: None,
+        longer_than: None,
         session: None,
         seed: fastrand::u64(..),
     };

@@ -109,6 +109,8 @@ async fn forward(
         is_stream: false,
         backend: None,
         path: record.route,
+        max_tokens: None,
+        longer_than: None,
         session: features::session_hash(&head.headers, &settings.session_headers, &fields),
         seed: fastrand::u64(..),
     };

@@ -11,6 +11,7 @@ use crate::backend::peers::PeerExchangeStatus;
 use crate::gpu::{BackendGpu, GpuExporterStatus};
 use crate::webhook::WebhookStatus;
 use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokenweir_api::{ClientSummary, DrainSummary, GatewayState, Harm, QueueSummary};
@@ -173,6 +174,13 @@ pub struct BackendStatusSnapshot {
     pub drain: Option<DrainSummary>,
     /// vLLM version of the backend. `None`: not known.
     pub version: Option<String>,
+    /// The front end of vLLM: `python` or `rust`. `None`: not known, or another server.
+    pub front_end: Option<&'static str>,
+    /// Most tokens of prompt and output together, by base model. A model whose length is not known is
+    /// missing.
+    pub max_model_len: BTreeMap<String, u32>,
+    /// Paths that the backend does not serve although other backends do, as requests have shown.
+    pub missing_paths: Vec<&'static str>,
     /// Models that the backend serves.
     #[serde(serialize_with = "serialize_model_ids")]
     pub models: Arc<[ServedModel]>,

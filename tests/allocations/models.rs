@@ -91,6 +91,7 @@ impl ModelFixture {
             first_output: None,
             total: None,
             idle_connection: seconds(3),
+            ..client::HttpClientTimeouts::default()
         };
         let interval = Duration::from_millis(20);
         let settings = health_checker::ScrapeSettings {

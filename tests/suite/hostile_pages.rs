@@ -91,6 +91,8 @@ fn lease(pool: &BackendPool, random: &mut fastrand::Rng) -> Lease {
     let requirements = BackendRequirements {
         model: None,
         path: None,
+        max_tokens: None,
+        longer_than: None,
         prompt: &prompt,
         is_stream: random.bool(),
         backend: None,
@@ -151,6 +153,8 @@ fn no_numbers_of_a_metrics_page_end_a_request_or_the_pages_of_the_gateway() {
         let requirements = BackendRequirements {
             model: None,
             path: None,
+            max_tokens: None,
+            longer_than: None,
             prompt: &Arc::default(),
             is_stream: true,
             backend: Some(&bad.identity.id),

@@ -15,6 +15,7 @@ mod architecture;
 mod backend_crashes;
 mod bodies;
 mod cache_map;
+mod capabilities;
 mod cardinality;
 mod chaos;
 mod client_disconnects;

@@ -17,8 +17,8 @@ pub struct BackendSummary {
     pub health: String,
     /// State of the circuit breaker.
     pub breaker: String,
-    /// Availability for new requests: `available`, `ejected`, `asleep`, `zero_weight`, `drained`,
-    /// `down`, `unknown` or `leaving`.
+    /// Availability for new requests: `available`, `ejected`, `asleep`, `paused`, `starting`, `scaling`,
+    /// `retired`, `zero_weight`, `drained`, `down`, `unknown` or `leaving`.
     pub state: String,
     /// Whether the backend gets new requests now. In panic mode an ejected backend does.
     pub up: bool,
@@ -31,6 +31,15 @@ pub struct BackendSummary {
     pub drain: Option<DrainSummary>,
     /// Configured weight relative to the other backends; 0 while the backend is drained.
     pub weight: u32,
+    /// Version of the engine. `None`: not known.
+    pub version: Option<String>,
+    /// Front end of vLLM: `python` or `rust`. `None`: not known, or another server.
+    pub front_end: Option<String>,
+    /// Most tokens of prompt and output together, by base model. A model whose length is not known is
+    /// missing.
+    pub max_model_len: BTreeMap<String, u32>,
+    /// Paths that the backend does not serve although other backends do.
+    pub missing_paths: Vec<String>,
     /// Names of the models that the backend serves.
     pub models: Vec<String>,
     /// KV usage of the last scrape, from 0 to 1. `None`: not reported.

@@ -1,5 +1,6 @@
-//! The address of a backend: an `http://host:port` or `https://host:port` URL. It is parsed once,
-//! into the parts that a request to the backend contains.
+//! The address of a backend: an `http://host:port` or `https://host:port` URL, with a path before the
+//! paths of requests if it has one. It is parsed once, into the parts that a request to the backend
+//! contains.
 
 use crate::record::BackendId;
 use bytes::Bytes;
@@ -34,6 +35,8 @@ pub struct BackendAddress {
     host: Arc<str>,
     /// Port of the URL, or the default port of the scheme.
     port: u16,
+    /// The path that precedes the path of each request, such as `/engine-1`. Usually empty.
+    prefix: Arc<str>,
 }
 
 /// The URL of the metrics page of a backend.
@@ -54,7 +57,7 @@ pub enum BackendAddressError {
     /// The URL has a scheme other than `http` and `https`.
     #[error("`{0}`: the scheme of a backend must be http:// or https://")]
     UnsupportedScheme(String),
-    /// The URL has a path or a query after the host and the port.
+    /// The URL has a query, or a path that ends with `/v1` as that of a request begins.
     #[error("`{0}`: leave out the path; the gateway appends the path of each request")]
     UnexpectedPath(String),
     /// The URL has a user name or a password.
@@ -63,8 +66,8 @@ pub enum BackendAddressError {
 }
 
 impl BackendAddress {
-    /// Parses `http://host:port`. The scheme defaults to `http`, the port to 80, or to 443 for
-    /// `https`.
+    /// Parses `http://host:port/prefix`. The scheme defaults to `http`, the port to 80, or to 443 for
+    /// `https`, and the prefix to none.
     pub fn parse(url: &str) -> Result<Self, BackendAddressError> {
         let with_scheme =
             if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
@@ -74,7 +77,8 @@ impl BackendAddress {
         let scheme = supported_schemes.find(|scheme| uri.scheme() == Some(scheme));
         let scheme =
             scheme.ok_or_else(|| BackendAddressError::UnsupportedScheme(url.to_owned()))?;
-        if !matches!(uri.path_and_query().map(PathAndQuery::as_str), None | Some("" | "/")) {
+        let prefix = uri.path().trim_end_matches('/');
+        if uri.query().is_some() || prefix.ends_with("/v1") {
             return Err(BackendAddressError::UnexpectedPath(url.to_owned()));
         }
         let not_url = || BackendAddressError::NotUrl(url.to_owned());
@@ -91,6 +95,7 @@ impl BackendAddress {
             host_header,
             host: authority.host().into(),
             port: authority.port_u16().unwrap_or(if scheme == Scheme::HTTPS { 443 } else { 80 }),
+            prefix: prefix.into(),
             scheme,
             authority,
         })
@@ -108,9 +113,31 @@ impl BackendAddress {
         let mut parts = http::uri::Parts::default();
         parts.scheme = Some(self.scheme.clone());
         parts.authority = Some(self.authority.clone());
-        parts.path_and_query = Some(path.clone());
+        parts.path_and_query = Some(self.path(path));
         // Cannot fail: scheme, authority and path are set.
         Uri::from_parts(parts).unwrap_or_default()
+    }
+
+    /// A path at this backend: after the prefix of the URL.
+    pub fn path(&self, path: &PathAndQuery) -> PathAndQuery {
+        if self.prefix.is_empty() {
+            return path.clone();
+        }
+        // Cannot fail: both parts are valid.
+        format!("{}{path}", self.prefix).parse().unwrap_or_else(|_| path.clone())
+    }
+
+    /// Whether both URLs have the same scheme, host and port.
+    pub fn is_same_server(&self, other: &Self) -> bool {
+        (&self.scheme, &self.authority) == (&other.scheme, &other.authority)
+    }
+
+    /// Whether both URLs have the same host, port and prefix, such as `http://vllm` and
+    /// `http://VLLM:80`.
+    pub fn is_same_endpoint(&self, other: &Self) -> bool {
+        self.port == other.port
+            && self.host.eq_ignore_ascii_case(&other.host)
+            && self.prefix == other.prefix
     }
 
     /// The value of the `Host` header.
@@ -133,9 +160,10 @@ impl BackendAddress {
         self.authority.as_str()
     }
 
-    /// The id of a backend whose configuration has no name: host and port as written in the URL.
+    /// The id of a backend whose configuration has no name: host, port and prefix as written in the
+    /// URL.
     pub fn default_id(&self) -> BackendId {
-        BackendId::new(self.authority.as_str())
+        BackendId::new(&format!("{}{}", self.authority, self.prefix))
     }
 }
 
@@ -173,7 +201,7 @@ impl std::fmt::Display for MetricsUrl {
 
 impl std::fmt::Display for BackendAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}://{}", self.scheme, self.authority)
+        write!(f, "{}://{}{}", self.scheme, self.authority, self.prefix)
     }
 }
 
@@ -197,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_and_port_are_enough_and_a_path_is_rejected() {
+    fn a_host_and_port_are_enough_and_the_path_of_an_api_is_rejected() {
         assert_eq!(
             BackendAddress::parse("http://[::1]:8000").unwrap().to_string(),
             "http://[::1]:8000"
@@ -248,9 +276,17 @@ mod tests {
     }
 
     #[test]
-    fn a_path_keeps_its_query() {
-        let address = BackendAddress::parse("http://a:1").unwrap();
-        let uri = address.uri(&PathAndQuery::from_static("/v1/models?x=1"));
-        assert_eq!(uri, "http://a:1/v1/models?x=1");
+    fn a_path_keeps_its_query_and_follows_the_prefix_of_the_url() {
+        let path = PathAndQuery::from_static("/v1/models?x=1");
+        for (url, expected, id) in [
+            ("http://a:1", "http://a:1/v1/models?x=1", "a:1"),
+            ("http://a:1/gpu/0/", "http://a:1/gpu/0/v1/models?x=1", "a:1/gpu/0"),
+        ] {
+            let address = BackendAddress::parse(url).unwrap();
+            assert_eq!(address.uri(&path), expected);
+            assert_eq!(address.default_id().as_str(), id);
+            assert_eq!(BackendAddress::parse(&address.to_string()).as_ref(), Ok(&address));
+        }
+        assert!(BackendAddress::parse("http://a:1/x?y").is_err());
     }
 }

@@ -22,6 +22,9 @@ pub struct ServedModel {
     pub parent: Option<Arc<str>>,
     /// The engine kind, derived from `owned_by` of the entry. `None`: the owner is unknown.
     pub server: Option<EngineKind>,
+    /// `max_model_len` of the entry: the most tokens of prompt and output together. An adapter has that
+    /// of its base model. `None`: not known.
+    pub max_len: Option<u32>,
     /// The entry of the model in `/v1/models`.
     pub entry: ModelEntry,
     /// Hash of all fields of the entry as the backend sent it, except [`VOLATILE_FIELDS`].
@@ -49,6 +52,8 @@ struct BackendModelListResponse {
     data: ModelList,
 }
 
+/// The field of an entry with the context length of the model, as vLLM names it.
+const MAX_LEN: &str = "max_model_len";
 /// Fields of an entry whose values vLLM generates again for every response.
 const VOLATILE_FIELDS: [&str; 2] = ["created", "permission"];
 
@@ -96,12 +101,26 @@ impl<'de> Deserialize<'de> for ModelList {
                     }
                     models.push(model);
                 }
+                inherit_lengths(&mut models);
                 list.models = models.into();
                 Ok(list)
             }
         }
 
         deserializer.deserialize_seq(ModelListVisitor)
+    }
+}
+
+/// Gives adapters without a context length that of their base model.
+fn inherit_lengths(models: &mut [ServedModel]) {
+    let is_without = |model: &ServedModel| model.parent.is_some() && model.max_len.is_none();
+    if !models.iter().any(is_without) {
+        return;
+    }
+    let known = models.iter().filter_map(|model| Some((model.id.clone(), model.max_len?)));
+    let known: BTreeMap<Arc<str>, u32> = known.collect();
+    for model in models.iter_mut().filter(|model| is_without(model)) {
+        model.max_len = model.parent.as_ref().and_then(|parent| known.get(parent).copied());
     }
 }
 
@@ -128,6 +147,10 @@ impl ServedModel {
             id: text_field("id")?.into(),
             parent: text_field("parent").map(Arc::from),
             server: text_field("owned_by").and_then(|owner| EngineKind::from_owned_by(&owner)),
+            max_len: fields
+                .get(MAX_LEN)
+                .and_then(|value| serde_json::from_str(value.get()).ok())
+                .filter(|length| *length > 0),
             entry: ModelEntry(entry.to_owned().into()),
             stable_hash: hasher.digest(),
         })
@@ -149,7 +172,13 @@ impl ServedModel {
         if self.id == *name {
             return self.clone();
         }
-        Self { id: name.clone(), entry: self.entry.renamed(name), ..self.clone() }
+        let entry = self.entry.with("id", name.as_ref().into());
+        Self { id: name.clone(), entry, ..self.clone() }
+    }
+
+    /// The entry of the model with this context length.
+    pub fn entry_with_length(&self, length: u32) -> ModelEntry {
+        self.entry.with(MAX_LEN, length.into())
     }
 
     /// Whether the backends sent the same entries in the same order for two lists. The fields that
@@ -168,10 +197,11 @@ impl ModelEntry {
         fields.remove(field)
     }
 
-    fn renamed(&self, name: &str) -> Self {
+    /// The entry with another value of a field.
+    fn with(&self, field: &str, value: Value) -> Self {
         let mut entry: Value = serde_json::from_str(self.0.get()).unwrap_or_default();
-        if let Some(id) = entry.get_mut("id") {
-            *id = name.into();
+        if let Some(entry) = entry.as_object_mut() {
+            entry.insert(field.to_owned(), value);
         }
         // Cannot fail: every JSON value can be serialized.
         serde_json::value::to_raw_value(&entry)
@@ -202,16 +232,17 @@ mod tests {
     }
 
     #[test]
-    fn an_adapter_has_its_base_model_as_parent() {
+    fn an_adapter_has_its_base_model_as_parent_and_the_length_of_it() {
         let models = parse_entries(&json!([
-            { "id": "base", "root": "/models/base", "parent": null },
-            { "id": "sql", "root": "/adapters/sql", "parent": "base" },
+            { "id": "base", "root": "/models/base", "parent": null, "max_model_len": 2048 },
+            { "id": "sql", "root": "/adapters/sql", "parent": "base", "max_model_len": null },
             { "object": "nameless" },
         ]));
         let parents = models.iter().map(|model| (&*model.id, model.parent.as_deref()));
         assert_eq!(parents.collect::<Vec<_>>(), [("base", None), ("sql", Some("base"))]);
         assert_eq!(models[1].entry.get("root"), Some("/adapters/sql".into()));
         assert_eq!(models[1].entry.get("nothing"), None);
+        assert_eq!(models[1].max_len, Some(2048), "that of the base model");
     }
 
     #[test]

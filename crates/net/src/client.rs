@@ -8,7 +8,7 @@
 use crate::backend_body::BackendBody;
 use crate::connection::Connection;
 use crate::file_descriptors::{FileDescriptorPool, ProbeDescriptorPermit};
-use crate::idle_pool::IdlePool;
+use crate::idle_pool::{ConnectionLimits, IdlePool};
 use crate::request_stream::{RequestStream, UploadProgress};
 use crate::resource_exhaustion;
 pub use crate::send_error::SendError;
@@ -22,6 +22,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::error::Error as StdError;
 use std::future::Future;
+use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,7 @@ use tower::ServiceExt;
 #[derive(Debug, Clone)]
 pub struct HttpClient {
     connector: Connector,
-    idle_timeout: Duration,
+    connection_limits: ConnectionLimits,
     response_header_timeout: Duration,
     /// The pool of file descriptors for connections. The client listener can share it.
     descriptors: FileDescriptorPool,
@@ -68,6 +69,14 @@ pub struct HttpClientTimeouts {
     #[serde(rename = "idle_connection", with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub idle_connection: Duration,
+    /// Time after which a connection to a backend gets no further request, so that a host name that
+    /// moves to another address is followed within this time. `None`: no limit.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub connection_age: Option<Duration>,
+    /// Number of requests after which a connection to a backend gets no further request, for load
+    /// balancers that distribute connections. `None`: no limit.
+    pub connection_requests: Option<NonZeroU32>,
 }
 
 /// The source of the connection on which a request is sent.
@@ -87,8 +96,8 @@ pub enum ConnectionSource {
 // === impl HttpClientTimeouts ===
 
 impl Default for HttpClientTimeouts {
-    /// Timeouts of 2 s to connect, 10 min for the response head, 10 min for the first output, and 3
-    /// s for idle connections. No limit of the whole request.
+    /// Timeouts of 2 s to connect, 10 min for the response head, 10 min for the first output, 3 s for
+    /// idle connections, and 1 min for the age of a connection. No limit of the whole request.
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(2),
@@ -96,6 +105,8 @@ impl Default for HttpClientTimeouts {
             first_output: Some(Duration::from_mins(10)),
             total: None,
             idle_connection: Duration::from_secs(3),
+            connection_age: Some(Duration::from_mins(1)),
+            connection_requests: None,
         }
     }
 }
@@ -116,7 +127,11 @@ impl HttpClient {
         let descriptors = FileDescriptorPool::default();
         Self {
             connector,
-            idle_timeout: timeouts.idle_connection,
+            connection_limits: ConnectionLimits {
+                idle: timeouts.idle_connection,
+                age: timeouts.connection_age,
+                requests: timeouts.connection_requests.map(NonZeroU32::get),
+            },
             response_header_timeout: timeouts.response_headers,
             descriptors,
         }
@@ -171,7 +186,12 @@ impl HttpClient {
 
     /// Time after which an idle connection to a backend is closed.
     pub fn idle_timeout(&self) -> Duration {
-        self.idle_timeout
+        self.connection_limits.idle
+    }
+
+    /// When a connection to a backend gets no further request.
+    pub(crate) fn connection_limits(&self) -> &ConnectionLimits {
+        &self.connection_limits
     }
 
     /// Sends a request with an absolute URI over a pooled or a new connection and waits for the
@@ -210,7 +230,7 @@ impl HttpClient {
         // The request is a part of this future only. An `async fn` would have memory for it too.
         let response = async move {
             let pooled = match via {
-                ConnectionSource::Pool => idle.take(self.idle_timeout, clock::now()),
+                ConnectionSource::Pool => idle.take(&self.connection_limits, clock::now()),
                 ConnectionSource::NewConnection { .. } => None,
             };
             let connection = if let Some(connection) = pooled {

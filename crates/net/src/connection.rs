@@ -22,8 +22,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub struct Connection {
     /// The TCP or TLS stream.
     pub stream: MaybeTlsStream,
-    /// Whether the connection has carried at least one complete response.
-    pub(crate) has_served_request: bool,
+    /// Time at which the connection was opened.
+    pub(crate) opened_at: Instant,
+    /// Number of complete responses that the connection has carried.
+    pub(crate) served_requests: u32,
     /// Time at which the last response ended. Before the first response: the time at which the
     /// connection was opened.
     pub(crate) idle_since: Instant,
@@ -91,10 +93,12 @@ impl Connection {
     /// Creates an HTTP/1.1 connection on a stream. `descriptor` is the permit of its file
     /// descriptor.
     pub fn new(stream: MaybeTlsStream, descriptor: FileDescriptorPermit) -> Self {
+        let now = clock::now();
         Self {
             stream,
-            has_served_request: false,
-            idle_since: clock::now(),
+            opened_at: now,
+            served_requests: 0,
+            idle_since: now,
             _descriptor: descriptor,
         }
     }

@@ -9,29 +9,40 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Default)]
 pub struct IdlePool(Arc<Mutex<Vec<Connection>>>);
 
+/// When a connection gets no further request. A host name is resolved for each new connection, so the
+/// age bounds the time in which requests follow a name that moved.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// Time without a request.
+    pub idle: Duration,
+    /// Time since the connection was opened. `None`: no limit.
+    pub age: Option<Duration>,
+    /// Number of requests. `None`: no limit.
+    pub requests: Option<u32>,
+}
+
 /// Time between the closes of two connections when several connections are closed.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(1);
 
 // === impl IdlePool ===
 
 impl IdlePool {
-    /// Takes the most recently used connection that is reusable and was idle for less than
-    /// `idle_timeout`. `None`: the pool has no such connection. Closes expired connections and
-    /// connections that the backend has closed, in a background task. Must be called inside a Tokio
-    /// runtime.
-    pub fn take(&self, idle_timeout: Duration, now: Instant) -> Option<Connection> {
+    /// Takes the most recently used connection that is reusable and within `limits`. `None`: the pool
+    /// has no such connection. Closes expired connections and connections that the backend has closed,
+    /// in a background task. Must be called inside a Tokio runtime.
+    pub fn take(&self, limits: &ConnectionLimits, now: Instant) -> Option<Connection> {
         let mut unusable = Vec::new();
         let reusable = loop {
             let mut list = self.lock_connections();
             let Some(mut connection) = list.pop() else { break None };
-            if connection.has_been_idle_for(idle_timeout, now) {
+            if connection.has_been_idle_for(limits.idle, now) {
                 // All other connections were idle for longer.
                 unusable.append(&mut list);
                 unusable.push(connection);
                 break None;
             }
             drop(list);
-            if connection.is_reusable() {
+            if limits.allow(&connection, now) && connection.is_reusable() {
                 break Some(connection);
             }
             unusable.push(connection);
@@ -73,6 +84,18 @@ impl IdlePool {
     }
 }
 
+impl ConnectionLimits {
+    /// Whether a connection that was opened this long ago is too old for a further request.
+    pub(crate) fn is_too_old(&self, age: Duration) -> bool {
+        self.age.is_some_and(|limit| age >= limit)
+    }
+
+    fn allow(&self, connection: &Connection, now: Instant) -> bool {
+        !self.is_too_old(now.saturating_duration_since(connection.opened_at))
+            && self.requests.is_none_or(|limit| connection.served_requests < limit)
+    }
+}
+
 impl std::fmt::Debug for IdlePool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("IdlePool").field(&self.lock_connections().len()).finish()
@@ -105,6 +128,8 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
+    const LIMITS: ConnectionLimits =
+        ConnectionLimits { idle: IDLE_TIMEOUT, age: None, requests: None };
 
     /// Creates a pool with `count` idle connections. Also returns the sockets at their other ends.
     async fn filled_pool(count: usize) -> (IdlePool, Vec<TcpStream>) {
@@ -123,7 +148,7 @@ mod tests {
     async fn expired_connections_are_closed_in_the_background() {
         let (idle, peers) = filled_pool(20).await;
         let mut peers: Vec<_> = peers.into_iter().map(|peer| peer.into_std().unwrap()).collect();
-        assert!(idle.take(IDLE_TIMEOUT, clock::now() + IDLE_TIMEOUT).is_none());
+        assert!(idle.take(&LIMITS, clock::now() + IDLE_TIMEOUT).is_none());
         let is_open = |peer: &mut std::net::TcpStream| {
             peer.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
         };
@@ -132,6 +157,21 @@ mod tests {
             let mut peer = TcpStream::from_std(peer).unwrap();
             assert_eq!(peer.read_u8().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
         }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_old_or_has_carried_its_requests_is_not_used_again() {
+        let (idle, _peers) = filled_pool(2).await;
+        let age = Some(IDLE_TIMEOUT / 3);
+        let now = clock::now();
+        assert!(idle.take(&ConnectionLimits { age, ..LIMITS }, now + IDLE_TIMEOUT / 2).is_none());
+        let (idle, _peers) = filled_pool(2).await;
+        let limits = ConnectionLimits { requests: Some(2), ..LIMITS };
+        let mut used = idle.take(&limits, now).unwrap();
+        used.served_requests = 2;
+        idle.put(used);
+        let other = idle.take(&limits, now).unwrap();
+        assert_eq!(other.served_requests, 0);
     }
 
     #[tokio::test]
@@ -145,7 +185,7 @@ mod tests {
             stream.readable().await.unwrap();
         }
         *idle.lock_connections() = connections;
-        let taken = idle.take(IDLE_TIMEOUT, clock::now()).unwrap();
+        let taken = idle.take(&LIMITS, clock::now()).unwrap();
         let MaybeTlsStream::Plain(stream) = &taken.stream else { unreachable!() };
         assert_eq!(stream.local_addr().unwrap(), expected);
         assert!(idle.lock_connections().is_empty());

@@ -42,6 +42,7 @@ pub struct PageFetcher {
 struct FetchConnection {
     sender: http1::SendRequest<Empty<Bytes>>,
     driver: http1::Connection<TokioIo<MaybeTlsStream>, Empty<Bytes>>,
+    opened_at: Instant,
     /// Time at which the last fetch ended.
     last_used: Instant,
     /// The permit of the file descriptor of the connection.
@@ -134,7 +135,7 @@ impl PageFetcher {
         // The wait for a file descriptor has its own timeout: it does not shorten the time that the
         // backend has for its response.
         let is_reusable =
-            self.idle_connection.as_ref().is_some_and(|idle| self.is_within_idle_timeout(idle));
+            self.idle_connection.as_ref().is_some_and(|idle| self.is_within_limits(idle));
         let mut descriptor = None;
         if !is_reusable {
             self.idle_connection = None;
@@ -146,8 +147,10 @@ impl PageFetcher {
         Ok((status, &self.page_buffer))
     }
 
-    fn is_within_idle_timeout(&self, connection: &FetchConnection) -> bool {
-        clock::now().saturating_duration_since(connection.last_used) < self.idle_timeout()
+    fn is_within_limits(&self, connection: &FetchConnection) -> bool {
+        let since = |moment| clock::now().saturating_duration_since(moment);
+        since(connection.last_used) < self.idle_timeout()
+            && !self.client.connection_limits().is_too_old(since(connection.opened_at))
     }
 
     /// Sends the request on the idle connection. If the backend has closed this connection, sends
@@ -182,7 +185,14 @@ impl PageFetcher {
         let stream = self.client.connect(root).await?;
         let handshake = http1::Builder::new().handshake(stream).await;
         let (sender, driver) = handshake.map_err(|_| FetchError::Closed)?;
-        Ok(FetchConnection { sender, driver, last_used: clock::now(), _descriptor: descriptor })
+        let now = clock::now();
+        Ok(FetchConnection {
+            sender,
+            driver,
+            opened_at: now,
+            last_used: now,
+            _descriptor: descriptor,
+        })
     }
 
     async fn send_request(
@@ -192,7 +202,7 @@ impl PageFetcher {
     ) -> Result<StatusCode, FetchError> {
         let FetchConnection { sender, driver, .. } = &mut connection;
         let mut request = Request::new(Empty::new());
-        *request.uri_mut() = http::Uri::from(path.clone());
+        *request.uri_mut() = http::Uri::from(self.address.path(path));
         request.headers_mut().clone_from(&self.headers);
         let exchange = async {
             sender.ready().await.map_err(|_| FetchError::Closed)?;

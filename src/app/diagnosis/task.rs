@@ -6,7 +6,7 @@ use super::verdict_log::VerdictLog;
 use crate::admin::{ActiveConfiguration, Admin, StatusSource};
 use crate::backend::cache_map::CacheMap;
 use crate::backend::pool::BackendPool;
-use crate::backend::{Backend, BackendAvailability, Drain, Health, Readiness};
+use crate::backend::{Backend, BackendAvailability, Drain, Readiness};
 use crate::gpu::{GpuBackend, GpuMonitor};
 use crate::proxy::ProxyState;
 use crate::proxy::admission::AdmissionController;
@@ -250,9 +250,9 @@ fn sample_backend(
         pending_tokens: pending.backlog,
         counts,
     };
-    // A backend that is asleep or drained or has weight 0 gets no requests on purpose, so the
+    // A backend that is asleep, paused or drained or has weight 0 gets no requests on purpose, so the
     // diagnosis does not judge it.
-    let is_up = state.health == Health::Up && !state.is_asleep() && backend.weight() > 0;
+    let is_up = state.is_serving() && backend.weight() > 0;
     DiagnosisSample {
         at: now,
         is_up,

@@ -4,6 +4,7 @@
 use crate::backend::BackendIdentity;
 use http::StatusCode;
 use http::uri::PathAndQuery;
+use memchr::memmem;
 use std::time::Duration;
 use tokenweir_core::dialect::{self, EngineLoad};
 use tokenweir_core::engine_metrics::ScrapeError;
@@ -29,8 +30,21 @@ struct LastPage {
     token_counts: Option<[f64; 2]>,
     /// A hash of all values of the engine. `None`: the token counts had changed.
     engine_values: Option<u64>,
-    /// Whether the status was 503.
-    is_unavailable: bool,
+    /// What a response of 503 says. `None`: the status was another one.
+    unavailable: Option<Unavailable>,
+    /// Whether the page is in the format OpenMetrics, which it ends with.
+    is_openmetrics: bool,
+}
+
+/// What a page of 503 says. Engines of an elastic group of ranks answer so to all but `/health`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unavailable {
+    /// The number of ranks changes.
+    Scaling,
+    /// The rank was taken out of the group.
+    Retired,
+    /// Something else.
+    Other,
 }
 
 impl MetricsPage {
@@ -44,7 +58,7 @@ impl MetricsPage {
     ) -> Self {
         let configured = identity.metrics_url.as_ref().map(|url| {
             // The key of the backend is not sent to another host or port.
-            let is_backend = url.address == identity.address;
+            let is_backend = url.address.is_same_server(&identity.address);
             let key = identity.authorization.as_ref().filter(|_| is_backend);
             let address = url.address.clone();
             (PageFetcher::new(client.clone(), address, key, timeout, max_page), url.path.clone())
@@ -63,9 +77,15 @@ impl MetricsPage {
         self.last.engine_values
     }
 
-    /// Whether the backend itself answered the last request for the page with 503.
-    pub(super) fn is_unavailable(&self) -> bool {
-        self.configured.is_none() && self.last.is_unavailable
+    /// What the backend itself says if it answered the last request for the page with 503. `None`: it
+    /// answered otherwise.
+    pub(super) fn unavailable(&self) -> Option<Unavailable> {
+        self.last.unavailable.filter(|_| self.configured.is_none())
+    }
+
+    /// Whether the page is in the format OpenMetrics, which was not requested.
+    pub(super) fn is_openmetrics(&self) -> bool {
+        self.last.is_openmetrics
     }
 
     /// Tries all known paths again if the next fetch finds no metrics.
@@ -104,14 +124,20 @@ fn read_load(
     last: &mut LastPage,
 ) -> Result<EngineLoad, ScrapeError> {
     if status != StatusCode::OK {
-        let is_unavailable = status == StatusCode::SERVICE_UNAVAILABLE;
-        *last = LastPage { is_unavailable, ..LastPage::default() };
+        let says = |text: &[u8]| memmem::find(page, text).is_some();
+        let unavailable = (status == StatusCode::SERVICE_UNAVAILABLE).then(|| match () {
+            () if says(b"retired") => Unavailable::Retired,
+            () if says(b"scaling") => Unavailable::Scaling,
+            () => Unavailable::Other,
+        });
+        *last = LastPage { unavailable, ..LastPage::default() };
         return Err(ScrapeError::Status);
     }
     let load = EngineLoad::read(page);
     let token_counts = load.token_counts().filter(|_| load.is_idle() == Some(false));
     let is_same = token_counts.is_some() && token_counts == last.token_counts;
     let engine_values = is_same.then(|| dialect::hash_engine_values(page));
-    *last = LastPage { token_counts, engine_values, is_unavailable: false };
+    let is_openmetrics = page.trim_ascii_end().ends_with(b"# EOF");
+    *last = LastPage { token_counts, engine_values, unavailable: None, is_openmetrics };
     if load.is_understood() { Ok(load) } else { Err(ScrapeError::NotUnderstood) }
 }

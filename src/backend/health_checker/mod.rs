@@ -5,13 +5,15 @@
 mod engine_progress;
 mod metrics_page;
 mod models;
+mod scrape;
 mod scrape_interval;
 mod service_checks;
 pub(super) mod supervisor;
 mod wake;
 
 use super::pool::BackendPool;
-use super::{Backend, BackendIdentity, Health, LoadSample, recent_times};
+use super::state::{DownCause, EngineRest};
+use super::{Backend, BackendIdentity, Health, recent_times};
 use engine_progress::EngineProgress;
 use http::StatusCode;
 use metrics_page::MetricsPage;
@@ -21,9 +23,9 @@ use scrape_interval::BackendActivity;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::dialect::{self, EngineLoad};
-use tokenweir_core::engine_metrics::{self, EngineMetricSet, ScrapeError};
-use tokenweir_core::routing::LocalLoad;
+use tokenweir_core::dialect;
+use tokenweir_core::engine_metrics::ScrapeError;
+use tokenweir_core::resilience::Availability;
 use tokenweir_core::{clock, units};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
@@ -91,6 +93,7 @@ pub async fn run(
     let mut checker = HealthChecker::new(pool, backend, client, settings, scrape_observer);
     loop {
         checker.check().await;
+        checker.log_rest();
         checker.rotate_gap_window();
         checker.backend.health.on_check_completed();
         checker.wait_until_next_check().await;
@@ -113,6 +116,12 @@ struct HealthChecker {
     consecutive_failures: u32,
     /// Number of consecutive scrapes that were answered with 503.
     unavailable_scrapes: u32,
+    /// Whether the backend may answer the question whether its engine rests. Unknown counts as true.
+    may_tell_rest: bool,
+    /// Why the engine rests, as the log has it. `None`: it works.
+    logged_rest: Option<Availability>,
+    /// Whether the backend has refused a connection since it was last healthy.
+    has_refused: bool,
     /// Time at which `/health` last passed. `None`: the next check requests `/health`.
     last_healthy_at: Option<Instant>,
     models: ModelListRefresh,
@@ -151,6 +160,9 @@ impl HealthChecker {
             has_checked_metrics: false,
             consecutive_failures: 0,
             unavailable_scrapes: 0,
+            may_tell_rest: true,
+            logged_rest: None,
+            has_refused: false,
             last_healthy_at: None,
             models: ModelListRefresh::default(),
             gap_window_started_at: now,
@@ -210,7 +222,7 @@ impl HealthChecker {
             has_waiting_requests: load.waiting.is_some_and(|waiting| waiting >= 1.0),
             kv_usage: load.kv_usage.unwrap_or(0.0),
             has_changed: self.has_load_changed,
-            is_down: state.health != Health::Up,
+            is_down: state.health != Health::Up || state.rest != EngineRest::None,
         }
     }
 
@@ -223,6 +235,9 @@ impl HealthChecker {
         // If `/health` has passed recently, a scrape with a response in time is enough.
         if was_healthy && self.backend.health.state().health == Health::Up && self.scrape().await {
             self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
+            if self.is_rest_likely() {
+                self.check_rest().await;
+            }
             self.check_engine_progress();
             self.check_availability();
             return;
@@ -230,8 +245,18 @@ impl HealthChecker {
         let (path, health) = self.fetch_health().await;
         match health {
             Ok(StatusCode::OK) => self.on_healthy().await,
-            Ok(status) => self.on_unhealthy(&format!("{path} answered {}", status.as_u16()), true),
-            Err(FetchError::Connect(reason)) => self.on_unhealthy(&reason, true),
+            Ok(status) => {
+                let reason = format!("{path} answered {}", status.as_u16());
+                let is_starting = self.has_refused && status == StatusCode::SERVICE_UNAVAILABLE;
+                self.on_unhealthy(&reason, true);
+                if is_starting {
+                    self.declare_starting(&reason);
+                }
+            }
+            Err(FetchError::Connect(reason)) => {
+                self.has_refused = true;
+                self.on_unhealthy(&reason, true);
+            }
             // The gateway lacks sockets or ports: the state of the backend does not change.
             Err(FetchError::Exhausted(problem)) => self.backend.on_check_skipped(&problem),
             Err(error) => self.on_unhealthy(&format!("{path}: {}", error.describe()), false),
@@ -254,9 +279,11 @@ impl HealthChecker {
     /// Scrapes a backend whose `/health` passed, and marks it up unless its engine is stuck.
     async fn on_healthy(&mut self) {
         self.consecutive_failures = 0;
+        self.has_refused = false;
         self.last_healthy_at = Some(clock::now());
         self.scrape().await;
         self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
+        self.check_rest().await;
         if self.excessive_standstill().is_some() {
             return self.check_engine_progress();
         }
@@ -296,101 +323,18 @@ impl HealthChecker {
         self.backend.health.log_down(&self.backend.identity.id, reason);
     }
 
+    /// Marks a backend that is down as starting: it accepts connections again, and is not healthy yet.
+    fn declare_starting(&self, reason: &str) {
+        let text: Arc<str> = format!("it starts: {reason}").into();
+        self.backend.update_state(|state| state.set_down(DownCause::Starting, &text));
+    }
+
     /// Forgets values that may differ after a restart, with which the server version may change.
     fn reset_discovered_state(&mut self) {
         self.models.expire();
         self.metrics_page.rediscover();
         self.backend.health.forget_missing_paths();
         self.has_checked_metrics = false;
-    }
-
-    /// Scrapes the metrics, except during the backoff. False: there was no complete response.
-    async fn scrape(&mut self) -> bool {
-        let scraped_at = clock::now();
-        if scraped_at < self.scrape_backoff_until {
-            return true;
-        }
-        let local_load = self.backend.load.estimator.local_load();
-        let load = self.metrics_page.fetch(&mut self.fetcher).await;
-        let now = clock::now();
-        let took = now.saturating_duration_since(scraped_at);
-        self.scrape_observer.on_scrape(&self.backend, took, load.err());
-        let has_output = self.backend.load.take_progress();
-        match &load {
-            Ok(load) => {
-                let values = self.metrics_page.engine_values();
-                self.engine_progress.record_load(load, values, has_output, scraped_at);
-            }
-            // A failed scrape shows no progress or standstill, so `/health` alone decides.
-            Err(_) => self.engine_progress = EngineProgress::default(),
-        }
-        // The duration of a failed scrape is not the time for which the backend renders the page.
-        let max_backoff = if load.is_ok() { Duration::MAX } else { self.settings.max_interval };
-        self.scrape_backoff_until = now + scrape_interval::backoff(took).min(max_backoff);
-        let state = self.backend.health.state();
-        self.has_load_changed = match (&load, &state.sample) {
-            (Ok(load), Some(previous)) => *load != previous.load,
-            (Ok(_), None) => true,
-            (Err(_), _) => false,
-        };
-        match load {
-            Ok(load) => self.backend.record_load(&load, &local_load, scraped_at),
-            Err(error) => self.backend.update_state(|state| state.metrics_error = Some(error)),
-        }
-        match load {
-            Ok(load) => self.inspect_load(&load, state.sample.as_ref().map(|sample| &sample.load)),
-            Err(error) if state.metrics_error != Some(error) => self.log_scrape_error(error),
-            Err(_) => {}
-        }
-        !matches!(load, Err(ScrapeError::Connect | ScrapeError::Timeout | ScrapeError::Truncated))
-    }
-
-    /// Detects a restart of the backend, and logs missing metrics once for each start.
-    fn inspect_load(&mut self, load: &EngineLoad, previous: Option<&EngineLoad>) {
-        let backend = &self.backend.identity.id;
-        if previous.is_some_and(|previous| load.is_restart_of(previous)) {
-            tracing::info!(%backend, "backend restarted: the counters on its metrics page began again");
-            self.backend.load.on_restart();
-            self.engine_progress = EngineProgress::default();
-            self.reset_discovered_state();
-        }
-        if !std::mem::replace(&mut self.has_checked_metrics, true)
-            && let Some(losses) = EngineMetricSet::from_load(load).losses(load.server)
-        {
-            let dialect = load.server.map_or("unknown", dialect::EngineKind::as_str);
-            tracing::warn!(backend = %self.backend.identity.id, dialect, "backend lacks metrics: {losses}");
-        }
-    }
-
-    fn log_scrape_error(&self, error: ScrapeError) {
-        let help =
-            engine_metrics::scrape_error_hint(error, self.backend.health.state().server_kind());
-        let (backend, error) = (&self.backend.identity.id, error.as_str());
-        tracing::warn!(
-            %backend,
-            error,
-            help,
-            "scrape failed: keeping the previous metrics of this backend"
-        );
-    }
-}
-
-impl Backend {
-    /// Records that a health check has passed.
-    pub fn mark_up(&self) {
-        self.update_state(|state| state.set_health(Health::Up, None));
-    }
-
-    /// Records the load of a successful scrape that started at `scraped_at`. `local_load`: the local
-    /// load at that time.
-    pub fn record_load(&self, load: &EngineLoad, local_load: &LocalLoad, scraped_at: Instant) {
-        if let Some(report) = load.report() {
-            self.load.estimator.on_report(&report, local_load, scraped_at);
-        }
-        self.update_state(|state| {
-            state.metrics_error = None;
-            state.sample = Some(LoadSample { load: *load, scraped_at });
-            state.mean_prefill.record_load(load, scraped_at);
-        });
+        self.may_tell_rest = true;
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct BackendActivity {
     /// Whether the loads of the last two scrapes differ. Then the engine works, possibly for other
     /// gateways.
     pub(super) has_changed: bool,
-    /// Whether the health of the backend is down or unknown.
+    /// Whether the health of the backend is down or unknown, or its engine rests.
     pub(super) is_down: bool,
 }
 

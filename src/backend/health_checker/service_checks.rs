@@ -1,11 +1,22 @@
-//! Backends that pass `/health` and serve no requests: their engine seems stuck, or they answer 503
-//! to everything else.
+//! Backends that pass `/health` and serve no requests: their engine seems stuck, is paused or sleeps,
+//! or they answer 503 to everything else.
 
-use super::{HealthChecker, UNHEALTHY_THRESHOLD};
+use super::HealthChecker;
+use super::metrics_page::Unavailable;
 use crate::backend::Health;
+use crate::backend::state::{DownCause, EngineRest};
+use http::StatusCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_core::dialect::EngineKind;
 
+/// Consecutive scrapes with 503 after which a backend whose model list is 503, too, is down.
+const UNAVAILABLE_THRESHOLD: u32 = 2;
+/// The paths of vLLM's developer mode that tell whether an engine rests, with the field of the answer.
+const REST_PATHS: [(&str, &str, EngineRest); 2] = [
+    ("/is_sleeping", "is_sleeping", EngineRest::Asleep),
+    ("/is_paused", "is_paused", EngineRest::Paused),
+];
 /// Multiple of `circuit_breaker.stuck_after` after which the requests at an engine without progress
 /// may fail over.
 const FAILOVER_STANDSTILL_FACTOR: u32 = 3;
@@ -20,7 +31,7 @@ impl HealthChecker {
         let seconds = limit.as_secs_f64();
         let reason = format!("engine has requests and showed no progress for {seconds} s");
         let reason: Arc<str> = reason.into();
-        self.backend.update_state(|state| state.suspect(&reason));
+        self.backend.update_state(|state| state.set_down(DownCause::Stuck, &reason));
         self.backend.health.log_down(&self.backend.identity.id, &reason);
         let may_fail_over = standstill >= limit.saturating_mul(FAILOVER_STANDSTILL_FACTOR);
         self.backend.health.set_declared_down(may_fail_over);
@@ -29,30 +40,106 @@ impl HealthChecker {
     /// Marks the backend down if it answers 503 to all requests but `/health`, as an engine does that
     /// scales or was retired. Its open requests stay. Returns whether it is so.
     pub(super) fn check_availability(&mut self) -> bool {
-        if !self.metrics_page.is_unavailable() {
+        let Some(unavailable) = self.metrics_page.unavailable() else {
             self.unavailable_scrapes = 0;
             return false;
-        }
+        };
         self.unavailable_scrapes = self.unavailable_scrapes.saturating_add(1);
-        if self.unavailable_scrapes < UNHEALTHY_THRESHOLD {
+        if self.unavailable_scrapes < UNAVAILABLE_THRESHOLD {
             // The model list shows whether the backend answers 503 to other requests too.
             self.models.expire();
+            self.interval = self.settings.min_interval;
             return false;
         }
         if !self.models.is_unavailable() {
             return false;
         }
         self.last_healthy_at = None;
-        let reason = "it answers 503 to all requests but /health: it scales, or was retired";
+        let (cause, reason) = match unavailable {
+            Unavailable::Scaling => {
+                (DownCause::Scaling, "it answers 503 to all requests but /health: it scales")
+            }
+            Unavailable::Retired => {
+                (DownCause::Retired, "it answers 503 to all requests but /health: it was retired")
+            }
+            Unavailable::Other => {
+                let reason =
+                    "it answers 503 to all requests but /health: it scales, or was retired";
+                (DownCause::Other, reason)
+            }
+        };
         let text: Arc<str> = reason.into();
-        self.backend.update_state(|state| state.set_health(Health::Down, Some(&text)));
+        self.backend.update_state(|state| state.set_down(cause, &text));
         self.backend.health.log_down(&self.backend.identity.id, reason);
         true
+    }
+
+    /// Asks vLLM whether its engine is paused or sleeps. Only its developer mode answers, and each
+    /// question costs the engine a step of its own: so it is asked with each health check, and more
+    /// often while it rests or stands still.
+    pub(super) async fn check_rest(&mut self) {
+        let state = self.backend.health.state();
+        if !self.may_tell_rest || state.server_kind() != Some(EngineKind::Vllm) {
+            return;
+        }
+        let (mut rest, mut has_answer) = (EngineRest::None, false);
+        for (path, field, when_true) in REST_PATHS {
+            let Ok((status, body)) = self.fetcher.get(path).await else { return };
+            if status.is_server_error() {
+                return;
+            }
+            let answer = if status == StatusCode::OK { body } else { b"null" };
+            let answer = serde_json::from_slice::<serde_json::Value>(answer).unwrap_or_default();
+            let Some(value) = answer.get(field).and_then(serde_json::Value::as_bool) else {
+                continue;
+            };
+            has_answer = true;
+            // An engine that sleeps is paused, too.
+            if value && rest == EngineRest::None {
+                rest = when_true;
+            }
+        }
+        self.may_tell_rest = has_answer;
+        if rest != state.rest {
+            self.backend.update_state(|state| state.rest = rest);
+        }
+    }
+
+    /// Whether the engine is to be asked although `/health` passed a moment ago.
+    pub(super) fn is_rest_likely(&self) -> bool {
+        self.may_tell_rest
+            && (self.backend.health.state().rest != EngineRest::None
+                || self.engine_progress.standstill_duration() > Duration::ZERO)
+    }
+
+    /// Logs that the engine of a backend that is up rests, or works again.
+    pub(super) fn log_rest(&mut self) {
+        let state = self.backend.health.state();
+        if state.health != Health::Up {
+            return;
+        }
+        let rests = state.engine_availability();
+        let backend = &self.backend.identity.id;
+        match (std::mem::replace(&mut self.logged_rest, rests), rests) {
+            (before, now) if before == now => {}
+            (_, Some(word)) => {
+                let state = word.as_str();
+                tracing::info!(%backend, state, "the engine of the backend rests: it gets no new requests");
+            }
+            (Some(_), None) => {
+                tracing::info!(%backend, "the engine of the backend works again: it gets requests");
+            }
+            (None, None) => {}
+        }
     }
 
     /// How long the engine has been stuck, if at least for `circuit_breaker.stuck_after`, and that
     /// limit.
     pub(super) fn excessive_standstill(&self) -> Option<(Duration, Duration)> {
+        // An engine that was paused makes no progress on purpose.
+        if self.backend.health.state().rest != EngineRest::None {
+            return None;
+        }
         let limit = self.backend.health.breaker.settings().stuck_after?;
         let standstill = self.engine_progress.standstill_duration();
         (standstill >= limit).then_some((standstill, limit))

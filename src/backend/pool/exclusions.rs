@@ -1,4 +1,5 @@
-//! Why backends of a route are no candidates, for the record of a routing decision.
+//! Why backends of a route are no candidates: what they lack for a request, and the reasons for the
+//! record of a routing decision.
 
 use super::snapshot::{BackendRequirements, PoolSnapshot};
 use crate::backend::Backend;
@@ -9,7 +10,82 @@ use tokenweir_core::record::{BackendId, RoutingDecision};
 use tokenweir_core::resilience::Availability;
 use tokenweir_core::routing::{Candidate, CandidateSampler};
 
+/// The estimated length of a request.
+struct RequestLength {
+    /// Tokens of the prompt and of the output that the client allows.
+    tokens: f64,
+    /// Whether responses have shown how many tokens the text of prompts has.
+    is_learned: bool,
+}
+
+/// The estimate of the tokens of a prompt is raised by this factor: one prompt differs from the mean,
+/// and a shorter backend that would refuse the request is worse than a longer one that need not serve
+/// it.
+const LEARNED_MARGIN: f64 = 1.05;
+/// Tokens per byte that even a prompt of unusual text has, before responses have shown it.
+const LEAST_TOKENS_PER_BYTE: f64 = 1.0 / 8.0;
+
 impl PoolSnapshot {
+    /// Leaves the backends of `up` that can serve the request. What the gateway knows of them can be
+    /// wrong. So if none can, those are left that come nearest. In a sample of the route none is left,
+    /// because others may be able to; nor after a failed attempt, whose response tells the client more.
+    pub(super) fn retain_capable(
+        &self,
+        up: &mut Vec<usize>,
+        route: &ModelRoute,
+        requirements: &BackendRequirements<'_>,
+        (tried, is_sample): (&[Arc<Backend>], bool),
+        now: Instant,
+    ) {
+        let serves_path =
+            |position: &usize| !self.backends[*position].health.lacks_path(requirements.path, now);
+        if up.iter().any(serves_path) {
+            up.retain(serves_path);
+        }
+        let lengths = &route.lengths;
+        if !lengths.is_uneven() && requirements.longer_than.is_none() {
+            return;
+        }
+        let longest = |up: &[usize]| {
+            let known = if is_sample { &route.backends } else { up };
+            lengths.greatest(known.iter().copied())
+        };
+        if requirements.longer_than.is_some() {
+            let longest = longest(up).filter(|length| Some(*length) > requirements.longer_than);
+            up.retain(|position| longest.is_some() && lengths.at(*position) == longest);
+            return;
+        }
+        let Some(needed) = self.request_length(up, requirements) else { return };
+        let holds = |position: &usize| needed.fits(lengths.at(*position));
+        let is_strict = is_sample || !tried.is_empty() && needed.is_learned;
+        if is_strict || up.iter().any(holds) {
+            up.retain(holds);
+        } else {
+            let longest = longest(up);
+            up.retain(|position| lengths.at(*position) == longest);
+        }
+    }
+
+    /// The estimated length of a request, from what the responses of these backends have shown. `None`:
+    /// it cannot be estimated.
+    fn request_length(
+        &self,
+        positions: &[usize],
+        requirements: &BackendRequirements<'_>,
+    ) -> Option<RequestLength> {
+        let max_tokens = requirements.max_tokens? as f64;
+        let texts = positions
+            .iter()
+            .map(|position| self.backends[*position].load.estimator.learned().text());
+        let [bytes, tokens] =
+            texts.fold([0.0, 0.0], |[bytes, tokens], text| [bytes + text[0], tokens + text[1]]);
+        let is_learned = bytes > 0.0;
+        let tokens_per_byte =
+            if is_learned { tokens / bytes * LEARNED_MARGIN } else { LEAST_TOKENS_PER_BYTE };
+        let prompt = requirements.prompt.bytes as f64 * tokens_per_byte;
+        Some(RequestLength { tokens: prompt + max_tokens, is_learned })
+    }
+
     /// The backends of the route that are no candidates, for the record of the decision. Empty in a
     /// large pool, where most backends are not in the sample.
     pub(super) fn exclusions(
@@ -27,35 +103,53 @@ impl PoolSnapshot {
         let is_candidate =
             |position: &usize| candidates.iter().any(|candidate| candidate.position == *position);
         let positions = route.backends.iter().filter(|position| !is_candidate(position));
+        let is_uneven = route.lengths.is_uneven();
+        let needed =
+            is_uneven.then(|| self.request_length(&route.backends, requirements)).flatten();
         let reason = |position: &usize| {
             let backend = &self.backends[*position];
-            (*position, exclusion_reason(backend, requirements.backend, tried, now))
+            let length = route.lengths.at(*position);
+            let is_too_short = needed.as_ref().is_some_and(|needed| !needed.fits(length));
+            let reason = match exclusion_reason(backend, requirements.backend, tried, now) {
+                None if backend.health.lacks_path(requirements.path, now) => {
+                    "it does not serve the path"
+                }
+                None if is_too_short => "its context is too short for the request",
+                None if backend.health.breaker.is_shut(now) => "it reported overload a moment ago",
+                None => "it is full, or its share is limited after an ejection",
+                Some(reason) => reason,
+            };
+            (*position, reason)
         };
         positions.take(RoutingDecision::MAX_RECORDED_CANDIDATES).map(reason).collect()
     }
 }
 
-/// Why a backend of the route is no candidate, in a few words. `only`: the only backend that may
-/// serve the request.
+impl RequestLength {
+    /// Whether a context of this length can hold the request.
+    fn fits(&self, length: Option<u32>) -> bool {
+        length.is_none_or(|length| self.tokens <= f64::from(length))
+    }
+}
+
+/// Why a backend of the route is no candidate for any request, in a few words. `only`: the only
+/// backend that may serve the request. `None`: it is available.
 fn exclusion_reason(
     backend: &Arc<Backend>,
     only: Option<&BackendId>,
     tried: &[Arc<Backend>],
     now: Instant,
-) -> &'static str {
+) -> Option<&'static str> {
     if only.is_some_and(|only| *only != backend.identity.id) {
-        return "another backend has the stored response";
+        return Some("another backend has the stored response");
     }
     if tried.iter().any(|tried| Arc::ptr_eq(tried, backend)) {
-        return "an attempt failed there";
+        return Some("an attempt failed there");
     }
     match backend.availability(now) {
-        Availability::Available if backend.health.breaker.is_shut(now) => {
-            "it reported overload a moment ago"
-        }
-        Availability::Available => "it is full, or its share is limited after an ejection",
-        Availability::ZeroWeight => "weight 0",
-        Availability::Unknown => "not checked yet",
-        state => state.as_str(),
+        Availability::Available => None,
+        Availability::ZeroWeight => Some("weight 0"),
+        Availability::Unknown => Some("not checked yet"),
+        state => Some(state.as_str()),
     }
 }

@@ -90,18 +90,17 @@ impl BackendPool {
         self.registry.snapshot().backends.clone()
     }
 
-    /// Whether each backend, by position, serves requests now. A backend that is ejected counts as
-    /// serving: it gets requests again in seconds, and at once in panic mode. So does a backend whose
-    /// engine only seems stuck: it serves what no other backend can.
-    pub fn backends_serving(&self) -> Vec<bool> {
+    /// The availability of each backend, by position. A backend whose engine only seems stuck counts as
+    /// available: it serves what no other backend can.
+    pub fn availabilities(&self) -> Vec<Availability> {
         let now = clock::now();
         let snapshot = self.registry.snapshot();
         let backends = snapshot.backends.iter();
-        let is_serving = |backend: &Arc<Backend>| {
-            matches!(backend.availability(now), Availability::Available | Availability::Ejected)
-                || backend.is_last_resort()
+        let availability = |backend: &Arc<Backend>| match backend.availability(now) {
+            Availability::Down if backend.is_last_resort() => Availability::Available,
+            availability => availability,
         };
-        backends.map(is_serving).collect()
+        backends.map(availability).collect()
     }
 
     /// Backends that were removed from the pool and still have requests in flight.
@@ -239,6 +238,14 @@ impl BackendPool {
     fn routing_request(&self, requirements: &BackendRequirements<'_>) -> RoutingRequest {
         let sequence = self.request_sequence.fetch_add(1, Ordering::Relaxed);
         RoutingRequest { sequence, seed: requirements.seed, session: requirements.session }
+    }
+
+    /// The context length of a model at a backend. `None`: not known.
+    pub(crate) fn model_length(&self, model: Option<&str>, backend: &Arc<Backend>) -> Option<u32> {
+        let snapshot = self.registry.snapshot();
+        let is_backend = |other: &Arc<Backend>| Arc::ptr_eq(other, backend);
+        let position = snapshot.backends.iter().position(is_backend)?;
+        snapshot.routes.lookup(model).lengths.at(position)
     }
 
     /// The current routes. The returned guard is for a short use and must not be stored.

@@ -2,6 +2,7 @@
 
 use super::tests::{lease, lease_offered, long_prompt, pool, pool_with_peers, requirements};
 use super::*;
+use crate::backend::state::DownCause;
 
 #[test]
 fn an_offer_loses_the_tokens_that_only_a_saturated_backend_has_cached() {
@@ -72,7 +73,7 @@ fn a_backend_with_numbers_that_cannot_be_used_serves_requests_and_ends_none() {
 fn a_backend_whose_engine_seems_stuck_gets_only_what_no_other_backend_can_serve() {
     let pool = pool(&[Some(&["a"]), Some(&["a", "b"])]);
     let suspected = pool.backends()[1].clone();
-    suspected.update_state(|state| state.suspect(&"no progress".into()));
+    suspected.update_state(|state| state.set_down(DownCause::Stuck, &"no progress".into()));
     for _ in 0..4 {
         assert!(!Arc::ptr_eq(lease(&pool, Some("a")).unwrap().backend(), &suspected));
         assert!(Arc::ptr_eq(lease(&pool, Some("b")).unwrap().backend(), &suspected));

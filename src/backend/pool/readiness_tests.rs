@@ -66,6 +66,8 @@ fn routing_reason_after(
         is_stream: true,
         backend: None,
         path: None,
+        max_tokens: None,
+        longer_than: None,
         session: None,
         seed,
     };

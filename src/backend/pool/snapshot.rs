@@ -61,6 +61,11 @@ pub struct BackendRequirements<'a> {
     /// The path of the request. Backends that do not serve it are avoided. `None`: every backend serves
     /// it.
     pub path: Option<&'static str>,
+    /// The output tokens that the client allows, 0 if it states no limit. With the prompt, they must fit
+    /// into the context of the model. `None`: the length of the request cannot be estimated.
+    pub max_tokens: Option<u64>,
+    /// Only the backends with the longest context may serve the request, which must be longer than this.
+    pub longer_than: Option<u32>,
     /// A hash of the session id. `None`: the request has no session.
     pub session: Option<u64>,
     /// Random number of the request, from which the policy derives its random decisions.
@@ -198,7 +203,7 @@ impl PoolSnapshot {
         let sample = sampler.sample(self.policy.kind, &route.backends, prompt, request);
         let filter_positions = |positions: &[usize], breaker_mode| {
             let constraints = LeaseConstraints { breaker_mode, ..*constraints };
-            self.filter_eligible(positions, route.adapter_hash, requirements, &constraints, now)
+            self.filter_eligible(positions, route, requirements, &constraints, now)
         };
         let filter_sample_first = |breaker_mode| {
             let sampled = sample.as_deref().map(|sample| filter_positions(sample, breaker_mode));
@@ -252,21 +257,18 @@ impl PoolSnapshot {
         up
     }
 
-    /// The eligible backends at `positions`. `adapter` is the hash of the requested LoRA adapter.
+    /// The eligible backends at `positions`.
     fn filter_eligible(
         &self,
         positions: &[usize],
-        adapter: Option<u64>,
+        route: &ModelRoute,
         requirements: &BackendRequirements<'_>,
         constraints: &LeaseConstraints<'_>,
         now: Instant,
     ) -> EligibleBackends {
         let mut up = self.filter_up(positions, requirements.backend, constraints);
-        let serves_path =
-            |position: &usize| !self.backends[*position].health.lacks_path(requirements.path, now);
-        if up.iter().any(serves_path) {
-            up.retain(serves_path);
-        }
+        let is_sample = positions.len() < route.backends.len();
+        self.retain_capable(&mut up, route, requirements, (constraints.tried, is_sample), now);
         let mut eligible = EligibleBackends {
             candidates: Vec::with_capacity(up.len()),
             most_cached: 0.0,
@@ -285,7 +287,7 @@ impl PoolSnapshot {
                 continue;
             }
             let may_have = |adapter| backend.health.load_state().may_have_adapter(adapter);
-            let has_adapter = adapter.is_none_or(may_have);
+            let has_adapter = route.adapter_hash.is_none_or(may_have);
             let candidate = backend.candidate(requirements.prompt, Some(&mut lookup), now);
             let Some(candidate) = candidate else { continue };
             let candidate = Candidate { position, has_adapter, ..candidate };

@@ -6,10 +6,8 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::sync::LazyLock;
 use std::time::Duration;
-use tokenweir_core::address::BackendAddress;
-use tokenweir_core::clock;
-use tokenweir_core::record::BackendId;
 use tokenweir_core::routing::{LocalLoad, PolicyKind, PromptFingerprint};
+use tokenweir_core::{address::BackendAddress, clock, record::BackendId};
 
 /// A pool of backends that are up, one for each model list. `None`: the backend has not listed its
 /// models.
@@ -49,6 +47,8 @@ pub(super) fn requirements(model: Option<&str>) -> BackendRequirements<'_> {
         is_stream: true,
         backend: None,
         path: None,
+        max_tokens: None,
+        longer_than: None,
         session: None,
         seed: 0,
     }

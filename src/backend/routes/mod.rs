@@ -2,9 +2,11 @@
 //! the model name that these backends use. The table is rebuilt when a backend lists other models.
 //! So a request costs one lookup, regardless of the number of backends.
 
+mod lengths;
 mod model_config;
 pub mod model_labels;
 
+pub use lengths::ModelLengths;
 pub use model_config::{ModelConfig, RoutePolicy};
 
 use model_labels::ModelLabelTable;
@@ -25,6 +27,8 @@ pub struct ModelRoute {
     /// The positions of the backends that list the model, and of the backends that may serve it
     /// because they have not listed their models yet.
     pub backends: Arc<[usize]>,
+    /// The context lengths of the model at these backends.
+    pub lengths: ModelLengths,
     /// The hash of the model name at the backends, if the model is a LoRA adapter. `None`: it is
     /// not.
     pub adapter_hash: Option<u64>,
@@ -130,6 +134,7 @@ impl RouteTable {
         let discovered: Vec<RouteRule> = discovered.map(|id| RouteRule::for_model_id(id)).collect();
         let (mut by_name, mut models) = (HashMap::new(), Vec::new());
         let mut sets: HashSet<Arc<[usize]>> = HashSet::new();
+        let mut length_sets = HashSet::new();
         let mut share_positions = |route| share_positions(&mut sets, route);
         for rule in rules.iter().chain(&discovered) {
             let entries = served.get(rule.target()).map_or(&[][..], Vec::as_slice);
@@ -139,6 +144,8 @@ impl RouteTable {
             let label = labels.label_for(&rule.name);
             let mut route = ModelRoute::new(label, rule.served_as.clone(), eligible.copied());
             let is_adapter = entries.iter().any(|(_, model)| model.parent.is_some());
+            let listed = entries.iter().map(|(group, model)| (&*group.positions, model.max_len));
+            route.lengths = ModelLengths::new(listed, &route.backends, &mut length_sets);
             route.policy = rule.policy;
             route.permissions = rule.permissions;
             route.adapter_hash = is_adapter.then(|| adapter_hash(rule.target()));
@@ -146,7 +153,12 @@ impl RouteTable {
         }
         models.sort_by(|a, b| a.id.cmp(&b.id));
         let default_label = default_model_label(&groups, labels);
-        let default_route = ModelRoute::new(default_label, None, 0..advertised.len());
+        let mut default_route = ModelRoute::new(default_label, None, 0..advertised.len());
+        let first_models = groups
+            .iter()
+            .filter_map(|group| Some((&*group.positions, group.models.first()?.max_len)));
+        default_route.lengths =
+            ModelLengths::new(first_models, &default_route.backends, &mut length_sets);
         let default_route = share_positions(default_route);
         let unknown_route = ModelRoute::new(ModelLabel::unknown(), None, unlisted.iter().copied());
         // Requests for a model that is no longer listed keep its label: they are named, not `_other`.
@@ -241,6 +253,7 @@ impl ModelRoute {
             label,
             served_as,
             backends: backends.into(),
+            lengths: ModelLengths::default(),
             adapter_hash: None,
             permissions,
             policy,

@@ -14,11 +14,12 @@ use tokenweir_net::tls::TlsClientSettings;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BackendConfig {
-    /// URL of the backend: scheme, host and port, without a path.
+    /// URL of the backend: scheme, host and port, and the path before those of requests if a proxy has
+    /// one for each engine, such as `http://proxy/engine-1`. Without `/v1`.
     #[serde(serialize_with = "write_address", deserialize_with = "read_address")]
     #[schemars(with = "String")]
     pub url: BackendAddress,
-    /// Name of the backend. `None`: host and port of the URL.
+    /// Name of the backend. `None`: host, port and path of the URL.
     #[serde(default, deserialize_with = "read_name")]
     pub name: Option<String>,
     /// URL of the metrics page, if another port or host serves it. `None`: `/metrics` or
@@ -85,7 +86,7 @@ impl BackendConfig {
         }
     }
 
-    /// The id of the backend: its configured name, or else the host and port of its URL.
+    /// The id of the backend: its configured name, or else the host, port and prefix of its URL.
     pub fn id(&self) -> BackendId {
         self.name.as_deref().map_or_else(|| self.url.default_id(), BackendId::new)
     }
@@ -128,7 +129,7 @@ fn check_backends_distinct(backends: &[BackendConfig]) -> Result<(), RuleViolati
     for (index, backend) in backends.iter().enumerate() {
         for (earlier_index, earlier) in backends.iter().take(index).enumerate() {
             let earlier_entry = format!("backends[{earlier_index}]");
-            if is_same_endpoint(&earlier.url, &backend.url) {
+            if earlier.url.is_same_endpoint(&backend.url) {
                 let problem = format!("{} is already the url of {earlier_entry}", backend.url);
                 return Err(violation_at(&format!("backends.{index}.url"), problem));
             }
@@ -140,12 +141,6 @@ fn check_backends_distinct(backends: &[BackendConfig]) -> Result<(), RuleViolati
         }
     }
     Ok(())
-}
-
-/// Whether two URLs have the same host and port, such as `http://vllm` and `http://VLLM:80`.
-fn is_same_endpoint(a: &BackendAddress, b: &BackendAddress) -> bool {
-    let ((a_host, a_port), (b_host, b_port)) = (a.host_and_port(), b.host_and_port());
-    a_port == b_port && a_host.eq_ignore_ascii_case(&b_host)
 }
 
 fn default_weight() -> u32 {

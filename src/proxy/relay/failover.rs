@@ -5,6 +5,7 @@ use super::attempt::{self, PreparedRequest};
 use super::attempt_failure::{AttemptFailure, PrefetchedResponse};
 use super::first_output;
 use super::refusals::Refusals;
+use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
 use crate::proxy::context::ProxyContext;
 use crate::proxy::request::deadline::{ResponseDeadline, within_deadline};
@@ -78,6 +79,12 @@ pub(crate) async fn send(
         if !is_refusal {
             failure.apply_to(lease.backend());
         }
+        let mut requirements = *request.requirements;
+        if kind == FailureKind::TooLong {
+            learn_length(&failure, &lease, &requirements);
+            requirements.longer_than =
+                context.state.pool.model_length(requirements.model, lease.backend());
+        }
         tried.push(lease.backend().clone());
         failed_attempts += u32::from(kind.elsewhere() != FailoverPolicy::Always);
         let failed = failed_request(kind, failed_attempts, tried.len(), request);
@@ -88,7 +95,7 @@ pub(crate) async fn send(
         };
         let allowed = asking.and_then(|()| context.retry.allow(share, failed, clock::now()));
         let next = allowed.and_then(|()| {
-            let next = context.state.pool.lease(*request.requirements, &tried, clock::now());
+            let next = context.state.pool.lease(requirements, &tried, clock::now());
             next.map_err(|_| FailoverDenialReason::NoOtherBackend)
         });
         match next {
@@ -105,7 +112,8 @@ pub(crate) async fn send(
                 if let Some(first) = refusals.end_with_failure(exchange, &failure, retry, now) {
                     return Ok((*first, lease));
                 }
-                exchange.record().not_retried = Some(reason).filter(|_| !is_refusal);
+                let is_of_client = is_refusal || kind == FailureKind::TooLong;
+                exchange.record().not_retried = Some(reason).filter(|_| !is_of_client);
                 return give_up(exchange, reported_in_stream(failure, request), lease, reason);
             }
         }
@@ -193,7 +201,8 @@ async fn send_to_backend(
     )
     .await;
     let prefetched = prefetched.map_err(deadline_failure)?;
-    let failure_kind = classify_failure(exchange, request, head.status, &prefetched);
+    let failure_kind = classify_failure(exchange, request, head.status, &prefetched)
+        .map(|kind| refine_by_length(kind, context, (request, lease), &prefetched));
     if failure_kind.is_none() && head.status.is_success() && exchange.has_output_or_ended() {
         lease.backend().on_response_started(clock::now());
     }
@@ -218,6 +227,34 @@ fn classify_failure(
         return Some(FailureKind::NotStored);
     }
     kind
+}
+
+/// A refusal because of the length of the request, if it is one. Only backends with a longer context may
+/// answer otherwise.
+fn refine_by_length(
+    kind: FailureKind,
+    context: &ProxyContext,
+    (request, lease): (&PreparedRequest<'_>, &Lease),
+    prefetched: &PrefetchedBody<BackendBody>,
+) -> FailureKind {
+    let is_known = || {
+        let model = request.requirements.model;
+        context.state.pool.model_length(model, lease.backend()).is_some()
+    };
+    let is_refusal = kind == FailureKind::UnexpectedStatus;
+    if is_refusal && first_output::is_about_length(prefetched) && is_known() {
+        return FailureKind::TooLong;
+    }
+    kind
+}
+
+/// Learns from a refusal how many tokens the prompt has at least.
+fn learn_length(failure: &AttemptFailure, lease: &Lease, requirements: &BackendRequirements<'_>) {
+    let response = failure.fallback.as_ref().ok();
+    if let Some(tokens) = response.and_then(|it| first_output::refused_tokens(it.body())) {
+        let learned = lease.backend().load.estimator.learned();
+        learned.on_too_long(requirements.prompt.bytes, tokens);
+    }
 }
 
 /// The failure with an error as its result, if the response of the client has begun and the last

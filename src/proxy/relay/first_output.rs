@@ -32,6 +32,10 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 const ENGINE_DEAD_MESSAGES: [&[u8]; 2] =
     [b"The server had an error while processing your request", b"EngineDeadError"];
 
+/// Texts of errors about the length of a request: of vLLM and SGLang, of vLLM about `max_tokens` alone,
+/// and of llama.cpp.
+const LENGTH_MESSAGES: [&[u8]; 3] = [b"context length", b"max_model_len", b"context size"];
+
 /// Reads and buffers the beginning of a response: to its first output, to its end, or for at most
 /// `max_wait`.
 ///
@@ -116,10 +120,10 @@ fn is_undecided(exchange: &mut Exchange, status: StatusCode) -> bool {
     let observed = observer.observed();
     let is_decided =
         observed.is_complete || observed.error.is_some() || observed.uninspected_reason.is_some();
-    // The body of a 404 shows whether the backend lacks the model or something else. For any other
-    // client error the status is enough.
+    // The body of a 404 shows whether the backend lacks the model or something else, and that of a 400
+    // whether the request is too long. For any other client error the status is enough.
     let needs_body = status.is_server_error()
-        || status == StatusCode::NOT_FOUND
+        || matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST)
         || (status.is_success() && !observer.is_opaque());
     needs_body && !has_output && !is_decided
 }
@@ -170,9 +174,28 @@ pub(super) fn classify_failure(
 
 /// Whether the buffered beginning of a response contains any of `texts`.
 pub(super) fn contains_any(prefetched: &PrefetchedBody<BackendBody>, texts: &[&[u8]]) -> bool {
-    let chunks = prefetched.frames.iter().filter_map(Frame::data_ref).map(AsRef::as_ref);
-    let buffered = chunks.collect::<Vec<&[u8]>>().concat();
+    let buffered = buffered(prefetched);
     texts.iter().any(|text| memmem::find(&buffered, text).is_some())
+}
+
+fn buffered(prefetched: &PrefetchedBody<BackendBody>) -> Vec<u8> {
+    let chunks = prefetched.frames.iter().filter_map(Frame::data_ref).map(AsRef::as_ref);
+    chunks.collect::<Vec<&[u8]>>().concat()
+}
+
+/// Whether an error response is about the length of the request.
+pub(super) fn is_about_length(prefetched: &PrefetchedBody<BackendBody>) -> bool {
+    contains_any(prefetched, &LENGTH_MESSAGES)
+}
+
+/// The least number of prompt tokens that an error response about the length states, as in `contains
+/// at least 2049 input tokens`. `None`: it states none.
+pub(super) fn refused_tokens(prefetched: &PrefetchedBody<BackendBody>) -> Option<u64> {
+    let body = buffered(prefetched);
+    let end = memmem::find(&body, b" input tokens")?;
+    let before = body.get(..end)?;
+    let start = before.iter().rposition(|byte| !byte.is_ascii_digit()).map_or(0, |at| at + 1);
+    std::str::from_utf8(before.get(start..)?).ok()?.parse().ok()
 }
 
 /// The kind of failure that a response with a success status reports in its body before the first

@@ -2,6 +2,7 @@
 //! in which a connection ends. Its `/health`, `/metrics`, `/v1/models` and `/version` are those of
 //! a healthy vLLM or of another server.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -109,6 +110,8 @@ struct State {
     inference_connections: AtomicUsize,
     page: Mutex<Option<Arc<Page>>>,
     event_sources: Mutex<Option<String>>,
+    /// Responses that replace the built-in ones: status and body by path.
+    pages: Mutex<BTreeMap<&'static str, (&'static str, String)>>,
     /// Number of requests for `/health`, `/metrics` and `/kv_event_sources`.
     probe_counts: [AtomicUsize; 3],
 }
@@ -140,6 +143,7 @@ impl ScriptedBackend {
             inference_connections: AtomicUsize::new(0),
             page: Mutex::default(),
             event_sources: Mutex::default(),
+            pages: Mutex::default(),
             probe_counts: Default::default(),
         });
         let accept_task = tokio::spawn({
@@ -217,6 +221,19 @@ impl ScriptedBackend {
         *self.state.page.lock().unwrap() = page.map(Arc::new);
     }
 
+    /// Sets the response to a path of the server itself, such as `/is_paused`.
+    pub(crate) fn set_page(&self, path: &'static str, status: &'static str, body: &str) {
+        self.state.pages.lock().unwrap().insert(path, (status, body.into()));
+    }
+
+    /// Sets a model list with this context length.
+    pub(crate) fn set_context(&self, model: &str, length: u32) {
+        let models = serde_json::json!({ "object": "list", "data": [{
+            "id": model, "object": "model", "owned_by": "vllm", "max_model_len": length,
+        }] });
+        self.set_page("/v1/models", "200 OK", &models.to_string());
+    }
+
     /// Number of requests for `/health` and `/metrics`.
     pub(crate) fn looks(&self) -> [usize; 2] {
         [0, 1].map(|index| self.state.probe_counts[index].load(Ordering::SeqCst))
@@ -243,7 +260,9 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
     let mut buffer = Vec::new();
     let mut inference = 0;
     while let Some(seen) = read_request(&mut stream, &mut buffer, inference).await {
-        let path = seen.head.split(' ').nth(1).unwrap_or("").to_owned();
+        let path = seen.head.split(' ').nth(1).unwrap_or("");
+        // A proxy before the engine would remove this.
+        let path = path.strip_prefix("/engine-1").unwrap_or(path).to_owned();
         for (probe_path, count) in PROBE_PATHS.iter().zip(&state.probe_counts) {
             count.fetch_add(usize::from(path == *probe_path), Ordering::SeqCst);
         }
@@ -343,7 +362,9 @@ async fn read_request(
 fn built_in_response(path: &str, state: &State) -> Option<String> {
     let Kind { owner, metrics } = state.kind;
     let health = if owner == RAY_SERVE.owner { "/-/healthz" } else { "/health" };
+    let page = state.pages.lock().unwrap().get(path).cloned();
     let (status, body) = match path {
+        _ if page.is_some() => page?,
         _ if path == health && state.is_healthy.load(Ordering::SeqCst) => ("200 OK", String::new()),
         _ if path == health => ("503 Service Unavailable", String::new()),
         "/version" => ("200 OK", r#"{"version":"0.32.0"}"#.into()),
@@ -362,7 +383,9 @@ fn built_in_response(path: &str, state: &State) -> Option<String> {
             Some(sources) => ("200 OK", sources.clone()),
             None => ("404 Not Found", String::new()),
         },
-        "/health" | "/prometheus/metrics" => ("404 Not Found", String::new()),
+        "/health" | "/prometheus/metrics" | "/is_paused" | "/is_sleeping" => {
+            ("404 Not Found", String::new())
+        }
         _ => return None,
     };
     Some(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))

@@ -125,6 +125,8 @@ pub(crate) struct Setup {
     pub tiers: TierResolver,
     /// Label values that are known at the start.
     pub known: KnownLabelValues,
+    /// The path in the URL of each backend.
+    pub prefix: &'static str,
     /// URL of the metrics page of each backend. `None`: the backend serves it.
     pub metrics_url: Option<MetricsUrl>,
     /// The `Authorization` header of requests to backends. `None`: the one of the client.
@@ -215,6 +217,7 @@ impl Default for Setup {
             guard: AdminAuthorizer::default(),
             tiers: TierResolver::default(),
             known: KnownLabelValues::default(),
+            prefix: "",
             metrics_url: None,
             backend_key: None,
             gpus: None,
@@ -298,7 +301,7 @@ pub(crate) async fn gateway_scripted_with(
 fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
     let backend = |addr: &SocketAddr| {
         let scheme = if setup.outbound.is_some() { "https" } else { "http" };
-        let address = BackendAddress::parse(&format!("{scheme}://{addr}")).unwrap();
+        let address = BackendAddress::parse(&format!("{scheme}://{addr}{}", setup.prefix)).unwrap();
         let key = setup.backend_key.map(HeaderValue::from_static);
         let kv_events = KvEventSource::default().resolve(&setup.kv_events, &address);
         Backend::new(address.default_id(), address, key)
@@ -328,6 +331,7 @@ fn client(setup: &Setup) -> HttpClient {
         first_output: setup.first_output,
         total: None,
         idle_connection: Duration::from_secs(3),
+        ..client::HttpClientTimeouts::default()
     };
     let client = match &setup.outbound {
         Some(outbound) => HttpClient::with_tls(limits, outbound.clone()),

@@ -10,6 +10,14 @@ pub enum Availability {
     Ejected,
     /// The engine reports that it sleeps: its weights are not on the GPU.
     Asleep,
+    /// The engine reports that an operator paused it: it refuses or holds requests.
+    Paused,
+    /// The backend accepts connections again after it refused them, and is not healthy yet.
+    Starting,
+    /// The engine serves nothing while its number of ranks changes.
+    Scaling,
+    /// The engine was taken out of its group of ranks, and waits for its end.
+    Retired,
     /// The configured weight is 0.
     ZeroWeight,
     /// An operator has drained the backend.
@@ -22,10 +30,14 @@ pub enum Availability {
 
 impl Availability {
     /// All values of the enum.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 11] = [
         Self::Available,
         Self::Ejected,
         Self::Asleep,
+        Self::Paused,
+        Self::Starting,
+        Self::Scaling,
+        Self::Retired,
         Self::ZeroWeight,
         Self::Drained,
         Self::Down,
@@ -38,6 +50,10 @@ impl Availability {
             Self::Available => "available",
             Self::Ejected => "ejected",
             Self::Asleep => "asleep",
+            Self::Paused => "paused",
+            Self::Starting => "starting",
+            Self::Scaling => "scaling",
+            Self::Retired => "retired",
             Self::ZeroWeight => "zero_weight",
             Self::Drained => "drained",
             Self::Down => "down",

@@ -44,6 +44,8 @@ pub enum FailureKind {
     RateLimited,
     /// The backend does not serve the path: 404, 405 or 501.
     MissingPath,
+    /// The request is longer than the context of the model at this backend.
+    TooLong,
     /// Any other status outside of 2xx and 5xx, such as 400 or a redirect.
     UnexpectedStatus,
 }
@@ -83,7 +85,7 @@ pub enum BreakerAction {
 
 impl FailureKind {
     /// All kinds.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Unreachable,
         Self::GatewayExhausted,
         Self::Died,
@@ -104,6 +106,7 @@ impl FailureKind {
         Self::Unauthorized,
         Self::RateLimited,
         Self::MissingPath,
+        Self::TooLong,
         Self::UnexpectedStatus,
     ];
 
@@ -149,6 +152,7 @@ impl FailureKind {
                 | Self::TotalTimeout
                 | Self::NotStored
                 | Self::MissingPath
+                | Self::TooLong
         )
     }
 
@@ -175,6 +179,7 @@ impl FailureKind {
             Self::Unauthorized => "unauthorized",
             Self::RateLimited => "rate_limited",
             Self::MissingPath => "missing_path",
+            Self::TooLong => "too_long",
             Self::UnexpectedStatus => "unexpected_status",
         }
     }
@@ -182,7 +187,7 @@ impl FailureKind {
     /// Whether the request may fail over to another backend.
     pub const fn elsewhere(self) -> FailoverPolicy {
         match self {
-            Self::Unreachable | Self::NotStored => FailoverPolicy::Always,
+            Self::Unreachable | Self::NotStored | Self::TooLong => FailoverPolicy::Always,
             // No connection to another backend can be opened either.
             Self::GatewayExhausted
             | Self::ResponseHeadTimeout
@@ -215,7 +220,8 @@ impl FailureKind {
             | Self::TotalTimeout
             | Self::Down
             | Self::NotStored
-            | Self::MissingPath => BreakerAction::Nothing,
+            | Self::MissingPath
+            | Self::TooLong => BreakerAction::Nothing,
             Self::Unreachable => BreakerAction::MarkDown,
             Self::Busy | Self::RateLimited => BreakerAction::BackOff,
             Self::EngineDead => BreakerAction::Eject,
@@ -245,6 +251,7 @@ impl FailureKind {
                 | Self::Unauthorized
                 | Self::RateLimited
                 | Self::MissingPath
+                | Self::TooLong
                 | Self::UnexpectedStatus
         )
     }

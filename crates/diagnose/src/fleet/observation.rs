@@ -177,6 +177,10 @@ impl FleetObservation {
             Availability::Drained => Some("requests: the backend is drained"),
             Availability::Asleep => Some("requests: the engine is asleep"),
             Availability::ZeroWeight => Some("requests: the weight of the backend is 0"),
+            Availability::Paused => Some("requests: the engine is paused"),
+            Availability::Starting => Some("requests: the backend starts"),
+            Availability::Scaling => Some("requests: the engine scales"),
+            Availability::Retired => Some("requests: the engine was retired"),
             Availability::Down => Some("a response: the backend is down"),
             Availability::Available | Availability::Ejected | Availability::Unknown => None,
         }

@@ -131,7 +131,10 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
             remedy: None,
         };
         matches.extend(match backend.state {
-            Availability::Down => {
+            Availability::Down
+            | Availability::Starting
+            | Availability::Scaling
+            | Availability::Retired => {
                 let kind = backend.reason.as_deref().and_then(DownKind::of_reason);
                 let cause = kind.map(|kind| kind.cause().to_owned());
                 let down =
@@ -150,6 +153,7 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
             }
             Availability::Available
             | Availability::Asleep
+            | Availability::Paused
             | Availability::ZeroWeight
             | Availability::Unknown => None,
         });

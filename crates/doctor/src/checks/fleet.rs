@@ -99,9 +99,9 @@ fn check_context_lengths(backends: &[BackendFacts]) -> Vec<Remark> {
     let remark = |(model, lengths): (String, BTreeMap<u64, Vec<&str>>)| {
         let longest = lengths.keys().max().copied().unwrap_or_default();
         let groups = format_groups(&lengths);
-        let remark = Remark::warning(format!("max_model_len of {model} differs: {groups}"));
-        let reason = "A prompt that one backend accepts is refused by another (400), depending on \
-                      the routing decision.";
+        let remark = Remark::note(format!("max_model_len of {model} differs: {groups}"));
+        let reason = "The gateway sends long requests to the longer ones only, which take all of \
+                      this load.";
         remark
             .because(reason)
             .remedy(format!("vllm serve --max-model-len {longest}, on all of them"))

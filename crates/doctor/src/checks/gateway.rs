@@ -56,10 +56,24 @@ fn gateway_remarks(gateway: &GatewayFacts) -> Vec<Remark> {
     let webhooks = status["webhooks"].as_array().into_iter().flatten();
     remarks.extend(webhooks.filter_map(webhook_remark));
     let backends = status["backends"].as_array().into_iter().flatten();
-    remarks.extend(backends.filter_map(backend_remark));
+    remarks.extend(backends.clone().filter_map(backend_remark));
+    remarks.extend(backends.filter_map(missing_paths_remark));
     let exporters = status["gpu_exporters"].as_array().into_iter().flatten();
     remarks.extend(exporters.flat_map(gpu_exporter_remarks));
     remarks
+}
+
+/// The remark about paths that a backend lacks although others serve them, as requests have shown.
+fn missing_paths_remark(backend: &Value) -> Option<Remark> {
+    let paths = backend["missing_paths"].as_array()?.iter().filter_map(Value::as_str);
+    let paths = paths.collect::<Vec<_>>().join(" ");
+    if paths.is_empty() {
+        return None;
+    }
+    let name = backend["backend"].as_str()?;
+    let remark = Remark::note(format!("{name} lacks {paths}"));
+    let reason = "Other backends serve these paths, and take all of their requests.";
+    Some(remark.because(reason).remedy("run one version and one front end on all backends"))
 }
 
 /// The remark about spans that were not exported. `None`: there are none.

@@ -28,7 +28,7 @@ pub(super) async fn measure_idle_timeout(
     let (mut sender, connection) = http1::handshake(stream).await.ok()?;
     let mut connection = pin!(connection);
     let mut request = Request::new(Empty::<Bytes>::new());
-    *request.uri_mut() = http::Uri::from_static("/health");
+    *request.uri_mut() = http::Uri::from(backend.path(&path));
     let host: HeaderValue = backend.host_header().clone();
     request.headers_mut().insert(HOST, host);
     let exchange = async {

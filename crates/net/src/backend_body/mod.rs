@@ -63,7 +63,7 @@ impl Connection {
                         Poll::Pending => {}
                         Poll::Ready(Ok(())) => {
                             is_writing = false;
-                            written_at = self.has_served_request.then(clock::now);
+                            written_at = (self.served_requests > 0).then(clock::now);
                         }
                         // A backend that responds before it has read the whole request may close the
                         // connection for writing. The response head can still be read.
@@ -86,7 +86,7 @@ impl Connection {
                 Err(error) => {
                     let elapsed = written_at.map(|at| clock::now().saturating_duration_since(at));
                     let is_race = elapsed.is_none_or(|elapsed| elapsed < CLOSE_RACE_WINDOW);
-                    if self.has_served_request && received.is_empty() && is_race {
+                    if self.served_requests > 0 && received.is_empty() && is_race {
                         return Err(SendError::StaleConnection {
                             was_request_written: written_at.is_some(),
                         });
@@ -123,7 +123,8 @@ impl BackendBody {
             self.is_reusable && self.prefetched.is_empty() && self.unsent_request.is_none();
         let connection = self.connection.take().filter(|_| is_reusable);
         if let Some(mut connection) = connection {
-            (connection.has_served_request, connection.idle_since) = (true, clock::now());
+            connection.served_requests = connection.served_requests.saturating_add(1);
+            connection.idle_since = clock::now();
             self.idle_pool.put(connection);
         }
     }

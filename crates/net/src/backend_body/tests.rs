@@ -14,7 +14,7 @@ async fn reused_connection() -> (Connection, TcpStream, IdlePool) {
     let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let descriptor = FileDescriptorPool::default().try_acquire().unwrap();
     let mut connection = Connection::new(MaybeTlsStream::Plain(stream), descriptor);
-    connection.has_served_request = true;
+    connection.served_requests = 1;
     (connection, listener.accept().await.unwrap().0, IdlePool::default())
 }
 
@@ -59,7 +59,7 @@ async fn partially_written_request_is_not_executed() {
 #[tokio::test(start_paused = true)]
 async fn close_of_a_new_connection_fails_the_request() {
     let (mut connection, mut peer, idle) = reused_connection().await;
-    connection.has_served_request = false;
+    connection.served_requests = 0;
     let closing = async {
         peer.read_u8().await.unwrap();
         drop(peer);

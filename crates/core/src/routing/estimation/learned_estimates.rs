@@ -21,11 +21,17 @@ pub struct LearnedEstimates {
     cache_retention: AtomicF64,
     rendezvous_hit_share: AtomicF64,
     response_seconds: AtomicF64,
+    /// Recent prompts together: bytes and tokens. Long prompts dominate their ratio, so that it is that
+    /// of text, without the tokens that a chat template adds to each prompt.
+    text_bytes: AtomicF64,
+    text_tokens: AtomicF64,
     prefill_fit: Mutex<LinearFit>,
 }
 
 /// Weight of one observation in a moving average.
 const EMA_WEIGHT: f64 = 0.05;
+/// What remains of the sums of recent prompts after each further prompt.
+const TEXT_RETENTION: f64 = 0.95;
 /// Tokens per byte of a prompt before the first reported usage: English text in chat messages.
 const DEFAULT_TOKENS_PER_BYTE: f64 = 0.25;
 /// Output tokens of a response before the first reported usage.
@@ -59,6 +65,8 @@ impl Default for LearnedEstimates {
             cache_retention: AtomicF64::new(1.0),
             rendezvous_hit_share: AtomicF64::new(DEFAULT_RENDEZVOUS_HIT_SHARE),
             response_seconds: AtomicF64::new(f64::NAN),
+            text_bytes: AtomicF64::new(0.0),
+            text_tokens: AtomicF64::new(0.0),
             prefill_fit: Mutex::new(LinearFit::prefill()),
         }
     }
@@ -78,6 +86,8 @@ impl LearnedEstimates {
             cache_retention,
             rendezvous_hit_share,
             response_seconds,
+            text_bytes,
+            text_tokens,
             prefill_fit,
         } = Self::default();
         for (value, initial) in [
@@ -91,6 +101,8 @@ impl LearnedEstimates {
             (&self.cache_retention, cache_retention),
             (&self.rendezvous_hit_share, rendezvous_hit_share),
             (&self.response_seconds, response_seconds),
+            (&self.text_bytes, text_bytes),
+            (&self.text_tokens, text_tokens),
         ] {
             value.set(initial.get());
         }
@@ -121,6 +133,30 @@ impl LearnedEstimates {
     /// Whether a response has reported its prompt tokens.
     pub fn has_usage(&self) -> bool {
         non_nan_value(&self.tokens_per_byte).is_some()
+    }
+
+    /// Bytes and tokens of recent prompts together, with less weight on older ones. Zeros: no usage.
+    pub fn text(&self) -> [f64; 2] {
+        [self.text_bytes.get(), self.text_tokens.get()]
+    }
+
+    /// The engine has refused a prompt because it has at least so many tokens. Counts if what was
+    /// learned predicted fewer. The number is a bound: without any other observation it has little
+    /// weight, so that the first usage replaces it.
+    pub fn on_too_long(&self, bytes: u64, tokens: u64) {
+        let [known_bytes, known_tokens] = self.text();
+        let (bytes, tokens) = (bytes as f64, tokens as f64);
+        if known_bytes == 0.0 && bytes > 0.0 && tokens > 0.0 {
+            self.add_text(bytes / tokens, 1.0);
+        } else if known_tokens * bytes < tokens * known_bytes {
+            self.add_text(bytes, tokens);
+        }
+    }
+
+    fn add_text(&self, bytes: f64, tokens: f64) {
+        for (sum, value) in [(&self.text_bytes, bytes), (&self.text_tokens, tokens)] {
+            sum.set(sum.get() * TEXT_RETENTION + value);
+        }
     }
 
     /// Prompt tokens per byte of the prompt in the request body.
@@ -192,6 +228,7 @@ impl LearnedEstimates {
             let ratio = prompt as f64 / prompt_bytes as f64;
             let ratio = ratio.clamp(*TOKENS_PER_BYTE_RANGE.start(), *TOKENS_PER_BYTE_RANGE.end());
             update_ema(&self.tokens_per_byte, ratio);
+            self.add_text(prompt_bytes as f64, prompt as f64);
         }
         let uncached = prompt.saturating_sub(counts.cached.unwrap_or(predicted_cached));
         update_ema(&self.uncached_prompt_tokens, uncached as f64);

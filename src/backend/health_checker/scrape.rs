@@ -1,0 +1,118 @@
+//! The scrape of the metrics of a backend, as a part of its health checker.
+
+use super::engine_progress::EngineProgress;
+use super::{HealthChecker, scrape_interval};
+use crate::backend::state::FrontEnd;
+use crate::backend::{Backend, Health, LoadSample};
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+use tokenweir_core::dialect::{EngineKind, EngineLoad};
+use tokenweir_core::engine_metrics::{self, EngineMetricSet, ScrapeError};
+use tokenweir_core::routing::LocalLoad;
+
+impl HealthChecker {
+    /// Scrapes the metrics, except during the backoff. False: there was no complete response.
+    pub(super) async fn scrape(&mut self) -> bool {
+        let scraped_at = clock::now();
+        if scraped_at < self.scrape_backoff_until {
+            return true;
+        }
+        let local_load = self.backend.load.estimator.local_load();
+        let load = self.metrics_page.fetch(&mut self.fetcher).await;
+        let now = clock::now();
+        let took = now.saturating_duration_since(scraped_at);
+        self.scrape_observer.on_scrape(&self.backend, took, load.err());
+        let has_output = self.backend.load.take_progress();
+        match &load {
+            Ok(load) => {
+                let values = self.metrics_page.engine_values();
+                self.engine_progress.record_load(load, values, has_output, scraped_at);
+            }
+            // A failed scrape shows no progress or standstill, so `/health` alone decides.
+            Err(_) => self.engine_progress = EngineProgress::default(),
+        }
+        // The duration of a failed scrape is not the time for which the backend renders the page.
+        let max_backoff = if load.is_ok() { Duration::MAX } else { self.settings.max_interval };
+        self.scrape_backoff_until = now + scrape_interval::backoff(took).min(max_backoff);
+        let state = self.backend.health.state();
+        self.has_load_changed = match (&load, &state.sample) {
+            (Ok(load), Some(previous)) => *load != previous.load,
+            (Ok(_), None) => true,
+            (Err(_), _) => false,
+        };
+        match load {
+            Ok(load) => {
+                self.backend.record_load(&load, &local_load, scraped_at);
+                self.record_front_end();
+            }
+            Err(error) => self.backend.update_state(|state| state.metrics_error = Some(error)),
+        }
+        match load {
+            Ok(load) => self.inspect_load(&load, state.sample.as_ref().map(|sample| &sample.load)),
+            Err(error) if state.metrics_error != Some(error) => self.log_scrape_error(error),
+            Err(_) => {}
+        }
+        !matches!(load, Err(ScrapeError::Connect | ScrapeError::Timeout | ScrapeError::Truncated))
+    }
+
+    /// Records which front end of vLLM wrote the metrics page: only the one in Rust writes OpenMetrics.
+    fn record_front_end(&self) {
+        let state = self.backend.health.state();
+        let is_rust = self.metrics_page.is_openmetrics();
+        let front_end = if is_rust { FrontEnd::Rust } else { FrontEnd::Python };
+        let is_vllm = state.server_kind() == Some(EngineKind::Vllm);
+        let front_end = Some(front_end).filter(|_| is_vllm);
+        if front_end != state.front_end {
+            self.backend.update_state(|state| state.front_end = front_end);
+        }
+    }
+
+    /// Detects a restart of the backend, and logs missing metrics once for each start.
+    fn inspect_load(&mut self, load: &EngineLoad, previous: Option<&EngineLoad>) {
+        let backend = &self.backend.identity.id;
+        if previous.is_some_and(|previous| load.is_restart_of(previous)) {
+            tracing::info!(%backend, "backend restarted: the counters on its metrics page began again");
+            self.backend.load.on_restart();
+            self.engine_progress = EngineProgress::default();
+            self.reset_discovered_state();
+        }
+        if !std::mem::replace(&mut self.has_checked_metrics, true)
+            && let Some(losses) = EngineMetricSet::from_load(load).losses(load.server)
+        {
+            let dialect = load.server.map_or("unknown", EngineKind::as_str);
+            tracing::warn!(backend = %self.backend.identity.id, dialect, "backend lacks metrics: {losses}");
+        }
+    }
+
+    fn log_scrape_error(&self, error: ScrapeError) {
+        let help =
+            engine_metrics::scrape_error_hint(error, self.backend.health.state().server_kind());
+        let (backend, error) = (&self.backend.identity.id, error.as_str());
+        tracing::warn!(
+            %backend,
+            error,
+            help,
+            "scrape failed: keeping the previous metrics of this backend"
+        );
+    }
+}
+
+impl Backend {
+    /// Records that a health check has passed.
+    pub fn mark_up(&self) {
+        self.update_state(|state| state.set_health(Health::Up, None));
+    }
+
+    /// Records the load of a successful scrape that started at `scraped_at`. `local_load`: the local
+    /// load at that time.
+    pub fn record_load(&self, load: &EngineLoad, local_load: &LocalLoad, scraped_at: Instant) {
+        if let Some(report) = load.report() {
+            self.load.estimator.on_report(&report, local_load, scraped_at);
+        }
+        self.update_state(|state| {
+            state.metrics_error = None;
+            state.sample = Some(LoadSample { load: *load, scraped_at });
+            state.mean_prefill.record_load(load, scraped_at);
+        });
+    }
+}

@@ -1,0 +1,256 @@
+//! Backends of one model that cannot serve the same requests: unequal context lengths, front ends with
+//! different paths, and engines that are paused, asleep, scaling or retired.
+
+use crate::restart::{model, start_simulator};
+use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step};
+use crate::support::test_gateway::{Running, Setup, body, start, start_with, status};
+use serde_json::Value;
+use std::net::SocketAddr;
+use tokenweir_core::record::RequestRecord;
+use tokenweir_core::resilience::Availability;
+use tokenweir_core::routing::{Policy, PolicyKind};
+use tokenweir_sim::SimulatorSettings;
+
+const CHAT: &str = "/v1/chat/completions";
+const MESSAGES: &str = "/v1/messages";
+const RESPONSES: &str = "/v1/responses";
+const MODELS: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
+const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
+const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
+/// What vLLM answers to a prompt of 9,000 bytes with a context of 2,048 tokens.
+const TOO_LONG: &str = r#"{"error":{"message":"This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=2049)","type":"BadRequestError","param":"input_tokens","code":400}}"#;
+
+fn round_robin() -> Setup {
+    let policy = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
+    Setup { policy, ..Setup::default() }
+}
+
+fn document(answer: &[u8]) -> Value {
+    serde_json::from_slice(&body(answer).0).unwrap()
+}
+
+async fn backend_status(gateway: &Running, index: usize) -> Value {
+    let page = gateway.admin("/status").await;
+    let status: Value = serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    status["backends"][index].clone()
+}
+
+/// Whether the decision of a request names this reason why a backend is no candidate.
+fn is_excluded(record: &RequestRecord, reason: &str) -> bool {
+    let decision = record.decision.as_ref().unwrap();
+    decision.excluded_backends().any(|(_, why)| why == reason)
+}
+
+/// Makes a backend answer the questions of vLLM's developer mode.
+fn set_rest(fake: &ScriptedBackend, is_paused: bool, is_asleep: bool) {
+    let page = |field: &str, value: bool| format!(r#"{{"{field}":{value}}}"#);
+    fake.set_page("/is_paused", "200 OK", &page("is_paused", is_paused));
+    fake.set_page("/is_sleeping", "200 OK", &page("is_sleeping", is_asleep));
+}
+
+fn chat(model: &str, prompt_bytes: usize, max_tokens: u32) -> String {
+    let prompt = "All work and no play. ".repeat(prompt_bytes / 22 + 1);
+    serde_json::json!({ "model": model, "max_tokens": max_tokens,
+            "messages": [{ "role": "user", "content": prompt[..prompt_bytes] }] })
+    .to_string()
+}
+
+async fn simulated(max_len: u32) -> SocketAddr {
+    let settings = SimulatorSettings {
+        backends: 1,
+        max_len,
+        blocks: 4_096,
+        time_scale: "1000".parse().unwrap(),
+        ..SimulatorSettings::default()
+    };
+    start_simulator(settings).await[0]
+}
+
+#[tokio::test]
+async fn requests_go_to_a_backend_whose_context_holds_them() {
+    let addrs = [simulated(2_048).await, simulated(16_384).await];
+    let gateway = start_with(&addrs, round_robin()).await;
+    let small = addrs[0].to_string();
+    let (mut refused, mut at_small, mut excluded) = (0, 0, 0);
+    let mut random = fastrand::Rng::with_seed(7);
+    for number in 0..300 {
+        // The simulator has tokens of 4 bytes: prompts of up to 14,000 tokens.
+        let tokens: usize =
+            if number % 3 == 0 { random.usize(2_100..14_000) } else { random.usize(5..1_900) };
+        let max_tokens = if number % 10 == 1 { 1_990 } else { 8 };
+        let answer = gateway.post(CHAT, &chat(&model(), tokens * 4, max_tokens)).await;
+        assert_eq!(status(&answer), 200, "{number}: {tokens} tokens, {:?}", document(&answer));
+        let record = gateway.record().await;
+        excluded += u32::from(is_excluded(&record, "its context is too short for the request"));
+        let attempts = &record.attempts;
+        let is_small = |backend: &str| backend == small;
+        refused += attempts.iter().filter(|it| it.status == Some(400)).count();
+        at_small += usize::from(attempts.iter().any(|it| is_small(it.backend.as_str())));
+        let fits_small = tokens + max_tokens as usize + 100 < 2_048;
+        let was_at_small = is_small(attempts.last().unwrap().backend.as_str());
+        assert!(fits_small || !was_at_small, "{number}: {tokens} tokens");
+    }
+    assert!(refused <= 1, "{refused} requests were too long for their backend");
+    assert!(at_small > 60, "only {at_small} requests used the smaller backend");
+    assert!(excluded >= 99, "{excluded} decisions name the short context");
+}
+
+/// A backend with this context, which refuses each request as too long.
+async fn refusing(length: u32) -> ScriptedBackend {
+    let text = TOO_LONG.replace("2048", &length.to_string());
+    let fake = ScriptedBackend::answering(scripted_backend::json("400 Bad Request", &text)).await;
+    fake.set_context("tiny", length);
+    fake
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_long_for_all_gets_the_refusal_of_the_longest() {
+    let fakes = [refusing(2_048).await, refusing(8_192).await, refusing(4_096).await];
+    let gateway = start_with(&fakes.each_ref().map(|fake| fake.addr), round_robin()).await;
+    for _ in 0..4 {
+        let answer = gateway.post(CHAT, &chat("tiny", 9_000, 8)).await;
+        assert_eq!(status(&answer), 400);
+        assert!(document(&answer)["error"]["message"].as_str().unwrap().contains("8192"));
+        let record = gateway.record().await;
+        assert!(record.attempts.len() <= 2, "it moves once: {:?}", record.attempts);
+        assert_eq!(record.not_retried, None, "the client is the cause");
+    }
+    let huge = gateway.post(CHAT, &chat("tiny", 900_000, 8)).await;
+    assert!(document(&huge)["error"]["message"].as_str().unwrap().contains("8192"));
+    assert_eq!(gateway.record().await.attempts.len(), 1, "no attempt at a shorter one");
+    for fake in gateway.pool.backends().iter() {
+        assert_eq!(fake.health.breaker.ejections(), 0);
+    }
+}
+
+#[tokio::test]
+async fn the_model_list_has_the_greatest_context_that_is_served_and_the_state_of_each_model() {
+    let fakes = [
+        ScriptedBackend::answering(scripted_backend::json("200 OK", "{}")).await,
+        ScriptedBackend::answering(scripted_backend::json("200 OK", "{}")).await,
+    ];
+    fakes[0].set_context("tiny", 2_048);
+    fakes[1].set_context("tiny", 16_384);
+    for fake in &fakes {
+        set_rest(fake, false, false);
+    }
+    let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
+    let listed = async || document(&gateway.raw(MODELS).await);
+    let all = listed().await;
+    assert_eq!(all["data"][0]["max_model_len"], 16_384);
+    assert_eq!(all["data"][0]["owned_by"], "vllm", "the other members stay");
+    assert_eq!(all["model_states"], serde_json::json!({ "tiny": "available" }));
+    assert_eq!(
+        backend_status(&gateway, 0).await["max_model_len"],
+        serde_json::json!({ "tiny": 2_048 })
+    );
+    set_rest(&fakes[1], true, false);
+    until_state(&gateway, 1, Availability::Paused).await;
+    assert_eq!(listed().await["data"][0]["max_model_len"], 2_048);
+    set_rest(&fakes[0], true, false);
+    until_state(&gateway, 0, Availability::Paused).await;
+    let answer = gateway.raw(MODELS).await;
+    assert_eq!(status(&answer), 503, "no backend serves any model");
+}
+
+/// Waits for this state of a backend. Asks its health checker to look at once.
+async fn until_state(gateway: &Running, index: usize, state: Availability) {
+    let now = tokenweir_core::clock::now;
+    wait_until!({
+        let backend = &gateway.pool.backends()[index];
+        backend.health.mark_models_stale();
+        backend.availability(now()) == state
+    });
+}
+
+/// vLLM's Rust front end lacks paths that the Python one serves.
+fn rust_front_end(seen: &Seen) -> Vec<Step> {
+    let answer = match seen.head.split(' ').nth(1) {
+        Some(MESSAGES) => scripted_backend::json(
+            "501 Not Implemented",
+            r#"{"error":{"message":"not implemented","type":"NotImplementedError","param":null,"code":501}}"#,
+        ),
+        Some(RESPONSES) => scripted_backend::json("404 Not Found", r#"{"detail":"Not Found"}"#),
+        _ => scripted_backend::json("200 OK", WHOLE),
+    };
+    vec![Step::Send(answer)]
+}
+
+#[tokio::test]
+async fn front_ends_with_different_paths_serve_all_requests_together() {
+    let python = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
+    let rust = ScriptedBackend::start(rust_front_end).await;
+    rust.set_metrics(Some(Page::of(
+        "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n# EOF\n",
+    )));
+    let gateway = start_with(&[python.addr, rust.addr], round_robin()).await;
+    let paths = [CHAT, "/v1/completions", RESPONSES, MESSAGES];
+    for number in 0..200 {
+        let answer = gateway.post(paths[number % paths.len()], ASK).await;
+        assert_eq!(status(&answer), 200, "{}", paths[number % paths.len()]);
+    }
+    let lacked = |seen: &Seen| seen.head.contains(MESSAGES) || seen.head.contains(RESPONSES);
+    let wasted = rust.seen().iter().filter(|seen| lacked(seen)).count();
+    assert!(wasted <= 2, "{wasted} requests went to a backend without their path");
+    assert!(rust.seen().len() >= 50, "it serves the other paths");
+    let [first, second] = [backend_status(&gateway, 0).await, backend_status(&gateway, 1).await];
+    assert_eq!(first["missing_paths"], serde_json::json!([]));
+    assert_eq!(second["missing_paths"], serde_json::json!([MESSAGES, RESPONSES]));
+    assert_eq!((&first["front_end"], &second["front_end"]), (&"python".into(), &"rust".into()));
+    let records = gateway.take_records().await;
+    assert!(records.iter().any(|record| is_excluded(record, "it does not serve the path")));
+}
+
+#[tokio::test]
+async fn an_engine_out_of_service_gets_no_request_and_is_named_by_its_state() {
+    for (state, words) in [
+        (Availability::Paused, "the engine is paused"),
+        (Availability::Asleep, "the engine is asleep"),
+        (Availability::Scaling, "it scales"),
+        (Availability::Retired, "it was retired"),
+    ] {
+        let works = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
+        let rests = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
+        set_rest(&rests, false, false);
+        let gateway = start_with(&[works.addr, rests.addr], round_robin()).await;
+        let everywhere = |text: &str| {
+            let answer = scripted_backend::json(
+                "503 Service Unavailable",
+                &format!(r#"{{"error":"{text}"}}"#),
+            );
+            rests.set_metrics(Some(Page::Whole(answer)));
+            rests.set_models_status("503 Service Unavailable");
+        };
+        match state {
+            Availability::Paused => set_rest(&rests, true, false),
+            Availability::Asleep => set_rest(&rests, true, true),
+            Availability::Scaling => {
+                everywhere("The model is currently scaling. Please try again later.");
+            }
+            _ => everywhere("This data-parallel rank has been retired and is awaiting shutdown."),
+        }
+        until_state(&gateway, 1, state).await;
+        rests.take_received();
+        for _ in 0..10 {
+            assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+            assert!(is_excluded(&gateway.record().await, state.as_str()));
+        }
+        assert_eq!(rests.seen().len(), 0, "{state:?}");
+        let shown = backend_status(&gateway, 1).await;
+        assert_eq!(shown["state"], state.as_str());
+        assert!(shown["reason"].as_str().unwrap().contains(words), "{shown}");
+        rests.set_metrics(None);
+        rests.set_models_status("200 OK");
+        set_rest(&rests, false, false);
+        until_state(&gateway, 1, Availability::Available).await;
+    }
+}
+
+#[tokio::test]
+async fn a_path_in_the_url_of_a_backend_precedes_the_paths_of_requests_and_checks() {
+    let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
+    let gateway = start_with(&[fake.addr], Setup { prefix: "/engine-1", ..Setup::default() }).await;
+    assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+    assert!(fake.seen()[0].head.starts_with("POST /engine-1/v1/chat/completions HTTP/1.1\r\n"));
+    assert!(backend_status(&gateway, 0).await["url"].as_str().unwrap().ends_with("/engine-1"));
+}
