@@ -148,6 +148,15 @@ VALUES
   helm template gw "$chart" --set adminToken.secret=gateway-admin >"$out/token.yaml"
   assert_rendered "$out/token.yaml" 'name: TOKENWEIR_ADMIN_TOKEN' 'unauthenticated_metrics: true'
   check_configuration "$out/token.yaml"
+  # A scaler of the backends: without them the gateways stay ready, because requests wait in them.
+  ! grep 'ScaledObject' "$out/full.yaml" || { echo "the chart makes a ScaledObject by default" >&2; exit 1; }
+  keda=(--set keda.enabled=true,keda.target.name=vllm,keda.model=llama,keda.prometheus=http://prometheus:9090)
+  helm template gw "$chart" "${keda[@]}" >"$out/keda.yaml"
+  assert_rendered "$out/keda.yaml" 'kind: ScaledObject' 'minReplicaCount: 0' 'gen_ai_request_model="llama"' 'name: vllm'
+  ! grep 'path: /readyz' "$out/keda.yaml" || { echo "a gateway that is not ready gets no requests that could wait" >&2; exit 1; }
+  helm template gw "$chart" "${keda[@]}" --set keda.minReplicas=1 >"$out/keda.yaml"
+  assert_rendered "$out/keda.yaml" 'path: /readyz'
+  assert_rejected 'keda.model is empty' --set keda.enabled=true,keda.target.name=vllm
   # limits.memory follows the limit of the container. `config` overrides it.
   for limit in 1Gi=768 512Mi=384 1.5Gi=1152 2G=1430 1073741824=768; do
     helm template gw "$chart" --set resources.limits.memory="${limit%=*}" --set config.limits.body=1MiB >"$out/limit.yaml"

@@ -31,6 +31,9 @@ fuzz_target!(|pages: &[u8]| {
         let requirements = BackendRequirements {
             model: None,
             path: None,
+            max_tokens: None,
+            choices: 1,
+            longer_than: None,
             prompt: &prompt,
             is_stream: number % 2 == 0,
             backend: None,

@@ -5,6 +5,7 @@ use super::backend_status::{add_gpus, backend_statuses};
 use super::configuration::ActiveConfiguration;
 use crate::backend::Readiness;
 use crate::backend::cache_map::CacheMap;
+use crate::backend::pool::BackendPool;
 use crate::gpu::GpuMonitor;
 use crate::proxy::ProxyState;
 use crate::proxy::access::AccessControl;
@@ -12,12 +13,14 @@ use crate::proxy::admission::AdmissionController;
 use crate::telemetry::cpu_time::TelemetryCpuTimes;
 use crate::telemetry::decision_log::DecisionLog;
 use crate::telemetry::recent_requests::RecentRequests;
-use crate::telemetry::status::{RequestBodyVitals, StatusSnapshot};
+use crate::telemetry::status::{ModelQueueStatus, RequestBodyVitals, StatusSnapshot};
 use crate::webhook::WebhookNotifier;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_api::{GatewayFacts, GatewayState, Harm, QueueSummary};
+use tokenweir_core::record::ModelLabel;
 use tokenweir_diagnose::{FLEET_RULES, LatestDiagnosis, Verdict, VerdictScope, VerdictSeverity};
 use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
 
@@ -91,6 +94,7 @@ impl Admin {
             panic_mode: readiness.is_panic,
             draining,
             queue: queue_status(admission),
+            model_queues: model_queues(pool, admission, now),
             clients: self.recent_requests.clients(open_streams, now),
             backends: backend_statuses(pool, &readiness, now),
             short_list_bytes: pool.candidate_sampler_bytes(),
@@ -195,6 +199,34 @@ fn tenant_labels(access: &AccessControl) -> Vec<String> {
 fn queue_status(admission: &AdmissionController) -> Vec<QueueSummary> {
     let waiting = admission.waiting_by_class().into_iter();
     waiting.map(|(class, waiting)| QueueSummary { class: class.to_string(), waiting }).collect()
+}
+
+/// The waiting requests by the label value of their model. Models whose series exist before their first
+/// request have 0 without waiting requests, so that a scaler can read them.
+fn model_queues(
+    pool: &BackendPool,
+    admission: &AdmissionController,
+    now: Instant,
+) -> Vec<ModelQueueStatus> {
+    let empty = |model: &str| {
+        let queue = ModelQueueStatus { model: model.to_owned(), ..Default::default() };
+        (queue.model.clone(), queue)
+    };
+    let models = pool.labelled_models(now).into_iter().filter(|model| model.is_seeded);
+    let mut queues: BTreeMap<String, ModelQueueStatus> =
+        models.map(|model| empty(&model.name)).chain([empty(ModelLabel::OTHER)]).collect();
+    for waiting in admission.waiting_models() {
+        let label = pool.routes().lookup(waiting.model.as_deref()).label.as_str().to_owned();
+        let queue = queues.entry(label.clone()).or_default();
+        let seconds = waiting.without_backend_since.map(|since| {
+            let seconds = now.saturating_duration_since(since).as_secs_f64();
+            seconds.max(queue.seconds_without_backend.unwrap_or_default())
+        });
+        queue.model = label;
+        queue.waiting += waiting.requests;
+        queue.seconds_without_backend = seconds.or(queue.seconds_without_backend);
+    }
+    queues.into_values().collect()
 }
 
 #[cfg(test)]

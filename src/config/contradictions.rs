@@ -95,6 +95,18 @@ fn ineffective_limits(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<(St
             timeouts.first_output,
         ),
         ("admission.max_wait", Some(config.admission.max_wait), "timeouts.total", timeouts.total),
+        (
+            "admission.max_backend_wait",
+            config.admission.max_backend_wait,
+            "timeouts.first_output",
+            timeouts.first_output,
+        ),
+        (
+            "admission.max_backend_wait",
+            config.admission.max_backend_wait,
+            "timeouts.total",
+            timeouts.total,
+        ),
     ];
     let durations = durations.into_iter().filter_map(|(path, longer, other, shorter)| {
         let (longer, shorter) = (longer?, shorter?);

@@ -41,6 +41,7 @@ pub(super) async fn forward<B: IncomingBody>(
         backend: backend.as_ref(),
         path: None,
         max_tokens: None,
+        choices: 1,
         longer_than: None,
         session: None,
         seed: fastrand::u64(..),

@@ -110,6 +110,7 @@ async fn forward(
         backend: None,
         path: record.route,
         max_tokens: None,
+        choices: 1,
         longer_than: None,
         session: features::session_hash(&head.headers, &settings.session_headers, &fields),
         seed: fastrand::u64(..),

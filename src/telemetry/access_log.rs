@@ -138,6 +138,9 @@ struct AccessLogLine<'a> {
     /// Time in the admission queue. Absent if the request was not queued.
     #[serde(skip_serializing_if = "Option::is_none")]
     queued_ms: Option<f64>,
+    /// The part of `queued_ms` in which no backend could serve the model. Absent without such a part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backend_wait_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     phases: Option<AccessLogPhaseTimes>,
     bytes_out: u64,
@@ -319,6 +322,7 @@ impl<'a> AccessLogLine<'a> {
             tokens_per_second: record.tokens_per_second().map(|rate| (rate * 10.0).round() / 10.0),
             overhead_us: record.overhead().map(|overhead| overhead.as_micros()),
             queued_ms: record.gateway_queue_wait().map(millis),
+            backend_wait_ms: record.backend_wait().map(millis),
             phases: AccessLogPhaseTimes::from_phases(&RequestPhases::from_record(record)),
             bytes_out: record.bytes_out,
         }
@@ -337,6 +341,7 @@ impl Display for AccessLogLine<'_> {
         write_field(f, "slow_cause", self.slow_cause)?;
         write_field(f, "uninspected_reason", self.uninspected_reason)?;
         write_field(f, "queued_ms", self.queued_ms)?;
+        write_field(f, "backend_wait_ms", self.backend_wait_ms)?;
         write_field(f, "ttft_ms", self.ttft_ms)?;
         write_field(f, "tpot_ms", self.tpot_ms)?;
         write_field(f, "gap_max_ms", self.gap_max_ms)?;

@@ -50,6 +50,8 @@ pub struct DecisionLogEntry {
     first_answer: Option<Duration>,
     slow: Option<SlowCause>,
     phases: RequestPhases,
+    /// Time in the admission queue in which no backend could serve the model.
+    backend_wait: Option<Duration>,
     client: IpAddr,
     caller: Option<Arc<ClientIdentity>>,
     /// The ID of the trace. `None`: the trace is not exported.
@@ -158,6 +160,7 @@ impl DecisionLogEntry {
             first_answer: record.reasoning_wait(),
             slow: record.slow,
             phases: RequestPhases::from_record(record),
+            backend_wait: record.backend_wait(),
             client: record.client,
             caller: record.caller.clone(),
             trace_id: trace.map(|trace| trace.trace_id),
@@ -228,6 +231,7 @@ impl DecisionLogEntry {
                 "client_ttft_seconds": rounded_seconds(self.client_ttft),
                 "first_answer_seconds": rounded_seconds(self.first_answer),
                 "duration_seconds": self.ended_ms as f64 / 1e3,
+                "backend_wait_seconds": rounded_seconds(self.backend_wait),
             },
             "phases": phases_to_json(&self.phases),
             "tie_cost": least_cost.map(|least| round_significant(kv_aware::tie_limit(least))),
@@ -405,7 +409,7 @@ mod tests {
         let expected = json!({
             "ttft_seconds": 0.09, "input_tokens": 12, "cached_tokens": 8, "outcome": "ok",
             "slow_cause": null, "slow_meaning": null, "client_ttft_seconds": 0.1, "first_answer_seconds": null,
-            "duration_seconds": 0.41,
+            "duration_seconds": 0.41, "backend_wait_seconds": null,
         });
         assert_eq!(detail["actual"], expected);
         let candidates = detail["candidates"].as_array().unwrap();

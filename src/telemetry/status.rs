@@ -48,6 +48,9 @@ pub struct StatusSnapshot {
     pub draining: bool,
     /// Requests in the admission queue by class, highest priority first.
     pub queue: Vec<QueueSummary>,
+    /// Requests in the admission queue by model: of each model with a label value of its own, and of
+    /// others while requests for them wait.
+    pub model_queues: Vec<ModelQueueStatus>,
     /// All backends, including removed ones that still serve requests.
     pub backends: Vec<BackendStatusSnapshot>,
     /// The GPU exporters. Empty: none is configured.
@@ -138,6 +141,18 @@ pub struct ConfigReloadStatus {
     /// Number of reloads that failed. After a failed reload the previous configuration stays in
     /// use.
     pub failed: u64,
+}
+
+/// A snapshot of the requests for one model in the admission queue.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ModelQueueStatus {
+    /// The label value of the model.
+    pub model: String,
+    /// Number of requests that wait now.
+    pub waiting: usize,
+    /// Seconds for which no backend could serve the model while requests for it wait. `None`: a backend
+    /// can, or no request waits.
+    pub seconds_without_backend: Option<f64>,
 }
 
 /// A snapshot of one backend.

@@ -22,12 +22,12 @@ const CALM: &str = "vllm:num_requests_running 8.0\nvllm:num_requests_waiting 0.0
                     vllm:kv_cache_usage_perc 0.5\n";
 
 /// A scrape interval without a second scrape, so that only the end of a request frees capacity.
-const NO_SECOND_SCRAPE: Duration = Duration::from_hours(1);
+pub(crate) const NO_SECOND_SCRAPE: Duration = Duration::from_hours(1);
 /// A scrape interval with which changes of a backend are noticed soon.
-const SHORT_SCRAPE_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const SHORT_SCRAPE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A gateway with one request in flight per backend and this admission configuration.
-async fn one_at_each(
+pub(crate) async fn one_at_each(
     fakes: &[&ScriptedBackend],
     admission: config::AdmissionConfig,
     scrape_interval: Duration,
@@ -49,7 +49,7 @@ async fn held() -> ScriptedBackend {
 }
 
 /// Sends a request with a name and these headers without waiting for the response.
-async fn send(gateway: &Running, name: &str, headers: &str) -> TcpStream {
+pub(crate) async fn send(gateway: &Running, name: &str, headers: &str) -> TcpStream {
     let request = post(CHAT, &format!(r#"{{"model":"tiny","user":"{name}"}}"#));
     gateway.send(request.replacen("\r\n", &format!("\r\n{headers}"), 1)).await
 }
@@ -65,7 +65,7 @@ pub(crate) async fn until_waiting(gateway: &Running, count: usize) {
 }
 
 /// The names of the requests that a backend has received, in order.
-fn names(fake: &ScriptedBackend) -> Vec<String> {
+pub(crate) fn names(fake: &ScriptedBackend) -> Vec<String> {
     let name = |body: &[u8]| {
         let body: Value = serde_json::from_slice(body).unwrap();
         body["user"].as_str().unwrap().to_owned()
@@ -74,7 +74,7 @@ fn names(fake: &ScriptedBackend) -> Vec<String> {
 }
 
 /// The value of a header in a raw response.
-fn header(answer: &[u8], name: &str) -> Option<String> {
+pub(crate) fn header(answer: &[u8], name: &str) -> Option<String> {
     let head = String::from_utf8_lossy(answer).to_ascii_lowercase();
     let line =
         head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")).map(str::to_owned));
@@ -82,7 +82,7 @@ fn header(answer: &[u8], name: &str) -> Option<String> {
 }
 
 /// Asserts a 429 with this reason.
-fn assert_shed(answer: &[u8], reason: &str) {
+pub(crate) fn assert_shed(answer: &[u8], reason: &str) {
     assert_eq!(status(answer), 429);
     assert_eq!(header(answer, "x-gateway-error").as_deref(), Some(reason));
     let seconds: u32 = header(answer, "retry-after").unwrap().parse().unwrap();
@@ -96,7 +96,7 @@ fn assert_shed(answer: &[u8], reason: &str) {
 }
 
 /// Asserts that all gauges and permits are back at zero.
-async fn assert_no_state_left(gateway: &Running) {
+pub(crate) async fn assert_no_state_left(gateway: &Running) {
     until_waiting(gateway, 0).await;
     for backend in gateway.pool.backends().iter() {
         wait_until!(backend.load.in_flight() == 0);

@@ -12,6 +12,7 @@ mod abusive_requests;
 mod access;
 mod admission;
 mod architecture;
+mod awaited_backends;
 mod backend_crashes;
 mod bodies;
 mod cache_map;

@@ -35,8 +35,8 @@ pub use anomaly::measure_names;
 pub use description::{VerdictDescription, verdict_descriptions};
 pub use diagnoser::Diagnoser;
 pub use fleet::{
-    AttemptCounts, AttemptFailures, DrainNote, EvictedGroup, EvictingPair, FLEET_RULES,
-    FleetBackend, FleetObservation, FleetRule, GatewayConditions,
+    AttemptCounts, AttemptFailures, AwaitedModel, DrainNote, EvictedGroup, EvictingPair,
+    FLEET_RULES, FleetBackend, FleetObservation, FleetRule, GatewayConditions,
 };
 pub use harm::{HARMED_SHARE, is_critical_harm};
 pub use history::{

@@ -19,6 +19,7 @@ pub fn explanation(decision: &Value) -> Vec<String> {
     lines.extend(slow_line(actual));
     lines.push(ttft_line(predicted, actual));
     lines.extend(phases_line(&decision["phases"]));
+    lines.extend(backend_wait_line(actual));
     lines.extend(longest_gaps(&decision["chunk_timings"]));
     lines.extend(attempts_line(&decision["attempts"]));
     let trace = [&decision["trace_url"], &decision["trace_id"]].into_iter().find_map(Value::as_str);
@@ -90,6 +91,13 @@ fn ttft_line(predicted: &Value, actual: &Value) -> String {
         time(&actual["client_ttft_seconds"]),
         answer.unwrap_or_default()
     )
+}
+
+/// The part of the wait in the gateway in which no backend could serve the model. `None`: there was no
+/// such part.
+fn backend_wait_line(actual: &Value) -> Option<String> {
+    let wait = seconds(Some(actual["backend_wait_seconds"].as_f64()?));
+    Some(format!("no backend {wait} of the gateway queue"))
 }
 
 /// The phases in order of time. `None`: none is known.
@@ -183,6 +191,7 @@ mod tests {
             "actual": {
                 "outcome": "ok", "slow_cause": "engine_queue", "duration_seconds": 12.3,
                 "slow_meaning": "the request waited in the queue of the engine",
+                "backend_wait_seconds": 0.8,
                 "ttft_seconds": 10.9, "client_ttft_seconds": 11.0, "first_answer_seconds": 11.2,
             },
             "predicted": { "ttft_seconds": 0.02 },
@@ -195,6 +204,7 @@ mod tests {
             "TTFT       20ms predicted, 10.9s actual from sending, 11.0s for the client, 11.2s to the \
              first answer",
             "phases     gateway 1.0ms, queue 10.2s (estimated)",
+            "no backend 800ms of the gateway queue",
             "gaps       900ms after 3 (7 chunks)",
             "attempts   b busy after 200ms, a 200 after 12.1s",
             "trace      http://ui/4a",

@@ -17,15 +17,16 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Instant, UNIX_EPOCH};
 use tokenweir_api::{ClientSummary, main_client};
+use tokenweir_core::admission::WaitingModel;
 use tokenweir_core::clock;
 use tokenweir_core::gpu::GpuCondition;
 use tokenweir_core::model::ServedModel;
 use tokenweir_core::observe::{ExchangeRegistry, StreamPhase};
 use tokenweir_core::record::BackendId;
 use tokenweir_diagnose::{
-    AttemptCounts, BackendRequestCounters, BackendRequestCounts, Diagnoser, Diagnosis,
-    DiagnosisSample, DrainNote, EVERY, FleetBackend, FleetObservation, GatewayConditions,
-    GatewayObservations, LatestDiagnosis, Verdict, VerdictSeverity,
+    AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, Diagnoser,
+    Diagnosis, DiagnosisSample, DrainNote, EVERY, FleetBackend, FleetObservation,
+    GatewayConditions, GatewayObservations, LatestDiagnosis, Verdict, VerdictSeverity,
 };
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
@@ -132,6 +133,7 @@ impl DiagnosisTask {
         });
         let fleet = FleetObservation {
             backends: backends.collect(),
+            awaited_models: self.awaited_models(now),
             gateway: self.observe_gateway(now),
             evicting_pairs: self.cache_map.evicting_pairs(),
             unserved_models: self.request_counters.unserved_models(is_listed),
@@ -141,6 +143,19 @@ impl DiagnosisTask {
         let clients = self.recent_requests.clients(&self.open_streams, now);
         name_main_client(&mut diagnosis, &clients);
         diagnosis
+    }
+
+    /// The models that no backend can serve now and for which requests wait.
+    fn awaited_models(&self, now: Instant) -> Vec<AwaitedModel> {
+        let waiting = self.admission.waiting_models().into_iter();
+        let awaited =
+            waiting.filter_map(|WaitingModel { model, requests, without_backend_since }| {
+                let seconds = now.saturating_duration_since(without_backend_since?).as_secs_f64();
+                let model =
+                    model.map_or_else(|| "any model".to_owned(), |name| format!("`{name}`"));
+                Some(AwaitedModel { model, requests, seconds })
+            });
+        awaited.collect()
     }
 
     fn log_stalls(&self, log: &mut StallLog, now: Instant) {

@@ -73,7 +73,7 @@ impl PoolSnapshot {
         positions: &[usize],
         requirements: &BackendRequirements<'_>,
     ) -> Option<RequestLength> {
-        let max_tokens = requirements.max_tokens? as f64;
+        let max_tokens = f64::from(requirements.max_tokens?);
         let texts = positions
             .iter()
             .map(|position| self.backends[*position].load.estimator.learned().text());

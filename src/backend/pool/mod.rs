@@ -125,6 +125,8 @@ impl BackendPool {
     /// Sets the models that a backend lists, and rebuilds the routes if the list changed.
     pub(super) fn set_models(&self, backend: &Backend, models: &Arc<[ServedModel]>) {
         self.registry.set_models(backend, models);
+        // Queued requests may have a backend now, or their model may be unknown.
+        self.capacity_notifier.notify();
     }
 
     /// Number of backends in the pool.
@@ -221,6 +223,12 @@ impl BackendPool {
         now: Instant,
     ) -> Result<Option<BackendOffer>, GatewayError> {
         self.offer_within(&LeaseConstraints::new(&[], Some(thresholds)), requirements, now)
+    }
+
+    /// Tokens that the engine has to compute for a request, on the backend that has most of the prompt
+    /// in its cache. `None`: no backend is up.
+    pub fn work(&self, requirements: BackendRequirements<'_>, now: Instant) -> Option<u64> {
+        self.registry.snapshot().work(&requirements, now)
     }
 
     fn offer_within(

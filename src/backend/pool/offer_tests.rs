@@ -85,3 +85,43 @@ fn a_backend_whose_engine_seems_stuck_gets_only_what_no_other_backend_can_serve(
     suspected.mark_up();
     assert!(lease(&pool, Some("b")).is_ok());
 }
+
+#[test]
+fn a_model_is_expected_if_something_has_named_it_or_nothing_is_known() {
+    let is_expected = |pool: &BackendPool, model: &str| pool.routes().is_expected(Some(model));
+    let unlisted = pool(&[None]);
+    assert!(is_expected(&unlisted, "any"), "the backend may serve it");
+    let listed = pool(&[Some(&["a"]), Some(&["b"])]);
+    assert!(is_expected(&listed, "a") && !is_expected(&listed, "any"));
+    assert!(listed.routes().is_expected(None));
+    let [first, second] = [0, 1].map(|position| listed.backends()[position].clone());
+    // A backend that is up took the model from its list: it was removed on purpose.
+    listed.set_models(&second, &Arc::from([]));
+    assert!(!is_expected(&listed, "b"));
+    // The backend of the other model left the pool.
+    let (name, served_as) = ("alias".to_owned(), Some("a2".to_owned()));
+    let models = vec![ModelConfig { name, served_as, ..ModelConfig::default() }];
+    let settings = PoolSettings { models, ..PoolSettings::default() };
+    listed.apply_update(listed.plan_update(Vec::new()), &settings);
+    assert_eq!(listed.backends().len(), 0);
+    assert!(is_expected(&listed, "a") && !is_expected(&listed, "b"));
+    assert!(is_expected(&listed, "alias") && is_expected(&listed, "a2"), "configured");
+    assert!(!is_expected(&listed, "any"));
+    drop(first);
+}
+
+#[test]
+fn the_limit_of_the_client_bounds_the_expected_output() {
+    let pool = pool(&[None]);
+    let tokens = |max_tokens, choices| {
+        let requirements = BackendRequirements { max_tokens, choices, ..requirements(None) };
+        let work = pool.work(requirements, clock::now()).unwrap();
+        let (_lease, _) = pool.lease(requirements, &[], clock::now()).unwrap();
+        (work, pool.backends()[0].load.estimator.local_load().tokens)
+    };
+    assert_eq!(tokens(Some(3), 1), (10 + 3, 10 + 3), "prompt and output");
+    assert_eq!(tokens(Some(3), 2), (10 + 6, 10 + 6), "of all choices");
+    let unbounded = tokens(None, 1);
+    assert!(unbounded.0 > 100 && unbounded.1 == unbounded.0);
+    assert_eq!(tokens(Some(0), 1), unbounded, "no limit");
+}

@@ -67,6 +67,7 @@ fn routing_reason_after(
         backend: None,
         path: None,
         max_tokens: None,
+        choices: 1,
         longer_than: None,
         session: None,
         seed,

@@ -99,7 +99,7 @@ impl BackendRegistry {
         let snapshot = PoolSnapshot {
             backends: Arc::default(),
             backend_ids: Arc::default(),
-            routes: build_routes(&[], &[], &mut model_labels),
+            routes: build_routes(&[], &[], &mut model_labels, false),
             panic_log: Arc::default(),
             readiness_log: Arc::default(),
             route_rules: Arc::default(),
@@ -158,7 +158,9 @@ impl BackendRegistry {
         let rules: Arc<[RouteRule]> =
             settings.models.iter().map(|model| RouteRule::resolve(model, &ids)).collect();
         let removed = previous.backends.iter().filter(|backend| !contains(&backends, backend));
+        let mut backends_left = false;
         for backend in removed {
+            backends_left = true;
             backend.set_position(usize::MAX);
             state.retiring.push(backend.clone());
         }
@@ -168,7 +170,7 @@ impl BackendRegistry {
         }
         state.model_labels.set_max_labels(settings.max_model_labels);
         self.snapshot.store(Arc::new(PoolSnapshot {
-            routes: build_routes(&rules, &backends, &mut state.model_labels),
+            routes: build_routes(&rules, &backends, &mut state.model_labels, backends_left),
             panic_log: previous.panic_log.clone(),
             readiness_log: previous.readiness_log.clone(),
             candidate_sampler: previous.candidate_sampler.clone(),

@@ -61,9 +61,11 @@ pub struct BackendRequirements<'a> {
     /// The path of the request. Backends that do not serve it are avoided. `None`: every backend serves
     /// it.
     pub path: Option<&'static str>,
-    /// The output tokens that the client allows, 0 if it states no limit. With the prompt, they must fit
-    /// into the context of the model. `None`: the length of the request cannot be estimated.
-    pub max_tokens: Option<u64>,
+    /// The output tokens of a choice that the client allows, 0 if it states no limit. With the prompt,
+    /// they must fit into the context of the model. `None`: the length of the request cannot be estimated.
+    pub max_tokens: Option<u32>,
+    /// Number of choices that the client requests.
+    pub choices: u32,
     /// Only the backends with the longest context may serve the request, which must be longer than this.
     pub longer_than: Option<u32>,
     /// A hash of the session id. `None`: the request has no session.
@@ -71,6 +73,9 @@ pub struct BackendRequirements<'a> {
     /// Random number of the request, from which the policy derives its random decisions.
     pub seed: u64,
 }
+
+/// Number of backends whose caches are compared to find the work of a request.
+const MAX_COMPARED_CACHES: usize = 64;
 
 /// Restrictions on the backends that may be leased to a request.
 #[derive(Clone, Copy)]
@@ -103,7 +108,7 @@ impl PoolSnapshot {
         Self {
             backends: self.backends.clone(),
             backend_ids: self.backend_ids.clone(),
-            routes: build_routes(&self.route_rules, &self.backends, labels),
+            routes: build_routes(&self.route_rules, &self.backends, labels, false),
             route_rules: self.route_rules.clone(),
             candidate_sampler: self.candidate_sampler.clone(),
             panic_log: self.panic_log.clone(),
@@ -150,6 +155,21 @@ impl PoolSnapshot {
                 Err(self.no_candidate_error(requirements.model, route))
             }
         }
+    }
+
+    /// Tokens that the engine has to compute for a request, uncached prompt and expected output, on the
+    /// backend that has most of the prompt in its cache. `None`: no backend is up.
+    pub(super) fn work(&self, requirements: &BackendRequirements<'_>, now: Instant) -> Option<u64> {
+        let mut lookup = CacheLookup::new(requirements.prompt);
+        let route = self.routes.lookup(requirements.model);
+        let backends = route.backends.iter().map(|position| &self.backends[*position]);
+        let serving = backends.filter(|backend| backend.health.is_serving());
+        let work = serving.take(MAX_COMPARED_CACHES).filter_map(|backend| {
+            let candidate = backend.candidate(requirements.prompt, Some(&mut lookup), now)?;
+            let uncached = (candidate.prompt - candidate.cached).max(0.0);
+            Some((uncached + requirements.bounded_output(candidate.output)) as u64)
+        });
+        work.min()
     }
 
     /// Leases a picked backend, and records the decision.
@@ -290,7 +310,8 @@ impl PoolSnapshot {
             let has_adapter = route.adapter_hash.is_none_or(may_have);
             let candidate = backend.candidate(requirements.prompt, Some(&mut lookup), now);
             let Some(candidate) = candidate else { continue };
-            let candidate = Candidate { position, has_adapter, ..candidate };
+            let output = requirements.bounded_output(candidate.output);
+            let candidate = Candidate { position, has_adapter, output, ..candidate };
             eligible.most_cached = eligible.most_cached.max(candidate.cached);
             let is_saturated = |limits: &SaturationThresholds| limits.is_saturated(&candidate);
             if constraints.thresholds.is_some_and(is_saturated) {
@@ -322,7 +343,20 @@ impl PoolSnapshot {
     }
 }
 
-// === impl PickedBackend, LeaseConstraints ===
+// === impl BackendRequirements, PickedBackend, LeaseConstraints ===
+
+impl BackendRequirements<'_> {
+    /// The output tokens of all choices that the client allows. `None`: it states no limit.
+    pub fn output_limit(&self) -> Option<u64> {
+        let limit = self.max_tokens.filter(|limit| *limit > 0)?;
+        Some(u64::from(limit) * u64::from(self.choices))
+    }
+
+    /// Expected output tokens, of which the request allows at most its limit.
+    fn bounded_output(&self, expected: f64) -> f64 {
+        self.output_limit().map_or(expected, |limit| expected.min(limit as f64))
+    }
+}
 
 impl PickedBackend {
     /// Number of prompt tokens that the picked backend must compute although another eligible

@@ -32,7 +32,6 @@ pub(super) fn pool_with_peers(models: &[Option<&[&str]>], peers: Peers) -> Backe
     pool
 }
 
-/// A drain that begins now.
 fn drain(duration: Option<Duration>) -> Drain {
     Drain::begin(DrainInitiator::Configuration, None, duration)
 }
@@ -48,6 +47,7 @@ pub(super) fn requirements(model: Option<&str>) -> BackendRequirements<'_> {
         backend: None,
         path: None,
         max_tokens: None,
+        choices: 1,
         longer_than: None,
         session: None,
         seed: 0,

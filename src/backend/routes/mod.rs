@@ -36,6 +36,9 @@ pub struct ModelRoute {
     pub permissions: Permissions,
     /// Overrides of global settings for requests of this model.
     pub policy: RoutePolicy,
+    /// Whether a backend may serve the model soon, if none does now: the configuration names it, or
+    /// backends that listed it left the pool.
+    is_expected: bool,
 }
 
 /// The routes of all models. A change replaces the table by a new table.
@@ -96,6 +99,18 @@ impl RouteTable {
         }
     }
 
+    /// Whether a request for the model is served as soon as a backend of it is available. False for a
+    /// name that nothing has named: not the configuration, no backend, and no backend that left the
+    /// pool. As long as nothing is known, every name may be served.
+    pub fn is_expected(&self, model: Option<&str>) -> bool {
+        let Some(name) = model.filter(|name| !name.is_empty()) else { return true };
+        let is_target = |route: &ModelRoute| route.served_as.as_deref() == Some(name);
+        match self.by_name.get(name) {
+            Some(route) => route.is_expected || !route.backends.is_empty(),
+            None => self.by_name.is_empty() || self.by_name.values().any(is_target),
+        }
+    }
+
     /// The model that every backend uses for a request without a model name. `None`: the backends
     /// use different models, a backend has not listed its models yet, or the configuration uses the
     /// name of this model as an alias of another model.
@@ -146,6 +161,7 @@ impl RouteTable {
             let is_adapter = entries.iter().any(|(_, model)| model.parent.is_some());
             let listed = entries.iter().map(|(group, model)| (&*group.positions, model.max_len));
             route.lengths = ModelLengths::new(listed, &route.backends, &mut length_sets);
+            route.is_expected = configured.contains(&rule.name);
             route.policy = rule.policy;
             route.permissions = rule.permissions;
             route.adapter_hash = is_adapter.then(|| adapter_hash(rule.target()));
@@ -162,8 +178,9 @@ impl RouteTable {
         let default_route = share_positions(default_route);
         let unknown_route = ModelRoute::new(ModelLabel::unknown(), None, unlisted.iter().copied());
         // Requests for a model that is no longer listed keep its label: they are named, not `_other`.
-        for name in labels.absent_models() {
-            let route = ModelRoute { label: labels.label_for(name), ..unknown_route.clone() };
+        for (name, is_expected) in labels.absent_models() {
+            let label = labels.label_for(name);
+            let route = ModelRoute { label, is_expected, ..unknown_route.clone() };
             by_name.entry(name.clone()).or_insert_with(|| share_positions(route));
         }
         let unknown_model_route = share_positions(unknown_route);
@@ -257,6 +274,7 @@ impl ModelRoute {
             adapter_hash: None,
             permissions,
             policy,
+            is_expected: false,
         }
     }
 }

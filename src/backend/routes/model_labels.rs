@@ -32,6 +32,8 @@ struct AssignedLabel {
     /// Time since which neither a backend nor the configuration lists the model. `None`: a backend
     /// or the configuration lists it.
     absent_since: Option<Instant>,
+    /// Whether it is absent because backends left the pool.
+    left_with_backend: bool,
 }
 
 /// A model with a label value of its own.
@@ -67,11 +69,12 @@ impl ModelLabelTable {
 
     /// Assigns label values to the models that the configuration names (`configured`) and that
     /// backends list (`listed`). Removes the label values of models that have been neither for
-    /// [`LABEL_RETENTION`].
+    /// [`LABEL_RETENTION`]. `backends_left`: whether backends left the pool since the last update.
     pub(in crate::backend) fn update<'a>(
         &mut self,
         configured: impl Iterator<Item = &'a Arc<str>>,
         listed: impl Iterator<Item = &'a ServedModel>,
+        backends_left: bool,
         now: Instant,
     ) {
         let configured: Vec<&Arc<str>> = configured.collect();
@@ -81,6 +84,9 @@ impl ModelLabelTable {
         let present: HashSet<&str> = names.chain(listed.iter().map(|model| &*model.id)).collect();
         self.by_name.retain(|name, label| {
             label.is_configured = configured_names.contains(&**name);
+            if label.absent_since.is_none() {
+                label.left_with_backend = backends_left;
+            }
             label.absent_since =
                 (!present.contains(&**name)).then(|| label.absent_since.unwrap_or(now));
             !label.is_expired(now)
@@ -107,10 +113,10 @@ impl ModelLabelTable {
     }
 
     /// The models with a label value of their own that neither a backend nor the configuration lists
-    /// any more.
-    pub(in crate::backend) fn absent_models(&self) -> impl Iterator<Item = &Arc<str>> {
+    /// any more, and whether each is absent because backends left the pool.
+    pub(in crate::backend) fn absent_models(&self) -> impl Iterator<Item = (&Arc<str>, bool)> {
         let absent = self.by_name.iter().filter(|(_, label)| label.absent_since.is_some());
-        absent.map(|(name, _)| name)
+        absent.map(|(name, label)| (name, label.left_with_backend))
     }
 
     /// The models with a label value of their own, in the order of assignment. Includes the models
@@ -145,6 +151,7 @@ impl ModelLabelTable {
             is_configured,
             is_adapter,
             absent_since: None,
+            left_with_backend: false,
         };
         self.assigned_count += 1;
         self.by_name.insert(name.clone(), label);
@@ -181,7 +188,7 @@ mod tests {
         now: Instant,
     ) {
         let configured: Vec<Arc<str>> = configured.iter().map(|name| (*name).into()).collect();
-        labels.update(configured.iter(), models(listed).iter(), now);
+        labels.update(configured.iter(), models(listed).iter(), false, now);
     }
 
     fn has_own_label(labels: &ModelLabelTable, name: &str) -> bool {

@@ -25,6 +25,7 @@ fn route_table(models: &[ModelConfig], listed_ids: &[Option<&[&str]>]) -> RouteT
     labels.update(
         rules.iter().map(RouteRule::name),
         ModelListInterner::distinct_models(&advertised),
+        false,
         clock::now(),
     );
     RouteTable::new(&rules, &advertised, &labels)

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tokenweir_core::observe::ObservationSettings;
 use tokenweir_core::openai::PhraseMatcher;
 use tokenweir_core::record::TierResolver;
+use tokenweir_core::slo::Objective;
 
 /// Why the settings of the proxy cannot be built from a valid configuration.
 #[derive(Debug, thiserror::Error)]
@@ -56,7 +57,7 @@ impl Config {
                     .collect(),
             },
             retry: self.retry,
-            admission: self.admission.settings(),
+            admission: self.admission.settings(&self.slos),
             body_memory_bytes: self.limits.body_memory(available_memory),
             observation: self.observation_settings()?,
         })
@@ -79,11 +80,13 @@ impl Config {
 
 impl AdmissionConfig {
     /// The settings of the admission queue. `None`: admission control is disabled.
-    fn settings(&self) -> Option<AdmissionSettings> {
+    fn settings(&self, objectives: &[Objective]) -> Option<AdmissionSettings> {
         self.enabled.then(|| AdmissionSettings {
             thresholds: self.marks(),
             queue_capacity: self.queue_capacity,
             max_wait: self.max_wait,
+            max_backend_wait: self.max_backend_wait.unwrap_or(self.max_wait),
+            objectives: objectives.to_vec(),
             classes: self.classes(),
             // The rules have checked that the name parses.
             tenant_header: self.tenant_header.as_ref().and_then(|name| name.parse().ok()),

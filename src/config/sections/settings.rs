@@ -92,6 +92,11 @@ pub struct AdmissionConfig {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub max_wait: Duration,
+    /// Maximum time of a request in the queue while no backend can serve its model, then 503. `None`:
+    /// `max_wait`. 0: 503 at once.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub max_backend_wait: Option<Duration>,
     /// Tiers, the highest priority first. `default` stands for all others.
     pub classes: Vec<String>,
     /// Header that contains the tenant. Use only a header that your own proxy sets. `None`: the
@@ -289,6 +294,7 @@ impl Default for AdmissionConfig {
             max_in_flight: None,
             queue_capacity: 1_024,
             max_wait: Duration::from_secs(30),
+            max_backend_wait: None,
             classes: Vec::new(),
             tenant_header: None,
         }

@@ -44,80 +44,131 @@ pub(crate) async fn send(
     let share = RetryBudgetShare::for_record(exchange.record());
     context.retry.deposit(share);
     let mut tried = Vec::new();
-    let mut failed_attempts = 0;
+    let (mut failed_attempts, mut waits) = (0, 0);
+    // Kept for further attempts: those on shorter backends would be refused again.
+    let mut longer_than = None;
     let mut refusals = Refusals::default();
     loop {
-        let (lease, decision) = leased;
-        let record = exchange.record();
-        record.decision = Some(decision);
-        record.timings.routed = Some(clock::now());
-        let result = tokio::select! {
-            biased;
-            result = send_to_backend(context, exchange, request, &lease) => result,
-            next = failover_when_down(
-                context, share, request, &lease, &tried, failed_attempts,
-            ) => {
-                exchange.discard_attempt(FailureKind::Down.as_str());
-                tried.push(lease.backend().clone());
-                failed_attempts += 1;
-                leased = next;
-                continue;
+        // The values of the attempt take no memory while the request waits.
+        let next = {
+            let (lease, decision) = leased;
+            let record = exchange.record();
+            record.decision = Some(decision);
+            record.timings.routed = Some(clock::now());
+            let result = tokio::select! {
+                biased;
+                result = send_to_backend(context, exchange, request, &lease) => result,
+                next = failover_when_down(
+                    context, share, (request, longer_than), &lease, &tried, failed_attempts,
+                ) => {
+                    exchange.discard_attempt(FailureKind::Down.as_str());
+                    tried.push(lease.backend().clone());
+                    failed_attempts += 1;
+                    leased = next;
+                    continue;
+                }
+            };
+            let failure = match result {
+                Ok(response) => {
+                    refusals.end_with_response(exchange, &context.retry, clock::now());
+                    return Ok((response, lease));
+                }
+                Err(failure) => failure,
+            };
+            let kind = failure.kind;
+            let is_refusal = refusals.record(exchange, &failure, lease.backend(), share);
+            if kind == FailureKind::UnknownModel {
+                lease.backend().health.mark_models_stale();
             }
-        };
-        let failure = match result {
-            Ok(response) => {
-                refusals.end_with_response(exchange, &context.retry, clock::now());
-                return Ok((response, lease));
+            if !is_refusal {
+                failure.apply_to(lease.backend());
             }
-            Err(failure) => failure,
-        };
-        let kind = failure.kind;
-        let is_refusal = refusals.record(exchange, &failure, lease.backend(), share);
-        if kind == FailureKind::UnknownModel {
-            lease.backend().health.mark_models_stale();
-        }
-        if !is_refusal {
-            failure.apply_to(lease.backend());
-        }
-        let mut requirements = *request.requirements;
-        if kind == FailureKind::TooLong {
-            learn_length(&failure, &lease, &requirements);
-            requirements.longer_than =
-                context.state.pool.model_length(requirements.model, lease.backend());
-        }
-        tried.push(lease.backend().clone());
-        failed_attempts += u32::from(kind.elsewhere() != FailoverPolicy::Always);
-        let failed = failed_request(kind, failed_attempts, tried.len(), request);
-        let asking = if is_refusal {
-            refusals.should_ask_peer(&context.retry, clock::now())
-        } else {
-            Ok(())
-        };
-        let allowed = asking.and_then(|()| context.retry.allow(share, failed, clock::now()));
-        let next = allowed.and_then(|()| {
-            let next = context.state.pool.lease(requirements, &tried, clock::now());
-            next.map_err(|_| FailoverDenialReason::NoOtherBackend)
-        });
-        match next {
-            Ok(next) => {
-                if is_refusal {
-                    refusals.set_aside(exchange, failure);
-                } else {
+            if kind == FailureKind::TooLong {
+                learn_length(&failure, &lease, request.requirements);
+                let model = request.requirements.model;
+                longer_than = context.state.pool.model_length(model, lease.backend());
+            }
+            tried.push(lease.backend().clone());
+            failed_attempts += u32::from(kind.elsewhere() != FailoverPolicy::Always);
+            let failed = failed_request(kind, failed_attempts, tried.len(), request);
+            let asking = if is_refusal {
+                refusals.should_ask_peer(&context.retry, clock::now())
+            } else {
+                Ok(())
+            };
+            let allowed = asking.and_then(|()| context.retry.allow(share, failed, clock::now()));
+            let next = allowed.and_then(|()| {
+                let requirements = BackendRequirements { longer_than, ..*request.requirements };
+                let next = context.state.pool.lease(requirements, &tried, clock::now());
+                next.map_err(|_| FailoverDenialReason::NoOtherBackend)
+            });
+            match next {
+                Ok(next) => {
+                    if is_refusal {
+                        refusals.set_aside(exchange, failure);
+                    } else {
+                        exchange.discard_attempt(kind.as_str());
+                    }
+                    Some(next)
+                }
+                Err(FailoverDenialReason::NoOtherBackend)
+                    if refusals.is_empty()
+                        && longer_than.is_none()
+                        && may_wait_for_backend(context, request, kind, waits) =>
+                {
+                    waits += 1;
+                    tried.clear();
                     exchange.discard_attempt(kind.as_str());
+                    None
                 }
-                leased = next;
-            }
-            Err(reason) => {
-                let (retry, now) = (&context.retry, clock::now());
-                if let Some(first) = refusals.end_with_failure(exchange, &failure, retry, now) {
-                    return Ok((*first, lease));
+                Err(reason) => {
+                    let (retry, now) = (&context.retry, clock::now());
+                    if let Some(first) = refusals.end_with_failure(exchange, &failure, retry, now) {
+                        return Ok((*first, lease));
+                    }
+                    let is_of_client = is_refusal || kind == FailureKind::TooLong;
+                    exchange.record().not_retried = Some(reason).filter(|_| !is_of_client);
+                    return give_up(exchange, reported_in_stream(failure, request), lease, reason);
                 }
-                let is_of_client = is_refusal || kind == FailureKind::TooLong;
-                exchange.record().not_retried = Some(reason).filter(|_| !is_of_client);
-                return give_up(exchange, reported_in_stream(failure, request), lease, reason);
             }
-        }
+        };
+        leased = match next {
+            Some(next) => next,
+            // Boxed, because few requests need the memory of this future.
+            None => Box::pin(wait_for_backend(context, exchange, request)).await?,
+        };
     }
+}
+
+/// Whether a request whose attempt failed waits until a backend comes back: its backend seems to
+/// restart, and it has not waited for as often as it may be retried. The failover rules allow another
+/// attempt, and no other backend is left.
+fn may_wait_for_backend(
+    context: &ProxyContext,
+    request: &PreparedRequest<'_>,
+    kind: FailureKind,
+    waits: u32,
+) -> bool {
+    use FailureKind::{Died, Draining, EngineDead, Unreachable};
+    matches!(kind, Unreachable | Died | EngineDead | Draining)
+        && waits < context.retry.max_attempts()
+        && !request.is_lookup
+        && request.requirements.backend.is_none()
+        && context.state.admission.waits_for_backend()
+}
+
+/// Waits in the admission queue until a backend can serve the request, within its deadlines.
+async fn wait_for_backend(
+    context: &ProxyContext,
+    exchange: &mut Exchange,
+    request: &PreparedRequest<'_>,
+) -> Result<(Lease, Arc<RoutingDecision>), GatewayError> {
+    let record = exchange.record();
+    record.timings.sent = None;
+    let (admission, requirements) = (&context.state.admission, *request.requirements);
+    let lease = pin!(admission.lease(record, &request.head.headers, requirements));
+    let leased = within_deadline(request.deadlines.next(), lease).await;
+    leased.unwrap_or_else(|deadline| Err(deadline.error()))
 }
 
 fn failed_request<'a>(
@@ -144,7 +195,7 @@ fn failed_request<'a>(
 async fn failover_when_down(
     context: &ProxyContext,
     share: RetryBudgetShare,
-    request: &PreparedRequest<'_>,
+    (request, longer_than): (&PreparedRequest<'_>, Option<u32>),
     lease: &Lease,
     tried: &[Arc<Backend>],
     failed_attempts: u32,
@@ -152,7 +203,8 @@ async fn failover_when_down(
     loop {
         lease.backend().health.wait_declared_down().await;
         let tried = [tried, std::slice::from_ref(lease.backend())].concat();
-        let next = context.state.pool.lease(*request.requirements, &tried, clock::now());
+        let requirements = BackendRequirements { longer_than, ..*request.requirements };
+        let next = context.state.pool.lease(requirements, &tried, clock::now());
         // Another backend whose engine seems stuck would be no better.
         if let Some(next) = next.ok().filter(|(lease, _)| !lease.backend().is_last_resort()) {
             let failed =

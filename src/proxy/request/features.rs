@@ -50,6 +50,11 @@ pub(crate) fn hash_prompt(
     Arc::new(PromptFingerprint::new(seed, fields.prompt.parts(body)))
 }
 
+/// A number of a request that routing calculates with, as 32 bits.
+pub(crate) fn saturating_u32(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
 /// A hash of the [session name](identity::session_name). `None`: the request names no session.
 pub(crate) fn session_hash(
     headers: &HeaderMap,

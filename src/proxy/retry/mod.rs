@@ -123,6 +123,11 @@ impl RetryController {
         next
     }
 
+    /// Maximum number of further backends that a request is sent to.
+    pub(super) const fn max_attempts(&self) -> u32 {
+        self.settings.attempts
+    }
+
     /// Longest time that a response is buffered until its first output.
     pub(super) const fn first_output_buffer_timeout(&self) -> Duration {
         self.settings.first_output_buffer_timeout

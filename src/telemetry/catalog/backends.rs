@@ -107,6 +107,17 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
     MetricDescriptor {
+        name: "tokenweir_model_queue_requests",
+        help: "Requests waiting in the admission queue now, for a backend of the model with capacity or for any backend of it.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::MODEL],
+        read: MetricSource::Status(|status, emit| {
+            for queue in &status.model_queues {
+                emit(&[&queue.model], queue.waiting as f64);
+            }
+        }),
+    },
+    MetricDescriptor {
         name: "tokenweir_backend_requests_in_flight",
         help: "Requests of this gateway in progress on the backend.",
         kind: MetricKind::Gauge,

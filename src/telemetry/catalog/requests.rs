@@ -279,6 +279,17 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
     MetricDescriptor {
+        name: "tokenweir_backend_wait_seconds",
+        help: "Time in the admission queue in which no backend could serve the model, of requests that waited so, whether they got a backend or not.",
+        kind: MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
+        labels: &[MetricLabel::MODEL],
+        read: MetricSource::Record(|record, emit| {
+            if let Some(wait) = record.backend_wait() {
+                emit(&[record.model.as_str()], wait.as_secs_f64());
+            }
+        }),
+    },
+    MetricDescriptor {
         name: "tokenweir_slow_requests_total",
         help: "Slow requests, by the cause that took most of their time.",
         kind: MetricKind::Counter,

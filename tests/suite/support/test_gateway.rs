@@ -254,6 +254,9 @@ pub(crate) fn admission_settings(
         thresholds: configured.marks(),
         queue_capacity: configured.queue_capacity,
         max_wait: configured.max_wait,
+        // Tests that need a refusal at once set no wait.
+        max_backend_wait: configured.max_backend_wait.unwrap_or_default(),
+        objectives: Vec::new(),
         classes: configured.classes(),
         tenant_header: configured.tenant_header.as_ref().map(|name| name.parse().unwrap()),
     }

@@ -42,6 +42,11 @@ impl DecayingRate {
         weight / (TIME_CONSTANT_SECONDS * -(-elapsed / TIME_CONSTANT_SECONDS).exp_m1())
     }
 
+    /// Events per second at `now`. `None`: no event was recorded.
+    pub(super) fn measured_per_second(&self, now: Instant) -> Option<f64> {
+        (self.weight > 0.0).then(|| self.per_second(now))
+    }
+
     fn weight_at(&self, now: Instant) -> f64 {
         let age = now.saturating_duration_since(self.updated_at).as_secs_f64();
         self.weight * (-age / TIME_CONSTANT_SECONDS).exp()

@@ -11,75 +11,82 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
 
-/// The queued requests of one class.
-#[derive(Debug, Default)]
-pub(super) struct FairQueue {
+/// The queued requests of one class. The keys `K` order the requests of a tenant.
+#[derive(Debug)]
+pub(super) struct FairQueue<K> {
     /// Greatest virtual start of the granted requests, in tokens.
     virtual_time: u64,
     /// Tenants by id. A tenant without requests stays stored while its virtual start is in the
     /// future.
-    tenants: BTreeMap<u64, TenantQueue>,
-    /// Tenants with requests, in service order: virtual start, id of the oldest request, tenant id.
-    service_order: BTreeSet<(u64, u64, u64)>,
+    tenants: BTreeMap<u64, TenantQueue<K>>,
+    /// Tenants with requests, in service order: virtual start, key of the first request, tenant id.
+    service_order: BTreeSet<(u64, K, u64)>,
 }
 
-#[derive(Debug, Default)]
-struct TenantQueue {
+#[derive(Debug)]
+struct TenantQueue<K> {
     /// Virtual time at which the next request of the tenant starts, in tokens.
     virtual_start: u64,
-    /// Ids of the queued requests, the oldest first.
-    request_ids: BTreeSet<u64>,
+    /// Keys of the queued requests, in service order.
+    keys: BTreeSet<K>,
 }
 
 /// Greatest number of tenants without requests whose virtual start is stored.
 const MAX_IDLE_TENANTS: usize = 1_024;
 
-impl FairQueue {
-    /// Ids of the requests: all requests of the first tenant in service order, then all requests of
+impl<K> Default for FairQueue<K> {
+    fn default() -> Self {
+        Self { virtual_time: 0, tenants: BTreeMap::new(), service_order: BTreeSet::new() }
+    }
+}
+
+impl<K: Ord + Copy> FairQueue<K> {
+    /// Keys of the requests: all requests of the first tenant in service order, then all requests of
     /// the second, and so on.
-    pub(super) fn request_ids_in_service_order(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(super) fn keys_in_service_order(&self) -> impl Iterator<Item = K> + '_ {
         let service_order = self.service_order.iter();
         let tenants = service_order.filter_map(|(_, _, tenant)| self.tenants.get(tenant));
-        tenants.flat_map(|tenant| tenant.request_ids.iter().copied())
+        tenants.flat_map(|tenant| tenant.keys.iter().copied())
     }
 
-    /// Ids of the requests of a tenant that were added after the request `id`, the oldest first.
-    pub(super) fn request_ids_after(&self, tenant: u64, id: u64) -> impl Iterator<Item = u64> + '_ {
-        let request_ids =
-            self.tenants.get(&tenant).map(|tenant| tenant.request_ids.range(id + 1..));
-        request_ids.into_iter().flatten().copied()
+    /// Keys of the requests of a tenant after `key`, in service order.
+    pub(super) fn keys_after(&self, tenant: u64, key: K) -> impl Iterator<Item = K> + '_ {
+        let tenant = self.tenants.get(&tenant);
+        let keys = tenant.map(|tenant| tenant.keys.range((Excluded(key), Unbounded)));
+        keys.into_iter().flatten().copied()
     }
 
     /// Number of queued requests of a tenant.
     pub(super) fn queued_count(&self, tenant: u64) -> usize {
-        self.tenants.get(&tenant).map_or(0, |tenant| tenant.request_ids.len())
+        self.tenants.get(&tenant).map_or(0, |tenant| tenant.keys.len())
     }
 
-    /// Number of requests of the tenant with the most requests, and the id of its newest request.
-    pub(super) fn largest_tenant(&self) -> Option<(usize, u64)> {
-        let count_and_newest =
-            |tenant: &TenantQueue| Some((tenant.request_ids.len(), *tenant.request_ids.last()?));
-        self.tenants.values().filter_map(count_and_newest).max()
+    /// Number of requests of the tenant with the most requests, and the key of its last request.
+    pub(super) fn largest_tenant(&self) -> Option<(usize, K)> {
+        let count_and_last =
+            |tenant: &TenantQueue<K>| Some((tenant.keys.len(), *tenant.keys.last()?));
+        self.tenants.values().filter_map(count_and_last).max()
     }
 
-    /// Adds a request. Its id must be greater than all ids that were added before.
-    pub(super) fn push(&mut self, tenant: u64, request_id: u64) {
+    /// Adds a request. No other request has its key.
+    pub(super) fn push(&mut self, tenant: u64, key: K) {
         let virtual_time = self.virtual_time;
         self.update_tenant(tenant, |tenant| {
-            if tenant.request_ids.is_empty() {
+            if tenant.keys.is_empty() {
                 tenant.virtual_start = tenant.virtual_start.max(virtual_time);
             }
-            tenant.request_ids.insert(request_id);
+            tenant.keys.insert(key);
         });
     }
 
     /// Removes a request. `granted_tokens`: the tokens that are charged to the tenant. `None`: the
     /// request was not granted.
-    pub(super) fn remove(&mut self, tenant: u64, request_id: u64, granted_tokens: Option<u64>) {
+    pub(super) fn remove(&mut self, tenant: u64, key: K, granted_tokens: Option<u64>) {
         let mut virtual_start = 0;
         self.update_tenant(tenant, |tenant| {
-            tenant.request_ids.remove(&request_id);
+            tenant.keys.remove(&key);
             virtual_start = tenant.virtual_start;
             tenant.virtual_start = virtual_start.saturating_add(granted_tokens.unwrap_or(0));
         });
@@ -90,14 +97,17 @@ impl FairQueue {
     }
 
     /// Changes a tenant and updates the service order.
-    fn update_tenant(&mut self, id: u64, change: impl FnOnce(&mut TenantQueue)) {
-        let tenant = self.tenants.entry(id).or_default();
-        if let Some(oldest) = tenant.request_ids.first() {
-            self.service_order.remove(&(tenant.virtual_start, *oldest, id));
+    fn update_tenant(&mut self, id: u64, change: impl FnOnce(&mut TenantQueue<K>)) {
+        let tenant = self
+            .tenants
+            .entry(id)
+            .or_insert(TenantQueue { virtual_start: 0, keys: BTreeSet::new() });
+        if let Some(first) = tenant.keys.first() {
+            self.service_order.remove(&(tenant.virtual_start, *first, id));
         }
         change(tenant);
-        if let Some(oldest) = tenant.request_ids.first() {
-            self.service_order.insert((tenant.virtual_start, *oldest, id));
+        if let Some(first) = tenant.keys.first() {
+            self.service_order.insert((tenant.virtual_start, *first, id));
         }
     }
 
@@ -110,14 +120,13 @@ impl FairQueue {
             return;
         }
         let virtual_time = self.virtual_time;
-        let is_obsolete = |queue: &TenantQueue| {
-            queue.request_ids.is_empty() && queue.virtual_start <= virtual_time
-        };
+        let is_obsolete =
+            |queue: &TenantQueue<K>| queue.keys.is_empty() && queue.virtual_start <= virtual_time;
         if self.tenants.get(&tenant).is_some_and(is_obsolete) {
             self.tenants.remove(&tenant);
         }
         if self.tenants.len() > self.service_order.len() + MAX_IDLE_TENANTS {
-            self.tenants.retain(|_, tenant| !tenant.request_ids.is_empty());
+            self.tenants.retain(|_, tenant| !tenant.keys.is_empty());
         }
     }
 }
@@ -145,7 +154,7 @@ mod tests {
         for tenant in [5, 3, 9, 1] {
             queue.push(tenant, 10 - tenant);
         }
-        assert_eq!(queue.request_ids_in_service_order().collect::<Vec<_>>(), [1, 5, 7, 9]);
+        assert_eq!(queue.keys_in_service_order().collect::<Vec<_>>(), [1, 5, 7, 9]);
     }
 
     #[test]
@@ -154,13 +163,13 @@ mod tests {
         (0..4).for_each(|request_id| queue.push(1, request_id));
         queue.remove(1, 0, Some(500));
         queue.push(2, 4);
-        assert_eq!(queue.request_ids_in_service_order().next(), Some(4));
+        assert_eq!(queue.keys_in_service_order().next(), Some(4));
         queue.remove(2, 4, Some(100));
         // The virtual start is stored although the tenant had no request in between.
         queue.push(2, 5);
-        assert_eq!(queue.request_ids_in_service_order().next(), Some(5));
+        assert_eq!(queue.keys_in_service_order().next(), Some(5));
         queue.remove(2, 5, Some(1_000));
         queue.push(2, 6);
-        assert_eq!(queue.request_ids_in_service_order().next(), Some(1));
+        assert_eq!(queue.keys_in_service_order().next(), Some(1));
     }
 }

@@ -2,13 +2,17 @@
 //!
 //! ```text
 //! order         highest class first; within a class tenants in turn, by granted tokens (fair
-//!               queueing); within a tenant the oldest request first, unless its prompt is in the
-//!               cache of a saturated backend and a later request fits the backend with room better
-//! full queue    a new request may displace the newest request of the tenant with the most requests
+//!               queueing); within a tenant the request with the least remaining work first, where an
+//!               older one counts less (`TIME_PER_TOKEN`), unless its prompt is in the cache of a
+//!               saturated backend and a later request fits the backend with room better
+//! full queue    a new request may displace the last request of the tenant with the most requests
 //!               in the lowest class. It does so if it has a higher class, or if it has the same
 //!               class and its tenant has fewer requests, including the new request
 //! retry_after   ⌈queue position ÷ grants per second⌉ seconds, from 1 to 60
 //! ```
+//!
+//! Requests for a model that no backend can serve now wait in the same queue. A new request that a
+//! backend could serve displaces them from a full queue, unless their class is higher.
 //!
 //! Priority between classes is strict: a higher class is always served first, and a request does
 //! not change its class while it waits. If the class of a request rose with its wait, a flood of
@@ -20,13 +24,14 @@ mod decaying_rate;
 mod fair_queue;
 mod priority_classes;
 mod queue;
+mod queued_request;
 #[cfg(test)]
 mod selection_tests;
 #[cfg(test)]
 mod tests;
 
 pub use priority_classes::{DEFAULT_CLASS, PriorityClasses};
-pub use queue::{
-    AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest, QueuedRequestId,
-    RejectedRequest,
+pub use queue::{AdmissionQueue, ExhaustedModels};
+pub use queued_request::{
+    DequeuedRequest, EnqueueOutcome, QueuedRequest, QueuedRequestId, RejectedRequest, WaitingModel,
 };

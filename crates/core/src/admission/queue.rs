@@ -3,52 +3,12 @@
 
 use super::decaying_rate::DecayingRate;
 use super::fair_queue::FairQueue;
+use super::queued_request::{
+    DequeuedRequest, EnqueueOutcome, QueuedRequest, QueuedRequestId, RejectedRequest, WaitingModel,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
-
-/// A request that waits for a backend.
-#[derive(Debug)]
-pub struct QueuedRequest<T> {
-    /// Index of the priority class. 0 is the highest class.
-    pub class: usize,
-    /// Id of the tenant. The queue is shared fairly among tenants.
-    pub tenant: u64,
-    /// Requested model. `None`: the client named none.
-    pub model: Option<Arc<str>>,
-    /// Tokens that the request may occupy in a KV cache. When the request is granted, they are
-    /// charged to the tenant.
-    pub tokens: u64,
-    /// From this time on, the request is not granted.
-    pub deadline: Instant,
-    /// Data that the code which fills the queue stores with the request.
-    pub payload: T,
-}
-
-/// Identifies a request in the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QueuedRequestId(u64);
-
-/// Result of adding a request to the queue.
-#[derive(Debug)]
-pub enum EnqueueOutcome<T> {
-    /// The request is queued.
-    Waits(QueuedRequestId),
-    /// The request is queued. It displaced another request, which is rejected.
-    QueuedDisplacing(QueuedRequestId, RejectedRequest<T>),
-    /// The request is rejected: the queue is full, and the request may not displace another one.
-    Full(RejectedRequest<T>),
-}
-
-/// A request that was not queued, or that was removed from the queue without a grant.
-#[derive(Debug)]
-pub struct RejectedRequest<T> {
-    /// The rejected request.
-    pub ticket: QueuedRequest<T>,
-    /// Time after which the client should retry, in seconds: queue position ÷ grants per second,
-    /// from 1 to 60.
-    pub retry_after: u32,
-}
+use std::time::{Duration, Instant};
 
 /// Models for which no backend has capacity. [`AdmissionQueue::select`] adds models and skips their
 /// requests. `None`: requests that name no model.
@@ -64,14 +24,21 @@ pub struct AdmissionQueue<T> {
     /// The queued requests by id.
     requests: BTreeMap<u64, QueueEntry<T>>,
     /// The service order within each class, the highest class first.
-    classes: Vec<FairQueue>,
+    classes: Vec<FairQueue<ServiceKey>>,
     model_queues: BTreeMap<Option<Arc<str>>, ModelQueue>,
 }
+
+/// The order of the requests of a tenant: when the request would be served if its work took time,
+/// and then its id.
+type ServiceKey = (Instant, u64);
 
 #[derive(Debug)]
 struct QueueEntry<T> {
     request: QueuedRequest<T>,
     entered_at: Instant,
+    key: ServiceKey,
+    /// Time in which no backend could serve the model, without the current such time.
+    without_backend: Duration,
     /// Number of later requests of the same tenant that were selected before this request.
     overtaken: u32,
 }
@@ -83,6 +50,8 @@ struct ModelQueue {
     waiting_by_class: Vec<usize>,
     /// Rate of requests for the model that are granted.
     grant_rate: DecayingRate,
+    /// Since when no backend can serve the model. `None`: backends can.
+    without_backend_since: Option<Instant>,
 }
 
 /// Least and greatest `retry_after` in seconds. A wait of more than a minute cannot be predicted,
@@ -116,9 +85,9 @@ impl<T> AdmissionQueue<T> {
         let classes = classes.max(1);
         self.classes = (0..classes).map(|_| FairQueue::default()).collect();
         self.model_queues.values_mut().for_each(|queue| queue.waiting_by_class = vec![0; classes]);
-        for (id, QueueEntry { request, .. }) in &mut self.requests {
+        for QueueEntry { request, key, .. } in self.requests.values_mut() {
             request.class = new_class(request.class).min(classes - 1);
-            self.classes[request.class].push(request.tenant, *id);
+            self.classes[request.class].push(request.tenant, *key);
             if let Some(model_queue) = self.model_queues.get_mut(&request.model) {
                 model_queue.waiting_by_class[request.class] += 1;
             }
@@ -149,6 +118,48 @@ impl<T> AdmissionQueue<T> {
         waiting
     }
 
+    /// The models for which requests wait.
+    pub fn waiting_models(&self) -> impl Iterator<Item = WaitingModel> + '_ {
+        self.model_queues.iter().map(|(model, queue)| WaitingModel {
+            model: model.clone(),
+            requests: queue.waiting_by_class.iter().sum(),
+            without_backend_since: queue.without_backend_since,
+        })
+    }
+
+    /// Whether a waiting request may take the capacity that a new request for `model` could have: a
+    /// request for the same model, or for a model that a backend can serve.
+    pub fn precedes(&self, model: Option<&str>) -> bool {
+        self.model_queues
+            .iter()
+            .any(|(name, queue)| queue.without_backend_since.is_none() || name.as_deref() == model)
+    }
+
+    /// Whether requests for `model` wait because no backend can serve it.
+    pub fn is_without_backend(&self, model: Option<&str>) -> bool {
+        self.model_queues
+            .iter()
+            .any(|(name, queue)| queue.without_backend_since.is_some() && name.as_deref() == model)
+    }
+
+    /// Records that of the models for which requests wait, no backend can serve `models`.
+    pub fn set_without_backend(&mut self, models: &[Option<Arc<str>>], now: Instant) {
+        let mut served = Vec::new();
+        for (model, queue) in &mut self.model_queues {
+            if models.contains(model) {
+                queue.without_backend_since.get_or_insert(now);
+            } else if let Some(since) = queue.without_backend_since.take() {
+                served.push((model.clone(), since));
+            }
+        }
+        for (model, since) in served {
+            let of_model = |entry: &&mut QueueEntry<T>| entry.request.model == model;
+            for entry in self.requests.values_mut().filter(of_model) {
+                entry.without_backend += now.saturating_duration_since(since.max(entry.entered_at));
+            }
+        }
+    }
+
     /// Adds a request. A class that does not exist counts as the lowest class.
     pub fn enter(&mut self, request: QueuedRequest<T>, now: Instant) -> EnqueueOutcome<T> {
         let lowest_class = self.classes.len() - 1;
@@ -162,13 +173,14 @@ impl<T> AdmissionQueue<T> {
         }
         let position = self.count_ahead(request.class, request.model.as_ref()) + 1;
         let retry_after = self.estimate_retry_after(position, request.model.as_ref(), now);
-        EnqueueOutcome::Full(RejectedRequest { ticket: request, retry_after })
+        let without_backend = Duration::ZERO;
+        EnqueueOutcome::Full(RejectedRequest { ticket: request, without_backend, retry_after })
     }
 
     /// Removes a request without a grant, because its client has disconnected or its wait is over.
     /// `None`: the request is not in the queue any more.
-    pub fn leave(&mut self, id: QueuedRequestId) -> Option<QueuedRequest<T>> {
-        self.remove(id, None)
+    pub fn leave(&mut self, id: QueuedRequestId, now: Instant) -> Option<DequeuedRequest<T>> {
+        self.remove(id, false, now)
     }
 
     /// Rejects a queued request. `None`: the request is not in the queue any more.
@@ -176,7 +188,8 @@ impl<T> AdmissionQueue<T> {
         let QueuedRequest { class, model, .. } = &self.requests.get(&id.0)?.request;
         let position = self.count_ahead(*class, model.as_ref());
         let retry_after = self.estimate_retry_after(position, model.as_ref(), now);
-        Some(RejectedRequest { ticket: self.leave(id)?, retry_after })
+        let DequeuedRequest { ticket, without_backend } = self.leave(id, now)?;
+        Some(RejectedRequest { ticket, without_backend, retry_after })
     }
 
     /// Selects the request that is granted next, and returns the value that `offer` returned for
@@ -214,12 +227,12 @@ impl<T> AdmissionQueue<T> {
             }
             offers.push((id, offered));
         }
-        let (id, offered) = offers.swap_remove(least_lost.1);
-        for (overtaken, _) in offers.iter().filter(|(other, _)| *other < id) {
+        for (overtaken, _) in &offers[..least_lost.1] {
             if let Some(entry) = self.requests.get_mut(overtaken) {
                 entry.overtaken += 1;
             }
         }
+        let (id, offered) = offers.swap_remove(least_lost.1);
         Some((QueuedRequestId(id), offered))
     }
 
@@ -230,7 +243,8 @@ impl<T> AdmissionQueue<T> {
         exhausted: &mut ExhaustedModels,
         mut offer: impl FnMut(&QueuedRequest<T>) -> Option<R>,
     ) -> Option<(u64, R)> {
-        for id in self.classes.iter().flat_map(FairQueue::request_ids_in_service_order) {
+        for id in self.classes.iter().flat_map(FairQueue::keys_in_service_order) {
+            let (_, id) = id;
             if exhausted.0.len() == self.model_queues.len() {
                 return None;
             }
@@ -246,19 +260,19 @@ impl<T> AdmissionQueue<T> {
         None
     }
 
-    /// The requests of the same tenant, class and model that follow a request, without those after
-    /// their deadline. The oldest is first.
+    /// The requests of the same tenant, class and model that follow a request in service order,
+    /// without those after their deadline.
     fn followers(&self, id: u64, now: Instant) -> impl Iterator<Item = (u64, &QueuedRequest<T>)> {
-        let first = &self.requests[&id].request;
-        let ids = self.classes[first.class].request_ids_after(first.tenant, id);
-        let requests = ids.filter_map(|id| Some((id, &self.requests.get(&id)?.request)));
+        let QueueEntry { request: first, key, .. } = &self.requests[&id];
+        let keys = self.classes[first.class].keys_after(first.tenant, *key);
+        let requests = keys.filter_map(|(_, id)| Some((id, &self.requests.get(&id)?.request)));
         requests.filter(move |(_, other)| other.model == first.model && other.deadline > now)
     }
 
     /// Removes a request that is granted, and charges its tokens to its tenant. `None`: the request
     /// is not in the queue any more.
-    pub fn grant(&mut self, id: QueuedRequestId, now: Instant) -> Option<QueuedRequest<T>> {
-        self.remove(id, Some(now))
+    pub fn grant(&mut self, id: QueuedRequestId, now: Instant) -> Option<DequeuedRequest<T>> {
+        self.remove(id, true, now)
     }
 
     /// Number of requests for a model that wait in this class and in higher classes.
@@ -275,17 +289,62 @@ impl<T> AdmissionQueue<T> {
         seconds.ceil().clamp(least, most) as u32
     }
 
-    /// The request that `newcomer` may displace. It is the newest request of the tenant with the
+    /// Time after which a new request would probably be granted: the requests for its model that go
+    /// first ÷ grants per second. Of another tenant, as many go first as of its own. `None`: no request
+    /// for the model has been granted since requests wait for it.
+    pub fn expected_wait(&self, request: &QueuedRequest<T>, now: Instant) -> Option<Duration> {
+        let rate = self.model_queues.get(&request.model)?.grant_rate.measured_per_second(now)?;
+        let due = now + request.precedence_given(now);
+        let mut higher = 0;
+        let mut by_tenant = BTreeMap::from([(request.tenant, 0)]);
+        for entry in self.requests.values() {
+            let QueuedRequest { class, tenant, model, .. } = &entry.request;
+            if *model != request.model || *class > request.class {
+                continue;
+            }
+            if *class < request.class {
+                higher += 1;
+            } else if *tenant != request.tenant || entry.key.0 <= due {
+                *by_tenant.entry(*tenant).or_insert(0) += 1;
+            }
+        }
+        let own = by_tenant.get(&request.tenant).copied().unwrap_or_default();
+        let ahead = higher + by_tenant.values().map(|count| own.min(*count)).sum::<usize>();
+        Duration::try_from_secs_f64(ahead as f64 / rate).ok()
+    }
+
+    /// The request that `newcomer` may displace. If a backend can serve the model of `newcomer`: the
+    /// newest request, of the lowest class and at most of the class of `newcomer`, for a model that no
+    /// backend can serve. Otherwise it is the last request of the tenant with the
     /// most requests in the lowest class that has requests. `newcomer` may displace it if it has a
     /// higher class, or if it has the same class and its tenant has fewer requests, including
     /// `newcomer`. `None`: `newcomer` may not displace a request.
     fn find_displaceable(&self, newcomer: &QueuedRequest<T>) -> Option<QueuedRequestId> {
+        if !self.is_without_backend(newcomer.model.as_deref())
+            && let Some(id) = self.last_without_backend(newcomer.class)
+        {
+            return Some(QueuedRequestId(id));
+        }
         let mut classes = self.classes.iter().enumerate().rev();
         let (class, (largest_count, newest)) =
             classes.find_map(|(class, queue)| Some((class, queue.largest_tenant()?)))?;
         let tenant_count = self.classes[newcomer.class].queued_count(newcomer.tenant);
         let has_smaller_tenant = class == newcomer.class && tenant_count + 1 < largest_count;
-        (class > newcomer.class || has_smaller_tenant).then_some(QueuedRequestId(newest))
+        (class > newcomer.class || has_smaller_tenant).then_some(QueuedRequestId(newest.1))
+    }
+
+    /// The newest request of the lowest class, from `highest_class` down, for a model that no backend
+    /// can serve.
+    fn last_without_backend(&self, highest_class: usize) -> Option<u64> {
+        if self.model_queues.values().all(|queue| queue.without_backend_since.is_none()) {
+            return None;
+        }
+        let is_displaceable = |entry: &&(&u64, &QueueEntry<T>)| {
+            let request = &entry.1.request;
+            request.class >= highest_class && self.is_without_backend(request.model.as_deref())
+        };
+        let displaceable = self.requests.iter().filter(|entry| is_displaceable(&entry));
+        displaceable.map(|(id, entry)| (entry.request.class, *id)).max().map(|(_, id)| id)
     }
 
     /// Adds a request regardless of the capacity.
@@ -297,32 +356,41 @@ impl<T> AdmissionQueue<T> {
         let model_queue = model_queue.or_insert_with(|| ModelQueue {
             waiting_by_class: vec![0; classes],
             grant_rate: DecayingRate::begin(now),
+            without_backend_since: None,
         });
         model_queue.waiting_by_class[request.class] += 1;
-        self.classes[request.class].push(request.tenant, id);
-        self.requests.insert(id, QueueEntry { request, entered_at: now, overtaken: 0 });
+        let key = (now + request.precedence_given(now), id);
+        self.classes[request.class].push(request.tenant, key);
+        let without_backend = Duration::ZERO;
+        let entry = QueueEntry { request, entered_at: now, key, without_backend, overtaken: 0 };
+        self.requests.insert(id, entry);
         QueuedRequestId(id)
     }
 
-    /// Removes a request. `granted_at`: the time of its grant. `None`: the request is not granted.
+    /// Removes a request.
     fn remove(
         &mut self,
         QueuedRequestId(id): QueuedRequestId,
-        granted_at: Option<Instant>,
-    ) -> Option<QueuedRequest<T>> {
-        let QueueEntry { request, .. } = self.requests.remove(&id)?;
-        let granted_tokens = granted_at.map(|_| request.tokens.max(1));
-        self.classes[request.class].remove(request.tenant, id, granted_tokens);
+        is_granted: bool,
+        now: Instant,
+    ) -> Option<DequeuedRequest<T>> {
+        let QueueEntry { request, entered_at, key, mut without_backend, .. } =
+            self.requests.remove(&id)?;
+        let granted_tokens = is_granted.then(|| request.tokens.max(1));
+        self.classes[request.class].remove(request.tenant, key, granted_tokens);
         if let Some(model_queue) = self.model_queues.get_mut(&request.model) {
             model_queue.waiting_by_class[request.class] -= 1;
-            if let Some(now) = granted_at {
+            if is_granted {
                 model_queue.grant_rate.add(now);
+            }
+            if let Some(since) = model_queue.without_backend_since {
+                without_backend += now.saturating_duration_since(since.max(entered_at));
             }
             if model_queue.waiting_by_class.iter().all(|count| *count == 0) {
                 self.model_queues.remove(&request.model);
             }
         }
-        Some(request)
+        Some(DequeuedRequest { ticket: request, without_backend })
     }
 }
 

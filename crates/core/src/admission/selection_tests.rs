@@ -1,8 +1,9 @@
-//! Tests of the selection among requests whose prompts are in the caches of some backends.
+//! Tests of the selection by work, by the caches that have the prompts, and by the models that have
+//! backends.
 
-use super::tests::{enter_all, model, request, start};
-use super::{AdmissionQueue, ExhaustedModels, QueuedRequest};
-use std::time::Instant;
+use super::tests::{enter_all, grant, model, request, start};
+use super::{AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest, WaitingModel};
+use std::time::{Duration, Instant};
 
 /// Grants the selected request. `lost_tokens`: of each request, by payload.
 fn grant_by_lost_tokens(
@@ -12,7 +13,7 @@ fn grant_by_lost_tokens(
 ) -> usize {
     let offer = |request: &QueuedRequest<usize>| Some(lost_tokens(request.payload));
     let selected = queue.select(now, &mut ExhaustedModels::default(), offer, |lost| *lost);
-    queue.grant(selected.unwrap().0, now).unwrap().payload
+    queue.grant(selected.unwrap().0, now).unwrap().ticket.payload
 }
 
 #[test]
@@ -49,4 +50,106 @@ fn requests_of_other_tenants_classes_and_models_do_not_overtake() {
     queue.enter(QueuedRequest { deadline: now, ..request(4, 0, 1, now) }, now);
     let lost_tokens = |number| if number == 0 { 1_000.0 } else { 0.0 };
     assert_eq!(grant_by_lost_tokens(&mut queue, now, lost_tokens), 0);
+}
+
+#[test]
+fn a_request_with_less_work_goes_first_unless_the_other_is_older_by_its_additional_work() {
+    let begin = start();
+    let mut queue = AdmissionQueue::new(10, 1);
+    let mut enter = |number, work, seconds| {
+        let now = begin + Duration::from_secs(seconds);
+        queue.enter(QueuedRequest { work, ..request(number, 0, 1, now) }, now);
+    };
+    enter(0, 3_000, 0);
+    enter(1, 1_000, 0);
+    enter(2, 1_000, 3);
+    enter(3, 1_000, 5);
+    // Its place is bounded by half of its longest wait, which is 1,000 s.
+    enter(4, u64::MAX, 0);
+    enter(5, 1_000, 499);
+    let now = begin + Duration::from_secs(500);
+    let granted: Vec<usize> = (0..6).map(|_| grant(&mut queue, now).unwrap().payload).collect();
+    assert_eq!(granted, [1, 2, 0, 3, 4, 5]);
+}
+
+#[test]
+fn the_time_without_a_backend_is_counted_for_each_request_of_the_model() {
+    let begin = start();
+    let at = |seconds| begin + Duration::from_secs(seconds);
+    let mut queue = AdmissionQueue::new(10, 1);
+    let names = [Some(model(0))];
+    queue.enter(request(0, 0, 1, begin), begin);
+    queue.set_without_backend(&names, begin);
+    queue.enter(request(1, 0, 1, at(4)), at(4));
+    queue.enter(QueuedRequest { model: Some(model(1)), ..request(2, 0, 1, at(4)) }, at(4));
+    let waiting: Vec<WaitingModel> = queue.waiting_models().collect();
+    assert_eq!((waiting[0].requests, waiting[0].without_backend_since), (2, Some(begin)));
+    assert_eq!((waiting[1].requests, waiting[1].without_backend_since), (1, None));
+    assert!(queue.precedes(Some("c")), "a request for the other model may take the capacity");
+    queue.set_without_backend(&[], at(10));
+    queue.set_without_backend(&names, at(12));
+    let mut leave = |number: usize| {
+        let select = |request: &QueuedRequest<usize>| (request.payload == number).then_some(());
+        let selected = queue.select(at(15), &mut ExhaustedModels::default(), select, |()| 0.0);
+        queue.grant(selected.unwrap().0, at(15)).unwrap().without_backend.as_secs()
+    };
+    assert_eq!([leave(0), leave(1), leave(2)], [10 + 3, 6 + 3, 0]);
+}
+
+#[test]
+fn a_request_that_a_backend_can_serve_displaces_one_that_none_can_serve() {
+    let now = start();
+    let mut queue = AdmissionQueue::new(3, 2);
+    enter_all(&mut queue, 0..1, 0, now);
+    enter_all(&mut queue, 1..3, 1, now);
+    queue.set_without_backend(&[Some(model(0))], now);
+    assert!(!queue.precedes(Some("b")) && queue.precedes(Some("a")));
+    let mut enter = |number, name, class| {
+        let newcomer = QueuedRequest { model: Some(model(name)), ..request(number, class, 1, now) };
+        match queue.enter(newcomer, now) {
+            EnqueueOutcome::QueuedDisplacing(_, displaced) => Some(displaced.ticket.payload),
+            EnqueueOutcome::Full(_) => None,
+            EnqueueOutcome::Waits(_) => panic!("the queue is full"),
+        }
+    };
+    assert_eq!(enter(3, 0, 1), None, "it has no backend itself");
+    assert_eq!(enter(4, 1, 1), Some(2), "the newest of the lowest class");
+    assert_eq!(enter(5, 1, 1), Some(1));
+    assert_eq!(enter(6, 1, 1), None, "the last one has a higher class");
+}
+
+#[test]
+fn the_expected_wait_counts_the_requests_that_go_first_by_the_rate_of_grants() {
+    let begin = start();
+    let mut queue = AdmissionQueue::new(100, 2);
+    enter_all(&mut queue, 0..30, 1, begin);
+    let now = begin + Duration::from_secs(1);
+    let new = |class, tenant| request(99, class, tenant, now);
+    assert_eq!(queue.expected_wait(&new(1, 1), now), None, "no request was granted");
+    (0..10).for_each(|_| drop(grant(&mut queue, now)));
+    let seconds =
+        |class, tenant| queue.expected_wait(&new(class, tenant), now).unwrap().as_secs_f64();
+    assert!((1.5..2.5).contains(&seconds(1, 1)), "20 at 10 per second: {}", seconds(1, 1));
+    assert!(seconds(0, 1) < 0.1, "the higher class");
+    assert!(seconds(1, 2) < 0.1, "a tenant without waiting requests");
+}
+
+#[test]
+fn queued_requests_move_to_their_new_class_when_classes_change() {
+    let (mut queue, now) = (AdmissionQueue::new(10, 3), start());
+    let ids = [2, 1, 0].map(|class| match queue.enter(request(class, class, 0, now), now) {
+        EnqueueOutcome::Waits(id) => id,
+        other => panic!("{other:?}"),
+    });
+    // The lowest class becomes the highest, and the other two become one.
+    queue.change(2, 2, |class| usize::from(class < 2));
+    assert_eq!(queue.waiting(), [1, 2]);
+    assert!(
+        matches!(queue.enter(request(9, 1, 0, now), now), EnqueueOutcome::Full(_)),
+        "less capacity"
+    );
+    assert!(queue.leave(ids[1], now).is_some());
+    let granted_requests = [grant(&mut queue, now), grant(&mut queue, now)];
+    assert_eq!(granted_requests.map(|granted| granted.unwrap().payload), [2, 0]);
+    assert!(queue.is_empty());
 }

@@ -62,7 +62,15 @@ pub(super) fn request(
     now: Instant,
 ) -> QueuedRequest<usize> {
     let deadline = now + Duration::from_secs(1_000);
-    QueuedRequest { class, tenant, model: Some(model(0)), tokens: 100, deadline, payload: number }
+    QueuedRequest {
+        class,
+        tenant,
+        model: Some(model(0)),
+        tokens: 100,
+        work: 0,
+        deadline,
+        payload: number,
+    }
 }
 
 /// Queues requests of tenant 1 with these numbers.
@@ -78,9 +86,12 @@ pub(super) fn enter_all(
 }
 
 /// Grants the first request in service order.
-fn grant(queue: &mut AdmissionQueue<usize>, now: Instant) -> Option<QueuedRequest<usize>> {
+pub(super) fn grant(
+    queue: &mut AdmissionQueue<usize>,
+    now: Instant,
+) -> Option<QueuedRequest<usize>> {
     let (id, ()) = queue.select(now, &mut ExhaustedModels::default(), |_| Some(()), |()| 0.0)?;
-    queue.grant(id, now)
+    Some(queue.grant(id, now)?.ticket)
 }
 
 /// The queue, with its expected content.
@@ -108,7 +119,7 @@ impl CheckedQueue {
             }
             EnqueueOutcome::QueuedDisplacing(
                 id,
-                RejectedRequest { ticket: displaced, retry_after },
+                RejectedRequest { ticket: displaced, retry_after, .. },
             ) => {
                 assert!((1..=60).contains(&retry_after));
                 assert!(is_full);
@@ -126,7 +137,7 @@ impl CheckedQueue {
                 self.end(displaced.payload);
                 self.waiting.insert(number, (id, copy));
             }
-            EnqueueOutcome::Full(RejectedRequest { ticket: rejected, retry_after }) => {
+            EnqueueOutcome::Full(RejectedRequest { ticket: rejected, retry_after, .. }) => {
                 assert!((1..=60).contains(&retry_after));
                 assert!(is_full && rejected.payload == number);
                 assert!(self.waiting.values().all(|(_, request)| request.class <= class));
@@ -161,7 +172,7 @@ impl CheckedQueue {
             assert_eq!(highest_class, None, "a request could have been granted");
             return;
         };
-        let granted = self.queue.grant(id, self.now).unwrap();
+        let granted = self.queue.grant(id, self.now).unwrap().ticket;
         assert!(is_servable(&granted));
         assert_eq!(Some(granted.class), highest_class, "the highest class goes first");
         let is_older =
@@ -177,8 +188,8 @@ impl CheckedQueue {
     fn leave(&mut self, index: usize) {
         let Some((number, (id, _))) = self.waiting.iter().nth(index) else { return };
         let (number, id) = (*number, *id);
-        assert_eq!(self.queue.leave(id).unwrap().payload, number);
-        assert!(self.queue.leave(id).is_none(), "a request leaves only once");
+        assert_eq!(self.queue.leave(id, self.now).unwrap().ticket.payload, number);
+        assert!(self.queue.leave(id, self.now).is_none(), "a request leaves only once");
         self.end(number);
     }
 
@@ -214,7 +225,7 @@ proptest! {
                 QueueStep::Enter { class, tenant, model: index, tokens, timeout_seconds } => {
                     let deadline = checked.now + Duration::from_secs(timeout_seconds);
                     let (model, payload) = (Some(model(index)), checked.entered_count);
-                    let request = QueuedRequest { class, tenant, model, tokens, deadline, payload };
+                    let request = QueuedRequest { class, tenant, model, tokens, work: 0, deadline, payload };
                     checked.enter(request);
                 }
                 QueueStep::Leave(index) => checked.leave(index),
@@ -380,24 +391,4 @@ fn a_queue_without_capacity_rejects_and_one_without_classes_has_one() {
     let mut queue = AdmissionQueue::new(1, 0);
     assert!(matches!(queue.enter(request(0, 7, 1, now), now), EnqueueOutcome::Waits(_)));
     assert_eq!(queue.waiting(), [1]);
-}
-
-#[test]
-fn queued_requests_move_to_their_new_class_when_classes_change() {
-    let (mut queue, now) = (AdmissionQueue::new(10, 3), start());
-    let ids = [2, 1, 0].map(|class| match queue.enter(request(class, class, 0, now), now) {
-        EnqueueOutcome::Waits(id) => id,
-        other => panic!("{other:?}"),
-    });
-    // The lowest class becomes the highest, and the other two become one.
-    queue.change(2, 2, |class| usize::from(class < 2));
-    assert_eq!(queue.waiting(), [1, 2]);
-    assert!(
-        matches!(queue.enter(request(9, 1, 0, now), now), EnqueueOutcome::Full(_)),
-        "less capacity"
-    );
-    assert!(queue.leave(ids[1]).is_some());
-    let granted_requests = [grant(&mut queue, now), grant(&mut queue, now)];
-    assert_eq!(granted_requests.map(|granted| granted.unwrap().payload), [2, 0]);
-    assert!(queue.is_empty());
 }

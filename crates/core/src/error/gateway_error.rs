@@ -185,6 +185,18 @@ pub enum GatewayError {
         /// Time until a retry can succeed, in seconds.
         retry_after: u32,
     },
+    /// Every backend is full, and the first output would come later than the objective of its TTFT
+    /// allows.
+    #[error(
+        "all backends are full: the first output would come later than the objective of \
+         {objective:?}; retry after {retry_after} s"
+    )]
+    Late {
+        /// The limit of the TTFT.
+        objective: Duration,
+        /// Time until a retry can succeed, in seconds.
+        retry_after: u32,
+    },
     /// The backend closed the connection before it sent a response.
     #[error("the backend closed the connection before it sent a response")]
     Closed,

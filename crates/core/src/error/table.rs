@@ -35,6 +35,7 @@ pub const REASONS: &[&str] = &[
     "saturated",
     "shed",
     "queue_timeout",
+    "late",
     "connection_reset",
     "bad_response",
     "timeout",
@@ -46,7 +47,7 @@ pub const REASONS: &[&str] = &[
 ];
 
 /// The reasons of requests that were shed because no backend had capacity.
-pub const SHED_REASONS: &[&str] = &["saturated", "shed", "queue_timeout"];
+pub const SHED_REASONS: &[&str] = &["saturated", "shed", "queue_timeout", "late"];
 
 /// The party at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,6 +176,7 @@ impl GatewayError {
             Self::Saturated { retry_after } => too_many("saturated", *retry_after),
             Self::Shed { retry_after } => too_many("shed", *retry_after),
             Self::QueueTimeout { retry_after, .. } => too_many("queue_timeout", *retry_after),
+            Self::Late { retry_after, .. } => too_many("late", *retry_after),
             Self::Closed => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "connection_reset"),
             Self::Garbage => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "bad_response"),
             Self::ResponseHeadTimeout { .. } => {

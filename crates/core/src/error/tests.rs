@@ -46,6 +46,7 @@ fn a_reason_is_in_the_list_and_a_fault_agrees_with_its_status() {
         GatewayError::Saturated { retry_after: 1 },
         GatewayError::Shed { retry_after: 1 },
         GatewayError::QueueTimeout { waited: Duration::from_secs(1), retry_after: 1 },
+        GatewayError::Late { objective: Duration::from_secs(2), retry_after: 1 },
         GatewayError::Closed,
         GatewayError::Garbage,
         GatewayError::ResponseHeadTimeout { seconds: 1 },
@@ -71,6 +72,7 @@ fn a_shed_request_has_retry_after_and_is_no_client_error() {
         GatewayError::Saturated { retry_after: 7 },
         GatewayError::Shed { retry_after: 7 },
         GatewayError::QueueTimeout { waited: Duration::from_secs(30), retry_after: 7 },
+        GatewayError::Late { objective: Duration::from_secs(2), retry_after: 7 },
     ] {
         assert_eq!(error.response().headers()[RETRY_AFTER], "7");
         assert_eq!(error.outcome(), Outcome::Rejected);

@@ -91,6 +91,8 @@ fn stream_timings(accepted: Instant) -> Timings {
         received: instant(2),
         queued: None,
         dequeued: None,
+        backend_missed: None,
+        without_backend: Duration::ZERO,
         routed: instant(3),
         sent: instant(10),
         headers: instant(60),

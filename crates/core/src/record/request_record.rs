@@ -267,6 +267,15 @@ impl RequestRecord {
         Some(dequeued.or(ended)?.saturating_duration_since(queued?))
     }
 
+    /// Time of the wait in the admission queue in which no backend could serve the model. `None`: a
+    /// backend always could.
+    pub fn backend_wait(&self) -> Option<Duration> {
+        let Timings { backend_missed, without_backend, ended, .. } = self.timings;
+        let ongoing =
+            ended.zip(backend_missed).map(|(to, from)| to.saturating_duration_since(from));
+        Some(without_backend + ongoing.unwrap_or_default()).filter(|wait| !wait.is_zero())
+    }
+
     /// Whether the end of the request shows a fault of its backend.
     ///
     /// A body that ended regularly shows none: vLLM sends an error event or breaks the connection

@@ -12,6 +12,8 @@ pub enum SlowCause {
     Retry,
     /// The request waited in the admission queue.
     GatewayQueue,
+    /// The request waited in the admission queue, because no backend could serve its model.
+    NoBackend,
     /// The gateway itself was slow.
     Gateway,
     /// The request waited in the engine's queue.
@@ -81,9 +83,10 @@ impl Default for SlowLimits {
 
 impl SlowCause {
     /// All causes.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Retry,
         Self::GatewayQueue,
+        Self::NoBackend,
         Self::Gateway,
         Self::EngineQueue,
         Self::LongPrompt,
@@ -101,6 +104,7 @@ impl SlowCause {
         match self {
             Self::Retry => "retry",
             Self::GatewayQueue => "gateway_queue",
+            Self::NoBackend => "no_backend",
             Self::Gateway => "gateway",
             Self::EngineQueue => "engine_queue",
             Self::LongPrompt => "long_prompt",
@@ -118,6 +122,7 @@ impl SlowCause {
         match self {
             Self::Retry => "an attempt failed, and the request was sent again",
             Self::GatewayQueue => "the request waited in the admission queue of the gateway",
+            Self::NoBackend => "the request waited until a backend could serve its model",
             Self::Gateway => "the gateway itself was slow",
             Self::EngineQueue => "the request waited in the queue of the engine",
             Self::LongPrompt => "the engine computed a long prompt",

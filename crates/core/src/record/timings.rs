@@ -1,7 +1,7 @@
 //! Monotonic instants of a request.
 
 use crate::openai::{OutputKind, OutputKinds};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The instants at which the steps of a request happened. `None`: the step did not happen.
 #[derive(Debug, Clone, Copy)]
@@ -14,6 +14,12 @@ pub struct Timings {
     pub queued: Option<Instant>,
     /// The request left the admission queue: it was dispatched or shed.
     pub dequeued: Option<Instant>,
+    /// The request began to wait because no backend could serve its model. `None`: it does not wait for
+    /// this reason now.
+    pub backend_missed: Option<Instant>,
+    /// Time in the admission queue in which no backend could serve the model, without that since
+    /// `backend_missed`.
+    pub without_backend: Duration,
     /// A backend was selected, for the last attempt.
     pub routed: Option<Instant>,
     /// The request was handed to a connection, for the last attempt.
@@ -50,6 +56,8 @@ impl Timings {
             received: None,
             queued: None,
             dequeued: None,
+            backend_missed: None,
+            without_backend: Duration::ZERO,
             routed: None,
             sent: None,
             headers: None,
@@ -85,7 +93,25 @@ impl Timings {
 
     /// The instants of the request, without those of a response.
     pub fn without_response(&self) -> Self {
-        let Self { received, queued, dequeued, routed, sent, .. } = *self;
-        Self { received, queued, dequeued, routed, sent, ..Self::begin(self.accepted) }
+        let Self { received, queued, dequeued, without_backend, routed, sent, .. } = *self;
+        let without_response = Self::begin(self.accepted);
+        Self { received, queued, dequeued, without_backend, routed, sent, ..without_response }
+    }
+
+    /// The request enters the admission queue. A request that waited before waits on: the queue has
+    /// one interval.
+    pub fn enter_queue(&mut self, is_without_backend: bool, now: Instant) {
+        let before = self.queued.zip(self.dequeued.take());
+        let waited = before.map_or(Duration::ZERO, |(from, to)| to.saturating_duration_since(from));
+        self.queued = now.checked_sub(waited);
+        self.backend_missed = is_without_backend.then_some(now);
+    }
+
+    /// The request leaves the admission queue, in which no backend could serve its model for
+    /// `without_backend`.
+    pub fn leave_queue(&mut self, without_backend: Duration, now: Instant) {
+        self.dequeued = Some(now);
+        self.backend_missed = None;
+        self.without_backend += without_backend;
     }
 }

@@ -14,6 +14,7 @@ pub use definition::{
 use crate::record::{Outcome, RequestRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// A service level objective for the requests of a model or tier, or for all requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -80,6 +81,14 @@ impl Objective {
             Outcome::Cancelled | Outcome::ClientError => ObjectiveResult::Excluded,
             _ => ObjectiveResult::Bad,
         }
+    }
+
+    /// The limit of the TTFT of a request. `None`: the objective does not limit it, or does not apply
+    /// to the request.
+    pub fn ttft_limit(&self, record: &RequestRecord) -> Option<Duration> {
+        let mut limits = self.definition.limits();
+        let ttft = limits.find(|(measure, _)| *measure == LatencyMeasure::Ttft);
+        ttft.filter(|_| self.applies_to(record)).map(|(_, limit)| limit)
     }
 
     fn applies_to(&self, record: &RequestRecord) -> bool {

@@ -18,7 +18,7 @@ mod fleet_diagnoser;
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
 pub use fleet_rule::FleetRule;
 pub use observation::{
-    AttemptCounts, AttemptFailures, DrainNote, EvictedGroup, EvictingPair, FleetBackend,
-    FleetObservation, GatewayConditions,
+    AttemptCounts, AttemptFailures, AwaitedModel, DrainNote, EvictedGroup, EvictingPair,
+    FleetBackend, FleetObservation, GatewayConditions,
 };
 pub use rules::FLEET_RULES;

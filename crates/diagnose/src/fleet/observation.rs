@@ -19,6 +19,8 @@ pub struct FleetObservation {
     pub window_seconds: f64,
     /// Number of requests that wait in the gateway.
     pub queued: usize,
+    /// The models that no backend can serve now and for which requests wait.
+    pub awaited_models: Vec<AwaitedModel>,
     /// The gateway itself.
     pub gateway: GatewayConditions,
     /// The groups of prompts that evict each other from the cache of a backend.
@@ -26,6 +28,17 @@ pub struct FleetObservation {
     /// The models that no backend lists and for which requests came, with the number of these requests
     /// since the first one.
     pub unserved_models: Vec<(String, u64)>,
+}
+
+/// A model that no backend can serve now and for which requests wait.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AwaitedModel {
+    /// The name of the model.
+    pub model: String,
+    /// Number of waiting requests.
+    pub requests: usize,
+    /// Seconds since no backend can serve it, of the time in which requests wait.
+    pub seconds: f64,
 }
 
 /// Two groups of prompts that evict blocks of each other from the prefix cache of one backend. The prompts

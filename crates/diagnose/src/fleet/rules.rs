@@ -6,7 +6,7 @@ use super::fleet_rule::{FleetMatch, FleetRule};
 use super::gateway_rules::{
     CERTIFICATE_EXPIRES, CONNECTIONS_REFUSED, RELOAD_FAILED, SLOW_CLIENTS, SPANS_LOST,
 };
-use super::observation::{DrainNote, FleetBackend, FleetObservation};
+use super::observation::{AwaitedModel, DrainNote, FleetBackend, FleetObservation};
 use super::restarts::BACKEND_RESTARTING;
 use super::unserved_models::MODEL_GONE;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
@@ -18,13 +18,15 @@ const MIN_REFUSED_SHARE: f64 = 0.01;
 const MIN_REFUSED: u64 = 3;
 /// Age in seconds from which a drain without an end is a warning.
 const FORGOTTEN_DRAIN_SECONDS: f64 = 3_600.0;
+/// Number of models that the cause of `backend_awaited` names.
+const MAX_NAMED: usize = 3;
 
 static NO_CAPACITY: FleetRule = FleetRule {
     name: "no_capacity",
     scope: VerdictScope::Fleet,
     is_about_state: true,
     severity: "critical",
-    meaning: "No backend can take requests: every request is refused.",
+    meaning: "No backend can take requests: every request waits or is refused.",
     evidence: "Every backend is down, drained, asleep, ejected or of weight 0. The cause counts \
                them.",
     excluded: "a first health check is open",
@@ -32,6 +34,21 @@ static NO_CAPACITY: FleetRule = FleetRule {
              backend that is down.",
     disproof: "GET /readyz of the admin listener answers 200.",
     pages: true,
+};
+
+static BACKEND_AWAITED: FleetRule = FleetRule {
+    name: "backend_awaited",
+    scope: VerdictScope::Fleet,
+    is_about_state: true,
+    severity: "warning",
+    meaning: "Requests wait in the gateway, because no backend can serve their model.",
+    evidence: "The cause has the model, the time without a backend and the number of waiting \
+               requests.",
+    excluded: "no request for the model waits",
+    remedy: "Start a backend of the model, or wait until the one that starts is up: the requests \
+             begin at once. They get 503 after admission.max_backend_wait.",
+    disproof: "tokenweir_model_queue_requests is 0 for the model.",
+    pages: false,
 };
 
 static SHEDDING: FleetRule = FleetRule {
@@ -90,8 +107,9 @@ static BACKEND_DRAINED: FleetRule = FleetRule {
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&FleetRule; 14] = [
+pub static FLEET_RULES: [&FleetRule; 15] = [
     &NO_CAPACITY,
+    &BACKEND_AWAITED,
     &SHEDDING,
     &MODEL_GONE,
     &BACKEND_FAILING,
@@ -121,6 +139,7 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
     } else if is_shedding(fleet) {
         matches.push(for_all(&SHEDDING, severity, shedding_cause(fleet), fleet));
     }
+    matches.extend(backend_awaited(&fleet.awaited_models));
     for backend in &fleet.backends {
         let at_backend = |rule, severity, cause| FleetMatch {
             rule,
@@ -164,6 +183,31 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
 /// Whether so many requests are refused that it is a condition.
 fn is_shedding(fleet: &FleetObservation) -> bool {
     fleet.refused >= MIN_REFUSED && fleet.refused_share() >= MIN_REFUSED_SHARE
+}
+
+/// The models that no backend can serve now and for which requests wait.
+fn backend_awaited(models: &[AwaitedModel]) -> Option<FleetMatch> {
+    let longest = models.iter().map(|model| model.seconds).fold(0.0, f64::max);
+    let causes = models.iter().take(MAX_NAMED).map(|AwaitedModel { model, requests, seconds }| {
+        let requests =
+            if *requests == 1 { "1 request waits" } else { &format!("{requests} requests wait") };
+        format!("no backend of {model} for {}, {requests}", minutes(*seconds))
+    });
+    let mut cause = causes.collect::<Vec<_>>().join("; ");
+    if models.len() > MAX_NAMED {
+        // Writing to a string cannot fail.
+        let _ = write!(cause, "; and {} more models", models.len() - MAX_NAMED);
+    }
+    let waiting = models.iter().map(|model| model.requests).sum::<usize>();
+    let evidence = vec![Evidence::new("waiting_in_gateway", waiting as f64, "requests", longest)];
+    (!models.is_empty()).then_some(FleetMatch {
+        rule: &BACKEND_AWAITED,
+        backend: None,
+        severity: VerdictSeverity::Warning,
+        cause: Some(cause),
+        evidence,
+        remedy: None,
+    })
 }
 
 fn for_all(

@@ -60,6 +60,10 @@ pub(super) fn span_attributes(
             "tokenweir.tier",
             Some(record.tier.as_str()).filter(|tier| !tier.is_empty()).map(text),
         )
+        .put_some(
+            "tokenweir.backend_wait",
+            record.backend_wait().map(|wait| Value::F64(wait.as_secs_f64())),
+        )
         .put_some("tokenweir.last_phase", is_cancelled(record).then(|| record.phase()));
     let profiles = conventions.profiles.iter();
     profiles.fold(attributes, |attributes, profile| {

@@ -37,11 +37,13 @@ fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
 }
 
 /// The time of the request that each cause took.
-fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration); 12] {
+fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration); 13] {
     let timings = &record.timings;
     let phases = RequestPhases::from_record(record);
     let took = |phase| phases.get(phase).map_or(Duration::ZERO, |span| span.took);
     let upload = elapsed_between(Some(timings.accepted), timings.received);
+    let backend_wait = record.backend_wait().unwrap_or_default();
+    let gateway_queue = took(RequestPhase::GatewayQueue).saturating_sub(backend_wait);
     let wait = FirstOutputWait::from_record(record);
     let stall_time = total_stall_time(timings, record);
     let is_preempted = record.preemptions().is_some_and(|preemptions| preemptions > 0);
@@ -62,7 +64,8 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
     };
     [
         (SlowCause::Retry, took(RequestPhase::FailedAttempts)),
-        (SlowCause::GatewayQueue, took(RequestPhase::GatewayQueue)),
+        (SlowCause::GatewayQueue, gateway_queue),
+        (SlowCause::NoBackend, backend_wait),
         (SlowCause::Gateway, took(RequestPhase::Gateway)),
         (SlowCause::EngineQueue, wait.queue),
         (SlowCause::LongPrompt, long_prompt),

@@ -1,0 +1,85 @@
+//! The requests of the queue, and what becomes of them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A request that waits for a backend.
+#[derive(Debug)]
+pub struct QueuedRequest<T> {
+    /// Index of the priority class. 0 is the highest class.
+    pub class: usize,
+    /// Id of the tenant. The queue is shared fairly among tenants.
+    pub tenant: u64,
+    /// Requested model. `None`: the client named none.
+    pub model: Option<Arc<str>>,
+    /// Tokens that the request may occupy in a KV cache. When the request is granted, they are
+    /// charged to the tenant.
+    pub tokens: u64,
+    /// Tokens that the engine has to compute for the request: uncached prompt and expected output.
+    pub work: u64,
+    /// From this time on, the request is not granted.
+    pub deadline: Instant,
+    /// Data that the code which fills the queue stores with the request.
+    pub payload: T,
+}
+
+/// A request that left the queue.
+#[derive(Debug)]
+pub struct DequeuedRequest<T> {
+    /// The request.
+    pub ticket: QueuedRequest<T>,
+    /// Time in which the request waited and no backend could serve its model.
+    pub without_backend: Duration,
+}
+
+/// The requests for one model that wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingModel {
+    /// The requested model. `None`: the clients named none.
+    pub model: Option<Arc<str>>,
+    /// Number of waiting requests.
+    pub requests: usize,
+    /// Since when they wait because no backend can serve the model. `None`: backends can.
+    pub without_backend_since: Option<Instant>,
+}
+
+/// Identifies a request in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueuedRequestId(pub(super) u64);
+
+/// Result of adding a request to the queue.
+#[derive(Debug)]
+pub enum EnqueueOutcome<T> {
+    /// The request is queued.
+    Waits(QueuedRequestId),
+    /// The request is queued. It displaced another request, which is rejected.
+    QueuedDisplacing(QueuedRequestId, RejectedRequest<T>),
+    /// The request is rejected: the queue is full, and the request may not displace another one.
+    Full(RejectedRequest<T>),
+}
+
+/// A request that was not queued, or that was removed from the queue without a grant.
+#[derive(Debug)]
+pub struct RejectedRequest<T> {
+    /// The rejected request.
+    pub ticket: QueuedRequest<T>,
+    /// Time in which the request waited and no backend could serve its model.
+    pub without_backend: Duration,
+    /// Time after which the client should retry, in seconds: queue position ÷ grants per second,
+    /// from 1 to 60.
+    pub retry_after: u32,
+}
+
+/// Time by which a request gives way to later ones for each token of its work. A request with 1,000
+/// tokens more goes after those that arrive in the next 2 s, so no request waits for an unbounded
+/// number of smaller ones.
+const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
+impl<T> QueuedRequest<T> {
+    /// Time in which later requests with less work go before this one: at most half of the time that
+    /// it may wait.
+    pub(super) fn precedence_given(&self, now: Instant) -> Duration {
+        let tokens = u32::try_from(self.work).unwrap_or(u32::MAX);
+        let longest = self.deadline.saturating_duration_since(now) / 2;
+        TIME_PER_TOKEN.saturating_mul(tokens).min(longest)
+    }
+}

@@ -1,0 +1,375 @@
+//! The controller of the admission queue.
+
+use super::settings::{AdmissionSettings, FlowKey, WaitLimit};
+use super::waiter::{
+    LeaseWaiter, LeasedBackend, WaitResult, enqueue, queue_entry, queued_requirements,
+};
+use crate::backend::pool::{BackendOffer, BackendPool, BackendRequirements};
+use arc_swap::ArcSwapOption;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokenweir_core::admission::{
+    AdmissionQueue, DEFAULT_CLASS, DequeuedRequest, ExhaustedModels, QueuedRequest,
+    QueuedRequestId, RejectedRequest, WaitingModel,
+};
+use tokenweir_core::clock;
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::record::{RequestRecord, Tier};
+use tokio::sync::oneshot;
+
+/// Decides which requests are sent to a backend now, and which requests wait in the queue.
+pub struct AdmissionController {
+    pool: Arc<BackendPool>,
+    /// `None`: admission control is disabled. No further request is queued.
+    settings: ArcSwapOption<AdmissionSettings>,
+    /// Hashes tenants, which can be secret tokens. It has a new random key in each process.
+    tenant_hasher: RandomState,
+    queue: Mutex<AdmissionQueue<LeaseWaiter>>,
+}
+
+/// What the backends have for a request.
+#[expect(clippy::large_enum_variant, reason = "it is destructured at once")]
+enum Capacity {
+    /// A backend with capacity.
+    Backend(BackendOffer),
+    /// Every backend that can serve the request is full.
+    Full,
+    /// No backend can serve the request now. It waits for one.
+    NoBackend,
+}
+
+/// The result of the second try to admit a request, which is made under the lock of the queue.
+enum AdmitOutcome {
+    /// The request got a lease.
+    Leased(LeasedBackend),
+    /// The request was queued.
+    Queued(QueuedRequestId, WaitLimit),
+}
+
+/// The entry of a waiting request in the queue. Dropping the guard removes the entry.
+struct QueueGuard<'a> {
+    controller: &'a AdmissionController,
+    /// The id of the entry.
+    key: QueuedRequestId,
+    result_receiver: oneshot::Receiver<WaitResult>,
+}
+
+// === impl AdmissionController ===
+
+impl AdmissionController {
+    /// Admission control for the backends of a pool. `None`: admission control is disabled, so no
+    /// request waits.
+    pub fn new(pool: Arc<BackendPool>, settings: Option<AdmissionSettings>) -> Self {
+        let (capacity, classes) = settings
+            .as_ref()
+            .map_or((0, 1), |settings| (settings.queue_capacity, settings.classes.names().len()));
+        let queue = Mutex::new(AdmissionQueue::new(capacity, classes));
+        let settings = ArcSwapOption::from_pointee(settings);
+        Self { pool, settings, tenant_hasher: RandomState::new(), queue }
+    }
+
+    /// Replaces the settings. Waiting requests stay in the queue, in the new class with the name of
+    /// their class, or else in the default class. `None` disables admission control: waiting
+    /// requests get a lease on any available backend without regard to saturation.
+    pub fn update_settings(&self, settings: Option<AdmissionSettings>) {
+        self.with_queue(|queue| {
+            let previous = self.settings.load_full();
+            if let Some(new) = &settings {
+                let names = previous.as_ref().map(|previous| previous.classes.names());
+                let new_class = |class: usize| {
+                    let name = names.and_then(|names| names.get(class));
+                    new.classes.class_of_tier(name.map_or(DEFAULT_CLASS, |name| name))
+                };
+                queue.change(new.queue_capacity, new.classes.names().len(), new_class);
+            }
+            self.settings.store(settings.map(Arc::new));
+        });
+        // A backend that was saturated may have capacity under the new thresholds.
+        self.pool.capacity_notifier().notify();
+    }
+
+    /// The name of each priority class and the number of its waiting requests, in order of
+    /// precedence. Empty if admission control is disabled.
+    pub fn waiting_by_class(&self) -> Vec<(Arc<str>, usize)> {
+        let Some(settings) = self.settings.load_full() else { return Vec::new() };
+        let names = settings.classes.names().iter().cloned();
+        names.zip(self.lock_queue().waiting()).collect()
+    }
+
+    /// When the request entered the queue that has waited longest. `None`: no request waits.
+    pub fn oldest_waiting(&self) -> Option<Instant> {
+        self.lock_queue().oldest()
+    }
+
+    /// The models for which requests wait.
+    pub fn waiting_models(&self) -> Vec<WaitingModel> {
+        self.lock_queue().waiting_models().collect()
+    }
+
+    /// Whether requests wait for a backend while none can serve their model.
+    pub(in crate::proxy) fn waits_for_backend(&self) -> bool {
+        self.settings.load().as_ref().is_some_and(|settings| !settings.max_backend_wait.is_zero())
+    }
+
+    /// The flow of a request. `tenant` is the tenant of its API key. If `tenant` is `None`, the
+    /// value of the configured tenant header identifies the tenant, otherwise the `Authorization`
+    /// header, otherwise the address of the client.
+    pub fn flow_key(
+        &self,
+        headers: &HeaderMap,
+        client: IpAddr,
+        tier: &Tier,
+        tenant: Option<&str>,
+    ) -> FlowKey {
+        let settings = self.settings.load();
+        let Some(settings) = &*settings else {
+            return FlowKey { priority_class: 0, tenant_hash: 0 };
+        };
+        let priority_class = settings.classes.class_of_tier(tier.as_str());
+        if let Some(tenant) = tenant {
+            return FlowKey { priority_class, tenant_hash: self.tenant_hasher.hash_one(tenant) };
+        }
+        let header = settings.tenant_header.as_ref().and_then(|name| headers.get(name));
+        let tenant_hash = match header.or_else(|| headers.get(AUTHORIZATION)) {
+            Some(value) => self.tenant_hasher.hash_one(value.as_bytes()),
+            None => self.tenant_hasher.hash_one(client),
+        };
+        FlowKey { priority_class, tenant_hash }
+    }
+
+    /// Leases a backend to the request of a record. A request that continues a stored response does
+    /// not wait in the queue: no other backend can serve it, so it would hold up others. Fails as
+    /// [`Self::admit`] does.
+    pub(in crate::proxy) async fn lease(
+        &self,
+        record: &mut RequestRecord,
+        headers: &HeaderMap,
+        requirements: BackendRequirements<'_>,
+    ) -> Result<LeasedBackend, GatewayError> {
+        if requirements.backend.is_some() {
+            return self.pool.lease(requirements, &[], clock::now());
+        }
+        let tenant = record.caller.as_ref().map(|identity| &*identity.tenant);
+        let flow_key = self.flow_key(headers, record.client, &record.tier, tenant);
+        self.admit(record, requirements, flow_key).await
+    }
+
+    /// Leases a backend to a request, at once or when a backend has capacity. Writes the times at
+    /// which the request enters and leaves the queue into `record`.
+    ///
+    /// Fails if no backend serves the model, if no backend is available and the request does not wait
+    /// for one, if the queue is full, if a request with precedence displaces this request from the
+    /// queue, if it cannot meet its objective, or after the maximum wait.
+    async fn admit(
+        &self,
+        record: &mut RequestRecord,
+        requirements: BackendRequirements<'_>,
+        flow_key: FlowKey,
+    ) -> Result<LeasedBackend, GatewayError> {
+        let now = clock::now();
+        let settings = self.settings.load_full();
+        let Some(settings) = settings else {
+            return self.pool.lease(requirements, &[], now);
+        };
+        if self.pool.capacity_notifier().waiting_requests() == 0
+            && let Capacity::Backend(offer) = self.offer(Some(&settings), requirements, now)?
+        {
+            return Ok(offer.accept(requirements, now));
+        }
+        // Boxed, because few requests need the memory of this future.
+        Box::pin(self.admit_in_order(&settings, record, requirements, flow_key, now)).await
+    }
+
+    /// Leases a backend to a request after the waiting requests that go first.
+    async fn admit_in_order(
+        &self,
+        settings: &AdmissionSettings,
+        record: &mut RequestRecord,
+        requirements: BackendRequirements<'_>,
+        flow_key: FlowKey,
+        now: Instant,
+    ) -> Result<LeasedBackend, GatewayError> {
+        let work = self.pool.work(requirements, now);
+        let (queued_request, result_receiver) = queue_entry(requirements, flow_key, work, now);
+        let outcome = self.with_queue(|queue| {
+            self.admit_or_enqueue(queue, settings, record, requirements, queued_request, now)
+        })?;
+        let (key, limit) = match outcome {
+            AdmitOutcome::Leased(lease) => return Ok(lease),
+            AdmitOutcome::Queued(key, limit) => (key, limit),
+        };
+        let mut guard = QueueGuard { controller: self, key, result_receiver };
+        // Capacity that was freed before this request was queued has woken no task, so it is
+        // dispatched here.
+        self.with_queue(|queue| self.dispatch_queued(queue, Some(settings), now));
+        let (result, without_backend) = guard.wait_for_lease(settings, requirements, limit).await;
+        record.timings.leave_queue(without_backend, clock::now());
+        result
+    }
+
+    /// Leases a backend to a request if no waiting request goes first, or adds it to the queue.
+    fn admit_or_enqueue(
+        &self,
+        queue: &mut AdmissionQueue<LeaseWaiter>,
+        settings: &AdmissionSettings,
+        record: &mut RequestRecord,
+        requirements: BackendRequirements<'_>,
+        mut request: QueuedRequest<LeaseWaiter>,
+        now: Instant,
+    ) -> Result<AdmitOutcome, GatewayError> {
+        let model = requirements.model;
+        // Waiting requests are served first. The new request gets a lease only if no request
+        // for the same model still waits.
+        let must_wait =
+            queue.precedes(model) && self.dispatch_queued(queue, Some(settings), now).has(model);
+        let mut is_without_backend = queue.is_without_backend(model);
+        if !must_wait {
+            match self.offer(Some(settings), requirements, now)? {
+                Capacity::Backend(offer) => {
+                    return Ok(AdmitOutcome::Leased(offer.accept(requirements, now)));
+                }
+                Capacity::Full => {}
+                Capacity::NoBackend => is_without_backend = true,
+            }
+        }
+        let limit = settings.wait_limit(record, is_without_backend, now);
+        request.deadline = limit.ends_at;
+        if let Some(objective) = limit.objective
+            && let Some(wait) = queue.expected_wait(&request, now)
+            && let Some(excess) = wait.checked_sub(limit.ends_at.saturating_duration_since(now))
+        {
+            return Err(GatewayError::Late { objective, retry_after: retry_seconds(excess) });
+        }
+        let key = enqueue(queue, request, now)?;
+        record.timings.enter_queue(is_without_backend, now);
+        Ok(AdmitOutcome::Queued(key, limit))
+    }
+
+    /// What the backends have for a request. Fails if no backend can serve it and it does not wait for
+    /// one. `None` in `settings`: admission control is disabled.
+    fn offer(
+        &self,
+        settings: Option<&AdmissionSettings>,
+        requirements: BackendRequirements<'_>,
+        now: Instant,
+    ) -> Result<Capacity, GatewayError> {
+        let thresholds = settings.map(|settings| settings.thresholds).unwrap_or_default();
+        let error = match self.pool.offer(&thresholds, requirements, now) {
+            Ok(Some(offer)) => return Ok(Capacity::Backend(offer)),
+            Ok(None) => return Ok(Capacity::Full),
+            Err(error) => error,
+        };
+        let waits = settings.is_some_and(|settings| !settings.max_backend_wait.is_zero());
+        if waits && self.pool.routes().is_expected(requirements.model) {
+            return Ok(Capacity::NoBackend);
+        }
+        Err(error)
+    }
+
+    /// Leases freed capacity to waiting requests, in an endless loop.
+    pub async fn run(self: Arc<Self>) {
+        loop {
+            self.pool.capacity_notifier().wait_capacity_freed().await;
+            let settings = self.settings.load_full();
+            let settings = settings.as_deref();
+            self.with_queue(|queue| self.dispatch_queued(queue, settings, clock::now()));
+        }
+    }
+
+    /// Leases all available capacity to waiting requests, in the order of the queue. A request
+    /// whose model has no capacity is skipped. Returns the models of the skipped requests.
+    fn dispatch_queued(
+        &self,
+        queue: &mut AdmissionQueue<LeaseWaiter>,
+        settings: Option<&AdmissionSettings>,
+        now: Instant,
+    ) -> ExhaustedModels {
+        let (mut exhausted, mut without_backend) = (ExhaustedModels::default(), Vec::new());
+        let mut offer = |request: &QueuedRequest<LeaseWaiter>| match self.offer(
+            settings,
+            queued_requirements(request),
+            now,
+        ) {
+            Ok(Capacity::Backend(offer)) => Some(Ok(offer)),
+            Ok(Capacity::Full) => None,
+            Ok(Capacity::NoBackend) => {
+                without_backend.push(request.model.clone());
+                None
+            }
+            Err(error) => Some(Err(error)),
+        };
+        let lost_tokens = |offer: &Result<BackendOffer, GatewayError>| {
+            offer.as_ref().map_or(0.0, BackendOffer::lost_tokens)
+        };
+        while let Some((key, offer)) = queue.select(now, &mut exhausted, &mut offer, lost_tokens) {
+            let request = if offer.is_ok() { queue.grant(key, now) } else { queue.leave(key, now) };
+            if let Some(DequeuedRequest { ticket, without_backend }) = request {
+                let result = offer.map(|offer| offer.accept(queued_requirements(&ticket), now));
+                ticket.payload.send_result(result, without_backend);
+            }
+        }
+        queue.set_without_backend(&without_backend, now);
+        exhausted
+    }
+
+    /// Runs `work` on the locked queue, and then publishes the number of waiting requests.
+    fn with_queue<R>(&self, work: impl FnOnce(&mut AdmissionQueue<LeaseWaiter>) -> R) -> R {
+        let mut queue = self.lock_queue();
+        let result = work(&mut queue);
+        self.pool.capacity_notifier().set_waiting_requests(queue.len());
+        result
+    }
+
+    fn lock_queue(&self) -> MutexGuard<'_, AdmissionQueue<LeaseWaiter>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whole seconds after which a client should retry, from 1 to 60.
+fn retry_seconds(wait: Duration) -> u32 {
+    wait.as_secs().saturating_add(1).min(60) as u32
+}
+
+// === impl QueueGuard ===
+
+impl QueueGuard<'_> {
+    /// Waits for the lease until the limit. Fails if the request is displaced from the queue, if
+    /// no backend serves its model any more, or at the limit.
+    async fn wait_for_lease(
+        &mut self,
+        settings: &AdmissionSettings,
+        requirements: BackendRequirements<'_>,
+        limit: WaitLimit,
+    ) -> WaitResult {
+        let without_result = (Err(GatewayError::Internal), Duration::ZERO);
+        let ends_at = limit.ends_at.into();
+        if let Ok(result) = tokio::time::timeout_at(ends_at, &mut self.result_receiver).await {
+            return result.unwrap_or(without_result);
+        }
+        let (controller, now) = (self.controller, clock::now());
+        match controller.with_queue(|queue| queue.refuse(self.key, now)) {
+            Some(RejectedRequest { retry_after, without_backend, .. }) => {
+                let capacity = controller.offer(Some(settings), requirements, now);
+                let error = match (capacity, limit.objective) {
+                    (Ok(Capacity::NoBackend), _) => GatewayError::NoBackend,
+                    (_, Some(objective)) => GatewayError::Late { objective, retry_after },
+                    _ => GatewayError::QueueTimeout { waited: settings.max_wait, retry_after },
+                };
+                (Err(error), without_backend)
+            }
+            // The entry is already removed: the result was sent while the timeout expired.
+            None => self.result_receiver.try_recv().unwrap_or(without_result),
+        }
+    }
+}
+
+impl Drop for QueueGuard<'_> {
+    fn drop(&mut self) {
+        // This has no effect if a result was sent, because the entry is already removed then.
+        self.controller.with_queue(|queue| queue.leave(self.key, clock::now()));
+    }
+}

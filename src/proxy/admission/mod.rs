@@ -1,0 +1,23 @@
+//! Admission control: leases a backend with capacity to a request, or queues the request until a
+//! backend has capacity.
+//!
+//! A request for a model that no backend can serve now waits in the same queue, if the model is
+//! [expected](crate::backend::routes::RouteTable::is_expected) and `max_backend_wait` allows it.
+//!
+//! If a backend below the saturation thresholds can serve a request, the request gets a lease at
+//! once. Otherwise the request waits in the admission queue. When a backend gets capacity, the
+//! first queued request that this backend can serve gets the lease, unless another backend has the
+//! prompt of that request in its cache and a later request of the same tenant fits better, see
+//! [`AdmissionQueue::select`].
+//!
+//! The lease is taken under the lock of the queue and sent to the waiting request. So no later
+//! request can take the capacity first, a waiting request wakes only when it has a lease or an
+//! error, and the policy picks the backend as late as possible. A client disconnect removes the
+//! request from the queue, and releases a lease that was already sent to the request.
+
+mod controller;
+mod settings;
+mod waiter;
+
+pub use controller::AdmissionController;
+pub use settings::{AdmissionSettings, FlowKey};

@@ -1,0 +1,71 @@
+//! The settings of admission control, and how long a request may wait.
+
+use http::HeaderName;
+use std::time::{Duration, Instant};
+use tokenweir_core::admission::PriorityClasses;
+use tokenweir_core::record::RequestRecord;
+use tokenweir_core::routing::saturation::SaturationThresholds;
+use tokenweir_core::slo::Objective;
+
+/// Settings of admission control: when requests wait, the maximum number of waiting requests, and
+/// the maximum wait.
+#[derive(Debug, Clone)]
+pub struct AdmissionSettings {
+    /// A backend above one of these thresholds gets no new requests.
+    pub thresholds: SaturationThresholds,
+    /// Maximum number of waiting requests.
+    pub queue_capacity: usize,
+    /// Maximum wait of a request. After that, the gateway rejects the request.
+    pub max_wait: Duration,
+    /// Maximum wait of a request whose model no backend can serve. 0: such a request does not wait.
+    pub max_backend_wait: Duration,
+    /// The objectives of `slos`. A stream that cannot meet the TTFT of one is refused.
+    pub objectives: Vec<Objective>,
+    /// The priority classes: tiers in order of precedence.
+    pub classes: PriorityClasses,
+    /// The header with the tenant, for requests without an API key.
+    pub tenant_header: Option<HeaderName>,
+}
+
+/// The flow of a request in the queue: its priority class and its tenant. Flows of the same class
+/// share the queue fairly.
+#[derive(Debug, Clone, Copy)]
+pub struct FlowKey {
+    /// Index of the priority class. 0 takes precedence over all others.
+    pub(super) priority_class: usize,
+    pub(super) tenant_hash: u64,
+}
+
+/// How long a request may wait in the queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WaitLimit {
+    pub(super) ends_at: Instant,
+    /// The limit of the TTFT that `ends_at` follows from. `None`: it follows from a maximum wait.
+    pub(super) objective: Option<Duration>,
+}
+
+// === impl AdmissionSettings ===
+
+impl AdmissionSettings {
+    /// The limit of the wait of a request. `is_without_backend`: no backend can serve its model.
+    pub(super) fn wait_limit(
+        &self,
+        record: &RequestRecord,
+        is_without_backend: bool,
+        now: Instant,
+    ) -> WaitLimit {
+        if is_without_backend {
+            let left = self.max_backend_wait.saturating_sub(record.timings.without_backend);
+            return WaitLimit { ends_at: now + left, objective: None };
+        }
+        let ends_at = now + self.max_wait;
+        let limits = self.objectives.iter().filter_map(|objective| objective.ttft_limit(record));
+        let objective = limits.min().filter(|_| record.options.stream);
+        let from = record.timings.received.unwrap_or(now);
+        let late_at = objective.map(|limit| (from + limit).max(now)).filter(|at| *at < ends_at);
+        match late_at {
+            Some(late_at) => WaitLimit { ends_at: late_at, objective },
+            None => WaitLimit { ends_at, objective: None },
+        }
+    }
+}

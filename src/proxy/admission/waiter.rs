@@ -1,0 +1,125 @@
+//! A waiting request: its entry in the queue, and the channel for its lease.
+
+use super::settings::FlowKey;
+use crate::backend::Lease;
+use crate::backend::pool::BackendRequirements;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir_core::admission::{
+    AdmissionQueue, EnqueueOutcome, QueuedRequest, QueuedRequestId, RejectedRequest,
+};
+use tokenweir_core::error::GatewayError;
+use tokenweir_core::record::RoutingDecision;
+use tokenweir_core::routing::PromptFingerprint;
+use tokio::sync::oneshot;
+
+/// A lease on a backend, and the decision that picked the backend.
+pub(super) type LeasedBackend = (Lease, Arc<RoutingDecision>);
+
+/// The routing properties of a queued request, and the channel for its lease.
+pub(super) struct LeaseWaiter {
+    prompt: Arc<PromptFingerprint>,
+    is_stream: bool,
+    path: Option<&'static str>,
+    max_tokens: Option<u32>,
+    choices: u32,
+    session: Option<u64>,
+    seed: u64,
+    result_sender: oneshot::Sender<WaitResult>,
+}
+
+/// The result of the wait of a request, and the part of the wait in which no backend could serve the
+/// model.
+pub(super) type WaitResult = (Result<LeasedBackend, GatewayError>, Duration);
+
+/// Assumed number of output tokens of a request. With the estimated prompt tokens, it is the cost
+/// of the request in the fair queue.
+const EXPECTED_OUTPUT_TOKENS: u64 = 256;
+/// Assumed number of prompt bytes in the JSON body per prompt token, to estimate the prompt tokens.
+const PROMPT_BYTES_PER_TOKEN: u64 = 4;
+
+/// The entry of a request in the queue, and the receiver of its lease or error. `work`: see
+/// [`BackendPool::work`].
+pub(super) fn queue_entry(
+    requirements: BackendRequirements<'_>,
+    flow_key: FlowKey,
+    work: Option<u64>,
+    deadline: Instant,
+) -> (QueuedRequest<LeaseWaiter>, oneshot::Receiver<WaitResult>) {
+    let (result_sender, result_receiver) = oneshot::channel();
+    let payload = LeaseWaiter {
+        prompt: requirements.prompt.clone(),
+        is_stream: requirements.is_stream,
+        path: requirements.path,
+        max_tokens: requirements.max_tokens,
+        choices: requirements.choices,
+        session: requirements.session,
+        seed: requirements.seed,
+        result_sender,
+    };
+    let output = requirements.output_limit().unwrap_or(u64::MAX).min(EXPECTED_OUTPUT_TOKENS);
+    let tokens = output + requirements.prompt.bytes / PROMPT_BYTES_PER_TOKEN;
+    let request = QueuedRequest {
+        class: flow_key.priority_class,
+        tenant: flow_key.tenant_hash,
+        model: requirements.model.map(Into::into),
+        tokens,
+        work: work.unwrap_or(tokens),
+        deadline,
+        payload,
+    };
+    (request, result_receiver)
+}
+
+/// Queues a request, and sheds the request that it displaces, if any.
+pub(super) fn enqueue(
+    queue: &mut AdmissionQueue<LeaseWaiter>,
+    request: QueuedRequest<LeaseWaiter>,
+    now: Instant,
+) -> Result<QueuedRequestId, GatewayError> {
+    match queue.enter(request, now) {
+        EnqueueOutcome::Waits(key) => Ok(key),
+        EnqueueOutcome::QueuedDisplacing(key, displaced) => {
+            let error = GatewayError::Shed { retry_after: displaced.retry_after };
+            displaced.ticket.payload.send_result(Err(error), displaced.without_backend);
+            Ok(key)
+        }
+        EnqueueOutcome::Full(RejectedRequest { retry_after, .. }) => {
+            Err(GatewayError::Saturated { retry_after })
+        }
+    }
+}
+
+/// The requirements of a waiting request.
+pub(super) fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequirements<'_> {
+    let LeaseWaiter { prompt, is_stream, path, max_tokens, choices, session, seed, .. } =
+        &request.payload;
+    BackendRequirements {
+        model: request.model.as_deref(),
+        prompt,
+        is_stream: *is_stream,
+        // A request that needs one backend does not wait in the queue.
+        backend: None,
+        path: *path,
+        max_tokens: *max_tokens,
+        choices: *choices,
+        // A request that needs a longer context after an attempt does not wait again.
+        longer_than: None,
+        session: *session,
+        seed: *seed,
+    }
+}
+
+// === impl LeaseWaiter ===
+
+impl LeaseWaiter {
+    /// Sends the lease or the error to the waiting request. If the client of the request has
+    /// disconnected, the lease is dropped and thereby released.
+    pub(super) fn send_result(
+        self,
+        result: Result<LeasedBackend, GatewayError>,
+        without_backend: Duration,
+    ) {
+        drop(self.result_sender.send((result, without_backend)));
+    }
+}

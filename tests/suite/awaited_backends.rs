@@ -1,0 +1,276 @@
+//! Requests for a model that no backend can serve now: they wait in the admission queue until a
+//! backend comes, in the order of the queue, and are counted.
+
+use crate::admission::{
+    NO_SECOND_SCRAPE, SHORT_SCRAPE_INTERVAL, assert_no_state_left, assert_shed, header, names,
+    one_at_each, send, until_waiting,
+};
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, WORD, json, stream_of,
+};
+use crate::support::test_gateway::{
+    Running, Setup, admission_settings, post, read_rest, start_with, status,
+};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokenweir::backend::Health;
+use tokenweir::config::AdmissionConfig;
+use tokenweir_core::observe::{ObservationSettings, StreamRules};
+use tokenweir_core::record::{Outcome, TierResolver};
+use tokenweir_core::slo::Objective;
+use tokenweir_diagnose::{AwaitedModel, Diagnoser, FleetObservation};
+use tokio::io::AsyncReadExt;
+
+const CHAT: &str = "/v1/chat/completions";
+/// A wait that no test reaches.
+const LONG_WAIT: Duration = Duration::from_hours(1);
+
+/// Admission in which requests wait for a backend for this time.
+fn waiting_for(max_backend_wait: Duration) -> AdmissionConfig {
+    AdmissionConfig { max_backend_wait: Some(max_backend_wait), ..AdmissionConfig::default() }
+}
+
+/// A backend that answers, and is down until the test changes it.
+async fn down() -> ScriptedBackend {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    fake.set_healthy(false);
+    fake
+}
+
+async fn gateway_with(fake: &ScriptedBackend, setup: Setup) -> Running {
+    let admission = Some(admission_settings(&waiting_for(LONG_WAIT)));
+    let scrape_interval = SHORT_SCRAPE_INTERVAL;
+    start_with(&[fake.addr], Setup { admission, scrape_interval, ..setup }).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn requests_wait_until_the_only_backend_is_up_and_go_by_class_and_age() {
+    let fake = down().await;
+    let classes = ["gold", "default"].map(str::to_owned).to_vec();
+    let admission = AdmissionConfig { classes, ..waiting_for(LONG_WAIT) };
+    let gateway = one_at_each(&[&fake], admission, SHORT_SCRAPE_INTERVAL).await;
+    let mut clients = Vec::new();
+    for (waiting, (name, tier)) in
+        [("a1", ""), ("g1", "x-tier: gold\r\n"), ("a2", ""), ("g2", "x-tier: gold\r\n")]
+            .into_iter()
+            .enumerate()
+    {
+        clients.push(send(&gateway, name, tier).await);
+        until_waiting(&gateway, waiting + 1).await;
+    }
+    for _ in 4..500 {
+        clients.push(send(&gateway, "other", "").await);
+    }
+    until_waiting(&gateway, 500).await;
+    let page = gateway.admin("/metrics").await;
+    let waiting = |line: &&str| line.starts_with("tokenweir_model_queue_requests{");
+    assert!(page.lines().filter(waiting).any(|line| line.ends_with(" 500")), "{page}");
+    assert_eq!(fake.seen().len(), 0);
+    fake.set_healthy(true);
+    for client in clients {
+        assert_eq!(status(&read_rest(client).await), 200);
+    }
+    let mut records = Vec::new();
+    for _ in 0..500 {
+        records.push(gateway.record().await);
+    }
+    for record in &records {
+        assert_eq!(record.outcome, Outcome::Ok);
+        let (waited, queued) =
+            (record.backend_wait().unwrap(), record.gateway_queue_wait().unwrap());
+        assert!(waited > Duration::ZERO && waited <= queued);
+    }
+    let served = names(&fake);
+    assert_eq!(served[..4], ["g1", "g2", "a1", "a2"]);
+    assert_eq!(served.len(), 500);
+    let page = gateway.admin("/metrics").await;
+    let counted = |line: &&str| line.starts_with("tokenweir_backend_wait_seconds_count{");
+    assert!(page.lines().filter(counted).any(|line| line.ends_with(" 500")), "{page}");
+    assert_no_state_left(&gateway).await;
+}
+
+#[tokio::test]
+async fn a_request_that_finds_no_backend_in_time_gets_503_and_an_unknown_model_gets_404_at_once() {
+    let fake = down().await;
+    let wait = Duration::from_millis(40);
+    let gateway = one_at_each(&[&fake], waiting_for(wait), NO_SECOND_SCRAPE).await;
+    let refused = read_rest(send(&gateway, "late", "").await).await;
+    assert_eq!(status(&refused), 503);
+    assert_eq!(header(&refused, "x-gateway-error").as_deref(), Some("no_backend"));
+    let record = gateway.record().await;
+    assert!(record.backend_wait().unwrap() >= wait && record.attempts.is_empty());
+    let up = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let gateway = one_at_each(&[&up], waiting_for(LONG_WAIT), SHORT_SCRAPE_INTERVAL).await;
+    wait_until!(gateway.pool.routes().models().len() == 1);
+    let unknown = gateway.post(CHAT, r#"{"model":"unknown","messages":[]}"#).await;
+    assert_eq!(status(&unknown), 404);
+    up.set_healthy(false);
+    wait_until!(!gateway.pool.is_ready());
+    let unknown = gateway.post(CHAT, r#"{"model":"unknown","messages":[]}"#).await;
+    assert_eq!(status(&unknown), 404, "its backend lists other models");
+}
+
+#[tokio::test]
+async fn queued_requests_wait_on_when_the_last_backend_is_down_and_returns() {
+    let fake = ScriptedBackend::start(|_| vec![Step::Wait, Step::Send(json("200 OK", "{}"))]).await;
+    let gateway = one_at_each(&[&fake], waiting_for(LONG_WAIT), SHORT_SCRAPE_INTERVAL).await;
+    let first = send(&gateway, "first", "").await;
+    fake.until_received(1).await;
+    let waits = send(&gateway, "waits", "").await;
+    until_waiting(&gateway, 1).await;
+    fake.set_healthy(false);
+    wait_until!(!gateway.pool.is_ready());
+    fake.go();
+    assert_eq!(status(&read_rest(first).await), 200);
+    assert_eq!(gateway.record().await.backend_wait(), None);
+    fake.set_healthy(true);
+    fake.until_received(2).await;
+    fake.go();
+    assert_eq!(status(&read_rest(waits).await), 200);
+    assert!(gateway.record().await.backend_wait().is_some());
+    assert_no_state_left(&gateway).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_waits_gets_comments_and_then_its_whole_response() {
+    let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
+    fake.set_healthy(false);
+    let keep_alive = Some(Duration::from_millis(5));
+    let rules = StreamRules { keep_alive, ..StreamRules::default() };
+    let observation = ObservationSettings { streams: rules, ..ObservationSettings::default() };
+    let gateway = gateway_with(&fake, Setup { observation, ..Setup::default() }).await;
+    let mut client = gateway.connect().await;
+    let ask = post(CHAT, r#"{"model":"tiny","stream":true,"messages":[]}"#);
+    tokio::io::AsyncWriteExt::write_all(&mut client, ask.as_bytes()).await.unwrap();
+    let mut response = Vec::new();
+    while !String::from_utf8_lossy(&response).contains("\n: ") {
+        assert_ne!(client.read_buf(&mut response).await.unwrap(), 0);
+    }
+    assert_eq!(fake.seen().len(), 0, "no backend is decided");
+    fake.set_healthy(true);
+    client.read_to_end(&mut response).await.unwrap();
+    assert!(String::from_utf8_lossy(&response).contains("data: [DONE]"));
+    assert_eq!(gateway.record().await.outcome, Outcome::Ok);
+}
+
+#[tokio::test]
+async fn a_request_whose_only_backend_restarts_waits_and_is_served_after_it() {
+    let requests = AtomicUsize::new(0);
+    let fake = ScriptedBackend::start(move |_| match requests.fetch_add(1, Ordering::SeqCst) {
+        0 => vec![Step::Close],
+        _ => vec![Step::Send(json("200 OK", "{}"))],
+    })
+    .await;
+    let gateway = gateway_with(&fake, Setup::default()).await;
+    let reset = gateway.post(CHAT, r#"{"model":"tiny","messages":[]}"#).await;
+    assert_eq!(status(&reset), 200);
+    let record = gateway.record().await;
+    assert_eq!((record.attempts.len(), record.outcome), (2, Outcome::Ok));
+    // A request with side effects is not sent twice.
+    let requests = AtomicUsize::new(0);
+    let fake = ScriptedBackend::start(move |_| match requests.fetch_add(1, Ordering::SeqCst) {
+        0 => vec![Step::Close],
+        _ => vec![Step::Send(json("200 OK", "{}"))],
+    })
+    .await;
+    let gateway = gateway_with(&fake, Setup::default()).await;
+    let stored =
+        gateway.post("/v1/responses", r#"{"model":"tiny","store":true,"input":"x"}"#).await;
+    assert_eq!(status(&stored), 502);
+}
+
+#[tokio::test]
+async fn a_request_that_reached_no_backend_waits_for_one_and_is_refused_when_none_comes() {
+    let gone = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let wait = Duration::from_millis(40);
+    let gateway = one_at_each(&[&gone], waiting_for(wait), NO_SECOND_SCRAPE).await;
+    drop(gone);
+    let refused = read_rest(send(&gateway, "late", "").await).await;
+    assert_eq!(status(&refused), 503);
+    let record = gateway.record().await;
+    assert_eq!((record.refusal, record.attempts.len()), (Some("no_backend"), 1));
+    assert!(record.backend_wait().unwrap() >= wait);
+    assert!(record.overhead().is_none(), "the wait is not the gateway's own time");
+    assert_no_state_left(&gateway).await;
+}
+
+#[tokio::test]
+async fn requests_for_other_models_pass_those_that_wait_for_a_backend() {
+    let (missing, other) = (down().await, ScriptedBackend::answering(json("200 OK", "{}")).await);
+    missing.set_models(&["missing"]);
+    missing.set_healthy(true);
+    let admission = Some(admission_settings(&waiting_for(LONG_WAIT)));
+    let setup = Setup { admission, scrape_interval: SHORT_SCRAPE_INTERVAL, ..Setup::default() };
+    let gateway = start_with(&[missing.addr, other.addr], setup).await;
+    wait_until!(gateway.pool.routes().models().len() == 2);
+    missing.set_healthy(false);
+    wait_until!(gateway.pool.backends()[0].health.state().health == Health::Down);
+    let mut client = gateway.connect().await;
+    let ask = post(CHAT, r#"{"model":"missing","messages":[]}"#);
+    tokio::io::AsyncWriteExt::write_all(&mut client, ask.as_bytes()).await.unwrap();
+    until_waiting(&gateway, 1).await;
+    let served = gateway.post(CHAT, r#"{"model":"tiny","messages":[]}"#).await;
+    assert_eq!(status(&served), 200);
+    assert_eq!(gateway.record().await.gateway_queue_wait(), None);
+    drop(client);
+    assert_eq!(gateway.record().await.outcome, Outcome::Cancelled);
+    assert_no_state_left(&gateway).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_cannot_meet_its_objective_is_refused_and_one_without_it_waits() {
+    let fake = ScriptedBackend::start(|_| vec![Step::Wait, Step::Send(json("200 OK", "{}"))]).await;
+    let mut admission =
+        admission_settings(&AdmissionConfig { max_in_flight: Some(1), ..waiting_for(LONG_WAIT) });
+    let objective =
+        serde_json::json!({ "name": "fast", "tier": "gold", "objective": "ttft < 40ms for 99 %" });
+    admission.objectives = vec![serde_json::from_value::<Objective>(objective).unwrap()];
+    let tiers = TierResolver {
+        header: Some("x-tier".parse().unwrap()),
+        names: vec!["gold".into()],
+        keys: Vec::new(),
+    };
+    let scrape_interval = NO_SECOND_SCRAPE;
+    let setup = Setup { admission: Some(admission), tiers, scrape_interval, ..Setup::default() };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let first = send(&gateway, "first", "").await;
+    fake.until_received(1).await;
+    let whole = send(&gateway, "whole", "x-tier: gold\r\n").await;
+    until_waiting(&gateway, 1).await;
+    let ask = post(CHAT, r#"{"model":"tiny","stream":true,"messages":[]}"#);
+    let ask = ask.replacen("\r\n", "\r\nx-tier: gold\r\n", 1);
+    assert_shed(&gateway.raw(&ask).await, "late");
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("late")));
+    for number in 1..=2 {
+        fake.until_received(number).await;
+        fake.go();
+    }
+    for client in [first, whole] {
+        assert_eq!(status(&read_rest(client).await), 200);
+        gateway.record().await;
+    }
+    assert_no_state_left(&gateway).await;
+}
+
+#[test]
+fn the_verdict_names_the_models_that_requests_wait_for() {
+    let awaited = |model: &str, requests, seconds| AwaitedModel {
+        model: model.to_owned(),
+        requests,
+        seconds,
+    };
+    let verdict = |awaited_models| {
+        let fleet = FleetObservation { awaited_models, ..FleetObservation::default() };
+        let diagnosis =
+            Diagnoser::default().diagnose_gateway(Vec::new(), &fleet, std::time::Instant::now());
+        let mut verdicts = diagnosis.verdicts.into_iter();
+        let found = verdicts.find(|verdict| verdict.verdict == "backend_awaited")?;
+        found.cause.map(|cause| cause.to_string())
+    };
+    assert_eq!(verdict(Vec::new()), None);
+    let cause = verdict(vec![awaited("`llama`", 12, 40.0), awaited("any model", 1, 300.0)]);
+    let expected = "no backend of `llama` for 40 s, 12 requests wait; \
+                    no backend of any model for 5 min, 1 request waits";
+    assert_eq!(cause.as_deref(), Some(expected));
+}
