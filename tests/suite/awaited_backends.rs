@@ -5,12 +5,14 @@ use crate::admission::{
     NO_SECOND_SCRAPE, SHORT_SCRAPE_INTERVAL, assert_no_state_left, assert_shed, header, names,
     one_at_each, send, until_waiting,
 };
+use crate::support::crashable_backend::CrashableBackend;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, json, stream_of,
 };
 use crate::support::test_gateway::{
     Running, Setup, admission_settings, post, read_rest, start_with, status,
 };
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokenweir::backend::Health;
@@ -35,6 +37,13 @@ async fn down() -> ScriptedBackend {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_healthy(false);
     fake
+}
+
+/// A gateway that checks these backends once, and then after failures only.
+async fn unscraped(addrs: &[SocketAddr]) -> Running {
+    let admission = Some(admission_settings(&waiting_for(LONG_WAIT)));
+    let scrape_interval = NO_SECOND_SCRAPE;
+    start_with(addrs, Setup { admission, scrape_interval, ..Setup::default() }).await
 }
 
 async fn gateway_with(fake: &ScriptedBackend, setup: Setup) -> Running {
@@ -155,28 +164,56 @@ async fn a_stream_that_waits_gets_comments_and_then_its_whole_response() {
 
 #[tokio::test]
 async fn a_request_whose_only_backend_restarts_waits_and_is_served_after_it() {
+    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let mut backend = CrashableBackend::in_front_of(fake.addr);
+    let gateway = unscraped(&[backend.addr]).await;
+    backend.crash().await;
+    let client = send(&gateway, "waits", "").await;
+    until_waiting(&gateway, 1).await;
+    backend.restart();
+    gateway.pool.backends()[0].mark_up();
+    assert_eq!(status(&read_rest(client).await), 200);
+    let record = gateway.record().await;
+    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    assert_eq!(failures, [Some("connect_error"), None]);
+    assert!(record.backend_wait().is_some());
+    assert_no_state_left(&gateway).await;
+}
+
+#[tokio::test]
+async fn a_request_that_its_only_backend_gave_up_at_its_shutdown_waits_for_it() {
     let requests = AtomicUsize::new(0);
     let fake = ScriptedBackend::start(move |_| match requests.fetch_add(1, Ordering::SeqCst) {
-        0 => vec![Step::Close],
-        _ => vec![Step::Send(json("200 OK", "{}"))],
+        0 => vec![Step::Send(stream_of(&[ROLE, &FINISH.replace("stop", "abort"), "[DONE]"]))],
+        _ => vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
     })
     .await;
-    let gateway = gateway_with(&fake, Setup::default()).await;
-    let reset = gateway.post(CHAT, r#"{"model":"tiny","messages":[]}"#).await;
-    assert_eq!(status(&reset), 200);
+    let gateway = unscraped(&[fake.addr]).await;
+    let served = gateway.post(CHAT, r#"{"model":"tiny","stream":true,"messages":[]}"#).await;
+    assert_eq!(status(&served), 200);
     let record = gateway.record().await;
     assert_eq!((record.attempts.len(), record.outcome), (2, Outcome::Ok));
-    // A request with side effects is not sent twice.
-    let requests = AtomicUsize::new(0);
-    let fake = ScriptedBackend::start(move |_| match requests.fetch_add(1, Ordering::SeqCst) {
-        0 => vec![Step::Close],
-        _ => vec![Step::Send(json("200 OK", "{}"))],
-    })
-    .await;
-    let gateway = gateway_with(&fake, Setup::default()).await;
-    let stored =
-        gateway.post("/v1/responses", r#"{"model":"tiny","store":true,"input":"x"}"#).await;
-    assert_eq!(status(&stored), 502);
+}
+
+#[tokio::test]
+async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart() {
+    let dead = json("500 Internal Server Error", r#"{"error":{"message":"EngineDeadError"}}"#);
+    for response in [Vec::new(), dead] {
+        let script = move |_: &_| vec![Step::Send(response.clone()), Step::Close];
+        let crashing = ScriptedBackend::start(script).await;
+        let gone = || ScriptedBackend::answering(json("200 OK", "{}"));
+        // The other backend refuses the connection, before or after the crash.
+        for order in 0..3 {
+            let gone = gone().await;
+            let all = [gone.addr, crashing.addr, gone.addr];
+            let gateway = unscraped(&all[[0..2, 1..3, 1..2][order].clone()]).await;
+            drop(gone);
+            let answer = gateway.post(CHAT, r#"{"model":"tiny","messages":[]}"#).await;
+            assert!(status(&answer) >= 500, "{order}");
+            assert_eq!(crashing.take_received().len(), 1, "{order}");
+            assert_eq!(gateway.record().await.backend_wait(), None, "{order}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -44,7 +44,7 @@ pub(crate) async fn send(
     let share = RetryBudgetShare::for_record(exchange.record());
     context.retry.deposit(share);
     let mut tried = Vec::new();
-    let (mut failed_attempts, mut waits) = (0, 0);
+    let (mut failed_attempts, mut waits_left) = (0, context.retry.max_attempts());
     // Kept for further attempts: those on shorter backends would be refused again.
     let mut longer_than = None;
     let mut refusals = Refusals::default();
@@ -64,6 +64,7 @@ pub(crate) async fn send(
                     exchange.discard_attempt(FailureKind::Down.as_str());
                     tried.push(lease.backend().clone());
                     failed_attempts += 1;
+                    waits_left = 0;
                     leased = next;
                     continue;
                 }
@@ -87,6 +88,9 @@ pub(crate) async fn send(
                 learn_length(&failure, &lease, request.requirements);
                 let model = request.requirements.model;
                 longer_than = context.state.pool.model_length(model, lease.backend());
+            }
+            if !allows_wait(kind) {
+                waits_left = 0;
             }
             tried.push(lease.backend().clone());
             failed_attempts += u32::from(kind.elsewhere() != FailoverPolicy::Always);
@@ -112,11 +116,11 @@ pub(crate) async fn send(
                     Some(next)
                 }
                 Err(FailoverDenialReason::NoOtherBackend)
-                    if refusals.is_empty()
-                        && longer_than.is_none()
-                        && may_wait_for_backend(context, request, kind, waits) =>
+                    if waits_left > 0
+                        && kind != FailureKind::Busy
+                        && may_wait_for_backend(context, request) =>
                 {
-                    waits += 1;
+                    waits_left -= 1;
                     tried.clear();
                     exchange.discard_attempt(kind.as_str());
                     None
@@ -140,19 +144,17 @@ pub(crate) async fn send(
     }
 }
 
-/// Whether a request whose attempt failed waits until a backend comes back: its backend seems to
-/// restart, and it has not waited for as often as it may be retried. The failover rules allow another
-/// attempt, and no other backend is left.
-fn may_wait_for_backend(
-    context: &ProxyContext,
-    request: &PreparedRequest<'_>,
-    kind: FailureKind,
-    waits: u32,
-) -> bool {
-    use FailureKind::{Died, Draining, EngineDead, Unreachable};
-    matches!(kind, Unreachable | Died | EngineDead | Draining)
-        && waits < context.retry.max_attempts()
-        && !request.is_lookup
+/// Whether a request may wait for a backend after an attempt that failed so: the backend had not begun
+/// with it, or shut down in order. Any other failure may be an effect of the request, and after a wait
+/// it could crash the same backend again.
+fn allows_wait(kind: FailureKind) -> bool {
+    matches!(kind, FailureKind::Unreachable | FailureKind::Draining | FailureKind::Busy)
+}
+
+/// Whether a request waits until a backend comes back, if the failover rules allow another attempt and
+/// no other backend is left.
+fn may_wait_for_backend(context: &ProxyContext, request: &PreparedRequest<'_>) -> bool {
+    !request.is_lookup
         && request.requirements.backend.is_none()
         && context.state.admission.waits_for_backend()
 }

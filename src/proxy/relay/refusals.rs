@@ -69,11 +69,6 @@ impl Refusals {
         true
     }
 
-    /// Whether no backend has refused the request.
-    pub(super) fn is_empty(&self) -> bool {
-        self.refused.is_empty()
-    }
-
     /// Whether the last refusal is worth the request to a peer.
     pub(super) fn should_ask_peer(
         &self,
