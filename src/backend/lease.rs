@@ -106,11 +106,12 @@ impl BackendMonitor for LeaseState {
             slots,
             running_while_queued: queues.running_in(from, until).or_else(later),
             max_answering: estimator.max_answering(),
+            last_output_at: self.backend.load.last_output_at(),
         }
     }
 
-    fn on_gap(&self, gap: Duration) {
-        self.backend.load.mark_progress();
+    fn on_gap(&self, gap: Duration, now: Instant) {
+        self.backend.load.on_output(now);
         self.backend.load.recent_gaps.observe(gap);
     }
 
@@ -123,7 +124,7 @@ impl BackendMonitor for LeaseState {
     }
 
     fn on_first_output(&self, now: Instant) {
-        self.backend.load.mark_progress();
+        self.backend.load.on_output(now);
         let was_pending = {
             let mut reservation = self.lock_reservation();
             let was_pending = reservation.is_pending();

@@ -28,8 +28,9 @@ pub struct BackendLoad {
     restart_count: AtomicU64,
     /// Whether a GPU of the backend lowers its clock because of a fault.
     is_gpu_throttled: AtomicBool,
-    /// Whether a response had output since the health checker last asked.
-    has_progress: AtomicBool,
+    /// When a response last had output, in nanoseconds since `epoch`. 0: never.
+    last_output_nanos: AtomicU64,
+    epoch: Instant,
 }
 
 /// Default age at which the reported load has half of its weight in predictions.
@@ -47,7 +48,8 @@ impl BackendLoad {
             stall_count: AtomicU64::new(0),
             restart_count: AtomicU64::new(0),
             is_gpu_throttled: AtomicBool::new(false),
-            has_progress: AtomicBool::new(false),
+            last_output_nanos: AtomicU64::new(0),
+            epoch: now,
         }
     }
 
@@ -83,13 +85,15 @@ impl BackendLoad {
     }
 
     /// Records that a response of the backend had output: its engine works.
-    pub(super) fn mark_progress(&self) {
-        self.has_progress.store(true, Ordering::Relaxed);
+    pub(super) fn on_output(&self, now: Instant) {
+        let nanos = now.saturating_duration_since(self.epoch).as_nanos() as u64;
+        self.last_output_nanos.store(nanos.max(1), Ordering::Relaxed);
     }
 
-    /// Whether a response had output since the last call.
-    pub(super) fn take_progress(&self) -> bool {
-        self.has_progress.swap(false, Ordering::Relaxed)
+    /// When a response of the backend last had output. `None`: no response had output.
+    pub(super) fn last_output_at(&self) -> Option<Instant> {
+        let nanos = self.last_output_nanos.load(Ordering::Relaxed);
+        (nanos > 0).then(|| self.epoch + Duration::from_nanos(nanos))
     }
 
     /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: there are too few

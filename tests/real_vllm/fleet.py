@@ -102,10 +102,10 @@ class Fleet:
         """Attempts at the backend with this URL. The gateway counts them when the request has ended."""
         return self.page().by("tokenweir_attempts_total", "backend")[urlsplit(url).netloc]
 
-    def engine_load(self) -> float:
-        """Sequences that run or wait in the engines."""
+    def engine_load(self, *states: str) -> float:
+        """Sequences in these states in the engines (default: those that run or wait)."""
         pages = [fetch(backend) for backend in self.backends]
-        names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+        names = [f"vllm:num_requests_{state}" for state in states or ("running", "waiting")]
         return sum(page.total(name) for page in pages for name in names)
 
     def totals(self) -> Totals:

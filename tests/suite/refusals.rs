@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokenweir::proxy::retry;
 use tokenweir_core::record::Outcome;
 use tokenweir_core::resilience::BreakerState;
+use tokenweir_core::routing::{Policy, PolicyKind};
 
 const MESSAGES: &str = "/v1/messages";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
@@ -25,8 +26,11 @@ async fn refusing(status_line: &'static str, content: &'static str) -> ScriptedB
     ScriptedBackend::answering(json(status_line, content)).await
 }
 
+/// A gateway whose policy sends requests to each backend in turn, whatever the gateway has learned of it.
 async fn gateway_for(fakes: &[&ScriptedBackend]) -> Running {
-    start(&fakes.iter().map(|fake| fake.addr).collect::<Vec<_>>()).await
+    let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
+    let policy = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
+    start_with(&addresses, Setup { policy, ..Setup::default() }).await
 }
 
 /// Sends requests until this backend has received one. Returns the answers.

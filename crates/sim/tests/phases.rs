@@ -219,6 +219,7 @@ impl Simulation {
             slots: self.estimator.slots(),
             running_while_queued: self.estimator.reported_queues().running_in(from, until),
             max_answering: self.estimator.max_answering(),
+            last_output_at: None,
         };
         let phases = RequestPhases::from_record(&sent.record);
         let seconds = |phase| phases.get(phase).map_or(0.0, |span| span.took.as_secs_f64());

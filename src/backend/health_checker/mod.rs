@@ -132,6 +132,8 @@ struct HealthChecker {
     /// Whether the loads of the last two scrapes differ.
     has_load_changed: bool,
     engine_progress: EngineProgress,
+    /// The last output of a response that the health checker knew at its last scrape.
+    last_output_at: Option<Instant>,
     /// The interval until the next check, without jitter.
     interval: Duration,
 }
@@ -169,6 +171,7 @@ impl HealthChecker {
             scrape_backoff_until: now,
             has_load_changed: false,
             engine_progress: EngineProgress::default(),
+            last_output_at: None,
             interval: settings.min_interval,
         }
     }

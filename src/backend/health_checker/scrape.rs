@@ -22,7 +22,8 @@ impl HealthChecker {
         let now = clock::now();
         let took = now.saturating_duration_since(scraped_at);
         self.scrape_observer.on_scrape(&self.backend, took, load.err());
-        let has_output = self.backend.load.take_progress();
+        let last_output = self.backend.load.last_output_at();
+        let has_output = std::mem::replace(&mut self.last_output_at, last_output) != last_output;
         match &load {
             Ok(load) => {
                 let values = self.metrics_page.engine_values();

@@ -12,8 +12,8 @@ pub trait BackendMonitor: Send + Sync + 'static {
     /// What its reports show about the wait of a request that was sent at `from` and had its first
     /// output, or ended without, at `until`.
     fn wait_reports(&self, from: Instant, until: Instant) -> WaitReports;
-    /// Records the time between two outputs of a stream.
-    fn on_gap(&self, gap: Duration);
+    /// Records the time between two outputs of a stream, the second of them at `now`.
+    fn on_gap(&self, gap: Duration, now: Instant);
     /// The p99 of its recent output gaps, in seconds. `None`: too few samples.
     fn usual_gap(&self) -> Option<f64>;
     /// Records that one of its streams stalled (`true`), or that a stall ended (`false`).

@@ -92,7 +92,7 @@ impl StreamActivity {
         self.last_output_nanos.store(nanos_since(self.epoch, now), Ordering::Relaxed);
         self.first_output_deadline_nanos.store(0, Ordering::Relaxed);
         if let Some(gap) = gap {
-            self.backend.on_gap(gap);
+            self.backend.on_gap(gap, now);
         }
         self.end_stall_if_any(now)
     }

@@ -32,7 +32,7 @@ impl BackendMonitor for RecordingBackend {
         WaitReports::default()
     }
 
-    fn on_gap(&self, gap: Duration) {
+    fn on_gap(&self, gap: Duration, _: Instant) {
         self.gaps.lock().unwrap().push(gap);
     }
 

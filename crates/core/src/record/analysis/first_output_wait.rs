@@ -6,7 +6,7 @@
 
 use crate::record::{RequestRecord, Timings, UsageSource};
 use crate::routing::Candidate;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The parts of the time from sending a request to its first output, or to its end without output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -91,7 +91,8 @@ impl FirstOutputWait {
         let at_least = expected.unwrap_or_default() + engine.queue.unwrap_or_default();
         let front_end = front_end(timings, wait, at_least);
         let engine_wait = wait.saturating_sub(front_end);
-        let queue_evidence = QueueEvidence::from_record(record);
+        let due_after = expected.map(|time| front_end + time.mul_f64(PREFILL_TOLERANCE_FACTOR));
+        let queue_evidence = QueueEvidence::from_record(record, due_after.map(|time| sent + time));
         let was_queued = queue_evidence == QueueEvidence::Queued;
         let prefill = engine.prefill.unwrap_or_else(|| {
             let expected = expected.unwrap_or_default();
@@ -266,7 +267,9 @@ impl QueueEvidence {
     /// At most as many requests run as the engine has slots, or as its KV cache holds. A request that
     /// found fewer did not wait for the end of another. Reports are ignored if the backend has gone
     /// down since.
-    fn from_record(record: &RequestRecord) -> Self {
+    ///
+    /// `due`: when a request that began at once has had its output.
+    fn from_record(record: &RequestRecord, due: Option<Instant>) -> Self {
         if record.condition.is_down {
             return Self::None;
         }
@@ -286,7 +289,8 @@ impl QueueEvidence {
         let is_reported = reports.running_while_queued.is_some() || queued_at_routing.is_some();
         let was_queued = had_no_slot
             || is_beyond_limit.unwrap_or(is_reported)
-            || found.is_some_and(|found| is_beyond_answering(&found, reports.max_answering));
+            || found.is_some_and(|found| is_beyond_answering(&found, reports.max_answering))
+            || due.is_some_and(|due| is_passed_over(record, due));
         match (was_queued, is_reported) {
             (true, _) => Self::Queued,
             (false, true) => Self::OthersQueued,
@@ -302,6 +306,14 @@ fn is_beyond_answering(found: &Candidate, max_answering: u32) -> bool {
     let (in_flight, limit) = (f64::from(found.in_flight) + 1.0, f64::from(max_answering));
     let least = (MIN_ANSWERING_SHARE * in_flight).max(MIN_ANSWERING);
     (least..in_flight).contains(&limit)
+}
+
+/// Whether a stream ended without output although the engine answered other requests after `due`.
+/// An engine with continuous batching begins with a prompt in the next batch if it has a slot and
+/// blocks for it.
+fn is_passed_over(record: &RequestRecord, due: Instant) -> bool {
+    let is_unanswered = record.observed.is_stream && record.timings.first_output.is_none();
+    is_unanswered && record.wait_reports.last_output_at.is_some_and(|output| output > due)
 }
 
 #[cfg(test)]
@@ -392,6 +404,21 @@ mod tests {
             record.decision = Some(Arc::new(found));
             record.wait_reports = WaitReports { max_answering, ..WaitReports::default() };
             let case = format!("{in_flight} in flight, {max_answering} answered at once");
+            assert_eq!(cause_and_phase(&record).1 == "engine_queue", is_queued, "{case}");
+        }
+    }
+
+    #[test]
+    fn a_stream_without_output_was_queued_while_its_engine_answered_others() {
+        // The prefill takes 20 + 3 ms. Three times that after the request, its output was due.
+        for (is_stream, others_at, is_queued) in
+            [(true, 290, true), (true, 40, false), (false, 290, false)]
+        {
+            let mut record = record_without_output(30.0, 300);
+            let sent = record.timings.sent.unwrap();
+            record.observed.is_stream = is_stream;
+            record.wait_reports.last_output_at = Some(at(sent, others_at));
+            let case = format!("stream: {is_stream}, others after {others_at} ms");
             assert_eq!(cause_and_phase(&record).1 == "engine_queue", is_queued, "{case}");
         }
     }

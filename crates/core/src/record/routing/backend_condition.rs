@@ -50,4 +50,6 @@ pub struct WaitReports {
     pub running_while_queued: Option<f64>,
     /// Number of requests of this gateway that the engine answers at once while others wait. 0: not known.
     pub max_answering: u32,
+    /// When a response of the backend last had output. `None`: no response had output.
+    pub last_output_at: Option<Instant>,
 }
