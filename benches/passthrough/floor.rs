@@ -20,14 +20,22 @@ pub(crate) const BACKENDS: &str = "PASSTHROUGH_FLOOR";
 
 type Upstream = Client<HttpConnector, Incoming>;
 
+/// The environment variable with the number of cores of the reference proxy.
+pub(crate) const CORES: &str = "PASSTHROUGH_CORES";
+
 /// Serves until it is killed, with round robin over the backends. The first line of its output is
-/// its address.
-pub(crate) fn run(backends: &str) {
+/// its address. On one core, a runtime of one thread costs less than a pool of one worker.
+pub(crate) fn run(backends: &str, is_one_core: bool) {
     let backends: Vec<SocketAddr> = backends.split(',').map(|at| at.parse().unwrap()).collect();
     let turn = AtomicUsize::new(0);
     let next = move || backends[turn.fetch_add(1, Ordering::Relaxed) % backends.len()];
     let next: Arc<dyn Fn() -> SocketAddr + Send + Sync> = Arc::new(next);
-    let runtime = runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let mut builder = if is_one_core {
+        runtime::Builder::new_current_thread()
+    } else {
+        runtime::Builder::new_multi_thread()
+    };
+    let runtime = builder.enable_all().build().unwrap();
     runtime.block_on(async {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);

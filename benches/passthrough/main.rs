@@ -3,6 +3,7 @@
 //! ```text
 //! core 1: this process                core 0: a child
 //! clients ───────────────────────────► floor: hyper, and nothing else       ──┐
+//!                                      nginx, HAProxy, if installed         ──┤
 //!                                      off, metrics, all: the real program  ──┤
 //! backend with scripted answers ◄─────────────────────────────────────────────┘
 //! ```
@@ -19,8 +20,9 @@
 //! | `PASSTHROUGH_LONG=1` | also run the section that takes minutes |
 //! | `PASSTHROUGH_ROUNDS` | number of rounds |
 //! | `PASSTHROUGH_PROGRAM` | the gateway to measure, such as the one of `packaging/release.sh`; its own build if not given |
+//! | `PASSTHROUGH_RECORD=1` | writes the ratios to hyper to `ratios.txt`; else the bench fails if one is more than 10 % worse |
 //! | `PASSTHROUGH_BACKENDS` | number of backends in the section `fleet`; default: 1,000 |
-//! | `PASSTHROUGH_ONLY` | subjects: `hyper,off,metrics,log,traces,all`; `all` alone to profile it |
+//! | `PASSTHROUGH_ONLY` | subjects: `hyper,nginx,haproxy,off,metrics,log,traces,all`; `all` alone to profile it |
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the results are printed")]
 
@@ -31,7 +33,9 @@ mod fleet;
 mod floor;
 mod loads;
 mod memory;
+mod ratios;
 mod section;
+mod servers;
 mod subject;
 mod table;
 
@@ -56,7 +60,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if let Some(backends) = env_value(floor::BACKENDS) {
-        floor::run(&backends);
+        floor::run(&backends, env_value(floor::CORES).as_deref() == Some("1"));
         return ExitCode::SUCCESS;
     }
     subject::pin_to_the_other_core();
@@ -98,5 +102,7 @@ fn measure(section: Section, backends: &[SocketAddr], runtime: &Runtime) -> usiz
     }
     let (table, missed) = measured.table();
     print!("{table}");
-    missed
+    let (ratios, worse) = ratios::check(section, &measured.ratios());
+    print!("\n{ratios}");
+    missed + worse
 }

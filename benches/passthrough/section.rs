@@ -138,15 +138,23 @@ impl Section {
         let compared: &[Kind] = match self {
             Self::Idle | Self::Long => &[Kind::All],
             Self::Fleet | Self::Cores => &[Kind::Floor, Kind::All],
+            Self::Chunks | Self::Requests | Self::Memory => &[
+                Kind::Floor,
+                Kind::NGINX,
+                Kind::HAPROXY,
+                Kind::Off,
+                Kind::Metrics,
+                Kind::All,
+            ],
             _ => &[Kind::Floor, Kind::Off, Kind::Metrics, Kind::All],
         };
-        // The reference proxy does not scrape or select backends.
-        let suits = |kind: Kind| kind != Kind::Floor || compared.contains(&kind);
+        // The other proxies do not scrape or select backends.
+        let suits = |kind: Kind| kind.is_gateway() || compared.contains(&kind);
         let is_asked = |kind: &Kind| match only {
             Some(list) => list.split(',').any(|name| name == kind.name()) && suits(*kind),
             None => compared.contains(kind),
         };
-        Kind::ALL.into_iter().filter(is_asked).collect()
+        Kind::ALL.into_iter().filter(is_asked).filter(|kind| kind.is_installed()).collect()
     }
 
     /// The quantities in the order of the measured values.

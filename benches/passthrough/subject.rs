@@ -1,9 +1,10 @@
 //! A measured subject: a child process on a separate core.
 
+use super::servers::{self, Server};
 use super::{cpu, floor};
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -14,6 +15,8 @@ use std::time::Duration;
 pub(crate) enum Kind {
     /// The reference proxy on hyper.
     Floor,
+    /// Another proxy with its access log.
+    Other(Server),
     /// The gateway with routing only.
     Off,
     /// The gateway with metrics.
@@ -28,19 +31,40 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// In the order of the measurements.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Floor, Self::Off, Self::Metrics, Self::Log, Self::Traces, Self::All];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Floor,
+        Self::NGINX,
+        Self::HAPROXY,
+        Self::Off,
+        Self::Metrics,
+        Self::Log,
+        Self::Traces,
+        Self::All,
+    ];
+    pub(crate) const NGINX: Self = Self::Other(Server::Nginx);
+    pub(crate) const HAPROXY: Self = Self::Other(Server::Haproxy);
 
     /// The name in tables and variables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Floor => "hyper",
+            Self::Other(server) => server.name(),
             Self::Off => "off",
             Self::Metrics => "metrics",
             Self::Log => "log",
             Self::Traces => "traces",
             Self::All => "all",
         }
+    }
+
+    /// Whether the subject is this gateway.
+    pub(crate) const fn is_gateway(self) -> bool {
+        !matches!(self, Self::Floor | Self::Other(_))
+    }
+
+    /// Whether the program of the subject is there.
+    pub(crate) fn is_installed(self) -> bool {
+        !matches!(self, Self::Other(server) if !server.is_installed())
     }
 }
 
@@ -78,9 +102,13 @@ impl Subject {
             let mut command = on_its_cores(cores, &std::env::current_exe().unwrap());
             let backends = backends.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
             command.arg("--bench").env(floor::BACKENDS, backends);
+            command.env(floor::CORES, cores.to_string());
             return Self::of(command.stdout(Stdio::piped()), |line| line.parse().ok());
         }
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        if let Kind::Other(server) = kind {
+            return Self::of_server(server, cores, backends[0], &folder);
+        }
         let file = folder.join(format!("passthrough-{}.yaml", kind.name()));
         fs::write(&file, configuration(kind, backends)).unwrap();
         let log = folder.join(format!("passthrough-{}.log", kind.name()));
@@ -91,6 +119,21 @@ impl Subject {
             let (_, rest) = line.split_once("\"clients\":\"http://")?;
             rest[..rest.find("/v1")?].parse().ok()
         })
+    }
+
+    /// Starts another proxy, and waits until it accepts connections.
+    fn of_server(server: Server, cores: usize, backend: SocketAddr, folder: &Path) -> Self {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let file = folder.join(format!("passthrough-{}.conf", server.name()));
+        fs::write(&file, server.configuration([address, backend], folder, cores)).unwrap();
+        let mut command = on_its_cores(cores, Path::new(server.name()));
+        let log = fs::File::create(folder.join(format!("passthrough-{}.log", server.name())));
+        command.args(server.arguments(&file)).stdout(log.unwrap()).stderr(Stdio::null());
+        let child = command.spawn().unwrap();
+        while TcpStream::connect(address).is_err() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        Self { child, address }
     }
 
     /// Starts the process. A line of its output contains its address.
@@ -110,20 +153,35 @@ impl Subject {
 
     /// CPU time of all threads so far.
     pub(crate) fn cpu(&self) -> Duration {
-        cpu::of(self.child.id())
+        self.processes().into_iter().map(cpu::of).sum()
     }
 
     /// Resident memory in KiB.
     pub(crate) fn resident(&self) -> f64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        let resident = |process| -> f64 {
+            let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+            let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap()
+        };
+        self.processes().into_iter().map(resident).sum()
+    }
+
+    /// The process and its children, which are nginx's workers.
+    fn processes(&self) -> Vec<u32> {
+        let id = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let children = children.unwrap_or_default();
+        let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+        std::iter::once(id).chain(children).collect()
     }
 }
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        // The process can have exited already.
+        // The process can have exited already. nginx ends its workers only after a signal that it can
+        // handle.
+        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        thread::sleep(Duration::from_millis(100));
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -145,8 +203,7 @@ fn on_its_cores(cores: usize, program: &Path) -> Command {
     } else {
         Command::new(program)
     };
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    command.env_clear().env("PATH", path).env("TOKIO_WORKER_THREADS", cores.to_string());
+    command.env_clear().env("PATH", servers::search_path()).env("TOKIO_WORKER_THREADS", cores.to_string());
     command
 }
 

@@ -1,6 +1,7 @@
 //! The results of a section: the medians of all rounds, and the comparison with the limits.
 
-use super::section::{Bar, Section};
+use super::ratios::Ratio;
+use super::section::{Bar, Figure, Section};
 use super::subject::Kind;
 use std::fmt::Write;
 use tokenweir_core::histogram::sample_quantile;
@@ -86,6 +87,22 @@ impl Measured {
             [["≥", "≤"][usize::from(is_most)], ["MISSED", "ok"][usize::from(reached)]];
         let text = format!("{value:.2}{what} {sign} {bar}: {verdict}");
         (!value.is_nan()).then_some((text, reached))
+    }
+
+    /// The costs of the gateway with all telemetry, as ratios to those of the reference proxy.
+    pub(crate) fn ratios(&self) -> Vec<(&'static str, Ratio)> {
+        let figures = self.section.figures().iter().enumerate();
+        let costs = figures.filter(|(_, figure)| figure.name.starts_with("CPU"));
+        let ratio = |(index, figure): (usize, &Figure)| {
+            let pairs = self.rounds(Kind::All, index).zip(self.rounds(Kind::Floor, index));
+            let ratios: Vec<f64> = pairs.map(|(all, floor)| all / floor).collect();
+            let range = ratios.iter().fold([f64::MAX, 0.0], |[least, greatest]: [f64; 2], ratio| {
+                [least.min(*ratio), greatest.max(*ratio)]
+            });
+            let median = median(ratios.into_iter());
+            (!median.is_nan()).then_some((figure.name, Ratio { median, range }))
+        };
+        costs.filter_map(ratio).collect()
     }
 
     /// The values of a quantity of a subject, one per round.

@@ -2,7 +2,7 @@
 
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, advance_time, body, start, start_with, status,
+    CHAT, Running, Setup, advance_time, body, start_with, status,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

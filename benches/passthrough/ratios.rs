@@ -1,0 +1,63 @@
+//! The recorded ratios of the gateway to the reference proxy, and the comparison with them. A ratio of one run does not
+//! depend on the machine as a time does.
+
+use super::section::Section;
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+
+/// The ratio of one figure: the median of the rounds, and the least and the greatest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ratio {
+    pub(crate) median: f64,
+    pub(crate) range: [f64; 2],
+}
+
+/// Greatest factor by which a ratio may exceed the recorded one.
+const MAX_FACTOR: f64 = 1.1;
+
+/// Records the ratios of a section (`PASSTHROUGH_RECORD=1`), or compares them with the recorded ones. Returns a text, and
+/// the number of ratios that are worse.
+pub(crate) fn check(section: Section, ratios: &[(&'static str, Ratio)]) -> (String, usize) {
+    let recorded = fs::read_to_string(file()).unwrap_or_default();
+    if std::env::var_os("PASSTHROUGH_RECORD").is_some() {
+        let (own, others): (String, String) = (lines(section, ratios), others(section, &recorded));
+        fs::write(file(), others + &own).unwrap();
+        return (own, 0);
+    }
+    let (mut text, mut worse) = (String::new(), 0);
+    for (name, now) in ratios {
+        let before = recorded.lines().find_map(|line| median_of(line, section, name));
+        let is_worse = before.is_some_and(|before| now.median > MAX_FACTOR * before);
+        worse += usize::from(is_worse);
+        let verdict = if is_worse { ": MORE THAN 10 % WORSE" } else { "" };
+        let before = before.map_or("none".into(), |before| format!("{before:.3}"));
+        let _ = writeln!(text, "{name}: {:.3} × hyper, recorded {before}{verdict}", now.median);
+    }
+    (text, worse)
+}
+
+fn lines(section: Section, ratios: &[(&'static str, Ratio)]) -> String {
+    let line = |(name, ratio): &(&str, Ratio)| {
+        let Ratio { median, range: [least, greatest] } = ratio;
+        format!("{median:.3} {least:.3} {greatest:.3} {} {name}\n", section.name())
+    };
+    ratios.iter().map(line).collect()
+}
+
+/// The recorded lines of other sections.
+fn others(section: Section, recorded: &str) -> String {
+    let is_other = |line: &&str| line.split(' ').nth(3) != Some(section.name());
+    recorded.lines().filter(is_other).fold(String::new(), |text, line| text + line + "\n")
+}
+
+/// The recorded median, if the line is about this figure.
+fn median_of(line: &str, section: Section, figure: &str) -> Option<f64> {
+    let mut parts = line.splitn(5, ' ');
+    let median = parts.next()?.parse().ok()?;
+    (parts.nth(2)? == section.name() && parts.next()? == figure).then_some(median)
+}
+
+fn file() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("benches/passthrough/ratios.txt")
+}
