@@ -58,7 +58,7 @@ http {{
 "#
             ),
             Self::Haproxy => format!(
-                "global\n nbthread {cores}\n maxconn 20000\n log stdout format raw local0\n\
+                "global\n nbthread {cores}\n maxconn 8000\n log stdout format raw local0\n\
                  defaults\n mode http\n log global\n option httplog\n timeout connect 5s\n timeout client 3600s\n \
                  timeout server 3600s\n http-reuse always\n\
                  frontend clients\n bind {address}\n default_backend engines\n\

@@ -129,8 +129,9 @@ impl Subject {
         let mut command = on_its_cores(cores, Path::new(server.name()));
         let log = fs::File::create(folder.join(format!("passthrough-{}.log", server.name())));
         command.args(server.arguments(&file)).stdout(log.unwrap()).stderr(Stdio::null());
-        let child = command.spawn().unwrap();
+        let mut child = command.spawn().unwrap();
         while TcpStream::connect(address).is_err() {
+            assert_eq!(child.try_wait().unwrap(), None, "{} has ended", server.name());
             thread::sleep(Duration::from_millis(10));
         }
         Self { child, address }
