@@ -278,7 +278,7 @@ impl BackendMonitor for NoOp {
     fn wait_reports(&self, _: Instant, _: Instant) -> WaitReports {
         WaitReports::default()
     }
-    fn on_gap(&self, _: Duration) {}
+    fn on_gap(&self, _: Duration, _: Instant) {}
     fn usual_gap(&self) -> Option<f64> {
         None
     }

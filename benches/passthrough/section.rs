@@ -138,14 +138,9 @@ impl Section {
         let compared: &[Kind] = match self {
             Self::Idle | Self::Long => &[Kind::All],
             Self::Fleet | Self::Cores => &[Kind::Floor, Kind::All],
-            Self::Chunks | Self::Requests | Self::Memory => &[
-                Kind::Floor,
-                Kind::NGINX,
-                Kind::HAPROXY,
-                Kind::Off,
-                Kind::Metrics,
-                Kind::All,
-            ],
+            Self::Chunks | Self::Requests | Self::Memory => {
+                &[Kind::Floor, Kind::NGINX, Kind::HAPROXY, Kind::Off, Kind::Metrics, Kind::All]
+            }
             _ => &[Kind::Floor, Kind::Off, Kind::Metrics, Kind::All],
         };
         // The other proxies do not scrape or select backends.

@@ -204,7 +204,10 @@ fn on_its_cores(cores: usize, program: &Path) -> Command {
     } else {
         Command::new(program)
     };
-    command.env_clear().env("PATH", servers::search_path()).env("TOKIO_WORKER_THREADS", cores.to_string());
+    command
+        .env_clear()
+        .env("PATH", servers::search_path())
+        .env("TOKIO_WORKER_THREADS", cores.to_string());
     command
 }
 

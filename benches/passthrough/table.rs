@@ -96,9 +96,10 @@ impl Measured {
         let ratio = |(index, figure): (usize, &Figure)| {
             let pairs = self.rounds(Kind::All, index).zip(self.rounds(Kind::Floor, index));
             let ratios: Vec<f64> = pairs.map(|(all, floor)| all / floor).collect();
-            let range = ratios.iter().fold([f64::MAX, 0.0], |[least, greatest]: [f64; 2], ratio| {
-                [least.min(*ratio), greatest.max(*ratio)]
-            });
+            let range =
+                ratios.iter().fold([f64::MAX, 0.0], |[least, greatest]: [f64; 2], ratio| {
+                    [least.min(*ratio), greatest.max(*ratio)]
+                });
             let median = median(ratios.into_iter());
             (!median.is_nan()).then_some((figure.name, Ratio { median, range }))
         };

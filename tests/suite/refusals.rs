@@ -1,9 +1,7 @@
 //! A backend that refuses a request: its peers decide whether the client or the backend is the cause.
 
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
-use crate::support::test_gateway::{
-    CHAT, Running, Setup, advance_time, body, start_with, status,
-};
+use crate::support::test_gateway::{CHAT, Running, Setup, advance_time, body, start_with, status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
