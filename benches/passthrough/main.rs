@@ -3,7 +3,7 @@
 //! ```text
 //! core 1: this process                core 0: a child
 //! clients ───────────────────────────► floor: hyper, and nothing else       ──┐
-//!                                      nginx, HAProxy, if installed         ──┤
+//!                                      nginx, `HAProxy`, if installed        ──┤
 //!                                      off, metrics, all: the real program  ──┤
 //! backend with scripted answers ◄─────────────────────────────────────────────┘
 //! ```

@@ -1,4 +1,4 @@
-//! Other proxies as subjects: nginx and HAProxy, with their own access logs.
+//! Other proxies as subjects: nginx and `HAProxy`, with their own access logs.
 
 use std::net::SocketAddr;
 use std::path::Path;
