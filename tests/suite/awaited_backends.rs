@@ -19,6 +19,7 @@ use tokenweir::backend::Health;
 use tokenweir::config::AdmissionConfig;
 use tokenweir_core::observe::{ObservationSettings, StreamRules};
 use tokenweir_core::record::{Outcome, TierResolver};
+use tokenweir_core::routing::{Policy, PolicyKind};
 use tokenweir_core::slo::Objective;
 use tokenweir_diagnose::{AwaitedModel, Diagnoser, FleetObservation};
 use tokio::io::AsyncReadExt;
@@ -40,10 +41,10 @@ async fn down() -> ScriptedBackend {
 }
 
 /// A gateway that checks these backends once, and then after failures only.
-async fn unscraped(addrs: &[SocketAddr]) -> Running {
+async fn unscraped(addrs: &[SocketAddr], policy: Policy) -> Running {
     let admission = Some(admission_settings(&waiting_for(LONG_WAIT)));
     let scrape_interval = NO_SECOND_SCRAPE;
-    start_with(addrs, Setup { admission, scrape_interval, ..Setup::default() }).await
+    start_with(addrs, Setup { policy, admission, scrape_interval, ..Setup::default() }).await
 }
 
 async fn gateway_with(fake: &ScriptedBackend, setup: Setup) -> Running {
@@ -166,7 +167,7 @@ async fn a_stream_that_waits_gets_comments_and_then_its_whole_response() {
 async fn a_request_whose_only_backend_restarts_waits_and_is_served_after_it() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let mut backend = CrashableBackend::in_front_of(fake.addr);
-    let gateway = unscraped(&[backend.addr]).await;
+    let gateway = unscraped(&[backend.addr], Policy::default()).await;
     backend.crash().await;
     let client = send(&gateway, "waits", "").await;
     until_waiting(&gateway, 1).await;
@@ -188,7 +189,7 @@ async fn a_request_that_its_only_backend_gave_up_at_its_shutdown_waits_for_it() 
         _ => vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
     })
     .await;
-    let gateway = unscraped(&[fake.addr]).await;
+    let gateway = unscraped(&[fake.addr], Policy::default()).await;
     let served = gateway.post(CHAT, r#"{"model":"tiny","stream":true,"messages":[]}"#).await;
     assert_eq!(status(&served), 200);
     let record = gateway.record().await;
@@ -206,7 +207,8 @@ async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart
         for order in 0..3 {
             let gone = gone().await;
             let all = [gone.addr, crashing.addr, gone.addr];
-            let gateway = unscraped(&all[[0..2, 1..3, 1..2][order].clone()]).await;
+            let gateway =
+                unscraped(&all[[0..2, 1..3, 1..2][order].clone()], Policy::default()).await;
             drop(gone);
             let answer = gateway.post(CHAT, r#"{"model":"tiny","messages":[]}"#).await;
             assert!(status(&answer) >= 500, "{order}");
@@ -214,6 +216,38 @@ async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart
             assert_eq!(gateway.record().await.backend_wait(), None, "{order}");
         }
     }
+}
+
+/// While it waited, it would hold up the requests that the shorter backends can serve.
+#[tokio::test]
+async fn a_request_that_lost_the_longer_backend_neither_waits_nor_goes_to_another_shorter_one() {
+    let mut moved = 0;
+    for rotation in 0..3 {
+        let too_long = r#"{"error":{"message":"The maximum context length is 2048 tokens."}}"#;
+        let short = || ScriptedBackend::answering(json("400 Bad Request", too_long));
+        let fakes = [short().await, short().await, short().await];
+        for (fake, length) in fakes.iter().zip([2_048, 2_048, 16_384]) {
+            fake.set_context("tiny", length);
+        }
+        let mut addrs = fakes.each_ref().map(|fake| fake.addr);
+        addrs.rotate_left(rotation);
+        let policy = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
+        let gateway = unscraped(&addrs, policy).await;
+        wait_until!(gateway.pool.routes().models().len() == 1);
+        let [first, second, longer] = fakes;
+        drop(longer);
+        let answer = gateway.post(CHAT, r#"{"model":"tiny","messages":[]}"#).await;
+        let record = gateway.record().await;
+        assert_eq!(record.backend_wait(), None);
+        let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+        if failures[0] != Some("connect_error") {
+            assert_eq!(failures, [Some("too_long"), Some("connect_error")]);
+            assert_eq!(status(&answer), 503);
+            assert_eq!(first.seen().len() + second.seen().len(), 1);
+            moved += 1;
+        }
+    }
+    assert!(moved > 0);
 }
 
 #[tokio::test]
