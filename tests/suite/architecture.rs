@@ -249,6 +249,7 @@ fn external_crates_are_used_only_in_their_modules() {
         ("hickory_resolver", &["discovery"]),
         ("kube::", &["discovery"]),
         ("k8s_openapi", &["discovery"]),
+        ("sd_notify", &["app"]),
         ("ratatui::", &["commands"]),
         ("clap::", &["cli", "commands", "config", "main"]),
     ];

@@ -161,13 +161,7 @@ fn format_ip(ip: IpAddr) -> Vec<u8> {
         if !text.is_empty() {
             text.push(b'.');
         }
-        if octet >= 100 {
-            text.push(b'0' + octet / 100);
-        }
-        if octet >= 10 {
-            text.push(b'0' + octet / 10 % 10);
-        }
-        text.push(b'0' + octet % 10);
+        text.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
     }
     text
 }

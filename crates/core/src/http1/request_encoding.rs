@@ -4,7 +4,6 @@ use super::fields::encode_header;
 use bytes::{BufMut, Bytes};
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{Method, request};
-use std::io::Write;
 
 /// How a request states the end of its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +40,8 @@ pub fn encode_request_head(head: &request::Parts, framing: RequestFraming) -> By
         // GET and HEAD requests without a stated length have no body.
         RequestFraming::Length(0) if matches!(head.method, Method::GET | Method::HEAD) => {}
         RequestFraming::Length(length) => {
-            // Writing to memory cannot fail.
-            let _ = write!(bytes, "content-length: {length}\r\n");
+            let mut digits = itoa::Buffer::new();
+            encode_header("content-length", digits.format(length).as_bytes(), &mut bytes);
         }
         RequestFraming::Chunked => encode_header("transfer-encoding", b"chunked", &mut bytes),
         RequestFraming::Upgrade => {}

@@ -4,7 +4,6 @@ use super::fields::{encode_header, parse_digits};
 use bytes::{BufMut, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
 use http::{Method, StatusCode, response};
-use std::fmt::Write;
 use std::time::SystemTime;
 
 /// The way in which a response indicates the end of its body to the client.
@@ -84,8 +83,8 @@ pub fn encode_response_head(
     }
     match framing {
         ResponseFraming::ContentLength(length) => {
-            // Writing to memory cannot fail.
-            let _ = write!(wire, "content-length: {length}\r\n");
+            let mut digits = itoa::Buffer::new();
+            encode_header("content-length", digits.format(length).as_bytes(), wire);
         }
         ResponseFraming::Chunked => encode_header("transfer-encoding", b"chunked", wire),
         ResponseFraming::NoBody | ResponseFraming::UntilClose => {}
