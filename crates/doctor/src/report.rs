@@ -16,11 +16,11 @@ pub const NARROWEST: usize = 30;
 
 /// Parameters of the escape code of a style (SGR, ECMA-48).
 const BOLD: &str = "1";
-/// See [`BOLD`].
+/// See `BOLD`.
 pub const BOLD_RED: &str = "1;31";
-/// See [`BOLD`].
+/// See `BOLD`.
 pub const BOLD_YELLOW: &str = "1;33";
-/// See [`BOLD`].
+/// See `BOLD`.
 pub const BOLD_CYAN: &str = "1;36";
 
 /// The report as JSON.
@@ -204,7 +204,7 @@ fn severity_style(severity: FindingSeverity) -> &'static str {
 }
 
 /// Wraps text to `width` columns. `first_indent` is the indentation of the first line, and
-/// `next_indent` that of all further lines. `styled` is a prefix of the text with its style, such as [`BOLD`]. The
+/// `next_indent` that of all further lines. `styled` is a prefix of the text with its style, such as `BOLD`. The
 /// style is applied after wrapping, so that its escape codes do not count as columns.
 pub fn wrap_paragraph(
     words: &str,
