@@ -2,7 +2,7 @@
 //! different paths, and engines that are paused, asleep, scaling or retired.
 
 use crate::restart::{model, start_simulator};
-use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step};
+use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step, VLLM};
 use crate::support::test_gateway::{Running, Setup, body, start, start_with, status};
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -41,8 +41,11 @@ fn is_excluded(record: &RequestRecord, reason: &str) -> bool {
     decision.excluded_backends().any(|(_, why)| why == reason)
 }
 
-/// Makes a backend answer the questions of vLLM's developer mode.
+/// Makes a backend answer the questions of vLLM's developer mode. vLLM is asked because its metrics page has the
+/// sleep state.
 fn set_rest(fake: &ScriptedBackend, is_paused: bool, is_asleep: bool) {
+    let sleep_state = "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 1\n";
+    fake.set_metrics(Some(Page::of(&(VLLM.metrics.to_owned() + sleep_state))));
     let page = |field: &str, value: bool| format!(r#"{{"{field}":{value}}}"#);
     fake.set_page("/is_paused", "200 OK", &page("is_paused", is_paused));
     fake.set_page("/is_sleeping", "200 OK", &page("is_sleeping", is_asleep));
@@ -244,6 +247,14 @@ async fn an_engine_out_of_service_gets_no_request_and_is_named_by_its_state() {
         set_rest(&rests, false, false);
         until_state(&gateway, 1, Availability::Available).await;
     }
+}
+
+#[tokio::test]
+async fn a_server_without_a_sleep_state_is_asked_nothing_but_the_usual_pages() {
+    let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
+    let gateway = start(&[fake.addr]).await;
+    assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+    assert_eq!(fake.seen().len(), 1, "the request of the client");
 }
 
 #[tokio::test]

@@ -8,7 +8,6 @@ use crate::backend::state::{DownCause, EngineRest};
 use http::StatusCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_core::dialect::EngineKind;
 
 /// Consecutive scrapes with 503 after which a backend whose model list is 503, too, is down.
 const UNAVAILABLE_THRESHOLD: u32 = 2;
@@ -76,10 +75,13 @@ impl HealthChecker {
 
     /// Asks vLLM whether its engine is paused or sleeps. Only its developer mode answers, and each
     /// question costs the engine a step of its own: so it is asked with each health check, and more
-    /// often while it rests or stands still.
+    /// often while it rests or stands still. A server whose metrics page has no sleep state is asked
+    /// nothing: it may take a path that it does not know for a request.
     pub(super) async fn check_rest(&mut self) {
         let state = self.backend.health.state();
-        if !self.may_tell_rest || state.server_kind() != Some(EngineKind::Vllm) {
+        let reports_sleep =
+            state.sample.as_ref().is_some_and(|sample| sample.load.is_asleep().is_some());
+        if !self.may_tell_rest || !reports_sleep {
             return;
         }
         let (mut rest, mut has_answer) = (EngineRest::None, false);

@@ -30,7 +30,7 @@ pub(crate) enum Step {
 #[derive(Clone, Copy)]
 pub(crate) struct Kind {
     owner: &'static str,
-    metrics: &'static str,
+    pub(crate) metrics: &'static str,
 }
 
 /// vLLM.
@@ -383,9 +383,7 @@ fn built_in_response(path: &str, state: &State) -> Option<String> {
             Some(sources) => ("200 OK", sources.clone()),
             None => ("404 Not Found", String::new()),
         },
-        "/health" | "/prometheus/metrics" | "/is_paused" | "/is_sleeping" => {
-            ("404 Not Found", String::new())
-        }
+        "/health" | "/prometheus/metrics" => ("404 Not Found", String::new()),
         _ => return None,
     };
     Some(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
