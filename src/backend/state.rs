@@ -32,8 +32,8 @@ pub struct BackendState {
     pub reason: Option<Arc<str>>,
     /// What is known about the cause if `health` is down.
     down_cause: DownCause,
-    /// What the engine answers when it is asked whether it is paused or sleeps.
-    pub(super) rest: EngineRest,
+    /// Whether an operator has paused the engine. `false`: it works, or does not answer the question.
+    pub(super) is_paused: bool,
     /// The front end of vLLM. `None`: not known, or another server.
     pub front_end: Option<FrontEnd>,
 }
@@ -77,18 +77,6 @@ pub(super) enum DownCause {
     Scaling,
     /// The engine was taken out of its group of ranks.
     Retired,
-}
-
-/// Whether an operator has taken an engine out of service that is healthy.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum EngineRest {
-    /// It works, or does not answer the question.
-    #[default]
-    None,
-    /// It is paused.
-    Paused,
-    /// It sleeps.
-    Asleep,
 }
 
 /// The front end of a vLLM server. They serve different paths.
@@ -145,8 +133,7 @@ impl BackendState {
     /// Whether the engine of the backend reports that it sleeps: its weights are not on the GPU.
     /// The gateway sends no requests to a backend that sleeps.
     pub fn is_asleep(&self) -> bool {
-        self.rest == EngineRest::Asleep
-            || self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
+        self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
     }
 
     /// Sets the result of the health checks. `reason`: why it is down or unknown.
@@ -170,7 +157,7 @@ impl BackendState {
             (Health::Down, DownCause::Scaling) => Some(Availability::Scaling),
             (Health::Down, DownCause::Retired) => Some(Availability::Retired),
             (Health::Up, _) if self.is_asleep() => Some(Availability::Asleep),
-            (Health::Up, _) if self.rest == EngineRest::Paused => Some(Availability::Paused),
+            (Health::Up, _) if self.is_paused => Some(Availability::Paused),
             (Health::Up, _) => None,
         }
     }

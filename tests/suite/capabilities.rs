@@ -44,11 +44,11 @@ fn is_excluded(record: &RequestRecord, reason: &str) -> bool {
 /// Makes a backend answer the questions of vLLM's developer mode. vLLM is asked because its metrics page has the
 /// sleep state.
 fn set_rest(fake: &ScriptedBackend, is_paused: bool, is_asleep: bool) {
-    let sleep_state = "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 1\n";
-    fake.set_metrics(Some(Page::of(&(VLLM.metrics.to_owned() + sleep_state))));
-    let page = |field: &str, value: bool| format!(r#"{{"{field}":{value}}}"#);
-    fake.set_page("/is_paused", "200 OK", &page("is_paused", is_paused));
-    fake.set_page("/is_sleeping", "200 OK", &page("is_sleeping", is_asleep));
+    let awake = u8::from(!is_asleep);
+    let sleep_state =
+        format!("vllm:engine_sleep_state{{engine=\"0\",sleep_state=\"awake\"}} {awake}\n");
+    fake.set_metrics(Some(Page::of(&(VLLM.metrics.to_owned() + &sleep_state))));
+    fake.set_page("/is_paused", "200 OK", &format!(r#"{{"is_paused":{is_paused}}}"#));
 }
 
 fn chat(model: &str, prompt_bytes: usize, max_tokens: u32) -> String {

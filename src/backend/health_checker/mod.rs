@@ -12,7 +12,7 @@ pub(super) mod supervisor;
 mod wake;
 
 use super::pool::BackendPool;
-use super::state::{DownCause, EngineRest};
+use super::state::DownCause;
 use super::{Backend, BackendIdentity, Health, recent_times};
 use engine_progress::EngineProgress;
 use http::StatusCode;
@@ -116,8 +116,8 @@ struct HealthChecker {
     consecutive_failures: u32,
     /// Number of consecutive scrapes that were answered with 503.
     unavailable_scrapes: u32,
-    /// Whether the backend may answer the question whether its engine rests. Unknown counts as true.
-    may_tell_rest: bool,
+    /// Whether the backend may answer the question whether its engine is paused. Unknown counts as true.
+    may_tell_pause: bool,
     /// Why the engine rests, as the log has it. `None`: it works.
     logged_rest: Option<Availability>,
     /// Whether the backend has refused a connection since it was last healthy.
@@ -162,7 +162,7 @@ impl HealthChecker {
             has_checked_metrics: false,
             consecutive_failures: 0,
             unavailable_scrapes: 0,
-            may_tell_rest: true,
+            may_tell_pause: true,
             logged_rest: None,
             has_refused: false,
             last_healthy_at: None,
@@ -225,7 +225,7 @@ impl HealthChecker {
             has_waiting_requests: load.waiting.is_some_and(|waiting| waiting >= 1.0),
             kv_usage: load.kv_usage.unwrap_or(0.0),
             has_changed: self.has_load_changed,
-            is_down: state.health != Health::Up || state.rest != EngineRest::None,
+            is_down: state.health != Health::Up || state.is_paused,
         }
     }
 
@@ -238,8 +238,8 @@ impl HealthChecker {
         // If `/health` has passed recently, a scrape with a response in time is enough.
         if was_healthy && self.backend.health.state().health == Health::Up && self.scrape().await {
             self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
-            if self.is_rest_likely() {
-                self.check_rest().await;
+            if self.is_pause_likely() {
+                self.check_pause().await;
             }
             self.check_engine_progress();
             self.check_availability();
@@ -286,7 +286,7 @@ impl HealthChecker {
         self.last_healthy_at = Some(clock::now());
         self.scrape().await;
         self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
-        self.check_rest().await;
+        self.check_pause().await;
         if self.excessive_standstill().is_some() {
             return self.check_engine_progress();
         }
@@ -338,6 +338,6 @@ impl HealthChecker {
         self.metrics_page.rediscover();
         self.backend.health.forget_missing_paths();
         self.has_checked_metrics = false;
-        self.may_tell_rest = true;
+        self.may_tell_pause = true;
     }
 }

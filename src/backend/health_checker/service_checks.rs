@@ -4,18 +4,16 @@
 use super::HealthChecker;
 use super::metrics_page::Unavailable;
 use crate::backend::Health;
-use crate::backend::state::{DownCause, EngineRest};
+use crate::backend::state::DownCause;
 use http::StatusCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Consecutive scrapes with 503 after which a backend whose model list is 503, too, is down.
 const UNAVAILABLE_THRESHOLD: u32 = 2;
-/// The paths of vLLM's developer mode that tell whether an engine rests, with the field of the answer.
-const REST_PATHS: [(&str, &str, EngineRest); 2] = [
-    ("/is_sleeping", "is_sleeping", EngineRest::Asleep),
-    ("/is_paused", "is_paused", EngineRest::Paused),
-];
+/// The path of vLLM's developer mode that tells whether the engine is paused, with the field of the answer.
+/// `/is_sleeping` is not asked: it is also true while the engine is paused, and the metrics tell whether it sleeps.
+const PAUSE_PATH: (&str, &str) = ("/is_paused", "is_paused");
 /// Multiple of `circuit_breaker.stuck_after` after which the requests at an engine without progress
 /// may fail over.
 const FAILOVER_STANDSTILL_FACTOR: u32 = 3;
@@ -73,44 +71,36 @@ impl HealthChecker {
         true
     }
 
-    /// Asks vLLM whether its engine is paused or sleeps. Only its developer mode answers, and each
-    /// question costs the engine a step of its own: so it is asked with each health check, and more
-    /// often while it rests or stands still. A server whose metrics page has no sleep state is asked
-    /// nothing: it may take a path that it does not know for a request.
-    pub(super) async fn check_rest(&mut self) {
+    /// Asks vLLM whether its engine is paused. Only its developer mode answers, and each question costs
+    /// the engine a step of its own: so it is asked with each health check, and more often while it is
+    /// paused or stands still. A server whose metrics page has no sleep state is asked nothing: it may
+    /// take a path that it does not know for a request.
+    pub(super) async fn check_pause(&mut self) {
         let state = self.backend.health.state();
         let reports_sleep =
             state.sample.as_ref().is_some_and(|sample| sample.load.is_asleep().is_some());
-        if !self.may_tell_rest || !reports_sleep {
+        if !self.may_tell_pause || !reports_sleep {
             return;
         }
-        let (mut rest, mut has_answer) = (EngineRest::None, false);
-        for (path, field, when_true) in REST_PATHS {
-            let Ok((status, body)) = self.fetcher.get(path).await else { return };
-            if status.is_server_error() {
-                return;
-            }
-            let answer = if status == StatusCode::OK { body } else { b"null" };
-            let answer = serde_json::from_slice::<serde_json::Value>(answer).unwrap_or_default();
-            let Some(value) = answer.get(field).and_then(serde_json::Value::as_bool) else {
-                continue;
-            };
-            has_answer = true;
-            // An engine that sleeps is paused, too.
-            if value && rest == EngineRest::None {
-                rest = when_true;
-            }
+        let (path, field) = PAUSE_PATH;
+        let Ok((status, body)) = self.fetcher.get(path).await else { return };
+        if status.is_server_error() {
+            return;
         }
-        self.may_tell_rest = has_answer;
-        if rest != state.rest {
-            self.backend.update_state(|state| state.rest = rest);
+        let answer = if status == StatusCode::OK { body } else { b"null" };
+        let answer = serde_json::from_slice::<serde_json::Value>(answer).unwrap_or_default();
+        let is_paused = answer.get(field).and_then(serde_json::Value::as_bool);
+        self.may_tell_pause = is_paused.is_some();
+        let is_paused = is_paused == Some(true);
+        if is_paused != state.is_paused {
+            self.backend.update_state(|state| state.is_paused = is_paused);
         }
     }
 
     /// Whether the engine is to be asked although `/health` passed a moment ago.
-    pub(super) fn is_rest_likely(&self) -> bool {
-        self.may_tell_rest
-            && (self.backend.health.state().rest != EngineRest::None
+    pub(super) fn is_pause_likely(&self) -> bool {
+        self.may_tell_pause
+            && (self.backend.health.state().is_paused
                 || self.engine_progress.standstill_duration() > Duration::ZERO)
     }
 
@@ -139,7 +129,7 @@ impl HealthChecker {
     /// limit.
     pub(super) fn excessive_standstill(&self) -> Option<(Duration, Duration)> {
         // An engine that was paused makes no progress on purpose.
-        if self.backend.health.state().rest != EngineRest::None {
+        if self.backend.health.state().is_paused {
             return None;
         }
         let limit = self.backend.health.breaker.settings().stuck_after?;
