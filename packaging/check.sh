@@ -228,8 +228,8 @@ check_image_context() {
   for library in $(ls -t "$libraries"/libtokenweir*.rlib); do
     crate=$(basename "$library" .rlib) crate=${crate#lib}
     case $seen in *" ${crate%-*} "*) continue ;; esac
-    files=$(sed -n 's/^\([^ ]*\):$/\1/p' "$libraries/$crate.d")
-    # A crate that was built for the workspace lab has other paths.
+    # A crate that was built for the workspace lab has absolute paths, or paths in its folder.
+    files=$(sed -n 's/^\([^ ]*\):$/\1/p' "$libraries/$crate.d" | sed "s|^$PWD/||")
     # shellcheck disable=SC2086
     ls $files >/dev/null 2>&1 || continue
     seen+="${crate%-*} "
