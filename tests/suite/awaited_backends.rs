@@ -10,7 +10,7 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, json, stream_of,
 };
 use crate::support::test_gateway::{
-    Running, Setup, admission_settings, post, read_rest, start_with, status,
+    CHAT, Running, Setup, admission_settings, post, read_rest, start_with, status,
 };
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,6 @@ use tokenweir_core::slo::Objective;
 use tokenweir_diagnose::{AwaitedModel, Diagnoser, FleetObservation};
 use tokio::io::AsyncReadExt;
 
-const CHAT: &str = "/v1/chat/completions";
 /// A wait that no test reaches.
 const LONG_WAIT: Duration = Duration::from_hours(1);
 

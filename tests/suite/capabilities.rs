@@ -3,7 +3,7 @@
 
 use crate::restart::{model, start_simulator};
 use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step, VLLM};
-use crate::support::test_gateway::{Running, Setup, body, start, start_with, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, WHOLE, body, start, start_with, status};
 use serde_json::Value;
 use std::net::SocketAddr;
 use tokenweir_core::record::RequestRecord;
@@ -11,11 +11,9 @@ use tokenweir_core::resilience::Availability;
 use tokenweir_core::routing::{Policy, PolicyKind};
 use tokenweir_sim::SimulatorSettings;
 
-const CHAT: &str = "/v1/chat/completions";
 const MESSAGES: &str = "/v1/messages";
 const RESPONSES: &str = "/v1/responses";
 const MODELS: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
-const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 /// What vLLM answers to a prompt of 9,000 bytes with a context of 2,048 tokens.
 const TOO_LONG: &str = r#"{"error":{"message":"This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=2049)","type":"BadRequestError","param":"input_tokens","code":400}}"#;
@@ -30,9 +28,7 @@ fn document(answer: &[u8]) -> Value {
 }
 
 async fn backend_status(gateway: &Running, index: usize) -> Value {
-    let page = gateway.admin("/status").await;
-    let status: Value = serde_json::from_str(page.split("\r\n\r\n").nth(1).unwrap()).unwrap();
-    status["backends"][index].clone()
+    gateway.document("/status").await["backends"][index].clone()
 }
 
 /// Whether the decision of a request names this reason why a backend is no candidate.

@@ -8,7 +8,7 @@ use crate::support::scripted_backend::{
     stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, advance_time, body, gateway_answering, gateway_scripted,
+    CHAT, Running, Setup, WHOLE, advance_time, body, gateway_answering, gateway_scripted,
     gateway_scripted_with, post, read_rest, start, start_with, status,
 };
 use http_body_util::BodyExt;
@@ -32,7 +32,6 @@ const GOOD: [&str; 4] = [ROLE, WORD, FINISH, "[DONE]"];
 const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
 const DEAD: &str = r#"{"error":{"message":"The server had an error while processing your request. Sorry about that!","type":"InternalServerError","code":500}}"#;
 const UNKNOWN: &str = r#"{"error":{"message":"The model `tiny` does not exist.","type":"NotFoundError","param":"model","code":404}}"#;
-const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 
 /// Two backends: the one that gets the first request follows the script, the other one is healthy.
 async fn first_of_two(

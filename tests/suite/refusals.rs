@@ -1,7 +1,9 @@
 //! A backend that refuses a request: its peers decide whether the client or the backend is the cause.
 
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
-use crate::support::test_gateway::{CHAT, Running, Setup, advance_time, body, start_with, status};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, WHOLE, advance_time, body, start_with, status,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -12,7 +14,6 @@ use tokenweir_core::routing::{Policy, PolicyKind};
 
 const MESSAGES: &str = "/v1/messages";
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
-const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 const UNKNOWN: &str = r#"{"error":{"message":"The model `tiny` does not exist.","code":404}}"#;
 
 async fn healthy() -> ScriptedBackend {

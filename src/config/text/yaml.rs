@@ -294,6 +294,8 @@ fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
 
 /// The replacement of a key whose default is the only value now.
 const FIXED_DEFAULT: &str = "remove it: its default is fixed now";
+/// The replacement of a key of the external redactors.
+const NO_REDACTOR: &str = "the built-in patterns of `redact` remain; filter the file in its place";
 
 /// Keys of earlier versions: the key, a key beside which it was, and the replacement.
 const REPLACED_KEYS: [(&str, &str, &str); 17] = [
@@ -312,16 +314,8 @@ const REPLACED_KEYS: [(&str, &str, &str); 17] = [
     ("continuous_usage", "kubernetes", "write the top-level `continuous_usage` in its place"),
     ("alertmanagers", "webhooks", "write `webhooks`: the gateway posts to webhooks in its place"),
     ("otlp", "native_histograms", "let the Prometheus receiver of a collector scrape /metrics"),
-    (
-        "command",
-        "max_file_bytes",
-        "the built-in patterns of `redact` remain; filter the file in its place",
-    ),
-    (
-        "url",
-        "max_file_bytes",
-        "the built-in patterns of `redact` remain; filter the file in its place",
-    ),
+    ("command", "max_file_bytes", NO_REDACTOR),
+    ("url", "max_file_bytes", NO_REDACTOR),
 ];
 
 /// The replacement of a key of an earlier version. `None`: it was no key.

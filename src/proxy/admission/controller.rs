@@ -112,7 +112,7 @@ impl AdmissionController {
 
     /// Whether requests wait for a backend while none can serve their model.
     pub(in crate::proxy) fn waits_for_backend(&self) -> bool {
-        self.settings.load().as_ref().is_some_and(|settings| !settings.max_backend_wait.is_zero())
+        self.settings.load().as_ref().is_some_and(|settings| settings.waits_for_backend())
     }
 
     /// The flow of a request. `tenant` is the tenant of its API key. If `tenant` is `None`, the
@@ -263,7 +263,7 @@ impl AdmissionController {
             Ok(None) => return Ok(Capacity::Full),
             Err(error) => error,
         };
-        let waits = settings.is_some_and(|settings| !settings.max_backend_wait.is_zero());
+        let waits = settings.is_some_and(AdmissionSettings::waits_for_backend);
         if waits && self.pool.routes().is_expected(requirements.model) {
             return Ok(Capacity::NoBackend);
         }

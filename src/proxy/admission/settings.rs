@@ -47,6 +47,11 @@ pub(super) struct WaitLimit {
 // === impl AdmissionSettings ===
 
 impl AdmissionSettings {
+    /// Whether requests wait for a backend while none can serve their model.
+    pub(super) const fn waits_for_backend(&self) -> bool {
+        !self.max_backend_wait.is_zero()
+    }
+
     /// The limit of the wait of a request. `is_without_backend`: no backend can serve its model.
     pub(super) fn wait_limit(
         &self,

@@ -52,6 +52,8 @@ use tokio::task::JoinHandle;
 
 /// The path of chat completions.
 pub(crate) const CHAT: &str = "/v1/chat/completions";
+/// A complete chat response that is no stream.
+pub(crate) const WHOLE: &str = r#"{"id":"c","object":"chat.completion","model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 
 /// A running gateway.
 pub(crate) struct Running {
