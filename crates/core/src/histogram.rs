@@ -4,7 +4,7 @@
 //! tokens takes as much memory as a stream of ten. [`DurationHistogram`] stores durations of many
 //! requests with a bounded relative error. [`ExponentialHistogram`] has the buckets of native
 //! histograms. [`sample_quantile`] is the quantile of stored samples.
-//! `docs/decisions/0008-histograms.md` states why there are these types.
+//! `docs/decisions/0002-metrics-and-histograms.md` states why there are these types.
 
 mod duration_histogram;
 mod exponential_histogram;
