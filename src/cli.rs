@@ -49,7 +49,7 @@ pub enum CliCommand {
     /// Print the state of a running gateway and of its backends.
     #[cfg(feature = "tools")]
     Status(operate::args::StatusArgs),
-    /// Explain the routing decision of a request.
+    /// Explain why a request was slow, and why it went to its backend.
     #[cfg(feature = "tools")]
     Explain(operate::args::ExplainArgs),
     /// Drain a backend: it gets no new requests and completes its open requests.

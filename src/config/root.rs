@@ -78,7 +78,7 @@ pub struct Config {
     pub kv_events: KvEventsSettings,
     /// Exchange with other gateways before the same backends, for routing.
     pub peer_exchange: PeerExchangeConfig,
-    /// Whether the gateway requests usage that clients did not request.
+    /// Whether the gateway requests token counts (`usage`) that clients did not request.
     pub usage: UsageMode,
     /// Share of streams, 0 to 1, for which the gateway requests usage in every event from vLLM.
     /// Needs `usage: inject`. 0: off.

@@ -18,8 +18,9 @@ pub struct KvEventsSettings {
     /// Port at which the publisher of rank 0 replays events. `None`: without `port`, the backend is
     /// asked; with `port`, there are no replays.
     pub replay_port: Option<u16>,
-    /// Maximum number of blocks of one data-parallel rank, of 32 bytes each. If an engine announces
-    /// more, all its blocks are forgotten. Also of the blocks whose relation to texts is kept.
+    /// Maximum number of cached blocks that the gateway remembers of one data-parallel rank, in 32
+    /// bytes each. If an engine announces more, all its blocks are forgotten. Also the maximum number
+    /// of blocks whose text is remembered.
     pub max_blocks: usize,
 }
 

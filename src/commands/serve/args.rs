@@ -39,7 +39,9 @@ struct ServeFlags {
     /// Configuration file. Flags and environment variables override its values.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_CONFIG")]
     config: Option<PathBuf>,
-    #[arg(help = "Whether the gateway requests usage on behalf of clients. [default: inject]")]
+    #[arg(
+        help = "Whether the gateway requests token counts for clients that did not. [default: inject]"
+    )]
     #[arg(long, value_enum, env = "TOKENWEIR_USAGE")]
     usage: Option<UsageMode>,
     #[arg(help = "Routing policy. [default: kv_aware]")]

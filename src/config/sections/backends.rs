@@ -30,7 +30,7 @@ pub struct BackendConfig {
     /// Token that the gateway sends to the backend. `None`: the client's token.
     #[serde(default)]
     pub api_key: Option<Secret>,
-    /// Whether the gateway requests usage that clients did not request. `None`: the global `usage`.
+    /// Whether the gateway requests token counts that clients did not request. `None`: the global `usage`.
     #[serde(default)]
     pub usage: Option<UsageMode>,
     /// Share of streams, 0 to 1, for which the gateway requests usage in every event. `None`: the

@@ -38,7 +38,7 @@ pub struct RoutingConfig {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum UsageMode {
-    /// For vLLM and SGLang. The gateway removes the event with the usage.
+    /// From vLLM and SGLang. The gateway removes the event with these counts from the response.
     #[default]
     Inject,
     /// Never.

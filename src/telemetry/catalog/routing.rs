@@ -173,7 +173,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_kv_events_bytes",
-        help: "Memory of the contents of prefix caches, from KV events.",
+        help: "Memory of the gateway for the contents of prefix caches, from KV events.",
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|status, emit| {
@@ -183,7 +183,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_kv_events_requests_total",
-        help: "Requests whose prompt was compared with the KV events of their backend. unlearned: no events, or no certain assignment.",
+        help: "Requests whose prompt was compared with the KV events of their backend. unlearned: no events, or it is not certain which blocks are which text.",
         kind: MetricKind::Counter,
         labels: &[MetricLabel::fixed("result", || vec!["learned", "unlearned", "dropped"])],
         read: MetricSource::Status(|status, emit| {

@@ -31,8 +31,8 @@ pub(super) static PREFIX_CACHE_CONTENTION: FleetRule = FleetRule {
     severity: "warning",
     meaning: "Two groups of prompts evict each other's prefixes from the cache of the backend, and both \
               are computed again.",
-    evidence: "In up to five minutes both groups had 5 requests and computed 4,096 tokens again \
-               that the other had evicted: 20 % of those that could have been cached.",
+    evidence: "Within five minutes each group had 5 requests or more and computed 4,096 tokens or more \
+               again that the other had evicted, and 20 % of those that could have been cached.",
     excluded: "only one group loses",
     remedy: "Send the two groups to different backends (an entry in models for each) or to fewer \
              (routing.policy: prefix_affinity), or enlarge the KV cache.",

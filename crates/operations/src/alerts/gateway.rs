@@ -101,8 +101,8 @@ fn token_drift() -> Alert {
                       charge too much.",
             confirm: "`tokenweir_estimated_output_tokens_total`: does the engine report no \
                       usage?",
-            action: "Estimated: `usage: inject`. Exact: report the engine, its version and the \
-                     ratio.",
+            action: "It reports none: `usage: inject`. It does: report the engine, its version \
+                     and the ratio.",
         },
         silences: Vec::new(),
     }

@@ -117,7 +117,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     counter(
         "tokenweir_engine_kv_block_lifetime_count_total",
-        "Times that tokenweir_engine_kv_block_lifetime_seconds_total contains.",
+        "KV blocks whose time tokenweir_engine_kv_block_lifetime_seconds_total contains.",
         |load, emit| emit(&[], load.kv_blocks.lifetime[1]),
     ),
     counter(
@@ -127,7 +127,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     counter(
         "tokenweir_engine_kv_block_idle_count_total",
-        "Times that tokenweir_engine_kv_block_idle_seconds_total contains.",
+        "KV blocks whose time tokenweir_engine_kv_block_idle_seconds_total contains.",
         |load, emit| emit(&[], load.kv_blocks.idle[1]),
     ),
     counter(
@@ -137,7 +137,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     counter(
         "tokenweir_engine_kv_block_reuse_gap_count_total",
-        "Number of times that tokenweir_engine_kv_block_reuse_gap_seconds_total sums.",
+        "Gaps that tokenweir_engine_kv_block_reuse_gap_seconds_total contains.",
         |load, emit| emit(&[], load.kv_blocks.reuse_gap[1]),
     ),
     MetricDescriptor {

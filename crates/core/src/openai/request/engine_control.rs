@@ -41,7 +41,7 @@ pub enum Permission {
     PromptEmbeds,
     /// LoRA adapters selected by a field other than `model`.
     Lora,
-    /// `x-tokenweir-explain`: response headers with the routing decision.
+    /// `x-tokenweir-explain`, which requests response headers with the routing decision.
     RoutingHeaders,
     /// Stored responses that this gateway did not see begin, so that it does not know their tenant.
     StoredResponses,
