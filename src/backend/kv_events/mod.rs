@@ -2,7 +2,7 @@
 //! of a prompt. Routing reads the result; nothing here makes a request wait.
 //!
 //! One task for each backend receives the events (`receiver.rs`). One task for the gateway learns
-//! from requests that have ended (`learner.rs`). `docs/internals/kv-events.md` describes both.
+//! from requests that have ended (`learner.rs`). The modules of `tokenweir_kv_events` describe both.
 
 pub(super) mod backend_cache;
 mod ended_request;

@@ -226,7 +226,7 @@ pub static HEADERS: [EngineControl; 3] = [
     ),
 ];
 
-/// The rows of the table in the security guide, in Markdown.
+/// The entries of the list in the security guide, in Markdown.
 pub fn table() -> impl Iterator<Item = String> {
     let fields = FIELDS.iter().map(|control| (control, "field"));
     fields.chain(HEADERS.iter().map(|control| (control, "header"))).map(|(control, kind)| {
@@ -237,7 +237,7 @@ pub fn table() -> impl Iterator<Item = String> {
             Pass => "forwarded",
         };
         let api = if *api == Some(Api::Responses) { " of Responses" } else { "" };
-        format!("| {kind}{api} `{name}` | {effect} | {action} | `{}` |", permission.as_str())
+        format!("- {kind}{api} `{name}` ({action}, `{}`): {effect}", permission.as_str())
     })
 }
 
