@@ -6,7 +6,7 @@ use std::fmt::Write;
 use tokenweir_diagnose::{VerdictDescription, verdict_descriptions};
 
 /// The text of the page, with a mark in place of each generated part.
-const TEXT: &str = include_str!("diagnosis_page.md");
+const TEXT: &str = include_str!("diagnosis_page.txt");
 
 /// Generates the page.
 pub(super) fn print() -> String {
