@@ -228,16 +228,16 @@ pub static HEADERS: [EngineControl; 3] = [
 
 /// The entries of the list in the security guide, in Markdown.
 pub fn table() -> impl Iterator<Item = String> {
-    let fields = FIELDS.iter().map(|control| (control, "field"));
-    fields.chain(HEADERS.iter().map(|control| (control, "header"))).map(|(control, kind)| {
+    let fields = FIELDS.iter().map(|control| (control, ""));
+    fields.chain(HEADERS.iter().map(|control| (control, "header "))).map(|(control, kind)| {
         let EngineControl { name, permission, action, api, effect } = control;
         let action = match action {
             Refuse => "400",
             Strip(_) => "removed",
             Pass => "forwarded",
         };
-        let api = if *api == Some(Api::Responses) { " of Responses" } else { "" };
-        format!("- {kind}{api} `{name}` ({action}, `{}`): {effect}", permission.as_str())
+        let api = if *api == Some(Api::Responses) { "field of Responses " } else { "" };
+        format!("- {kind}{api}`{name}` ({action}, `{}`): {effect}", permission.as_str())
     })
 }
 
