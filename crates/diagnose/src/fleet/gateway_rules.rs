@@ -74,7 +74,7 @@ pub(super) static SLOW_CLIENTS: FleetRule = FleetRule {
     excluded: "",
     remedy: "Find these clients: tokenweir top lists their streams with the phase write_stalled. \
              Check their network, and whether they read while they process.",
-    disproof: "Streams in the phase write_stalled belong to clients that also read other servers slowly.",
+    disproof: "The clients of the streams in the phase write_stalled read other servers fast.",
     pages: false,
 };
 
