@@ -152,20 +152,18 @@ async fn forward_read<B: IncomingBody>(
     let record = exchange.record();
     let fields = body::peek_request(head, &original, record.api)?;
     record.options = settings.options(&head.headers, &fields);
-    // Only tenants are charged.
-    if principal.tenant().is_some() {
-        record.options.prompt_bytes = match record.api {
-            Some(Api::Audio) => PromptBytes::of_form(&original),
-            _ => PromptBytes::of_json(&fields.prompt, &original),
-        };
-    }
+    record.options.prompt_bytes = match record.api {
+        Some(Api::Audio) => PromptBytes::of_form(&original),
+        _ => PromptBytes::of_json(&fields.prompt, &original),
+    };
     let route = principal.model_route(pool, record, &fields)?;
     state.recording.log_start(record);
     let mut control =
         EngineControlCheck::check(access, principal, &route, record, &fields, &original)?;
     let continued_at = state.stored_responses.locate_previous(record, principal, pool)?;
     let (edits, salt) = (take(&mut control.edits), control.salt.as_deref());
-    let prompt = features::hash_prompt(&fields, &route, salt, &original, pool.peer_key());
+    let body = (&*original, record.options.prompt_bytes.media);
+    let prompt = features::hash_prompt(&fields, &route, salt, body, pool.peer_key());
     let body = UpstreamBody::new(original.clone(), record, head, &fields, &route, edits)?;
     record.options.usage_requested = body.requests_usage_event();
     memory_permit.add(body.edited_copy_bytes())?;

@@ -2,7 +2,7 @@
 
 # Debian packages, in the version of the machine's release.
 DEBIAN=(prometheus prometheus-alertmanager libjs-jquery)
-BROWSER=(chromium chromium-driver)
+BROWSER=(chromium chromium-common chromium-driver)
 
 # Go modules. This is Jaeger 2.13.0: the module path has no /v2, and each release also has a v1 tag.
 JAEGER=github.com/jaegertracing/jaeger@v1.76.0

@@ -124,7 +124,7 @@ async def drained(testbed: Testbed) -> AsyncIterator[None]:
     admin(testbed, "/-/undrain?backend=gpu2")
 
 
-@fault(r"backend_down gpu2 .*refused")
+@fault(r"backend_down gpu2 .*refused", "backend_failing gpu2 .most of its failures: it cuts its responses")
 async def killed(testbed: Testbed) -> AsyncIterator[None]:
     """One backend is killed."""
     testbed.processes["gpu2"].kill()

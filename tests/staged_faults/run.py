@@ -14,7 +14,8 @@ from faults import FAULTS, Fault
 from prometheus import fetch
 from testbed import WARM_SECONDS, Testbed, Tools
 
-CLEAR_SECONDS = 60.0
+# The state counts the requests that ended in the last minute. Those of the fault end some seconds after it.
+CLEAR_SECONDS = 75.0
 NAMED_SECONDS = 60.0
 FAULT_SECONDS = 300.0
 POLL_SECONDS = 2.0
@@ -101,7 +102,8 @@ async def conditions(testbed: Testbed) -> list[str]:
     """The conditions that the page and `diagnose` name now."""
     document = await streams(testbed)
     found = [verdict_text(it) for it in document["verdicts"]]
-    found += [] if document["state"] == "ready" else [f"page: {document['state']}"]
+    if document["state"] != "ready":
+        found.append(f"page: {document['state']} ({'; '.join(document['state_reasons'])})")
     command = [str(testbed.tools.gateway), "diagnose", "--admin", testbed.url("admin")]
     run = lambda: subprocess.run(command, capture_output=True, timeout=30)
     code = (await asyncio.to_thread(run)).returncode

@@ -94,6 +94,31 @@ async fn requests_go_to_a_backend_whose_context_holds_them() {
     assert!(excluded >= 99, "{excluded} decisions name the short context");
 }
 
+/// The tokens that the gateway estimated for the prompt of a request.
+fn estimated_tokens(record: &RequestRecord) -> f64 {
+    record.selected_candidate().unwrap().candidate.prompt
+}
+
+#[tokio::test]
+async fn an_image_counts_as_a_thousand_tokens_a_megabyte_and_changes_no_estimate_of_text() {
+    let usage = r#"{"choices":[],"usage":{"prompt_tokens":1100,"completion_tokens":1}}"#;
+    let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", usage)).await;
+    let gateway = start(&[fake.addr]).await;
+    let image = "QUJD".repeat(1 << 16);
+    let with_image = serde_json::json!({ "model": "tiny", "messages": [{ "role": "user", "content": [
+        { "type": "text", "text": "What is this?" },
+        { "type": "image_url", "image_url": { "url": format!("data:image/png;base64,{image}") } }] }] });
+    for _ in 0..3 {
+        let answer = gateway.post(CHAT, &with_image.to_string()).await;
+        assert_eq!(status(&answer), 200);
+        let tokens = estimated_tokens(&gateway.record().await);
+        assert!((256.0..356.0).contains(&tokens), "{tokens}");
+    }
+    gateway.post(CHAT, &chat("tiny", 4_000, 8)).await;
+    let tokens = estimated_tokens(&gateway.record().await);
+    assert!((900.0..1_200.0).contains(&tokens), "{tokens}");
+}
+
 /// A backend with this context, which refuses each request as too long.
 async fn refusing(length: u32) -> ScriptedBackend {
     let text = TOO_LONG.replace("2048", &length.to_string());

@@ -38,6 +38,7 @@ fn prompt(text: u64, blocks: u64) -> PromptFingerprint {
         blocks: (0..blocks).map(|block| text << 32 | block).collect(),
         whole: text,
         block_bytes: 512,
+        ..PromptFingerprint::default()
     }
 }
 

@@ -82,7 +82,7 @@ impl PoolSnapshot {
         let is_learned = bytes > 0.0;
         let tokens_per_byte =
             if is_learned { tokens / bytes * LEARNED_MARGIN } else { LEAST_TOKENS_PER_BYTE };
-        let prompt = requirements.prompt.bytes as f64 * tokens_per_byte;
+        let prompt = requirements.prompt.tokens(tokens_per_byte);
         Some(RequestLength { tokens: prompt + max_tokens, is_learned })
     }
 

@@ -35,8 +35,8 @@ pub(super) type WaitResult = (Result<LeasedBackend, GatewayError>, Duration);
 /// Assumed number of output tokens of a request. With the estimated prompt tokens, it is the cost
 /// of the request in the fair queue.
 const EXPECTED_OUTPUT_TOKENS: u64 = 256;
-/// Assumed number of prompt bytes in the JSON body per prompt token, to estimate the prompt tokens.
-const PROMPT_BYTES_PER_TOKEN: u64 = 4;
+/// Assumed number of prompt tokens per byte of text, to estimate the prompt tokens.
+const TOKENS_PER_BYTE: f64 = 0.25;
 
 /// The entry of a request in the queue, and the receiver of its lease or error. `work`: see
 /// [`BackendPool::work`].
@@ -58,7 +58,7 @@ pub(super) fn queue_entry(
         result_sender,
     };
     let output = requirements.output_limit().unwrap_or(u64::MAX).min(EXPECTED_OUTPUT_TOKENS);
-    let tokens = output + requirements.prompt.bytes / PROMPT_BYTES_PER_TOKEN;
+    let tokens = output.saturating_add(requirements.prompt.tokens(TOKENS_PER_BYTE) as u64);
     let request = QueuedRequest {
         class: flow_key.priority_class,
         tenant: flow_key.tenant_hash,

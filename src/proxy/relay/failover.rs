@@ -302,9 +302,9 @@ fn refine_by_length(
     kind
 }
 
-/// Learns from a refusal how many tokens the prompt has at least.
+/// Learns from a refusal how many tokens a prompt of text has at least.
 fn learn_length(failure: &AttemptFailure, lease: &Lease, requirements: &BackendRequirements<'_>) {
-    let response = failure.fallback.as_ref().ok();
+    let response = failure.fallback.as_ref().ok().filter(|_| requirements.prompt.media == 0);
     if let Some(tokens) = response.and_then(|it| first_output::refused_tokens(it.body())) {
         let learned = lease.backend().load.estimator.learned();
         learned.on_too_long(requirements.prompt.bytes, tokens);

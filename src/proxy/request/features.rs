@@ -35,19 +35,19 @@ static PROMPT_HASH_KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new)
 /// The fingerprint of the prompt: its length and the hashes of its blocks. Prompts for different
 /// models or with different `cache_salt`s share no cached prefix, so their hashes differ. `salt` is
 /// the `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client is used. `key`:
-/// the key of the gateways that hash prompts equally.
+/// the key of the gateways that hash prompts equally. `media`: bytes of media in the body.
 pub(crate) fn hash_prompt(
     fields: &RequestFields,
     route: &ModelRoute,
     salt: Option<&str>,
-    body: &[u8],
+    (body, media): (&[u8], u64),
     key: Option<&ExchangeKey>,
 ) -> Arc<PromptFingerprint> {
     let model = route.served_as.as_deref().or(fields.model.as_deref());
     let salt = salt.or(fields.prompt.salt.as_deref());
     let own_seed = || PROMPT_HASH_KEYS.hash_one((model, salt));
     let seed = key.map_or_else(own_seed, |key| key.prompt_seed(model, salt));
-    Arc::new(PromptFingerprint::new(seed, fields.prompt.parts(body)))
+    Arc::new(PromptFingerprint::new(seed, fields.prompt.parts(body)).with_media(media))
 }
 
 /// A number of a request that routing calculates with, as 32 bits.

@@ -115,3 +115,17 @@ fn a_slow_front_end_of_a_backend_with_six_streams_a_minute_is_named() {
     assert!(!lag(0.6).is_empty());
     assert_eq!(lag(0.15), [""; 0]);
 }
+
+#[test]
+fn a_queue_that_empties_is_a_burst_only_if_slots_are_free_between() {
+    let between = |running: f64| {
+        named("prefill_starvation", 1, move |step, _, tick| {
+            let is_burst = step % 6 < 2;
+            (tick.requests, tick.kv, tick.ttft) = (10.0, 0.3, 4.0);
+            (tick.queue, tick.waiting) = (3.0, if is_burst { 12.0 } else { 0.0 });
+            tick.running = if is_burst { 16.0 } else { running };
+        })
+    };
+    assert!(!between(4.0).is_empty());
+    assert_eq!(between(15.0), [""; 0], "the gateway keeps the other requests");
+}

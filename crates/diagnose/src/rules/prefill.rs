@@ -22,6 +22,8 @@ const CEILING_SLACK: f64 = 0.1;
 const SMALL_BATCH: f64 = 8.0;
 /// Minimum number of waiting requests of a burst. A few wait by chance.
 const MIN_BURST: f64 = 5.0;
+/// Running requests between bursts, relative to their maximum, below which slots of the engine are free.
+const MAX_RUNNING_BETWEEN_BURSTS: f64 = 0.7;
 /// Mean time in the engine's queue, in seconds, that harms clients also if the queue is empty at times.
 const BURST_QUEUE_SECONDS: f64 = 1.0;
 /// KV usage below which the cache has free blocks for waiting requests.
@@ -138,14 +140,18 @@ const BURST_CAUSE_AND_REMEDY: (&str, &str) = (
     "Spread the requests of batch jobs over time, or give them a lower class (admission.classes).",
 );
 
-/// Whether requests wait long in the engine's queue, although it has become empty at least twice in the
-/// last minutes: many arrive at once.
+/// Whether requests wait long in the engine's queue, although it has become empty and slots have become
+/// free at least twice in the last minutes: many arrive at once. A batch that stays full while the queue
+/// is empty is at its limit: this gateway keeps the other requests.
 fn is_burst(evaluation: &Evaluation<'_>) -> bool {
+    let window = evaluation.long_window();
+    let running = |step: &HistoryStep| step.get(StepSignal::Running);
+    let free_slots_below = MAX_RUNNING_BETWEEN_BURSTS * window.max_of(running).unwrap_or(0.0);
     let (mut is_queue, mut ends) = (false, 0);
-    for waiting in evaluation.long_window().values(StepSignal::Waiting) {
+    for (waiting, running) in window.pairs(|step| step.get(StepSignal::Waiting), running) {
         if waiting >= MIN_BURST {
             is_queue = true;
-        } else if waiting < 0.5 && std::mem::take(&mut is_queue) {
+        } else if waiting < 0.5 && running < free_slots_below && std::mem::take(&mut is_queue) {
             ends += 1;
         }
     }

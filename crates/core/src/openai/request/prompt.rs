@@ -59,6 +59,8 @@ pub struct PromptBytes {
     pub media: u64,
 }
 
+/// Tokens of one byte of media, an estimate: about a thousand for an image of a megabyte.
+pub const TOKENS_PER_MEDIA_BYTE: f64 = 1.0 / 1024.0;
 /// Bytes of a body that are taken for the names and values of other fields.
 const OTHER_FIELDS_BYTES: usize = 1024;
 /// Length of a body from which media are searched.

@@ -219,16 +219,16 @@ impl LearnedEstimates {
 
     /// The response to a request has reported its usage.
     pub(super) fn on_usage(&self, request: &Reservation, counts: &TokenCounts) {
-        let Reservation { bytes: prompt_bytes, cached: predicted_cached, .. } = *request;
+        let Reservation { text_bytes, cached: predicted_cached, .. } = *request;
         if let Some(output) = counts.output {
             update_ema(&self.output_tokens, output as f64);
         }
         let Some(prompt) = counts.prompt.filter(|prompt| *prompt > 0) else { return };
-        if prompt_bytes > 0 {
-            let ratio = prompt as f64 / prompt_bytes as f64;
+        if text_bytes > 0 {
+            let ratio = prompt as f64 / text_bytes as f64;
             let ratio = ratio.clamp(*TOKENS_PER_BYTE_RANGE.start(), *TOKENS_PER_BYTE_RANGE.end());
             update_ema(&self.tokens_per_byte, ratio);
-            self.add_text(prompt_bytes as f64, prompt as f64);
+            self.add_text(text_bytes as f64, prompt as f64);
         }
         let uncached = prompt.saturating_sub(counts.cached.unwrap_or(predicted_cached));
         update_ema(&self.uncached_prompt_tokens, uncached as f64);

@@ -155,8 +155,8 @@ impl LoadEstimator {
         let (local_load, now) = (self.local_load(), self.seconds(now));
         let prefill = self.learned_estimates.prefill();
         let tokens_per_byte = self.learned_estimates.tokens_per_byte();
-        let tokens = prompt.bytes as f64 * tokens_per_byte;
-        let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
+        let tokens = prompt.tokens(tokens_per_byte);
+        let block_tokens = prompt.block_tokens(tokens_per_byte);
         let matched = || self.sent_prompts.matched(prompt, || self.retained_blocks(block_tokens));
         let oldest = self.pending_outputs.oldest_table_age();
         let pending = || self.sent_prompts.matched_since(prompt, oldest);
@@ -219,7 +219,7 @@ impl LoadEstimator {
             cached: candidate.cached as u64,
             is_rendezvous: candidate.is_rendezvous,
             work: candidate.backlog + uncached as f64,
-            bytes: prompt.bytes,
+            text_bytes: if prompt.media == 0 { prompt.bytes } else { 0 },
             sent: now,
             began: None,
             ticket: self.expect_output(candidate, is_stream, since_epoch),
@@ -233,7 +233,8 @@ impl LoadEstimator {
         self.kv_tokens.fetch_add(reservation.tokens, Ordering::Relaxed);
         self.last_sent_at.set(since_epoch);
         self.begin_prefill(&reservation, &candidate.prefill, since_epoch);
-        self.add_to_prefix_table(prompt, candidate.prompt / prompt.bytes as f64);
+        let block_tokens = f64::from(prompt.block_bytes) * candidate.prompt / prompt.bytes as f64;
+        self.add_to_prefix_table(prompt, block_tokens);
         reservation
     }
 
@@ -244,7 +245,8 @@ impl LoadEstimator {
 
     /// Records that another gateway sent a prompt to the backend.
     pub fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
-        self.add_to_prefix_table(prompt, self.learned_estimates.tokens_per_byte());
+        let block_tokens = prompt.block_tokens(self.learned_estimates.tokens_per_byte());
+        self.add_to_prefix_table(prompt, block_tokens);
     }
 
     /// Records the first output of a stream. Later calls for the same reservation have no effect.
@@ -319,8 +321,7 @@ impl LoadEstimator {
         self.unobserved_prefill_until.set(0.0);
     }
 
-    fn add_to_prefix_table(&self, prompt: &PromptFingerprint, tokens_per_byte: f64) {
-        let block_tokens = f64::from(prompt.block_bytes) * tokens_per_byte;
+    fn add_to_prefix_table(&self, prompt: &PromptFingerprint, block_tokens: f64) {
         self.sent_prompts.add(prompt, || self.last_report.cache_blocks(block_tokens));
     }
 

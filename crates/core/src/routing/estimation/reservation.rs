@@ -38,8 +38,8 @@ pub struct Reservation {
     pub(super) is_rendezvous: bool,
     /// `uncached`, plus the backlog before it.
     pub(super) work: f64,
-    /// Length of the prompt in bytes.
-    pub(super) bytes: u64,
+    /// Length of a prompt without media in bytes. 0: the prompt has media.
+    pub(super) text_bytes: u64,
     pub(super) sent: Instant,
     /// Start of the output. For a non-streaming request, whose first output is not observed: the
     /// time at which it was sent.

@@ -1,6 +1,7 @@
 //! Fingerprint of a prompt for prefix matching: its length and the hashes of its blocks, without
 //! its text.
 
+use crate::openai::prompt::TOKENS_PER_MEDIA_BYTE;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Length and block hashes of a prompt, taken from its bytes in the request body.
@@ -8,6 +9,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub struct PromptFingerprint {
     /// Length of the prompt in bytes.
     pub bytes: u64,
+    /// Bytes of images, sounds and films among them.
+    pub media: u64,
     /// One hash per full block, of the block and all bytes before it.
     pub blocks: Box<[u64]>,
     /// Hash of the whole prompt. 0: not known.
@@ -43,7 +46,28 @@ impl PromptFingerprint {
             }
             hash = xxh3_64_with_seed(rest, hash);
         }
-        Self { bytes, blocks: blocks.into(), whole: hash, block_bytes: BLOCK_BYTES }
+        Self { bytes, media: 0, blocks: blocks.into(), whole: hash, block_bytes: BLOCK_BYTES }
+    }
+
+    /// This fingerprint of a prompt with `media` bytes of images, sounds and films.
+    pub fn with_media(self, media: u64) -> Self {
+        Self { media: media.min(self.bytes), ..self }
+    }
+
+    /// The estimated tokens of the prompt. `tokens_per_byte`: of its text.
+    pub fn tokens(&self, tokens_per_byte: f64) -> f64 {
+        let text = self.bytes.saturating_sub(self.media) as f64;
+        text * tokens_per_byte + self.media as f64 * TOKENS_PER_MEDIA_BYTE
+    }
+
+    /// The estimated mean tokens of a block. `tokens_per_byte`: of the text.
+    pub fn block_tokens(&self, tokens_per_byte: f64) -> f64 {
+        let of_prompt = if self.media == 0 {
+            tokens_per_byte
+        } else {
+            self.tokens(tokens_per_byte) / self.bytes as f64
+        };
+        f64::from(self.block_bytes) * of_prompt
     }
 }
 
@@ -97,5 +121,15 @@ mod tests {
         let huge = "x".repeat(5 << 20);
         let prompt = prompt(1, &[&huge]);
         assert_eq!((prompt.bytes, prompt.blocks.len()), (5 << 20, 8_192));
+    }
+
+    #[test]
+    fn an_image_of_a_megabyte_counts_as_a_thousand_tokens_wherever_it_stands_in_the_prompt() {
+        let (text, image) = ("word ".repeat(800), "QUJD".repeat(1 << 18));
+        let parts = [text.as_bytes(), image.as_bytes()];
+        let prompt = PromptFingerprint::new(1, parts.into_iter()).with_media(1 << 20);
+        assert!((prompt.tokens(0.25) - 2_024.0).abs() < 1e-9);
+        let in_blocks = prompt.block_tokens(0.25) * prompt.blocks.len() as f64;
+        assert!((in_blocks - 2_024.0).abs() < 5.0, "{in_blocks}");
     }
 }

@@ -26,7 +26,7 @@ fn estimator(epoch: Instant) -> LoadEstimator {
 fn prompt(bytes: u64, seed: u64) -> PromptFingerprint {
     let mut random = fastrand::Rng::with_seed(seed);
     let blocks = (0..bytes / 512).map(|_| random.u64(..)).collect();
-    PromptFingerprint { bytes, blocks, whole: 0, block_bytes: 512 }
+    PromptFingerprint { bytes, blocks, block_bytes: 512, ..PromptFingerprint::default() }
 }
 
 fn send(estimator: &LoadEstimator, prompt: &PromptFingerprint, now: Instant) -> Reservation {
