@@ -59,6 +59,8 @@ pub struct RecentCounts {
     pub refused: u64,
     /// Number of these requests that a backend failed.
     pub failed: u64,
+    /// Number of these requests that were slow because they waited for capacity.
+    pub waited: u64,
 }
 
 /// Number of complete windows that make a minute. The current window is not counted.
@@ -120,6 +122,7 @@ impl RecentRequests {
             requests: counts.requests + window.requests,
             refused: counts.refused + window.refused,
             failed: counts.failed + window.failed,
+            waited: counts.waited + window.waited(),
         })
     }
 

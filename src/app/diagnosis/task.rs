@@ -202,6 +202,7 @@ fn observe_fleet(
         requests: counts.requests,
         refused: counts.refused,
         failed: counts.failed,
+        waited: counts.waited,
         window_seconds: FLEET_WINDOW_SECONDS,
         queued,
         ..FleetObservation::default()

@@ -134,6 +134,12 @@ impl RequestStatsWindow {
         }
     }
 
+    /// Number of requests that were slow because they waited for capacity.
+    pub(super) fn waited(&self) -> u64 {
+        let waits = [SlowCause::GatewayQueue, SlowCause::NoBackend, SlowCause::EngineQueue];
+        waits.iter().filter_map(|cause| self.slow.get(cause)).sum()
+    }
+
     pub(super) fn merge(&mut self, other: &Self) {
         self.requests += other.requests;
         self.failed += other.failed;

@@ -141,6 +141,8 @@ mod tests {
             named(&fleet(&drained, 100, 12)),
             ["critical shedding", "critical backend_drained gpu-1"]
         );
+        let waiting = FleetObservation { waited: 26, ..fleet(&drained, 100, 0) };
+        assert_eq!(named(&waiting), ["critical backend_drained gpu-1"]);
         assert_eq!(named(&fleet(&[Available; 3], 1_000, 2)), [""; 0], "two are no condition");
         assert_eq!(named(&fleet(&[Available, Down], 9, 0)), ["warning backend_down gpu-1"]);
         assert_eq!(named(&fleet(&[Available, Ejected], 9, 0)), ["warning backend_ejected gpu-1"]);

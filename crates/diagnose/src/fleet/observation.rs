@@ -15,6 +15,8 @@ pub struct FleetObservation {
     pub refused: u64,
     /// Number of these requests that a backend failed.
     pub failed: u64,
+    /// Number of these requests that were slow because they waited for capacity.
+    pub waited: u64,
     /// Length of the interval in which requests are counted, in seconds.
     pub window_seconds: f64,
     /// Number of requests that wait in the gateway.
@@ -157,6 +159,11 @@ impl FleetObservation {
     /// Whether so many requests are refused that the harm is critical.
     pub(super) fn is_refusal_critical(&self) -> bool {
         is_critical_harm(self.refused, self.requests)
+    }
+
+    /// Whether so many requests wait for capacity that the harm is critical.
+    pub(super) fn is_wait_critical(&self) -> bool {
+        is_critical_harm(self.waited, self.requests)
     }
 
     /// Whether so many requests fail that the harm is critical.

@@ -129,7 +129,9 @@ pub static FLEET_RULES: [&FleetRule; 15] = [
 pub(super) fn judge(fleet: &FleetObservation) -> Vec<FleetMatch> {
     let is_unknown = |backend: &FleetBackend| backend.state == Availability::Unknown;
     let has_no_capacity = !fleet.has_capacity() && !fleet.backends.iter().any(is_unknown);
-    let is_harmful = has_no_capacity || is_shedding(fleet) && fleet.is_refusal_critical();
+    let is_harmful = has_no_capacity
+        || is_shedding(fleet) && fleet.is_refusal_critical()
+        || fleet.is_wait_critical();
     let severity = if is_harmful { VerdictSeverity::Critical } else { VerdictSeverity::Warning };
     let mut matches = Vec::new();
     if has_no_capacity {
