@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """Prints the Markdown tables of docs/benchmarks/routing.md from the output of a tournament.
 
-    tokenweir-lab tournament 500 --seeds 1 --json > tournament.json
+    tokenweir-lab tournament --json > tournament.json
     lab/tournament_tables.py tournament.json
 """
 
 import json
 import sys
-from collections.abc import Callable, Iterable
-from statistics import mean
+from statistics import mean, stdev
 
 NAMES = {
     "lmetric": "LMetric",
@@ -16,14 +15,21 @@ NAMES = {
     "dynamo_approximate": "Dynamo, approximate caches",
     "dynamo": "Dynamo, exact caches",
     "smg": "smg, cache-aware",
-    "backlog_and_share": "backlog and share (a rule that nobody ships)",
+    "backlog_and_share": "backlog and share",
     "llm_d_no_hit_lru": "llm-d with no-hit-lru",
     "llm_d_predicted": "llm-d, predicted latency",
     "radix_tree": "radix tree (SGLang and vLLM routers)",
     "llm_d": "llm-d's default scorers",
+    "lpwl": "LPWL",
+    "dual_map": "DualMap",
+    "five_terms": "five terms",
+    "exact_state": "`kv_aware` on the true state",
+    "lookahead": "lookahead",
 }
 OURS = "kv_aware"
-BELOW_SATURATION = 0.85
+CLAIRVOYANT = "exact_state"
+# Quantile of Student's t-distribution for a 95 % interval, by the number of values.
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 
 
 def name(router: str) -> str:
@@ -32,83 +38,105 @@ def name(router: str) -> str:
 
 
 class Setup:
-    """The goodput of each router in one setup, in percent."""
+    """The scores of each router in one setup."""
 
     def __init__(self, result: dict):
-        self.cell = result["cell"]
-        self.scores = {router: 100 * score["goodput"] for router, score in result["scores"].items()}
-        self.scores.pop("session", None)
-        self.prediction = result["scores"][OURS]["prediction_ratio"]
+        cell = result["cell"]
+        self.shape, self.fleet, self.load = cell["shape"], cell["fleet"], cell["load"]
+        self.bound = result["bound"]
+        self.scores = result["scores"]
+        self.others = [router for router in self.scores if router not in (OURS, CLAIRVOYANT)]
 
-    def regret(self, router: str) -> float:
-        """Points behind the best router."""
-        return max(self.scores.values()) - self.scores[router]
+    def mean(self, router: str, key: str = "goodput") -> float:
+        """Mean over the seeds, goodputs in percent."""
+        values = [score[key] for score in self.scores[router]]
+        return mean(values) * (1 if key == "ttft_p99" else 100)
+
+    def interval(self, router: str) -> float:
+        """Half of the 95 % interval of the goodput over the traffic seeds."""
+        values = [100 * score["goodput"] for score in self.scores[router]]
+        return STUDENT.get(len(values), 2.0) * stdev(values) / len(values) ** 0.5
+
+    def best(self) -> str:
+        """The best other router."""
+        return max(self.others, key=self.mean)
+
+    def lead(self) -> float:
+        """Points ahead of the best other router."""
+        return self.mean(OURS) - self.mean(self.best())
+
+    def p99_ratio(self) -> float:
+        """TTFT p99 relative to the lowest of another router."""
+        return self.mean(OURS, "ttft_p99") / min(self.mean(router, "ttft_p99") for router in self.others)
 
 
-def share(values: Iterable[bool]) -> str:
-    """The share of true values."""
-    return f"{100 * mean(values):.0f} %"
-
-
-def standings(setups: list[Setup]) -> None:
+def standings(report: dict) -> None:
     """One row for each router, the best mean first."""
-    print("| router | mean goodput | mean regret | within 1 point of the best | within 3 points | greatest regret |")
-    print("|---|--:|--:|--:|--:|--:|")
-    goodput = {router: mean(setup.scores[router] for setup in setups) for router in setups[0].scores}
-    for router in sorted(goodput, key=goodput.get, reverse=True):
-        regrets = [setup.regret(router) for setup in setups]
-        within = [share(regret <= limit for regret in regrets) for limit in (1, 3)]
-        print(f"| {name(router)} | {goodput[router]:.1f} % | {mean(regrets):.1f} | {' | '.join(within)} | {max(regrets):.0f} |")
+    print("| router | goodput, % | `kv_aware` ahead by | regret | regret ≤ 1, ≤ 3 | greatest | TTFT p99, s | within 3 ×, % | wasted, % | fairness |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for row in report["standings"]:
+        router = row["router"]
+        ahead, low, high = row["behind_first"]
+        lead = "" if router == OURS else f"{ahead:+.1f} [{low:+.1f}, {high:+.1f}]"
+        cells = [Setup(cell) for cell in report["cells"]]
+        within = mean(cell.mean(router, "within_three") for cell in cells)
+        print(
+            f"| {name(router)} | {100 * row['goodput']:.1f} | {lead} | {row['regret']:.1f} | {100 * row['within_one']:.0f}, {100 * row['within_three']:.0f} % "
+            f"| {row['worst']:.1f} | {row['ttft_p99']:.1f} | {within:.1f} | {100 * row['wasted']:.1f} | {row['fairness']:.3f} |"
+        )
 
 
 def matrix(setups: list[Setup]) -> None:
-    """One row for each part of the setups. Rows in which another router is ahead are bold."""
-    print("\n| | setups | `kv_aware` | best other | llm-d's default scorers | mean regret | greatest |")
+    """One row for each kind of traffic: goodput and interval, and the lead. Losses above a point are bold."""
+    columns = sorted({(setup.fleet, -setup.load) for setup in setups})
+    heads = [f"{fleet.replace('_', ' ')}, {-load:g}" for fleet, load in columns]
+    print("\n| traffic | " + " | ".join(heads) + " |")
+    print("|---|" + "--:|" * len(columns))
+    for shape in dict.fromkeys(setup.shape for setup in setups):
+        row = {(setup.fleet, -setup.load): setup for setup in setups if setup.shape == shape}
+        texts = []
+        for column in columns:
+            setup = row[column]
+            text = f"{setup.mean(OURS):.1f} ± {setup.interval(OURS):.1f} ({setup.lead():+.1f})"
+            texts.append(f"**{text}**" if setup.lead() < -1 else text)
+        print(f"| `{shape}` | " + " | ".join(texts) + " |")
+
+
+def losses(setups: list[Setup]) -> None:
+    """The setups in which another router is more than a point ahead."""
+    print("\n| setup | `kv_aware`, % | TTFT p99, s | best other, % | TTFT p99, s | true state, % | bound, % |")
     print("|---|--:|--:|--:|--:|--:|--:|")
-    parts: list[tuple[str, Callable[[dict], bool]]] = []
-    for key, label in [("shape", "traffic"), ("fleet", "fleet"), ("engine", "engine"), ("objective", "objective")]:
-        for value in sorted({setup.cell[key] for setup in setups}):
-            parts.append((f"{label} `{value}`", lambda cell, key=key, value=value: cell[key] == value))
-    for label, low, high in [("30 to 70 %", 0, 0.7), ("85 and 100 %", 0.85, 1.0), ("120 and 150 %", 1.2, 9)]:
-        parts.append((f"load {label}", lambda cell, low=low, high=high: low <= cell["load"] <= high))
-    for label, is_part in parts:
-        chosen = [setup for setup in setups if is_part(setup.cell)]
-        goodput = {router: mean(setup.scores[router] for setup in chosen) for router in chosen[0].scores}
-        ours = goodput.pop(OURS)
-        best = max(goodput, key=goodput.get)
-        regrets = [setup.regret(OURS) for setup in chosen]
-        other = f"{goodput[best]:.1f} {name(best)}"
-        if goodput[best] > ours:
-            label, other = f"**{label}**", f"**{other}**"
-        print(f"| {label} | {len(chosen)} | {ours:.1f} | {other} | {goodput['llm_d']:.1f} | {mean(regrets):.1f} | {max(regrets):.0f} |")
+    for setup in sorted(setups, key=Setup.lead):
+        if setup.lead() >= -1:
+            break
+        best = setup.best()
+        clairvoyant = f"{setup.mean(CLAIRVOYANT):.1f}" if CLAIRVOYANT in setup.scores else ""
+        bound = f"{100 * setup.bound:.1f}" if setup.bound is not None else ""
+        print(
+            f"| `{setup.shape}`, {setup.fleet.replace('_', ' ')}, {setup.load:g} | {setup.mean(OURS):.1f} | {setup.mean(OURS, 'ttft_p99'):.1f} "
+            f"| {setup.mean(best):.1f} {name(best)} | {setup.mean(best, 'ttft_p99'):.1f} | {clairvoyant} | {bound} |"
+        )
 
 
 def remarks(setups: list[Setup]) -> None:
     """The figures of the text."""
-    best = mean(max(setup.scores.values()) for setup in setups)
-    print(f"\nbest router of each setup, known afterwards: {best:.2f} %")
-    print("at least four routers above 99 %:", share(sorted(setup.scores.values())[-4] > 99 for setup in setups))
-    full = [setup for setup in setups if setup.cell["load"] <= 1.0]
-    for label, chosen in [("load up to 100 %", full), ("all", setups)]:
-        within = [share(setup.regret(OURS) <= limit for setup in chosen) for limit in (1, 3)]
-        far = sum(setup.regret(OURS) > 10 for setup in chosen)
-        print(f"{label}: {len(chosen)} setups, within 1 and 3: {within}, more than 10 behind: {far}")
-    losses = [setup for setup in setups if setup.regret(OURS) > 3]
-    winners = [max(setup.scores, key=setup.scores.get) for setup in losses]
-    counts = sorted({(winners.count(router), router) for router in winners}, reverse=True)
-    print(f"more than 3 behind: {len(losses)}; best there:", ", ".join(f"{router} {count}" for count, router in counts))
-    below = [setup for setup in setups if setup.cell["load"] <= BELOW_SATURATION and setup.prediction is not None]
-    outside = [setup for setup in below if not 0.8 <= setup.prediction <= 1.25]
-    print(f"predictions of setups with a load of at most 85 %: {len(outside)} of {len(below)} outside of 0.8 to 1.25:")
-    for setup in outside:
-        print(f"  {setup.prediction:.2f} engine {setup.cell['engine']}, {setup.cell['non_streaming']:.0%} do not stream")
+    regrets = [max(0.0, -setup.lead()) for setup in setups]
+    ratios = sorted(setup.p99_ratio() for setup in setups)
+    print(f"\nregret at most 1: {sum(r <= 1 for r in regrets)}, at most 3: {sum(r <= 3 for r in regrets)} of {len(setups)}; greatest {max(regrets):.1f}")
+    print(f"TTFT p99 relative to the lowest: median {ratios[len(ratios) // 2]:.2f}, greatest {ratios[-1]:.1f}, at most 1.5 in {sum(r <= 1.5 for r in ratios)}")
+    bounded = [setup for setup in setups if setup.bound]
+    print(f"share of the bound: {mean(setup.mean(OURS) / setup.bound for setup in bounded):.1f} % in {len(bounded)} setups")
+    spread = [setup.interval(OURS) for setup in setups]
+    print(f"half of the interval of a setup: median {sorted(spread)[len(spread) // 2]:.1f}, greatest {max(spread):.1f}")
 
 
 def main() -> None:
     with open(sys.argv[1], encoding="utf-8") as file:
-        setups = [Setup(result) for result in json.load(file)["cells"]]
-    standings(setups)
+        report = json.load(file)
+    setups = [Setup(result) for result in report["cells"]]
+    standings(report)
     matrix(setups)
+    losses(setups)
     remarks(setups)
 
 

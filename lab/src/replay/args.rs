@@ -143,7 +143,9 @@ llm_d (default scorers of llm-d's endpoint picker), llm_d_no_hit_lru (with that 
 llm_d_optimized (its recommended scorers), llm_d_predicted (its predicted-latency scheduling), \
 radix_tree (the cache-aware policy of the SGLang and vLLM routers), smg (that of its successor), \
 dynamo and dynamo_approximate (NVIDIA Dynamo's KV router with true and with estimated cache \
-contents), lmetric, and backlog_and_share.
+contents), lmetric, dual_map, lpwl (least pending prefill with this prompt), five_terms and \
+lookahead (rules that no router ships), exact_state (kv_aware on the true state of the engines), and \
+backlog_and_share.
 
 Keys of --backends: prefill (tokens/s), kv (tokens), seqs, batch (tokens), step (ms) and block \
 (tokens). The defaults describe a model of 8 billion parameters on a GPU of 80 GB: 30,000 tokens/s, \
@@ -156,8 +158,9 @@ earlier responses have arrived. Times count from the due time. OPENAI_API_KEY is
 token if it is set.";
 
 const WORKLOAD_HELP: &str = "Generate this traffic instead of reading a trace: chat, reasoning, \
-                             completion, system_prompts, conversation, agents, retrieval or mixed. \
-                             About one request per second";
+                             completion, system_prompts, conversation, agents, retrieval, mixed, \
+                             ranked_documents, tenants, long_documents, batches, fast_tools or \
+                             sub_agents. About one request per second";
 
 fn parse_positive(text: &str) -> Result<f64, &'static str> {
     let number = text.parse().ok().filter(|number: &f64| (0.001..=1000.0).contains(number));

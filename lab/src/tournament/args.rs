@@ -8,23 +8,35 @@ use tokenweir_replay::routers::RouterKind;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = HELP)]
 pub struct TournamentArgs {
-    /// Number of setups (backends and load), which are drawn at random.
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub setups: u64,
-    /// Random seed from which the setups are drawn.
-    #[arg(long, value_name = "N", default_value_t = 1, env = "TOKENWEIR_TOURNAMENT_SETUP_SEED")]
-    pub setup_seed: u64,
-    /// Policies, and other routers for comparison. [default: all]
+    /// Only the setups whose names contain one of these texts. [default: all]
+    #[arg(value_name = "NAME", value_delimiter = ',')]
+    pub setups: Vec<String>,
+    /// Policies, and other routers for comparison. The others are compared to the first. [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',', env = "TOKENWEIR_TOURNAMENT_POLICY")]
     pub policy: Vec<RouterKind>,
-    /// Number of runs of each policy in a setup, each with another random seed.
+    /// First seed of the traffic. Seed 0 defines the loads.
+    #[arg(long, value_name = "N", default_value_t = 1, env = "TOKENWEIR_TOURNAMENT_FIRST_SEED")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub first_seed: u64,
+    /// Number of runs of each policy in a setup, each with other traffic.
     #[arg(long, value_name = "N", default_value_t = 5, env = "TOKENWEIR_TOURNAMENT_SEEDS")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: u64,
+    /// Number of requests of a run.
+    #[arg(long, value_name = "N", default_value_t = 2000, env = "TOKENWEIR_TOURNAMENT_REQUESTS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    pub requests: u32,
     /// Number of gateways in front of the backends.
     #[arg(long, value_name = "N", default_value_t = 1, env = "TOKENWEIR_TOURNAMENT_GATEWAYS")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub gateways: u16,
+    /// Admission control whatever the policy: a backend gets no request while so many wait in its
+    /// engine. [default: none]
+    #[arg(long, value_name = "N", env = "TOKENWEIR_TOURNAMENT_MAX_WAITING")]
+    pub max_waiting: Option<u32>,
+    /// Refuse requests that cannot meet the objective.
+    #[arg(long, requires = "max_waiting", env = "TOKENWEIR_TOURNAMENT_REFUSE_LATE")]
+    pub refuse_late: bool,
     /// Configuration file, for the weights of the default policy.
     #[arg(long, value_name = "FILE", env = "TOKENWEIR_TOURNAMENT_CONFIG")]
     pub config: Option<PathBuf>,
@@ -34,5 +46,7 @@ pub struct TournamentArgs {
 }
 
 const HELP: &str = "\
-The regret of a policy in a setup is its distance from the best policy of the setup, in points of \
-goodput. `tokenweir-lab replay --help` describes the values of --policy.";
+A setup is a kind of traffic, a fleet and a load: `retrieval/unequal/0.95`. The load is the one at which \
+LMetric has 0.95 of its goodput without load. The regret of a policy in a setup is its distance from the \
+best policy of the setup, in points of goodput. `tokenweir-lab replay --help` describes the values of \
+--policy.";

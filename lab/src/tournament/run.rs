@@ -4,59 +4,66 @@ use super::args::TournamentArgs;
 use crate::progress::ProgressLine;
 use serde::Serialize;
 use std::process::ExitCode;
+use std::time::Duration;
 use tokenweir::commands::{report_config_error, report_error};
 use tokenweir::config::{Config, Overrides};
 use tokenweir_core::clock;
-use tokenweir_core::routing::PolicyKind;
 use tokenweir_replay::routers::RouterKind;
+use tokenweir_replay::simulation::SimulatedAdmission;
 use tokenweir_replay::tournament::standings::{self, Standing};
-use tokenweir_replay::tournament::{self, Cell, CellResult};
+use tokenweir_replay::tournament::{Cell, CellResult, OBJECTIVES, Tournament};
 
 /// The document of `--json`.
 #[derive(Debug, Serialize)]
 struct TournamentReport<'a> {
-    seed: u64,
-    /// Runs of each setup.
-    repeats: u64,
+    first_seed: u64,
+    seeds: u64,
+    requests: usize,
     standings: &'a [Standing],
     cells: &'a [CellResult],
 }
-
-/// Number of setups that are printed: the setups in which the examined policy has the greatest
-/// regret.
-const MAX_PRINTED_CELLS: usize = 10;
-/// The policy whose setups with the greatest regret are printed.
-const EXAMINED_POLICY: RouterKind = RouterKind::Shipped(PolicyKind::KvAware);
 
 pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
     let loaded = match Config::load(arguments.config.as_deref(), Overrides::default()) {
         Ok(loaded) => loaded,
         Err(error) => return report_config_error(&error),
     };
-    let policy = loaded.config.routing.policy(&loaded.config.slos);
     let kinds = match &*arguments.policy {
         [] => RouterKind::all(),
         kinds => kinds.to_vec(),
     };
-    let gateways = usize::from(arguments.gateways);
-    let draw = |number| Cell { gateways, ..Cell::draw(arguments.setup_seed, number) };
-    let cells: Vec<Cell> = (0..arguments.setups).map(draw).collect();
+    let is_chosen = |cell: &Cell| {
+        let parts = &arguments.setups;
+        parts.is_empty() || parts.iter().any(|part| cell.name().contains(part))
+    };
+    let cells: Vec<Cell> = Cell::all().into_iter().filter(is_chosen).collect();
+    let objective = arguments.refuse_late.then(|| Duration::from_secs_f64(OBJECTIVES.ttft));
+    let tournament = Tournament {
+        policy: loaded.config.routing.policy(&loaded.config.slos),
+        seeds: arguments.first_seed..=arguments.first_seed + arguments.seeds - 1,
+        requests: arguments.requests as usize,
+        gateways: arguments.gateways.into(),
+        admission: arguments
+            .max_waiting
+            .map(|waiting| SimulatedAdmission { objective, ..SimulatedAdmission::above(waiting) }),
+        epoch: clock::now(),
+        kinds,
+    };
     let progress = ProgressLine::new("setups", Some(cells.len()));
-    let results = tournament::run(&cells, &kinds, &policy, clock::now(), arguments.seeds, &|_| {
-        progress.step();
-    });
+    let results = tournament.run(&cells, &|| progress.step());
     drop(progress);
-    let standings = standings::standings(&results, &kinds);
+    let standings = standings::standings(&results, &tournament.kinds);
     if arguments.json {
         let report = TournamentReport {
-            seed: arguments.setup_seed,
-            repeats: arguments.seeds,
+            first_seed: arguments.first_seed,
+            seeds: arguments.seeds,
+            requests: tournament.requests,
             standings: &standings,
             cells: &results,
         };
         return print_json(&report);
     }
-    print_standings(&results, &standings);
+    print_standings(&results, &standings, &tournament.kinds);
     ExitCode::SUCCESS
 }
 
@@ -70,36 +77,45 @@ fn print_json(report: &TournamentReport<'_>) -> ExitCode {
 }
 
 #[expect(clippy::print_stdout, reason = "standard output is the result of the command")]
-fn print_standings(results: &[CellResult], standings: &[Standing]) {
+fn print_standings(results: &[CellResult], standings: &[Standing], kinds: &[RouterKind]) {
+    let first = kinds.first().map_or("", |kind| kind.name());
     println!(
         "{} setups; regret in points of goodput against the best policy of a setup",
         results.len()
     );
     println!();
     println!(
-        "{:<18} {:>8} {:>8} {:>10} {:>10} {:>8}",
-        "policy", "goodput", "regret", "within 1", "within 3", "worst"
+        "{:<18} {:>8} {:>8} {:>9} {:>9} {:>7} {:>24} {:>9} {:>7} {:>8}",
+        "policy",
+        "goodput",
+        "regret",
+        "within 1",
+        "within 3",
+        "worst",
+        format!("{first} ahead by"),
+        "TTFT p99",
+        "wasted",
+        "fairness"
     );
     for standing in standings {
+        let [ahead, low, high] = standing.behind_first;
         println!(
-            "{:<18} {:>6.1} % {:>8.2} {:>8.1} % {:>8.1} % {:>8.1}",
+            "{:<18} {:>6.1} % {:>8.2} {:>7.1} % {:>7.1} % {:>7.1} {:>24} {:>7.2} s {:>5.1} % {:>8.3}",
             standing.router,
             standing.goodput * 1e2,
             standing.regret,
             standing.within_one * 1e2,
             standing.within_three * 1e2,
             standing.worst,
+            format!("{ahead:+.1} [{low:+.1}, {high:+.1}]"),
+            standing.ttft_p99,
+            standing.wasted * 1e2,
+            standing.fairness,
         );
     }
-    let mut worst: Vec<(f64, &CellResult)> = results
-        .iter()
-        .filter_map(|result| Some((result.regret(EXAMINED_POLICY.name())?, result)))
-        .collect();
-    worst.sort_by(|a, b| b.0.total_cmp(&a.0));
-    println!();
-    println!("greatest regrets of {}", EXAMINED_POLICY.name());
-    for (regret, result) in worst.iter().take(MAX_PRINTED_CELLS) {
-        let cell = serde_json::to_string(&result.cell).unwrap_or_default();
-        println!("{regret:>5.1} {:<18} {cell}", result.best().unwrap_or_default());
+    println!("\nregrets of {first}");
+    for result in results {
+        let regret = result.regret(first).unwrap_or(f64::NAN);
+        println!("{regret:>6.1} {}", result.cell.name());
     }
 }

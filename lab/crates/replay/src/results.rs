@@ -31,6 +31,8 @@ pub struct RunResults {
     pub requests: usize,
     /// Requests that were served.
     pub served: Vec<ServedRequest>,
+    /// By number of the request: time in seconds at which it arrived.
+    pub arrivals: Vec<f64>,
     /// Time in seconds at which each request was sent, and the position of its backend.
     pub placements: Vec<(f64, usize)>,
     /// Virtual time from the first request to the last token in seconds.

@@ -2,7 +2,7 @@
 //! one.
 
 use super::results::{LatencyObjectives, ServedRequest, mean_of};
-use super::trace::{TraceRequest, next_in_session};
+use super::trace::{TraceRequest, followers};
 use serde::Serialize;
 use tokenweir_core::histogram::sample_quantile;
 
@@ -42,18 +42,22 @@ impl SessionMetrics {
         served: &[ServedRequest],
         objectives: &LatencyObjectives,
     ) -> Option<Self> {
-        let next = next_in_session(requests);
-        let mut places = vec![None; requests.len()];
+        let followers = followers(requests);
+        // Session and turn of each request. A request follows an earlier one.
+        let mut places: Vec<Option<(usize, usize)>> = vec![None; requests.len()];
         let mut sessions: Vec<SessionTurns> = Vec::new();
-        let has_turns = |first: &usize| requests[*first].after.is_none() && next[*first].is_some();
-        for first in (0..requests.len()).filter(has_turns) {
-            let numbers = std::iter::successors(Some(first), |number| next[*number]);
-            let mut turns = 0;
-            for number in numbers {
-                turns += 1;
-                places[number] = Some((sessions.len(), turns));
+        for (number, request) in requests.iter().enumerate() {
+            places[number] = match request.after {
+                Some(previous) => places[previous].map(|(session, turn)| (session, turn + 1)),
+                None if followers[number].is_empty() => None,
+                None => {
+                    sessions.push(SessionTurns::default());
+                    Some((sessions.len() - 1, 1))
+                }
+            };
+            if let Some((session, _)) = places[number] {
+                sessions[session].turns += 1;
             }
-            sessions.push(SessionTurns { turns, ..SessionTurns::default() });
         }
         let (mut late_ttft, mut late_cached, mut late_prompt) = (Vec::new(), 0.0, 0.0);
         for request in served {

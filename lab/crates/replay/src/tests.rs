@@ -310,6 +310,25 @@ fn requests_wait_in_the_gateway_while_all_backends_are_saturated() {
     );
 }
 
+#[test]
+fn the_queue_of_a_gateway_serves_the_least_work_first_and_refuses_what_would_be_late() {
+    let (jobs, mut setup) = (&jobs()[..400], setup("2", 5.0));
+    let run = |setup: &SimulationSetup| Simulation::new(setup, jobs, KV_AWARE, 1).run(|_| ());
+    let in_engines = run(&setup).figures(&OBJECTIVES);
+    let max_wait = Duration::from_hours(1);
+    setup.admission = Some(SimulatedAdmission { max_wait, ..SimulatedAdmission::above(2) });
+    let ordered = run(&setup).figures(&OBJECTIVES);
+    assert!(ordered.ttft_p50 < 0.7 * in_engines.ttft_p50, "{ordered:?} {in_engines:?}");
+    let objective = Some(Duration::from_secs(2));
+    setup.admission =
+        setup.admission.map(|admission| SimulatedAdmission { objective, ..admission });
+    let results = run(&setup);
+    let refusing = results.figures(&OBJECTIVES);
+    assert!(results.served.len() == results.placements.len() && results.served.len() < 400);
+    assert!(refusing.goodput > 1.3 * ordered.goodput, "{refusing:?} {ordered:?}");
+    assert!(refusing.ttft_p99 < 0.2 * ordered.ttft_p99, "{refusing:?} {ordered:?}");
+}
+
 /// The measured points of the preset, by kind: predicted ÷ measured.
 fn engine_fit_ratios(kind: &str) -> Vec<f64> {
     let spec = EnginePreset::CpuVllm.spec();

@@ -31,6 +31,8 @@ pub struct TraceRequest {
     /// Index of the request before this one in a closed-loop session. The client sends this request
     /// `at` after the end of that one.
     pub after: Option<usize>,
+    /// The tenant that sends the request.
+    pub tenant: u64,
 }
 
 /// An error in reading a trace.
@@ -103,15 +105,15 @@ pub fn has_rounded_timestamps(jobs: &[TraceRequest]) -> bool {
     distinct * 2 < jobs.len()
 }
 
-/// By the number of a request: the request that the client sends after its end.
-pub fn next_in_session(requests: &[TraceRequest]) -> Vec<Option<usize>> {
-    let mut next = vec![None; requests.len()];
+/// By the number of a request: the requests that the client sends after its end.
+pub fn followers(requests: &[TraceRequest]) -> Vec<Vec<usize>> {
+    let mut followers = vec![Vec::new(); requests.len()];
     for (number, request) in requests.iter().enumerate() {
         if let Some(previous) = request.after {
-            next[previous] = Some(number);
+            followers[previous].push(number);
         }
     }
-    next
+    followers
 }
 
 impl TraceLine {

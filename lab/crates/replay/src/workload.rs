@@ -44,6 +44,9 @@ pub enum TrafficShape {
     Batches,
     /// Agents whose tools take less than a second.
     FastTools,
+    /// Agents that let three others work at once on their history, and replace a long history by a
+    /// summary.
+    SubAgents,
 }
 
 /// The arrival times of sessions.
@@ -79,7 +82,7 @@ impl Workload {
 
 impl TrafficShape {
     /// All shapes.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Chat,
         Self::Reasoning,
         Self::Completion,
@@ -93,6 +96,7 @@ impl TrafficShape {
         Self::LongDocuments,
         Self::Batches,
         Self::FastTools,
+        Self::SubAgents,
     ];
 
     /// Name on the command line and in results.
@@ -111,6 +115,7 @@ impl TrafficShape {
             Self::LongDocuments => "long_documents",
             Self::Batches => "batches",
             Self::FastTools => "fast_tools",
+            Self::SubAgents => "sub_agents",
         }
     }
 }
@@ -138,6 +143,8 @@ const BYTES_PER_TOKEN: f64 = 4.2;
 const PROMPT_TOKENS_MAX: f64 = 60_000.0;
 /// Coefficient of variation of the gaps of bursty arrivals.
 const BURST_VARIATION: f64 = 3.0;
+/// Number of tenants that send the sessions.
+const TENANTS: u32 = 20;
 /// Relative swing of the rate of daily arrivals.
 const DAILY_SWING: f64 = 0.7;
 
@@ -153,6 +160,8 @@ struct Generator {
     workload: Workload,
     requests: Vec<TraceRequest>,
     next_id: u64,
+    /// Tenant of the current session.
+    tenant: u64,
 }
 
 impl Workload {
@@ -164,6 +173,7 @@ impl Workload {
             workload: *self,
             requests: Vec::with_capacity(self.requests),
             next_id: mix(seed, 1) | 1 << 63,
+            tenant: 0,
         };
         generator.run();
         let mut requests = generator.requests;
@@ -177,6 +187,7 @@ impl Generator {
         let mut at = 0.0;
         while self.requests.len() < self.workload.requests {
             let before = self.requests.len();
+            self.tenant = popular(&mut fastrand::Rng::with_seed(self.next_id), TENANTS);
             self.session(self.workload.shape, Duration::from_secs_f64(at));
             let count = (self.requests.len() - before) as f64;
             at += self.gap(at) * count;
@@ -219,10 +230,9 @@ impl Generator {
         (median * (sigma * standard_normal(&mut self.random)).exp()).clamp(1.0, PROMPT_TOKENS_MAX)
     }
 
-    /// Index below `count`, by Zipf's law with an exponent of about 1.
+    /// See [`popular`].
     fn popular(&mut self, count: u32) -> u64 {
-        let total = f64::from(count + 1).ln();
-        ((self.random.f64() * total).exp() - 1.0) as u64
+        popular(&mut self.random, count)
     }
 
     fn new_segment(&mut self, tokens: f64) -> Segment {
@@ -319,10 +329,17 @@ impl Generator {
             },
             output_blocks: output_blocks.into(),
             after,
+            tenant: self.tenant,
             ..TraceRequest::default()
         });
         answer
     }
+}
+
+/// Index below `count`, by Zipf's law with an exponent of about 1.
+fn popular(random: &mut fastrand::Rng, count: u32) -> u64 {
+    let total = f64::from(count + 1).ln();
+    ((random.f64() * total).exp() - 1.0) as u64
 }
 
 /// Hashes of the full blocks of a text: each of the block and all text before it.

@@ -10,6 +10,7 @@ mod prefix_index;
 mod radix_tree;
 mod router;
 mod routing_input;
+mod rules;
 mod token_load;
 
 pub use router::{DEFAULT_SCRAPE_INTERVAL, Router, RouterKind};

@@ -6,6 +6,7 @@ use super::llm_d::LlmDRouter;
 use super::llm_d_predicted::PredictedLatencyRouter;
 use super::radix_tree::{RadixTreeRouter, RadixTreeVariant};
 use super::routing_input::RoutingInput;
+use super::rules::{DualMapRouter, LookaheadRouter, exact_state, five_terms};
 use super::token_load::{TokenLoadRouter, TokenLoadRule};
 use std::cmp::Ordering;
 use std::str::FromStr;
@@ -29,6 +30,14 @@ pub enum Router {
     TokenLoad(TokenLoadRouter),
     /// See [`RouterKind::FewestRequests`].
     FewestRequests,
+    /// Two homes of each prefix.
+    DualMap(DualMapRouter),
+    /// See [`RouterKind::FiveTerms`].
+    FiveTerms,
+    /// The policy of the gateway with the true state of the engines.
+    Exact(Policy),
+    /// See [`RouterKind::Lookahead`].
+    Lookahead(LookaheadRouter),
 }
 
 /// A router that the simulation can compare: a policy of the gateway, or a reimplementation of another
@@ -57,6 +66,16 @@ pub enum RouterKind {
     LMetric,
     /// `backlog_and_share`
     BacklogAndShare,
+    /// `lpwl`: least pending prefill with this prompt.
+    Lpwl,
+    /// `dual_map`
+    DualMap,
+    /// `five_terms`: a cost of five terms, without a setting.
+    FiveTerms,
+    /// `exact_state`: the formula of `kv_aware` on the true state of the engines.
+    ExactState,
+    /// `lookahead`: the least TTFT of this request and of the next one.
+    Lookahead,
     /// `fewest_requests`: the backend with the fewest requests in flight. It calibrates experiments,
     /// so that a change of a policy of the gateway does not change the load of an experiment.
     FewestRequests,
@@ -64,7 +83,7 @@ pub enum RouterKind {
 
 impl RouterKind {
     /// The reimplementations of other routers.
-    pub const REFERENCES: [Self; 10] = [
+    pub const REFERENCES: [Self; 15] = [
         Self::LlmD,
         Self::LlmDNoHitLru,
         Self::RadixTree,
@@ -75,6 +94,11 @@ impl RouterKind {
         Self::LlmDPredicted,
         Self::LMetric,
         Self::BacklogAndShare,
+        Self::Lpwl,
+        Self::DualMap,
+        Self::FiveTerms,
+        Self::ExactState,
+        Self::Lookahead,
     ];
 
     /// All kinds.
@@ -96,6 +120,11 @@ impl RouterKind {
             Self::LlmDPredicted => "llm_d_predicted",
             Self::LMetric => "lmetric",
             Self::BacklogAndShare => "backlog_and_share",
+            Self::Lpwl => "lpwl",
+            Self::DualMap => "dual_map",
+            Self::FiveTerms => "five_terms",
+            Self::ExactState => "exact_state",
+            Self::Lookahead => "lookahead",
             Self::FewestRequests => "fewest_requests",
         }
     }
@@ -134,6 +163,11 @@ impl RouterKind {
             }
             Self::LMetric => token_load(TokenLoadRule::LMetric),
             Self::BacklogAndShare => token_load(TokenLoadRule::BacklogAndShare),
+            Self::Lpwl => token_load(TokenLoadRule::Lpwl),
+            Self::DualMap => Router::DualMap(DualMapRouter::new(objectives[0])),
+            Self::FiveTerms => Router::FiveTerms,
+            Self::ExactState => Router::Exact(Policy { kind: PolicyKind::KvAware, ..*policy }),
+            Self::Lookahead => Router::Lookahead(LookaheadRouter::default()),
             Self::FewestRequests => Router::FewestRequests,
         }
     }
@@ -184,6 +218,10 @@ impl Router {
             Self::Dynamo(router) => router.route(view),
             Self::TokenLoad(router) => router.route(view),
             Self::FewestRequests => fewest_requests(view.candidates),
+            Self::DualMap(router) => router.route(view),
+            Self::FiveTerms => five_terms(view),
+            Self::Exact(policy) => exact_state(policy, view),
+            Self::Lookahead(router) => router.route(view),
         }
     }
 

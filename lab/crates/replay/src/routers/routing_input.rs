@@ -1,7 +1,9 @@
 //! The input of a router, and functions that several routers use.
 
 use crate::trace::TraceRequest;
+use tokenweir_core::routing::kv_aware::tie_limit;
 use tokenweir_core::routing::{Candidate, LoadReport, RoutingRequest};
+use tokenweir_sim::engine::{EngineSpec, SimulatedEngineLoad};
 
 /// Input of a routing decision.
 pub struct RoutingInput<'a> {
@@ -15,6 +17,8 @@ pub struct RoutingInput<'a> {
     pub reports: &'a [LoadReport],
     /// True number of prompt tokens in the prefix cache of a backend, by position.
     pub cached_tokens: &'a dyn Fn(usize) -> u32,
+    /// Engine of a backend and its true load, by position.
+    pub engine: &'a dyn Fn(usize) -> (EngineSpec, SimulatedEngineLoad),
     /// Sequence number, random seed and session of the decision.
     pub routing_request: RoutingRequest,
 }
@@ -25,6 +29,15 @@ impl RoutingInput<'_> {
         let best = costs.iter().copied().fold(f64::INFINITY, f64::min);
         let ties: Vec<usize> = (0..costs.len()).filter(|index| costs[*index] <= best).collect();
         ties[(self.routing_request.seed % ties.len().max(1) as u64) as usize]
+    }
+
+    /// Index of the candidate with the lowest cost in seconds. Of those that tie with it for the policies
+    /// of the gateway, the one that has been idle longest.
+    pub(crate) fn least(&self, costs: &[f64]) -> usize {
+        let limit = tie_limit(costs.iter().copied().fold(f64::INFINITY, f64::min));
+        let ties = (0..costs.len()).filter(|index| costs[*index] <= limit);
+        let idle = |index: &usize| self.candidates[*index].idle_seconds;
+        ties.max_by(|a, b| idle(a).total_cmp(&idle(b))).unwrap_or(0)
     }
 
     /// Index of the first candidate with the fewest requests in flight.

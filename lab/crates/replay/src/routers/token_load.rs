@@ -25,6 +25,8 @@ pub(crate) enum TokenLoadRule {
     LlmDOptimized,
     /// `LMetric` (arXiv 2603.15202): tokens in flight with this prompt × (requests in flight + 1).
     LMetric,
+    /// Least pending work with locality: tokens in flight and the uncached tokens of this prompt.
+    Lpwl,
     /// A rule that no router ships: 2 × tokens in flight ÷ 65,536 − 1.5 × share that is cached.
     BacklogAndShare,
 }
@@ -79,11 +81,12 @@ impl TokenLoadRouter {
                     })
                     .collect()
             }
-            TokenLoadRule::LMetric => indexes
+            TokenLoadRule::LMetric | TokenLoadRule::Lpwl => indexes
                 .map(|index| {
                     let uncached = (1.0 - shares[index]) * f64::from(view.job.prompt_tokens);
                     let batch = f64::from(view.candidates[index].in_flight + 1);
-                    (backlog(index) + uncached) * batch
+                    let is_weighted = self.rule == TokenLoadRule::LMetric;
+                    (backlog(index) + uncached) * if is_weighted { batch } else { 1.0 }
                 })
                 .collect(),
             TokenLoadRule::LlmDOptimized => {

@@ -1,33 +1,99 @@
-//! Admission control of the simulated gateways: a request waits in its gateway while all backends are
-//! saturated. The queue is first come, first served, because the traffic has one tenant and one
-//! priority class.
+//! Admission control of the simulated gateways: the queue and its order are those of the gateway. All
+//! requests have one priority class.
 
-use super::Simulation;
+use super::dispatch::Offer;
+use super::event::SimulationEvent;
 use super::gateway::QueuedArrival;
+use super::{InFlightRequest, Simulation};
+use tokenweir_core::admission::{AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest};
 
 impl Simulation<'_> {
     pub(super) fn handle_arrival(&mut self, number: usize) {
         self.arrived_requests += 1;
         let gateway = self.rng.usize(0..self.gateways.len());
-        let arrived_at = self.now;
-        let is_first = self.gateways[gateway].queue.is_empty();
-        if !is_first || !self.dispatch(gateway, number, arrived_at) {
-            self.gateways[gateway].queue.push_back(QueuedArrival { number, arrived_at });
-        }
+        self.results.arrivals[number] = self.now.as_secs_f64();
+        self.admit(gateway, QueuedArrival { number, arrived_at: self.now });
     }
 
-    /// Sends the waiting requests of a gateway until all backends are saturated. Rejects those that
-    /// have waited too long.
-    pub(super) fn drain_queue(&mut self, gateway: usize) {
-        let max_wait = self.setup.admission.map(|admission| admission.max_wait);
-        while let Some(&QueuedArrival { number, arrived_at }) = self.gateways[gateway].queue.front()
+    /// Sends a request to a backend, or adds it to the queue of its gateway. Refuses it if it would
+    /// wait there for longer than it may.
+    pub(super) fn admit(&mut self, gateway: usize, arrival: QueuedArrival) {
+        if self.gateways[gateway].queue.is_empty()
+            && let Some(offer) = self.offer(gateway, arrival.number)
         {
-            if max_wait.is_some_and(|max_wait| self.now.saturating_sub(arrived_at) > max_wait) {
-                self.end(number, None);
-            } else if !self.dispatch(gateway, number, arrived_at) {
-                return;
+            return self.accept(gateway, arrival, offer);
+        }
+        let (number, now) = (arrival.number, self.setup.epoch + self.now);
+        let Some(admission) = self.setup.admission else { return self.end(number, None) };
+        let job = &self.requests[number];
+        let routing_request = self.gateways[gateway].decision(job, 0);
+        let candidates = self.candidates(gateway, number, &routing_request);
+        let work = candidates.iter().map(|it| it.prompt - it.cached + it.output);
+        let tokens = candidates.first().map_or(0.0, |first| first.prompt + first.output);
+        let ends_at = self.now + admission.max_wait;
+        let late_at = admission.objective.map(|limit| (arrival.arrived_at + limit).min(ends_at));
+        let deadline = late_at.unwrap_or(ends_at);
+        let request = QueuedRequest {
+            class: 0,
+            tenant: if admission.has_tenants { job.tenant } else { 0 },
+            model: None,
+            tokens: tokens as u64,
+            work: work.fold(f64::INFINITY, f64::min) as u64,
+            deadline: self.setup.epoch + deadline,
+            payload: arrival,
+        };
+        let queue = &mut self.gateways[gateway].queue;
+        let left = deadline.saturating_sub(self.now);
+        let is_late = late_at.is_some_and(|late_at| late_at < ends_at)
+            && queue.expected_wait(&request, now).is_some_and(|wait| wait >= left);
+        if is_late {
+            return self.end(number, None);
+        }
+        match queue.enter(request, now) {
+            EnqueueOutcome::Full(_) => return self.end(number, None),
+            EnqueueOutcome::Waits(id) => self.in_flight[number].queued = Some(id),
+            EnqueueOutcome::QueuedDisplacing(id, displaced) => {
+                self.in_flight[number].queued = Some(id);
+                self.end(displaced.ticket.payload.number, None);
             }
-            self.gateways[gateway].queue.pop_front();
+        }
+        self.in_flight[number].gateway = gateway;
+        self.schedule(deadline, SimulationEvent::QueueDeadline(number));
+        self.drain_queue(gateway);
+    }
+
+    /// Sends the waiting requests of a gateway in the order of its queue until all backends are
+    /// saturated.
+    pub(super) fn drain_queue(&mut self, gateway: usize) {
+        if self.gateways[gateway].queue.is_empty() {
+            return;
+        }
+        let now = self.setup.epoch + self.now;
+        // An offer needs the whole simulation, so the queue is taken out of it.
+        let none = AdmissionQueue::new(0, 1);
+        let mut queue = std::mem::replace(&mut self.gateways[gateway].queue, none);
+        loop {
+            let offer = |request: &QueuedRequest<QueuedArrival>| {
+                self.offer(gateway, request.payload.number)
+            };
+            let mut exhausted = ExhaustedModels::default();
+            let Some((id, offer)) = queue.select(now, &mut exhausted, offer, Offer::lost_tokens)
+            else {
+                break;
+            };
+            let Some(granted) = queue.grant(id, now) else { break };
+            self.accept(gateway, granted.ticket.payload, offer);
+        }
+        self.gateways[gateway].queue = queue;
+    }
+
+    /// Ends a request that waits in its gateway, because it may wait no longer.
+    pub(super) fn refuse_late(&mut self, number: usize) {
+        let InFlightRequest { gateway, queued, .. } = self.in_flight[number];
+        let now = self.setup.epoch + self.now;
+        let left = queued.and_then(|id| self.gateways[gateway].queue.leave(id, now));
+        if left.is_some() {
+            self.end(number, None);
         }
     }
 

@@ -3,39 +3,59 @@
 
 use super::engine_state::EngineState;
 use super::event::SimulationEvent;
-use super::gateway::SimulatedGateway;
+use super::gateway::{QueuedArrival, SimulatedGateway};
 use super::{InFlightRequest, Simulation};
 use crate::routers::RoutingInput;
 use std::time::Duration;
 use tokenweir_core::routing::{self, Candidate, Reservation, RoutingRequest};
 use tokenweir_sim::engine::SequenceId;
 
+/// A backend for a request.
+#[derive(Clone, Copy)]
+pub(super) struct Offer {
+    /// `None`: all backends are down.
+    candidate: Option<Candidate>,
+    lost_tokens: f64,
+}
+
+impl Offer {
+    /// Prompt tokens that the backend must compute although another one, saturated or not, has them in
+    /// its cache. 0 for routers of others, whose state contains the offer.
+    pub(super) const fn lost_tokens(&self) -> f64 {
+        self.lost_tokens
+    }
+}
+
 impl Simulation<'_> {
-    /// Sends a request of a gateway to a backend. Returns false if admission control holds it back,
-    /// because all backends are saturated.
-    pub(super) fn dispatch(&mut self, gateway: usize, number: usize, arrived_at: Duration) -> bool {
+    /// The backend that the router of a gateway picks. `None`: admission control holds the request
+    /// back, because all backends are saturated.
+    pub(super) fn offer(&mut self, gateway: usize, number: usize) -> Option<Offer> {
         let job = &self.requests[number];
-        let seed = self.rng.u64(..);
-        let available = self.available_backends(gateway, seed);
-        if available.is_empty() {
-            // All backends are down: the gateway answers with an error.
-            self.end(number, None);
-            return true;
+        let routing_request = self.gateways[gateway].decision(job, self.rng.u64(..));
+        let mut candidates = self.candidates(gateway, number, &routing_request);
+        if candidates.is_empty() {
+            return Some(Offer { candidate: None, lost_tokens: 0.0 });
         }
-        let routing_request = self.gateways[gateway].decision(job, seed);
-        let knowledge = (self.setup, &self.published_caches, self.now);
-        let mut candidates =
-            self.gateways[gateway].candidates(job, &routing_request, available, knowledge);
+        let most_cached = candidates.iter().map(|candidate| candidate.cached).fold(0.0, f64::max);
         if let Some(admission) = &self.setup.admission {
             candidates.retain(|candidate| !admission.thresholds.is_saturated(candidate));
             if candidates.is_empty() {
-                return false;
+                return None;
             }
         }
         if self.setup.cache_view.has_outlines() {
             routing::mark_rendezvous(&mut candidates, &job.prompt.blocks);
         }
-        let candidate = &candidates[self.route(gateway, number, &candidates, routing_request)];
+        let index = self.route(gateway, number, &candidates, routing_request);
+        let is_shipped = self.gateways[gateway].router.policy().is_some();
+        let lost_tokens = if is_shipped { most_cached - candidates[index].cached } else { 0.0 };
+        Some(Offer { candidate: Some(candidates[index]), lost_tokens })
+    }
+
+    /// Sends a request to the backend of an offer. Without one, the gateway answers with an error.
+    pub(super) fn accept(&mut self, gateway: usize, arrival: QueuedArrival, offer: Offer) {
+        let QueuedArrival { number, arrived_at } = arrival;
+        let Some(candidate) = &offer.candidate else { return self.end(number, None) };
         // A prediction does not contain the wait in the gateway.
         let is_predicted = arrived_at == self.now;
         let router = &self.gateways[gateway].router;
@@ -52,7 +72,21 @@ impl Simulation<'_> {
             ..InFlightRequest::default()
         };
         self.pass_to_front_end(number);
-        true
+    }
+
+    /// The backends to which a gateway can send a request, with its estimates.
+    pub(super) fn candidates(
+        &self,
+        gateway: usize,
+        number: usize,
+        request: &RoutingRequest,
+    ) -> Vec<Candidate> {
+        let available = self.available_backends(gateway, request.seed);
+        if available.is_empty() {
+            return Vec::new();
+        }
+        let knowledge = (self.setup, &self.published_caches, self.now);
+        self.gateways[gateway].candidates(&self.requests[number], request, available, knowledge)
     }
 
     /// The backends that exist now and to which a gateway can send a request. `seed`: of the
@@ -79,6 +113,10 @@ impl Simulation<'_> {
             let EngineState { engine, spec, .. } = &self.engines[position];
             engine.cached_tokens(&job.request(spec.block_size))
         };
+        let engine = |position: usize| {
+            let EngineState { engine, spec, .. } = &self.engines[position];
+            (*spec, engine.load())
+        };
         let SimulatedGateway { router, reported_loads, decision_count, .. } =
             &mut self.gateways[gateway];
         *decision_count += 1;
@@ -88,6 +126,7 @@ impl Simulation<'_> {
             candidates,
             reports: reported_loads,
             cached_tokens: &cached_tokens,
+            engine: &engine,
             routing_request,
         })
     }

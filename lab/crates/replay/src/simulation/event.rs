@@ -8,6 +8,8 @@ pub(super) enum SimulationEvent {
     BatchDone(usize, u32),
     /// A gateway scrapes a backend: gateway, backend.
     Scrape(usize, usize),
+    /// A request has waited in its gateway as long as it may.
+    QueueDeadline(usize),
     /// The API server of a backend passes a request to its engine: request, number of the attempt.
     Submit(usize, u32),
     /// The KV events of a step arrive at the gateways, by backend.

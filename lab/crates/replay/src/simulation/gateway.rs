@@ -4,8 +4,8 @@ use super::setup::SimulationSetup;
 use crate::cache_view::{KnownTexts, PendingPrompts, PublishedCaches};
 use crate::routers::{Router, RouterKind};
 use crate::trace::TraceRequest;
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use tokenweir_core::admission::AdmissionQueue;
 use tokenweir_core::resilience::{CircuitBreaker, CircuitBreakerSettings};
 use tokenweir_core::routing::{
     self, Candidate, CandidateSampler, LoadEstimator, LoadReport, PromptFingerprint, RoutingRequest,
@@ -26,7 +26,7 @@ pub(super) struct SimulatedGateway {
     /// Number of requests that were sent to a backend.
     pub(super) decision_count: u64,
     /// Requests that wait for a backend below the saturation thresholds.
-    pub(super) queue: VecDeque<QueuedArrival>,
+    pub(super) queue: AdmissionQueue<QueuedArrival>,
 }
 
 /// The state of a backend as one gateway knows it.
@@ -43,6 +43,9 @@ pub(super) struct QueuedArrival {
     pub(super) number: usize,
     pub(super) arrived_at: Duration,
 }
+
+/// Greatest number of waiting requests: the default of the gateway.
+const QUEUE_CAPACITY: usize = 1_024;
 
 impl SimulatedGateway {
     pub(super) fn new(setup: &SimulationSetup, kind: RouterKind) -> Self {
@@ -62,7 +65,7 @@ impl SimulatedGateway {
             pending_prompts: PendingPrompts::new(backends),
             known_texts: KnownTexts::default(),
             decision_count: 0,
-            queue: VecDeque::new(),
+            queue: AdmissionQueue::new(QUEUE_CAPACITY, 1),
         }
     }
 

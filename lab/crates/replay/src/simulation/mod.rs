@@ -26,6 +26,7 @@ use gateway::SimulatedGateway;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
+use tokenweir_core::admission::QueuedRequestId;
 use tokenweir_core::routing::{Reservation, TokenCounts};
 use tokenweir_sim::engine::EngineSpec;
 
@@ -44,8 +45,8 @@ pub struct Simulation<'a> {
     /// With a view that has the exchange.
     peer_messages: PeerMessages,
     scrape_interval: Duration,
-    /// By the number of the request in the trace: the request that the client sends after this one.
-    next_in_session: Vec<Option<usize>>,
+    /// By the number of the request in the trace: the requests that the client sends after this one.
+    followers: Vec<Vec<usize>>,
     /// By the number of the request in the trace.
     in_flight: Vec<InFlightRequest>,
     rng: fastrand::Rng,
@@ -68,6 +69,8 @@ struct InFlightRequest {
     predicted_ttft: f64,
     /// Whether the request has no output yet.
     is_pending: bool,
+    /// Its place in the queue of its gateway, if it waits there.
+    queued: Option<QueuedRequestId>,
 }
 
 impl<'a> Simulation<'a> {
@@ -90,7 +93,7 @@ impl<'a> Simulation<'a> {
             now: Duration::ZERO,
             engines: setup.specs.iter().enumerate().map(engine).collect(),
             scrape_interval: kind.scrape_interval(setup.scrape),
-            next_in_session: trace::next_in_session(requests),
+            followers: trace::followers(requests),
             gateways: (0..setup.gateways.max(1))
                 .map(|_| SimulatedGateway::new(setup, kind))
                 .collect(),
@@ -99,7 +102,10 @@ impl<'a> Simulation<'a> {
             in_flight: vec![InFlightRequest::default(); requests.len()],
             rng: fastrand::Rng::with_seed(seed),
             arrived_requests: 0,
-            results: RunResults::default(),
+            results: RunResults {
+                arrivals: vec![f64::NAN; requests.len()],
+                ..RunResults::default()
+            },
         };
         simulation.schedule_initial_events();
         simulation
@@ -119,6 +125,7 @@ impl<'a> Simulation<'a> {
                     self.handle_batch_done(backend, process);
                 }
                 SimulationEvent::Scrape(gateway, backend) => self.scrape(gateway, backend),
+                SimulationEvent::QueueDeadline(number) => self.refuse_late(number),
                 SimulationEvent::Submit(number, attempt) => self.submit(number, attempt),
                 SimulationEvent::KvEvents(backend) => self.published_caches.receive(backend),
                 SimulationEvent::PeerMessage => self.receive_peer_message(),
@@ -240,7 +247,7 @@ impl<'a> Simulation<'a> {
     /// Ends a request with a number of output tokens. `None`: the engine rejected it, or it failed.
     fn end(&mut self, number: usize, output: Option<u32>) {
         let reports_cached_tokens = self.rng.f64() >= self.setup.without_cached_tokens;
-        if let Some(next) = self.next_in_session[number] {
+        for next in std::mem::take(&mut self.followers[number]) {
             let think_time = self.requests[next].at;
             self.schedule(self.now + think_time, SimulationEvent::Arrival(next));
         }

@@ -36,9 +36,7 @@ impl Simulation<'_> {
         for number in failed_over {
             let request = &self.in_flight[number];
             let (gateway, arrived_at) = (request.gateway, request.arrived_at);
-            if !self.dispatch(gateway, number, arrived_at) {
-                self.gateways[gateway].queue.push_back(QueuedArrival { number, arrived_at });
-            }
+            self.admit(gateway, QueuedArrival { number, arrived_at });
         }
     }
 

@@ -55,6 +55,10 @@ pub struct SimulatedAdmission {
     pub thresholds: SaturationThresholds,
     /// Greatest wait of a request in a gateway. After that, the gateway rejects it.
     pub max_wait: Duration,
+    /// Objective of the TTFT: a request that cannot meet it is refused. `None`: there is none.
+    pub objective: Option<Duration>,
+    /// Whether the queue serves the tenants in turn. Otherwise all requests have one tenant.
+    pub has_tenants: bool,
 }
 
 /// Restarts of the backends, one backend after the other in the order of their positions.
@@ -71,7 +75,17 @@ impl Default for SimulatedAdmission {
     fn default() -> Self {
         let thresholds =
             SaturationThresholds { waiting: Some(16), kv_usage: Some(0.97), in_flight: None };
-        Self { thresholds, max_wait: Duration::from_secs(30) }
+        let max_wait = Duration::from_secs(30);
+        Self { thresholds, max_wait, objective: None, has_tenants: true }
+    }
+}
+
+impl SimulatedAdmission {
+    /// The defaults with this threshold of the waiting requests.
+    pub fn above(waiting: u32) -> Self {
+        let admission = Self::default();
+        let thresholds = SaturationThresholds { waiting: Some(waiting), ..admission.thresholds };
+        Self { thresholds, ..admission }
     }
 }
 

@@ -1,182 +1,88 @@
-//! One setup of a tournament, drawn at random.
+//! One setup of a tournament: a kind of traffic, a fleet and a load.
 
 use crate::engines::engine_presets::EnginePreset;
 use crate::results::LatencyObjectives;
-use crate::trace::TraceRequest;
-use crate::workload::{ArrivalProcess, TrafficShape};
+use crate::workload::TrafficShape;
 use serde::Serialize;
-use tokenweir_core::routing;
 use tokenweir_sim::engine::EngineSpec;
 
 /// The fleet of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FleetKind {
-    /// Equal backends.
+    /// Llama 3.1 8B on four L40S.
     Equal,
-    /// Half of the backends have half of the speed.
-    TwoSpeeds,
-    /// Each cache has a sixth of the size.
+    /// Llama 3.1 8B on an H100 and on three L40S, with a third of its speed and less than half of its
+    /// cache each.
+    Unequal,
+    /// Llama 3.1 70B on four times four H100, with caches of 153,000 tokens, a third of the usual ones.
     SmallCaches,
-    /// Half of the caches have a sixth of the size.
-    UnequalCaches,
-    /// One backend takes three times as long as the others.
-    OneSlow,
-    /// One backend joins after a third of the time, with an empty cache.
-    OneJoins,
-    /// At most 24 sequences run at once.
-    FewSlots,
-}
-
-/// The latency objectives of a cell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ObjectiveKind {
-    /// Time to first token.
-    Ttft,
-    /// Time per output token.
-    Tpot,
-    /// Both.
-    Both,
-    /// Time to last token.
-    EndToEnd,
 }
 
 /// One setup of the tournament.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Cell {
-    /// Number of the cell, from which everything else is drawn.
-    pub number: u64,
     /// Content of the requests.
     pub shape: TrafficShape,
-    /// Arrivals of the requests.
-    pub arrivals: ArrivalProcess,
-    /// Engines.
-    pub engine: EnginePreset,
-    /// Fleet.
+    /// Backends.
     pub fleet: FleetKind,
-    /// Number of backends.
-    pub backends: usize,
-    /// Arrival rate as a share of the capacity.
+    /// Goodput of `LMetric`, relative to its goodput without load, which defines the arrival rate.
     pub load: f64,
-    /// Objectives.
-    pub objective: ObjectiveKind,
-    /// Objectives as a multiple of the latency without load.
-    pub slack: f64,
-    /// Scrape interval in seconds.
-    pub scrape: f64,
-    /// Whether the gateway knows the objective of the time to first token.
-    pub knows_objective: bool,
-    /// Share of the responses without cached tokens.
-    pub without_cached_tokens: f64,
-    /// Share of the requests whose response is not a stream.
-    pub non_streaming: f64,
-    /// Standard deviation of the logarithm of the bytes per token among prompts.
-    pub bytes_sigma: f64,
-    /// Whether requests wait in the gateway while all backends are saturated, whatever the router.
-    pub admission: bool,
-    /// Number of gateways that share the traffic and tell each other nothing. It is not drawn.
-    pub gateways: usize,
 }
 
-const FLEETS: [FleetKind; 7] = [
-    FleetKind::Equal,
-    FleetKind::TwoSpeeds,
-    FleetKind::SmallCaches,
-    FleetKind::UnequalCaches,
-    FleetKind::OneSlow,
-    FleetKind::OneJoins,
-    FleetKind::FewSlots,
-];
-const OBJECTIVES: [ObjectiveKind; 4] =
-    [ObjectiveKind::Ttft, ObjectiveKind::Tpot, ObjectiveKind::Both, ObjectiveKind::EndToEnd];
-const FLEET_SIZES: [usize; 4] = [2, 4, 8, 16];
-const LOADS: [f64; 7] = [0.3, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5];
-const SLACKS: [f64; 3] = [2.0, 4.0, 8.0];
-const SCRAPE_SECONDS: [f64; 5] = [0.1, 0.1, 0.1, 1.0, 5.0];
-/// Sequences per backend at which the objective of the time per output token is based.
-const REFERENCE_SEQUENCES: u32 = 32;
+/// Limits of the TTFT and of the time per output token: those of `MLPerf` for a model of 8 billion
+/// parameters.
+pub const OBJECTIVES: LatencyObjectives = LatencyObjectives::new(2.0, 0.1);
+/// A load below saturation, and an overload.
+pub(super) const LOADS: [f64; 2] = [0.95, 0.75];
 
-impl Cell {
-    /// Draws a cell.
-    pub fn draw(seed: u64, number: u64) -> Self {
-        let mut random = fastrand::Rng::with_seed(routing::mix(seed ^ number << 20));
-        Self {
-            number,
-            shape: one_of(&mut random, &TrafficShape::ALL),
-            arrivals: one_of(&mut random, &ArrivalProcess::ALL),
-            engine: one_of(&mut random, &EnginePreset::ALL),
-            fleet: one_of(&mut random, &FLEETS),
-            backends: one_of(&mut random, &FLEET_SIZES),
-            load: one_of(&mut random, &LOADS),
-            objective: one_of(&mut random, &OBJECTIVES),
-            slack: one_of(&mut random, &SLACKS),
-            scrape: one_of(&mut random, &SCRAPE_SECONDS),
-            knows_objective: random.bool(),
-            without_cached_tokens: one_of(&mut random, &[0.0, 0.0, 0.5, 1.0]),
-            non_streaming: one_of(&mut random, &[0.0, 0.0, 0.3, 0.8]),
-            bytes_sigma: one_of(&mut random, &[0.0, 0.15, 0.4]),
-            admission: random.bool(),
-            gateways: 1,
-        }
-    }
+impl FleetKind {
+    /// All fleets.
+    pub const ALL: [Self; 3] = [Self::Equal, Self::Unequal, Self::SmallCaches];
 
     /// The engine of each backend.
-    pub(super) fn specs(&self) -> Vec<EngineSpec> {
-        let spec = |position: usize| {
-            let mut spec = self.engine.spec();
-            let is_odd = position % 2 == 1;
-            match self.fleet {
-                FleetKind::TwoSpeeds if is_odd => spec = slowed(spec, 2.0),
-                FleetKind::OneSlow if position == 0 => spec = slowed(spec, 3.0),
-                FleetKind::SmallCaches => spec.blocks /= 6,
-                FleetKind::UnequalCaches if is_odd => spec.blocks /= 6,
-                FleetKind::FewSlots => spec.max_num_seqs = 24,
-                _ => {}
+    pub(super) fn specs(self) -> Vec<EngineSpec> {
+        match self {
+            Self::Equal => vec![EnginePreset::Llama8bL40s.spec(); 4],
+            Self::Unequal => {
+                let mut specs = Self::Equal.specs();
+                specs[0] = EnginePreset::Llama8bH100.spec();
+                specs
             }
-            spec
-        };
-        (0..self.backends).map(spec).collect()
-    }
-
-    /// The bounds: a multiple of the latency of a long prompt on an idle engine, and of the time
-    /// per output token in a batch of [`REFERENCE_SEQUENCES`].
-    pub(super) fn objectives(&self, requests: &[TraceRequest]) -> LatencyObjectives {
-        let spec = self.engine.spec();
-        let mut prompts: Vec<u32> = requests.iter().map(|request| request.prompt_tokens).collect();
-        prompts.sort_unstable();
-        let long = prompts[prompts.len() * 9 / 10];
-        let prefill = (spec.prefill_token * long).as_secs_f64();
-        let pairs = f64::from(long).powi(2) / 2.0;
-        let ttft =
-            spec.step_base.as_secs_f64() + prefill + spec.cost_model.attention_pair_seconds * pairs;
-        let tpot = spec.step_base
-            + spec.decode_sequence * REFERENCE_SEQUENCES
-            + spec.kv_token * (REFERENCE_SEQUENCES * 1_000);
-        let ttft = (ttft * self.slack).max(0.2);
-        let tpot = tpot.as_secs_f64() * self.slack;
-        match self.objective {
-            ObjectiveKind::Ttft => LatencyObjectives::new(ttft, f64::INFINITY),
-            ObjectiveKind::Tpot => LatencyObjectives::new(f64::INFINITY, tpot),
-            ObjectiveKind::Both => LatencyObjectives::new(ttft, tpot),
-            ObjectiveKind::EndToEnd => {
-                LatencyObjectives { is_end_to_end: true, ..LatencyObjectives::new(ttft, tpot) }
+            Self::SmallCaches => {
+                let spec = EnginePreset::Llama70bH100.spec();
+                vec![EngineSpec { blocks: spec.blocks / 3, ..spec }; 4]
             }
         }
     }
 }
 
-/// A random one of the values.
-fn one_of<T: Copy>(random: &mut fastrand::Rng, values: &[T]) -> T {
-    values[random.usize(..values.len())]
-}
+impl Cell {
+    /// All cells.
+    pub fn all() -> Vec<Self> {
+        let fleets = |shape| FleetKind::ALL.into_iter().map(move |fleet| (shape, fleet));
+        // Mixed traffic is between that of agents and of chats.
+        let shapes = TrafficShape::ALL.into_iter().filter(|shape| *shape != TrafficShape::Mixed);
+        let setups = shapes.flat_map(fleets);
+        let cell = |(shape, fleet)| LOADS.into_iter().map(move |load| Self { shape, fleet, load });
+        setups.flat_map(cell).collect()
+    }
 
-fn slowed(spec: EngineSpec, factor: f64) -> EngineSpec {
-    EngineSpec {
-        step_base: spec.step_base.mul_f64(factor),
-        prefill_token: spec.prefill_token.mul_f64(factor),
-        decode_sequence: spec.decode_sequence.mul_f64(factor),
-        kv_token: spec.kv_token.mul_f64(factor),
-        ..spec
+    /// Factor of the number of requests: many short sessions need more for a steady state.
+    pub(super) fn request_factor(shape: TrafficShape) -> usize {
+        match shape {
+            TrafficShape::Conversation | TrafficShape::FastTools => 2,
+            _ => 1,
+        }
+    }
+
+    /// Name in results, such as `retrieval/equal/0.95`.
+    pub fn name(&self) -> String {
+        let fleet = match self.fleet {
+            FleetKind::Equal => "equal",
+            FleetKind::Unequal => "unequal",
+            FleetKind::SmallCaches => "small_caches",
+        };
+        format!("{}/{fleet}/{}", self.shape.name(), self.load)
     }
 }

@@ -1,219 +1,201 @@
-//! A tournament of routers: many generated setups ("cells"), each run with every router.
+//! A tournament of routers: every kind of traffic on every fleet at every load ("cells"), each run with
+//! every router and several generated traffics.
 //!
-//! The cells are drawn at random from a seed, so that no setup was chosen because of its result. The
-//! regret of a router in a cell is the goodput of the best router of that cell minus its own.
+//! A run is measured after [`WARM_UP`] of its time, so that the first fill of the caches does not count.
+//! The load of a cell is the one at which `LMetric` has a given goodput with traffic seed 0, which no
+//! result uses. The regret of a router in a cell is the mean goodput of the best router minus its own;
+//! [`RouterKind::ExactState`] cannot be the best, because no gateway knows what it knows.
 
+mod bound;
 mod cell;
+mod score;
 pub mod standings;
 
-pub use cell::{Cell, FleetKind, ObjectiveKind};
+pub use cell::{Cell, FleetKind, OBJECTIVES};
+pub use score::RouterScore;
 
-use super::results::{LatencyObjectives, RunResults};
 use super::routers::RouterKind;
 use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
 use super::trace::TraceRequest;
-use super::workload::Workload;
+use super::workload::{ArrivalProcess, TrafficShape, Workload};
+use cell::LOADS;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokenweir_core::routing::Policy;
 
-/// The result of one router in a cell. A cell is one setup of backends with one workload at one load.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct RouterScore {
-    /// Share of the requests that met the objectives.
-    pub goodput: f64,
-    /// Median of predicted ÷ true time to first token of streams. NaN: the router does not predict.
-    pub prediction_ratio: f64,
-    /// Share of prompt tokens from a prefix cache.
-    pub cached: f64,
-    /// 99th percentile of the time to first token in seconds.
-    pub ttft_p99: f64,
+/// What all cells of a tournament have in common.
+#[derive(Debug, Clone)]
+pub struct Tournament {
+    /// Routers.
+    pub kinds: Vec<RouterKind>,
+    /// Settings of the policies. They get the objective.
+    pub policy: Policy,
+    /// Seeds of the traffic, from 1 on.
+    pub seeds: RangeInclusive<u64>,
+    /// Number of requests of a run.
+    pub requests: usize,
+    /// Number of gateways that tell each other nothing.
+    pub gateways: usize,
+    /// Admission control, whatever the router. `None`: disabled.
+    pub admission: Option<SimulatedAdmission>,
+    /// Instant of time 0.
+    pub epoch: Instant,
 }
 
 /// The results of all routers in a cell.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub struct CellResult {
     /// The cell.
     pub cell: Cell,
-    /// Arrivals per second.
-    pub rate: f64,
-    /// By name of the router.
-    pub scores: BTreeMap<&'static str, RouterScore>,
+    /// Factor of the arrivals, which are about one per second.
+    pub speed: f64,
+    /// Length of a run in seconds.
+    pub seconds: f64,
+    /// Upper bound of the goodput. `None`: closed loops have none.
+    pub bound: Option<f64>,
+    /// By name of the router: the score with each seed.
+    pub scores: BTreeMap<&'static str, Vec<RouterScore>>,
 }
 
-/// Number of requests of a cell: this number, plus a number per backend.
-const REQUESTS: (usize, usize) = (400, 150);
-/// Share of the requests after which the throughput of a saturated fleet is measured.
-const CAPACITY_SHARE: f64 = 0.7;
-/// Factor of the speed at which all sessions begin almost at once.
-const SATURATION_SPEED: f64 = 1e4;
-impl Cell {
-    /// Runs the cell with routers, `repeats` times with other requests of the same kind. The scores
-    /// are means: with one run of some hundred requests, the best of many routers is the luckiest.
-    pub fn run(
-        &self,
-        kinds: &[RouterKind],
-        policy: &Policy,
-        epoch: Instant,
-        repeats: u64,
-    ) -> CellResult {
-        let results: Vec<CellResult> = (0..repeats.max(1))
-            .map(|repeat| self.run_once(kinds, policy, epoch, self.number + (repeat << 32)))
-            .collect();
-        CellResult::mean(&results)
+/// Share of the time of a run that is not measured.
+const WARM_UP: f64 = 0.3;
+/// Number of speeds that are tried, each twice the one before, and of bisections between two of them.
+const CALIBRATION_STEPS: (usize, usize) = (12, 5);
+
+impl Tournament {
+    /// Runs cells on all cores. `on_step` is called after each cell, on any thread.
+    pub fn run(&self, cells: &[Cell], on_step: &(dyn Fn() + Sync)) -> Vec<CellResult> {
+        let next = AtomicUsize::new(0);
+        let results = Mutex::new(Vec::new());
+        let groups: Vec<&[Cell]> =
+            cells.chunk_by(|a, b| (a.shape, a.fleet) == (b.shape, b.fleet)).collect();
+        let work = || {
+            while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let speeds = self.calibrate(group[0].shape, group[0].fleet);
+                for cell in *group {
+                    let at = LOADS.iter().position(|load| load.total_cmp(&cell.load).is_eq());
+                    let result = self.run_cell(cell, speeds[at.unwrap_or(0)]);
+                    on_step();
+                    results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let threads = thread::available_parallelism().map_or(1, usize::from);
+            for _ in 0..threads.min(groups.len()) {
+                scope.spawn(work);
+            }
+        });
+        let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let place = |result: &CellResult| cells.iter().position(|cell| *cell == result.cell);
+        results.sort_by_key(place);
+        results
     }
 
-    fn run_once(
-        &self,
-        kinds: &[RouterKind],
-        policy: &Policy,
-        epoch: Instant,
-        seed: u64,
-    ) -> CellResult {
-        let workload = Workload {
-            shape: self.shape,
-            arrivals: self.arrivals,
-            requests: REQUESTS.0 + REQUESTS.1 * self.backends,
-            bytes_sigma: self.bytes_sigma,
-        };
-        let requests = workload.generate(seed);
-        let mut setup = SimulationSetup::new(self.specs(), epoch);
-        setup.scrape = Duration::from_secs_f64(self.scrape);
-        setup.without_cached_tokens = self.without_cached_tokens;
-        setup.non_streaming = self.non_streaming;
-        setup.policy = *policy;
-        setup.gateways = self.gateways;
-        setup.admission = self.admission.then(SimulatedAdmission::default);
-        let rate = self.load * capacity(&setup, &requests);
-        // The generator makes one request per second on average.
-        setup.speed = rate;
-        if self.fleet == FleetKind::OneJoins {
-            let third = Duration::from_secs_f64(requests.len() as f64 / rate / 3.0);
-            setup.joins = Some((self.backends - 1, third));
-        }
-        let objectives = self.objectives(&requests);
-        if self.knows_objective {
-            setup.known_objectives = [objectives.ttft, objectives.tpot];
-            setup.policy.kv_aware.ttft_objective_seconds =
-                if objectives.ttft.is_finite() { objectives.ttft } else { 0.0 };
-        }
-        let score = |kind: &RouterKind| {
-            let results = Simulation::new(&setup, &requests, *kind, seed).run(|_| {});
-            (kind.name(), RouterScore::new(&results, &objectives))
-        };
-        CellResult { cell: self.clone(), rate, scores: kinds.iter().map(score).collect() }
-    }
-}
-
-/// Requests per second that a saturated fleet ends: all sessions begin at once and are routed to
-/// the backend with the fewest requests.
-fn capacity(setup: &SimulationSetup, requests: &[TraceRequest]) -> f64 {
-    let setup = SimulationSetup {
-        speed: SATURATION_SPEED,
-        joins: None,
-        admission: None,
-        gateways: 1,
-        ..setup.clone()
-    };
-    let kind = RouterKind::FewestRequests;
-    let results = Simulation::new(&setup, requests, kind, 1).run(|_| {});
-    let mut ends: Vec<f64> = results
-        .served
-        .iter()
-        .map(|served| served.arrived_at + served.ttft + served.decode)
-        .collect();
-    ends.sort_by(f64::total_cmp);
-    let count = (CAPACITY_SHARE * ends.len() as f64) as usize;
-    count as f64 / ends.get(count.saturating_sub(1)).copied().unwrap_or(1.0).max(1e-3)
-}
-
-impl RouterScore {
-    fn new(results: &RunResults, objectives: &LatencyObjectives) -> Self {
-        let metrics = results.figures(objectives);
-        let mut ratios: Vec<f64> = results
-            .served
+    fn run_cell(&self, cell: &Cell, speed: f64) -> CellResult {
+        let setup = self.setup(cell.fleet, speed);
+        let traffics: Vec<Vec<TraceRequest>> =
+            self.seeds.clone().map(|seed| self.traffic(cell.shape, seed)).collect();
+        let bounds = traffics
             .iter()
-            .map(|served| served.predicted_ttft / served.ttft)
-            .filter(|ratio| ratio.is_finite())
-            .collect();
-        ratios.sort_by(f64::total_cmp);
-        Self {
-            goodput: metrics.goodput,
-            prediction_ratio: ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN),
-            cached: metrics.cached,
-            ttft_p99: metrics.ttft_p99,
-        }
+            .map(|requests| bound::goodput_bound(&setup.specs, requests, speed, OBJECTIVES.ttft));
+        let bound = bounds.sum::<Option<f64>>().map(|sum| sum / traffics.len() as f64);
+        let score = |kind: RouterKind| {
+            let seeded = self.seeds.clone().zip(&traffics);
+            seeded.map(|(seed, requests)| score(&setup, requests, kind, seed)).collect()
+        };
+        let seconds = traffics.first().map_or(0.0, |requests| last_start(requests) / speed);
+        let scores = self.kinds.iter().map(|kind| (kind.name(), score(*kind))).collect();
+        CellResult { cell: *cell, speed, seconds, bound, scores }
+    }
+
+    fn setup(&self, fleet: FleetKind, speed: f64) -> SimulationSetup {
+        let mut setup = SimulationSetup::new(fleet.specs(), self.epoch);
+        setup.policy = self.policy;
+        setup.policy.kv_aware.ttft_objective_seconds = OBJECTIVES.ttft;
+        setup.known_objectives = [OBJECTIVES.ttft, OBJECTIVES.tpot];
+        (setup.gateways, setup.admission, setup.speed) = (self.gateways, self.admission, speed);
+        setup
+    }
+
+    fn traffic(&self, shape: TrafficShape, seed: u64) -> Vec<TraceRequest> {
+        let (arrivals, bytes_sigma) = (ArrivalProcess::Poisson, Workload::DEFAULT_BYTES_SIGMA);
+        let requests = self.requests * Cell::request_factor(shape);
+        Workload { shape, arrivals, requests, bytes_sigma }.generate(seed)
+    }
+
+    /// The speed for each of [`LOADS`].
+    fn calibrate(&self, shape: TrafficShape, fleet: FleetKind) -> [f64; 2] {
+        let requests = self.traffic(shape, 0);
+        let alone = Self { gateways: 1, admission: None, ..self.clone() };
+        let goodput = |speed: f64| {
+            score(&alone.setup(fleet, speed), &requests, RouterKind::LMetric, 0).goodput
+        };
+        // A tenth of the speed at which the engines would only compute prompts without a cache.
+        let tokens: f64 = requests.iter().map(|request| f64::from(request.prompt_tokens)).sum();
+        let prefill =
+            |spec: &tokenweir_sim::engine::EngineSpec| spec.prefill_token.as_secs_f64().recip();
+        let capacity: f64 = fleet.specs().iter().map(prefill).sum();
+        let least = 0.1 * capacity * requests.len() as f64 / tokens;
+        let unloaded = goodput(least);
+        let mut tried = vec![(least, unloaded)];
+        LOADS.map(|load| {
+            let target = load * unloaded;
+            while let Some((speed, last)) = tried.last().copied()
+                && last >= target
+                && tried.len() <= CALIBRATION_STEPS.0
+            {
+                tried.push((2.0 * speed, goodput(2.0 * speed)));
+            }
+            let high = tried.iter().position(|(_, goodput)| *goodput < target);
+            let high = high.map_or(tried[tried.len() - 1].0, |index| tried[index].0);
+            let (mut low, mut high) = ((high / 2.0).ln(), high.ln());
+            for _ in 0..CALIBRATION_STEPS.1 {
+                let middle = f64::midpoint(low, high);
+                if goodput(middle.exp()) >= target { low = middle } else { high = middle }
+            }
+            f64::midpoint(low, high).exp()
+        })
     }
 }
 
-/// Runs cells on all cores. `on_result` is called with each result, on any thread.
-pub fn run(
-    cells: &[Cell],
-    kinds: &[RouterKind],
-    policy: &Policy,
-    epoch: Instant,
-    repeats: u64,
-    on_result: &(dyn Fn(&CellResult) + Sync),
-) -> Vec<CellResult> {
-    let next = AtomicUsize::new(0);
-    let results = Mutex::new(Vec::with_capacity(cells.len()));
-    let work = || {
-        while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let result = cell.run(kinds, policy, epoch, repeats);
-            on_result(&result);
-            results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
-        }
-    };
-    thread::scope(|scope| {
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        for _ in 0..threads.min(cells.len()) {
-            scope.spawn(work);
-        }
-    });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
-    results.sort_by_key(|result| result.cell.number);
-    results
+/// Runs a router with one traffic.
+fn score(
+    setup: &SimulationSetup,
+    requests: &[TraceRequest],
+    kind: RouterKind,
+    seed: u64,
+) -> RouterScore {
+    let end = last_start(requests) / setup.speed;
+    let results = Simulation::new(setup, requests, kind, seed).run(|_| {});
+    RouterScore::new(&results, requests, &OBJECTIVES, WARM_UP * end..end)
+}
+
+/// Time of the last start of a session in seconds at speed 1.
+fn last_start(requests: &[TraceRequest]) -> f64 {
+    let starts = requests.iter().filter(|request| request.after.is_none());
+    starts.map(|request| request.at.as_secs_f64()).fold(0.0, f64::max)
 }
 
 impl CellResult {
-    /// The means of several results of one cell, at least one.
-    fn mean(results: &[Self]) -> Self {
-        let count = results.len() as f64;
-        let mean = |read: &dyn Fn(&Self) -> f64| results.iter().map(read).sum::<f64>() / count;
-        let first = &results[0];
-        let score = |name: &&'static str| {
-            let of_router =
-                |read: fn(&RouterScore) -> f64| mean(&|result| read(&result.scores[name]));
-            let score = RouterScore {
-                goodput: of_router(|score| score.goodput),
-                prediction_ratio: of_router(|score| score.prediction_ratio),
-                cached: of_router(|score| score.cached),
-                ttft_p99: of_router(|score| score.ttft_p99),
-            };
-            (*name, score)
-        };
-        Self {
-            cell: first.cell.clone(),
-            rate: mean(&|result| result.rate),
-            scores: first.scores.keys().map(score).collect(),
-        }
+    /// Mean of a value of a router over the seeds. `None`: the router did not run.
+    pub fn mean(&self, router: &str, read: impl Fn(&RouterScore) -> f64) -> Option<f64> {
+        let scores = self.scores.get(router)?;
+        Some(scores.iter().map(read).sum::<f64>() / scores.len().max(1) as f64)
     }
 
     /// Regret of a router in points. `None`: the router did not run.
     pub fn regret(&self, router: &str) -> Option<f64> {
-        let best = self.scores.values().map(|score| score.goodput).fold(0.0, f64::max);
-        Some((best - self.scores.get(router)?.goodput) * 100.0)
-    }
-
-    /// The best router.
-    pub fn best(&self) -> Option<&'static str> {
-        let by_goodput = |a: &RouterScore, b: &RouterScore| a.goodput.total_cmp(&b.goodput);
-        let best = self.scores.iter().max_by(|a, b| by_goodput(a.1, b.1));
-        best.map(|(name, _)| *name)
+        let goodput = |router: &str| self.mean(router, |score| score.goodput);
+        let own = goodput(router)?;
+        let others = self.scores.keys().filter(|name| **name != RouterKind::ExactState.name());
+        let best = others.filter_map(|name| goodput(name)).fold(own, f64::max);
+        Some((best - own) * 100.0)
     }
 }
 
@@ -224,15 +206,29 @@ mod tests {
     use tokenweir_core::routing::PolicyKind;
 
     #[test]
-    fn equal_seeds_give_equal_cells_and_results() {
-        let cell = Cell { backends: 2, ..Cell::draw(7, 3) };
-        assert_eq!(cell, Cell { backends: 2, ..Cell::draw(7, 3) });
-        let kinds = [RouterKind::Shipped(PolicyKind::RoundRobin), RouterKind::LMetric];
-        let run = || cell.run(&kinds, &Policy::default(), clock::now(), 2);
+    fn equal_seeds_give_equal_results_and_a_higher_load_a_lower_goodput() {
+        let kinds = vec![RouterKind::Shipped(PolicyKind::RoundRobin), RouterKind::LMetric];
+        let tournament = Tournament {
+            kinds,
+            policy: Policy::default(),
+            seeds: 1..=2,
+            requests: 300,
+            gateways: 1,
+            admission: None,
+            epoch: clock::now(),
+        };
+        let cells: Vec<Cell> = Cell::all()
+            .into_iter()
+            .filter(|cell| (cell.shape, cell.fleet) == (TrafficShape::Chat, FleetKind::Unequal))
+            .collect();
+        let run = || tournament.run(&cells, &|| {});
         let (first, second) = (run(), run());
-        assert_eq!(first.rate.to_bits(), second.rate.to_bits());
-        for (name, score) in &first.scores {
-            assert_eq!(score.goodput.to_bits(), second.scores[name].goodput.to_bits());
+        for (a, b) in first.iter().zip(&second) {
+            assert_eq!(a.scores, b.scores);
+            assert_eq!(a.speed.to_bits(), b.speed.to_bits());
         }
+        let goodput = |at: usize| first[at].mean("lmetric", |score| score.goodput).unwrap();
+        assert!(first[0].speed < first[1].speed && goodput(0) > goodput(1));
+        assert!(first[1].bound.unwrap() >= goodput(1));
     }
 }

@@ -1,10 +1,10 @@
-//! The standings of a tournament: mean goodput and regret of each router over all cells.
+//! The standings of a tournament: goodput and regret of each router over all cells.
 
-use super::CellResult;
+use super::{CellResult, RouterScore};
 use crate::routers::RouterKind;
 use serde::Serialize;
 
-/// The regrets of one router over all cells, in points of goodput.
+/// One router over all cells. Regrets are in points of goodput.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Standing {
     /// Name of the router.
@@ -19,59 +19,106 @@ pub struct Standing {
     pub within_three: f64,
     /// Greatest regret.
     pub worst: f64,
+    /// Goodput of the first router minus that of this one in points: mean over the cells, and the bounds
+    /// of its 95 % interval.
+    pub behind_first: [f64; 3],
+    /// Mean of the 99th percentiles of the TTFT in seconds.
+    pub ttft_p99: f64,
+    /// Mean of [`RouterScore::wasted`].
+    pub wasted: f64,
+    /// Mean of [`RouterScore::fairness`].
+    pub fairness: f64,
 }
 
-/// The standings of the routers, the best mean goodput first.
+/// Samples of a bootstrap.
+const BOOTSTRAP_SAMPLES: usize = 2_000;
+
+/// The standings of the routers, the best mean goodput first. The first of `kinds` is the one to which
+/// the others are compared.
 pub fn standings(results: &[CellResult], kinds: &[RouterKind]) -> Vec<Standing> {
+    let first = kinds.first().map_or("", |kind| kind.name());
     let mut standings: Vec<Standing> =
-        kinds.iter().map(|kind| Standing::new(results, kind.name())).collect();
+        kinds.iter().map(|kind| Standing::new(results, kind.name(), first)).collect();
     standings.sort_by(|a, b| b.goodput.total_cmp(&a.goodput));
     standings
 }
 
 impl Standing {
-    fn new(results: &[CellResult], router: &'static str) -> Self {
+    fn new(results: &[CellResult], router: &'static str, first: &str) -> Self {
         let regrets: Vec<f64> = results.iter().filter_map(|result| result.regret(router)).collect();
         let count = regrets.len().max(1) as f64;
         let within =
             |points: f64| regrets.iter().filter(|regret| **regret <= points).count() as f64 / count;
-        let goodputs = results.iter().filter_map(|result| Some(result.scores.get(router)?.goodput));
+        let mean = |read: fn(&RouterScore) -> f64| {
+            results.iter().filter_map(|result| result.mean(router, read)).sum::<f64>() / count
+        };
+        let behind = |result: &CellResult| {
+            let goodput = |router| result.mean(router, |score| score.goodput);
+            Some((goodput(first)? - goodput(router)?) * 100.0)
+        };
+        let behind: Vec<f64> = results.iter().filter_map(behind).collect();
         Self {
             router,
-            goodput: goodputs.sum::<f64>() / count,
+            goodput: mean(|score| score.goodput),
             regret: regrets.iter().sum::<f64>() / count,
             within_one: within(1.0),
             within_three: within(3.0),
             worst: regrets.iter().copied().fold(0.0, f64::max),
+            behind_first: bootstrap(&behind),
+            ttft_p99: mean(|score| score.ttft_p99),
+            wasted: mean(|score| score.wasted),
+            fairness: mean(|score| score.fairness),
         }
     }
 }
 
+/// The mean, and the bounds of its 95 % interval.
+fn bootstrap(values: &[f64]) -> [f64; 3] {
+    let count = values.len().max(1) as f64;
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut sample = || {
+        let drawn = values.iter().map(|_| values[random.usize(..values.len())]);
+        drawn.sum::<f64>() / count
+    };
+    let mut means: Vec<f64> = (0..BOOTSTRAP_SAMPLES).map(|_| sample()).collect();
+    means.sort_by(f64::total_cmp);
+    let at = |share: f64| means[(share * BOOTSTRAP_SAMPLES as f64) as usize];
+    [values.iter().sum::<f64>() / count, at(0.025), at(0.975)]
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::{Cell, RouterScore};
+    use super::super::Cell;
     use super::*;
     use std::collections::BTreeMap;
     use tokenweir_core::routing::PolicyKind;
 
     #[test]
     fn the_best_router_has_no_regret_and_the_others_have_the_difference() {
-        let score = |goodput| RouterScore {
-            goodput,
-            prediction_ratio: f64::NAN,
-            cached: 0.0,
-            ttft_p99: 0.0,
+        let score = |goodput| {
+            vec![RouterScore {
+                goodput,
+                within_three: goodput,
+                ttft_p99: 1.0,
+                refused: 0.0,
+                wasted: 0.0,
+                cached: 0.0,
+                fairness: 1.0,
+            }]
         };
+        let scores = [("round_robin", 0.90), ("lmetric", 0.95), ("exact_state", 0.99)];
         let result = CellResult {
-            cell: Cell::draw(1, 1),
-            rate: 1.0,
-            scores: BTreeMap::from([("round_robin", score(0.90)), ("lmetric", score(0.95))]),
+            cell: Cell::all()[0],
+            speed: 1.0,
+            seconds: 1.0,
+            bound: None,
+            scores: BTreeMap::from(scores.map(|(name, goodput)| (name, score(goodput)))),
         };
-        assert_eq!(result.best(), Some("lmetric"));
         let kinds = [RouterKind::Shipped(PolicyKind::RoundRobin), RouterKind::LMetric];
         let standings = standings(&[result], &kinds);
         assert_eq!((standings[0].router, standings[1].router), ("lmetric", "round_robin"));
         assert!((standings[1].regret - 5.0).abs() < 1e-9 && standings[0].regret < 1e-9);
+        assert!((standings[0].behind_first[1] + 5.0).abs() < 1e-9);
         assert!(standings[1].within_three < 0.5 && standings[0].within_one > 0.5);
     }
 }

@@ -1,7 +1,10 @@
 //! The sessions of each kind of traffic. Pairs are the median and the sigma of a lognormal distribution.
 
-use super::{Generator, TrafficShape};
+use super::{Generator, Segment, TrafficShape};
 use std::time::Duration;
+
+/// Length of the history in tokens from which an agent replaces it by a summary.
+const COMPACTED_TOKENS: f64 = 50_000.0;
 
 impl Generator {
     /// Adds the requests of one session that starts at a time.
@@ -41,7 +44,8 @@ impl Generator {
             }
             TrafficShape::RankedDocuments => self.ranked_documents(at),
             TrafficShape::Tenants => {
-                let examples = Self::shared_segment(18, self.popular(900), 1_500.0, 0.3);
+                self.tenant = self.popular(900);
+                let examples = Self::shared_segment(18, self.tenant, 1_500.0, 0.3);
                 let question = self.lognormal(120.0, 0.6);
                 let question = self.new_segment(question);
                 let output = self.lognormal(30.0, 0.7);
@@ -54,7 +58,47 @@ impl Generator {
                 let turns = self.turns(25.0, 40);
                 self.turn_taking(at, system, turns, (350.0, 1.0), (70.0, 0.7), (0.6, 0.7));
             }
+            TrafficShape::SubAgents => self.sub_agents(at),
         }
+    }
+
+    /// Adds an agent. After one of five turns, three sub-agents with its history take up to three turns
+    /// at once, and the agent goes on after the last of them.
+    fn sub_agents(&mut self, at: Duration) {
+        let system = Self::shared_segment(17, self.popular(6), 14_000.0, 0.2);
+        let (mut history, mut previous) = (vec![system], None);
+        for _ in 0..self.turns(10.0, 30) {
+            if history.iter().map(|segment| segment.tokens).sum::<f64>() > COMPACTED_TOKENS {
+                history = vec![system, self.new_segment(2_000.0)];
+            }
+            let input = self.lognormal(900.0, 1.0);
+            history.push(self.new_segment(input));
+            let pause = Duration::from_secs_f64(self.lognormal(4.0, 0.8));
+            let output = self.lognormal(120.0, 0.8);
+            let answer = self.push(&history, output, previous.map_or(at, |_| pause), previous);
+            history.push(answer);
+            let parent = self.requests.len() - 1;
+            previous = Some(parent);
+            if self.random.f64() < 0.2 {
+                for _ in 0..3 {
+                    previous = Some(self.sub_agent(history.clone(), parent));
+                }
+                history.push(self.new_segment(600.0));
+            }
+        }
+    }
+
+    /// Adds the turns of a sub-agent that begins after a request. Returns the number of its last turn.
+    fn sub_agent(&mut self, mut history: Vec<Segment>, mut previous: usize) -> usize {
+        for _ in 0..self.random.usize(1..=3) {
+            let input = self.lognormal(500.0, 0.8);
+            history.push(self.new_segment(input));
+            let output = self.lognormal(150.0, 0.8);
+            let answer = self.push(&history, output, Duration::from_secs(1), Some(previous));
+            history.push(answer);
+            previous = self.requests.len() - 1;
+        }
+        previous
     }
 
     /// Adds a request with two to eight documents of a topic, always in the same order.

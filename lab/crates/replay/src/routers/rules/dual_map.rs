@@ -1,0 +1,76 @@
+//! `DualMap` (arXiv 2602.06502): each prefix has two homes by two hash functions. The home with more of
+//! the prompt in its cache gets the request if it meets the objective, otherwise the home with the
+//! lower predicted TTFT.
+//!
+//! The prefix ends at the first block that less than a share of ½ ÷ backends of the last requests had,
+//! so that a prompt that all requests begin with does not give them the same homes. The migration of
+//! waiting requests and the ring for a fleet that grows are left out.
+
+use crate::routers::RoutingInput;
+use std::collections::{HashMap, VecDeque};
+use tokenweir_core::routing::kv_aware::{self, KvAwareSettings};
+use tokenweir_core::routing::{Candidate, mix};
+
+/// State of the router.
+#[derive(Debug)]
+pub struct DualMapRouter {
+    /// Objective of the TTFT in seconds.
+    objective: f64,
+    /// Leading blocks of the last requests.
+    recent: VecDeque<Box<[u64]>>,
+    /// Number of recent requests with a block.
+    counts: HashMap<u64, usize>,
+}
+
+/// Number of requests from which the popularity of a block is counted.
+const RECENT_REQUESTS: usize = 1_000;
+/// Greatest number of leading blocks that count.
+const COUNTED_BLOCKS: usize = 16;
+
+impl DualMapRouter {
+    pub(in crate::routers) fn new(objective: f64) -> Self {
+        Self { objective, recent: VecDeque::new(), counts: HashMap::new() }
+    }
+
+    pub(in crate::routers) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
+        let prefix = self.prefix(&view.job.prompt.blocks, view.candidates.len());
+        let key = prefix.unwrap_or(view.routing_request.seed);
+        let home = |salt: u64, other: Option<usize>| {
+            let eligible = (0..view.candidates.len()).filter(|index| Some(*index) != other);
+            eligible.max_by_key(|index| mix(key ^ view.candidates[*index].key ^ salt)).unwrap_or(0)
+        };
+        let first = home(1, None);
+        let homes = [first, home(2, Some(first))];
+        let candidate = |index: usize| -> &Candidate { &view.candidates[index] };
+        let settings = KvAwareSettings::default();
+        let ttft = |index: usize| kv_aware::ttft(&settings, candidate(index), false);
+        let [warm, cold] = if candidate(homes[1]).cached > candidate(homes[0]).cached {
+            [homes[1], homes[0]]
+        } else {
+            homes
+        };
+        let has_prefix = candidate(warm).cached > candidate(cold).cached;
+        let stays = has_prefix && ttft(warm) <= self.objective;
+        if stays || ttft(warm) <= ttft(cold) { warm } else { cold }
+    }
+
+    /// The block that ends the prefix of a prompt. `None`: the prompt has no block.
+    fn prefix(&mut self, blocks: &[u64], backends: usize) -> Option<u64> {
+        let leading = &blocks[..blocks.len().min(COUNTED_BLOCKS)];
+        for block in leading {
+            *self.counts.entry(*block).or_insert(0) += 1;
+        }
+        self.recent.push_back(leading.into());
+        if self.recent.len() > RECENT_REQUESTS {
+            for block in self.recent.pop_front().unwrap_or_default() {
+                self.counts.entry(block).and_modify(|count| *count -= 1);
+                if self.counts.get(&block) == Some(&0) {
+                    self.counts.remove(&block);
+                }
+            }
+        }
+        let limit = self.recent.len() / (2 * backends).max(1);
+        let is_rare = |block: &&u64| self.counts[*block] <= limit.max(1);
+        leading.iter().find(is_rare).or(leading.last()).copied()
+    }
+}

@@ -1,0 +1,84 @@
+//! The score of a router in one run.
+
+use crate::results::{LatencyObjectives, RunResults, ServedRequest};
+use crate::trace::TraceRequest;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use tokenweir_core::histogram::sample_quantile;
+
+/// The score of a router in one run. Shares are from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RouterScore {
+    /// Share of the requests that met the objectives.
+    pub goodput: f64,
+    /// Share with a TTFT of at most three times the objective.
+    pub within_three: f64,
+    /// 99th percentile of the time to first token of the served requests in seconds.
+    pub ttft_p99: f64,
+    /// Share of the requests that were refused.
+    pub refused: f64,
+    /// Share of the computed tokens of requests whose TTFT exceeded the [`PATIENCE`] of a client.
+    pub wasted: f64,
+    /// Share of prompt tokens from a prefix cache.
+    pub cached: f64,
+    /// Jain's index of the goodputs of the tenants with at least [`MIN_TENANT_REQUESTS`] requests. 1:
+    /// all are equal.
+    pub fairness: f64,
+}
+
+/// Wait in seconds after which a client has left. The simulated ones wait on.
+const PATIENCE: f64 = 30.0;
+/// Requests of a tenant from which on its goodput counts for the fairness.
+const MIN_TENANT_REQUESTS: usize = 20;
+
+impl RouterScore {
+    /// The score over the requests that arrived in a window of time, in seconds.
+    pub(super) fn new(
+        results: &RunResults,
+        requests: &[TraceRequest],
+        objectives: &LatencyObjectives,
+        window: Range<f64>,
+    ) -> Self {
+        let is_counted = |number: &usize| window.contains(&results.arrivals[*number]);
+        let count = (0..requests.len()).filter(is_counted).count().max(1) as f64;
+        let served: Vec<&ServedRequest> =
+            results.served.iter().filter(|served| is_counted(&served.request)).collect();
+        let share = |is_part: &dyn Fn(&ServedRequest) -> bool| {
+            served.iter().filter(|served| is_part(served)).count() as f64 / count
+        };
+        let sum = |read: &dyn Fn(&ServedRequest) -> f64| {
+            served.iter().map(|served| read(served)).sum::<f64>()
+        };
+        let computed =
+            |served: &ServedRequest| f64::from(served.prompt - served.cached + served.output);
+        let is_late = |served: &ServedRequest| f64::from(u8::from(served.ttft > PATIENCE));
+        let mut ttft: Vec<f64> = served.iter().map(|served| served.ttft).collect();
+        let is_good: BTreeMap<usize, bool> =
+            served.iter().map(|served| (served.request, objectives.is_met_by(served))).collect();
+        let mut tenants: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
+        for number in (0..requests.len()).filter(is_counted) {
+            let (sent, good) = tenants.entry(requests[number].tenant).or_default();
+            *sent += 1;
+            *good += usize::from(is_good.get(&number) == Some(&true));
+        }
+        Self {
+            goodput: share(&|served| objectives.is_met_by(served)),
+            within_three: share(&|served| served.ttft <= 3.0 * objectives.ttft),
+            ttft_p99: sample_quantile(&mut ttft, 0.99).unwrap_or(0.0),
+            refused: 1.0 - served.len() as f64 / count,
+            wasted: sum(&|served| is_late(served) * computed(served)) / sum(&computed).max(1.0),
+            cached: sum(&|served| served.cached.into()) / sum(&|it| it.prompt.into()).max(1.0),
+            fairness: jain_index(tenants.values()),
+        }
+    }
+}
+
+/// (Σ x)² ÷ (n · Σ x²) of the goodputs.
+fn jain_index<'a>(tenants: impl Iterator<Item = &'a (usize, usize)>) -> f64 {
+    let counted = tenants.filter(|(sent, _)| *sent >= MIN_TENANT_REQUESTS);
+    let [count, sum, squares] = counted
+        .map(|(sent, good)| *good as f64 / *sent as f64)
+        .fold([0.0; 3], |[count, sum, squares], x| [count + 1.0, sum + x, squares + x * x]);
+    if squares > 0.0 { sum * sum / (count * squares) } else { 1.0 }
+}
