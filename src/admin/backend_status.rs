@@ -74,6 +74,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         front_end: state.front_end.map(FrontEnd::as_str),
         max_model_len: longest_contexts(state.models()),
         missing_paths: backend.health.missing_paths(now),
+        ranks: backend.load.ranks.status(),
         models: state.models.clone().unwrap_or_default(),
         in_flight: backend.load.in_flight(),
         stalled: backend.load.stalled_streams(),

@@ -91,13 +91,19 @@ impl Backend {
 
     /// Sets the age at which the reported load has half of its weight in predictions.
     pub fn with_load_horizon(self, horizon: Duration) -> Self {
-        self.load.estimator.set_horizon(horizon);
+        self.load.set_horizon(horizon);
         self
     }
 
     /// Sets the share of streams, from 0 to 1, for which the gateway requests usage in every event.
     pub fn with_continuous_usage(self, share: f64) -> Self {
         self.identity.set_continuous_usage_share(share);
+        self
+    }
+
+    /// Sets whether the data-parallel ranks of the backend are targets of routing.
+    pub fn with_data_parallel_ranks(self, are_targets: bool) -> Self {
+        self.identity.set_data_parallel_ranks(are_targets);
         self
     }
 
@@ -137,7 +143,7 @@ impl Backend {
     pub(super) fn adopt_settings(&self, other: &Self) {
         self.identity.adopt_settings(&other.identity);
         self.health.breaker.set(other.health.breaker.settings());
-        self.load.estimator.set_horizon(other.load.estimator.horizon());
+        self.load.set_horizon(other.load.estimator.horizon());
         let is_drained = other.identity.has_configured_drain();
         if self.identity.replace_configured_drain(is_drained) == is_drained {
             return;
@@ -304,6 +310,15 @@ impl Backend {
                 "the backend does not serve this path, which other backends serve: requests for it avoid the backend"
             );
         }
+    }
+
+    /// Records that the backend refused a request because of the data-parallel rank that the gateway
+    /// chose. Until it restarts, it chooses the rank of each request itself.
+    pub fn on_rank_refused(&self) {
+        if self.load.ranks.count() > 0 {
+            tracing::warn!(backend = %self.identity.id, "the backend refuses a data-parallel rank: it chooses the rank of each request itself");
+        }
+        self.load.ranks.end(true);
     }
 
     /// Records a successful request when its response has begun. Closes a half-open circuit

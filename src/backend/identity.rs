@@ -39,6 +39,8 @@ pub struct BackendIdentity {
     gpu_cost: [AtomicU64; 2],
     /// Whether the gateway may request usage that the client did not request.
     may_inject_usage: AtomicBool,
+    /// Whether the data-parallel ranks of the backend are targets of routing.
+    routes_to_ranks: AtomicBool,
     /// Whether the configuration drains the backend. An operator can end this drain.
     has_configured_drain: AtomicBool,
     /// The configured weight. 0: the backend gets no new requests.
@@ -72,6 +74,7 @@ impl BackendIdentity {
             counted_streams: GcraLimiter::new(COUNTED_STREAMS_PER_SECOND, clock::now()),
             gpu_cost: [const { AtomicU64::new(f64::NAN.to_bits()) }; 2],
             may_inject_usage: AtomicBool::new(true),
+            routes_to_ranks: AtomicBool::new(false),
             has_configured_drain: AtomicBool::new(false),
             weight: AtomicU32::new(1),
             kv_cache: OnceLock::new(),
@@ -94,6 +97,7 @@ impl BackendIdentity {
     pub(super) fn adopt_settings(&self, other: &Self) {
         self.set_weight(other.weight());
         self.set_usage_injection(other.may_inject_usage());
+        self.set_data_parallel_ranks(other.routes_to_ranks());
         self.set_continuous_usage_share(other.continuous_usage_share());
         self.set_gpu_cost(other.gpu_cost());
         self.set_pod(other.pod());
@@ -150,6 +154,15 @@ impl BackendIdentity {
 
     pub(super) fn set_usage_injection(&self, may_inject_usage: bool) {
         self.may_inject_usage.store(may_inject_usage, Ordering::Relaxed);
+    }
+
+    /// Whether the data-parallel ranks of the backend are targets of routing.
+    pub(super) fn routes_to_ranks(&self) -> bool {
+        self.routes_to_ranks.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_data_parallel_ranks(&self, are_targets: bool) {
+        self.routes_to_ranks.store(are_targets, Ordering::Relaxed);
     }
 
     /// Whether the configuration drains the backend.
@@ -212,11 +225,13 @@ mod tests {
             (identity("a", "http://a:1", None), identity("a", "http://a:1", None));
         other.set_weight(7);
         other.set_usage_injection(false);
+        other.set_data_parallel_ranks(true);
         other.set_continuous_usage_share(0.5);
         other.set_gpu_cost([Some(8.0), None]);
         other.set_pod(Some("vllm-7c9-x".into()));
         backend.adopt_settings(&other);
         assert_eq!((backend.weight(), backend.may_inject_usage()), (7, false));
+        assert!(backend.routes_to_ranks());
         assert_eq!(backend.continuous_usage_share().to_bits(), 0.5_f64.to_bits());
         assert_eq!(backend.gpu_cost(), [Some(8.0), None]);
         assert_eq!(backend.pod().as_deref(), Some("vllm-7c9-x"));

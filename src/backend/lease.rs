@@ -4,6 +4,7 @@
 
 use super::backend::Backend;
 use super::kv_events::{CacheLookup, FollowedRequest};
+use super::ranks::{LeasedRank, Rank};
 use bytes::Bytes;
 use http::HeaderValue;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,7 +13,9 @@ use tokenweir_core::clock;
 use tokenweir_core::observe::BackendMonitor;
 use tokenweir_core::openai::Api;
 use tokenweir_core::record::{BackendCondition, ObservedResponse, UsageSource, WaitReports};
-use tokenweir_core::routing::{Candidate, PromptFingerprint, Reservation, TokenCounts};
+use tokenweir_core::routing::{
+    Candidate, LoadEstimator, PromptFingerprint, Reservation, TokenCounts,
+};
 use tokenweir_net::supervise::{self, BackgroundTask};
 
 /// The lease of one attempt on one backend. Dropping the lease releases the load of the attempt.
@@ -25,6 +28,8 @@ struct LeaseState {
     backend: Arc<Backend>,
     /// The load that the attempt adds to the backend.
     reservation: Mutex<Reservation>,
+    /// The load that it adds to a data-parallel rank of the backend. `None`: the backend decides on it.
+    rank: Option<LeasedRank>,
     /// The request, if its blocks are followed in the KV events of the backend.
     followed: OnceLock<FollowedRequest>,
 }
@@ -43,8 +48,9 @@ impl Lease {
         let reservation = backend.load.estimator.reserve(candidate, prompt, is_stream, now);
         backend.publish_load_hint(now);
         backend.report_to_peers(Some(prompt));
+        let rank = LeasedRank::new(&backend.load.ranks, candidate, prompt, is_stream, now);
         let reservation = Mutex::new(reservation);
-        Self(Arc::new(LeaseState { backend, reservation, followed: OnceLock::new() }))
+        Self(Arc::new(LeaseState { backend, reservation, rank, followed: OnceLock::new() }))
     }
 
     /// The leased backend.
@@ -62,6 +68,11 @@ impl Lease {
             let _ = self.0.followed.set(FollowedRequest::begin(cache, prompt, prompt_tokens)?);
         }
         self.0.followed.get().map(FollowedRequest::header)
+    }
+
+    /// The value of `X-data-parallel-rank` of the request. `None`: it has no such header.
+    pub fn rank_header(&self) -> Option<&HeaderValue> {
+        self.0.rank.as_ref().map(LeasedRank::header)
     }
 
     /// The interface through which the exchange reads the state of the backend, and reports
@@ -87,6 +98,12 @@ impl Drop for Lease {
 impl LeaseState {
     fn lock_reservation(&self) -> MutexGuard<'_, Reservation> {
         self.reservation.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn observe_at_rank(&self, observe: impl FnOnce(&LoadEstimator, &mut Reservation)) {
+        if let Some(rank) = &self.rank {
+            rank.observe(observe);
+        }
     }
 }
 
@@ -120,7 +137,9 @@ impl BackendMonitor for LeaseState {
     }
 
     fn on_stall(&self, is_silent: bool) {
-        self.backend.load.on_stall(is_silent, clock::now());
+        let now = clock::now();
+        self.backend.load.on_stall(is_silent, now);
+        self.observe_at_rank(|estimator, _| estimator.on_stall_change(is_silent, now));
     }
 
     fn on_first_output(&self, now: Instant) {
@@ -131,6 +150,7 @@ impl BackendMonitor for LeaseState {
             self.backend.load.estimator.first_output(&mut reservation, now);
             was_pending
         };
+        self.observe_at_rank(|estimator, reservation| estimator.first_output(reservation, now));
         if was_pending {
             self.backend.report_to_peers(None);
         }
@@ -157,6 +177,7 @@ impl BackendMonitor for LeaseState {
             followed.set_counts(counts);
         }
         self.backend.load.estimator.answered(&mut self.lock_reservation(), &counts);
+        self.observe_at_rank(|estimator, reservation| estimator.answered(reservation, &counts));
     }
 }
 
@@ -179,30 +200,66 @@ impl Backend {
         lookup: Option<&mut CacheLookup<'_>>,
         now: Instant,
     ) -> Option<Candidate> {
+        self.target_candidate(None, prompt, lookup, now)
+    }
+
+    /// Passes the load and cost estimates for a prompt to `visit`: those of each data-parallel rank that
+    /// is a target of routing, or else of the backend.
+    pub(super) fn visit_candidates(
+        &self,
+        prompt: &PromptFingerprint,
+        lookup: &mut CacheLookup<'_>,
+        now: Instant,
+        mut visit: impl FnMut(Candidate),
+    ) {
+        let Some(ranks) = self.load.ranks.targets() else {
+            return self.candidate(prompt, Some(lookup), now).into_iter().for_each(visit);
+        };
+        for rank in ranks.iter() {
+            let candidate = self.target_candidate(Some(rank), prompt, Some(&mut *lookup), now);
+            candidate.into_iter().for_each(&mut visit);
+        }
+    }
+
+    fn target_candidate(
+        &self,
+        rank: Option<&Rank>,
+        prompt: &PromptFingerprint,
+        lookup: Option<&mut CacheLookup<'_>>,
+        now: Instant,
+    ) -> Option<Candidate> {
         let estimate = |lookup| {
-            let estimate = || self.estimate(prompt, lookup, now);
+            let estimate = || self.estimate(rank, prompt, lookup, now);
             supervise::catch_panic(BackgroundTask::Routing, estimate).filter(Candidate::is_finite)
         };
         estimate(lookup).or_else(|| {
             let backend = &self.identity.id;
             tracing::error!(%backend, "estimates of the backend are unusable: they begin again");
-            self.load.estimator.forget_observations();
+            self.estimator(rank).forget_observations();
             estimate(None)
         })
     }
 
+    fn estimator<'a>(&'a self, rank: Option<&'a Rank>) -> &'a LoadEstimator {
+        rank.map_or(&self.load.estimator, |rank| &rank.estimator)
+    }
+
     fn estimate(
         &self,
+        rank: Option<&Rank>,
         prompt: &PromptFingerprint,
         lookup: Option<&mut CacheLookup<'_>>,
         now: Instant,
     ) -> Candidate {
         let cache = self.identity.kv_cache();
-        let resident = lookup.zip(cache).and_then(|(lookup, cache)| lookup.resident(cache));
+        let resident = lookup.zip(cache);
+        let resident =
+            resident.and_then(|(lookup, cache)| lookup.resident(cache, rank.map(|it| it.place)));
         Candidate {
             weight: self.weight(),
-            key: self.identity.id_hash,
-            ..self.load.estimator.candidate_with(prompt, resident.as_ref(), now)
+            key: rank.map_or(self.identity.id_hash, |rank| rank.key),
+            rank: rank.map(|rank| rank.number),
+            ..self.estimator(rank).candidate_with(prompt, resident.as_ref(), now)
         }
     }
 }

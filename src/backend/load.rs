@@ -1,6 +1,7 @@
 //! The load of a backend: the requests in flight, the estimates that the gateway learned from
 //! responses and scrapes of the backend, and the stalls and gaps of its streams.
 
+use super::ranks::DataParallelRanks;
 use super::recent_times::RollingGapHistogram;
 use super::stream_profile::StreamProfile;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,6 +15,8 @@ use tokio::sync::Notify;
 pub struct BackendLoad {
     /// Estimates the load and the speed of the backend.
     pub estimator: LoadEstimator,
+    /// The data-parallel ranks, if they are targets of routing.
+    pub ranks: DataParallelRanks,
     /// Whether `first_request` was signalled and the health checker has not received the signal
     /// yet.
     is_first_request_notified: AtomicBool,
@@ -41,6 +44,7 @@ impl BackendLoad {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             estimator: LoadEstimator::new(now, DEFAULT_LOAD_HORIZON),
+            ranks: DataParallelRanks::default(),
             is_first_request_notified: AtomicBool::new(false),
             first_request: Notify::new(),
             recent_gaps: RollingGapHistogram::default(),
@@ -51,6 +55,12 @@ impl BackendLoad {
             last_output_nanos: AtomicU64::new(0),
             epoch: now,
         }
+    }
+
+    /// Sets the age at which the reported load has half of its weight in predictions.
+    pub(super) fn set_horizon(&self, horizon: Duration) {
+        self.estimator.set_horizon(horizon);
+        self.ranks.set_horizon(horizon);
     }
 
     /// Number of requests that this gateway has in flight on the backend.
@@ -114,6 +124,7 @@ impl BackendLoad {
     pub(super) fn on_restart(&self) {
         self.restart_count.fetch_add(1, Ordering::Relaxed);
         self.estimator.on_restart();
+        self.ranks.end(false);
         self.stream_profile.on_restart();
     }
 

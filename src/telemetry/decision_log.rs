@@ -197,9 +197,9 @@ impl DecisionLogEntry {
         let has_cost = decision.policy() == PolicyKind::KvAware.name();
         let ranked = decision.ranked_candidates();
         let least_cost = ranked.first().filter(|_| has_cost).map(|candidate| candidate.cost);
-        let candidates = ranked.into_iter().map(|candidate| {
-            candidate_to_json(&candidate, candidate.is_same_backend(&chosen), has_cost)
-        });
+        let candidates = ranked
+            .into_iter()
+            .map(|candidate| candidate_to_json(&candidate, candidate.is_same(&chosen), has_cost));
         let excluded = decision
             .excluded_backends()
             .map(|(backend, reason)| json!({ "backend": backend.as_str(), "reason": reason }));
@@ -211,6 +211,7 @@ impl DecisionLogEntry {
             "policy": decision.policy(),
             "reason": decision.reason(),
             "backend": chosen.backend.as_str(),
+            "rank": chosen.candidate.rank,
             "tenant": self.caller.as_ref().map(|caller| &*caller.tenant),
             "client": self.client.to_string(),
             "trace_id": self.trace_id.map(|id| format!("{id:032x}")),

@@ -5,9 +5,9 @@
 
 use super::cpu_time::TelemetryCpuTimes;
 use super::{access_log, payload_log, quality, trace_capture};
-use crate::backend::LabelledModel;
 use crate::backend::kv_events::{CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
+use crate::backend::{LabelledModel, RankStatus};
 use crate::gpu::{BackendGpu, GpuExporterStatus};
 use crate::webhook::WebhookStatus;
 use serde::{Serialize, Serializer};
@@ -196,6 +196,8 @@ pub struct BackendStatusSnapshot {
     pub max_model_len: BTreeMap<String, u32>,
     /// Paths that the backend does not serve although other backends do, as requests have shown.
     pub missing_paths: Vec<&'static str>,
+    /// The data-parallel ranks that are targets of routing. Empty: the backend chooses the rank itself.
+    pub ranks: Vec<RankStatus>,
     /// Models that the backend serves.
     #[serde(serialize_with = "serialize_model_ids")]
     pub models: Arc<[ServedModel]>,

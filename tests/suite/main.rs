@@ -24,6 +24,7 @@ mod collector_tls;
 mod config;
 mod configured_routes;
 mod continuous_usage;
+mod data_parallel;
 mod diagnose;
 mod doctor;
 mod documentation;

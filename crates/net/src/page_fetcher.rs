@@ -8,11 +8,11 @@ use crate::file_descriptors::ProbeDescriptorPermit;
 use crate::tls::MaybeTlsStream;
 use bytes::{Buf, Bytes};
 use futures_util::future::{Either, select};
-use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, HOST};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -38,10 +38,19 @@ pub struct PageFetcher {
     page_buffer: Vec<u8>,
 }
 
+/// What a POST sends besides its path.
+#[derive(Debug, Clone)]
+pub struct PagePost {
+    /// The body, in JSON. It may be empty.
+    pub body: Bytes,
+    /// A header besides those of every request.
+    pub header: Option<(HeaderName, HeaderValue)>,
+}
+
 /// A connection for health checks and scrapes.
 struct FetchConnection {
-    sender: http1::SendRequest<Empty<Bytes>>,
-    driver: http1::Connection<TokioIo<MaybeTlsStream>, Empty<Bytes>>,
+    sender: http1::SendRequest<Full<Bytes>>,
+    driver: http1::Connection<TokioIo<MaybeTlsStream>, Full<Bytes>>,
     opened_at: Instant,
     /// Time at which the last fetch ended.
     last_used: Instant,
@@ -132,6 +141,24 @@ impl PageFetcher {
         &mut self,
         path: &PathAndQuery,
     ) -> Result<(StatusCode, &[u8]), FetchError> {
+        self.fetch(path, None).await
+    }
+
+    /// Sends a POST. Returns the response status and the body. If the backend has closed the idle
+    /// connection, it may get the request twice.
+    pub async fn post(
+        &mut self,
+        path: &'static str,
+        post: &PagePost,
+    ) -> Result<(StatusCode, &[u8]), FetchError> {
+        self.fetch(&PathAndQuery::from_static(path), Some(post)).await
+    }
+
+    async fn fetch(
+        &mut self,
+        path: &PathAndQuery,
+        post: Option<&PagePost>,
+    ) -> Result<(StatusCode, &[u8]), FetchError> {
         // The wait for a file descriptor has its own timeout: it does not shorten the time that the
         // backend has for its response.
         let is_reusable =
@@ -142,7 +169,8 @@ impl PageFetcher {
             descriptor = Some(self.client.acquire_probe_descriptor(self.timeout).await?);
         }
         let result =
-            tokio::time::timeout(self.timeout, self.get_with_reconnect(path, descriptor)).await;
+            tokio::time::timeout(self.timeout, self.send_with_reconnect(path, post, descriptor))
+                .await;
         let status = result.unwrap_or(Err(FetchError::Timeout))?;
         Ok((status, &self.page_buffer))
     }
@@ -156,13 +184,14 @@ impl PageFetcher {
     /// Sends the request on the idle connection. If the backend has closed this connection, sends
     /// the request on a new connection. A connection is closed if the fetch fails or its future is
     /// dropped.
-    async fn get_with_reconnect(
+    async fn send_with_reconnect(
         &mut self,
         path: &PathAndQuery,
+        post: Option<&PagePost>,
         descriptor: Option<ProbeDescriptorPermit>,
     ) -> Result<StatusCode, FetchError> {
         if let Some(connection) = self.idle_connection.take() {
-            match self.send_request(connection, path).await {
+            match self.send_request(connection, path, post).await {
                 // The backend may have closed the idle connection: a new connection follows below.
                 Err(FetchError::Closed) => {}
                 result => return result,
@@ -174,7 +203,7 @@ impl PageFetcher {
             None => self.client.acquire_probe_descriptor(Duration::ZERO).await?,
         };
         let connection = self.connect(descriptor).await?;
-        self.send_request(connection, path).await
+        self.send_request(connection, path, post).await
     }
 
     async fn connect(
@@ -199,11 +228,20 @@ impl PageFetcher {
         &mut self,
         mut connection: FetchConnection,
         path: &PathAndQuery,
+        post: Option<&PagePost>,
     ) -> Result<StatusCode, FetchError> {
         let FetchConnection { sender, driver, .. } = &mut connection;
-        let mut request = Request::new(Empty::new());
+        let mut request = Request::new(Full::default());
         *request.uri_mut() = http::Uri::from(self.address.path(path));
         request.headers_mut().clone_from(&self.headers);
+        if let Some(PagePost { body, header }) = post {
+            *request.method_mut() = Method::POST;
+            *request.body_mut() = Full::new(body.clone());
+            request
+                .headers_mut()
+                .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            request.headers_mut().extend(header.clone());
+        }
         let exchange = async {
             sender.ready().await.map_err(|_| FetchError::Closed)?;
             let response = sender.send_request(request).await.map_err(|_| FetchError::Closed)?;

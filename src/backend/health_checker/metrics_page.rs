@@ -6,7 +6,7 @@ use http::StatusCode;
 use http::uri::PathAndQuery;
 use memchr::memmem;
 use std::time::Duration;
-use tokenweir_core::dialect::{self, EngineLoad};
+use tokenweir_core::dialect::{self, EngineLoad, RankLoad};
 use tokenweir_core::engine_metrics::ScrapeError;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
@@ -34,6 +34,8 @@ struct LastPage {
     unavailable: Option<Unavailable>,
     /// Whether the page is in the format OpenMetrics, which it ends with.
     is_openmetrics: bool,
+    /// The loads of the data-parallel ranks. Empty: there is one, or they are not read.
+    ranks: Vec<RankLoad>,
 }
 
 /// What a page of 503 says. Engines of an elastic group of ranks answer so to all but `/health`.
@@ -88,26 +90,33 @@ impl MetricsPage {
         self.last.is_openmetrics
     }
 
+    /// The loads of the data-parallel ranks on the last page, in the order of their numbers.
+    pub(super) fn ranks(&self) -> &[RankLoad] {
+        &self.last.ranks
+    }
+
     /// Tries all known paths again if the next fetch finds no metrics.
     pub(super) fn rediscover(&mut self) {
         self.should_discover_path = true;
     }
 
     /// Fetches and reads the page. `backend` fetches pages of the backend itself. If the page has no
-    /// metrics and no URL is configured, the other known paths are tried once.
+    /// metrics and no URL is configured, the other known paths are tried once. `by_rank`: whether the load of
+    /// each data-parallel rank is read, too.
     pub(super) async fn fetch(
         &mut self,
         backend: &mut PageFetcher,
+        by_rank: bool,
     ) -> Result<EngineLoad, ScrapeError> {
         if let Some((fetcher, path)) = &mut self.configured {
-            return read_load(fetcher.get_path(path).await?, &mut self.last);
+            return read_load(fetcher.get_path(path).await?, &mut self.last, by_rank);
         }
-        let load = read_load(backend.get(self.path).await?, &mut self.last);
+        let load = read_load(backend.get(self.path).await?, &mut self.last, by_rank);
         let is_wrong_path = matches!(load, Err(ScrapeError::Status | ScrapeError::NotUnderstood));
         if is_wrong_path && std::mem::take(&mut self.should_discover_path) {
             for path in dialect::PATHS.into_iter().filter(|path| *path != self.path) {
                 let page = backend.get(path).await.map_err(Into::into);
-                if let Ok(load) = page.and_then(|page| read_load(page, &mut self.last)) {
+                if let Ok(load) = page.and_then(|page| read_load(page, &mut self.last, by_rank)) {
                     self.path = path;
                     return Ok(load);
                 }
@@ -122,6 +131,7 @@ impl MetricsPage {
 fn read_load(
     (status, page): (StatusCode, &[u8]),
     last: &mut LastPage,
+    by_rank: bool,
 ) -> Result<EngineLoad, ScrapeError> {
     if status != StatusCode::OK {
         let says = |text: &[u8]| memmem::find(page, text).is_some();
@@ -138,6 +148,8 @@ fn read_load(
     let is_same = token_counts.is_some() && token_counts == last.token_counts;
     let engine_values = is_same.then(|| dialect::hash_engine_values(page));
     let is_openmetrics = page.trim_ascii_end().ends_with(b"# EOF");
-    *last = LastPage { token_counts, engine_values, unavailable: None, is_openmetrics };
+    let has_ranks = by_rank && load.engines.is_some_and(|engines| engines > 1.0);
+    let ranks = if has_ranks { RankLoad::read_all(page) } else { Vec::new() };
+    *last = LastPage { token_counts, engine_values, unavailable: None, is_openmetrics, ranks };
     if load.is_understood() { Ok(load) } else { Err(ScrapeError::NotUnderstood) }
 }

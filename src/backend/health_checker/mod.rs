@@ -5,6 +5,7 @@
 mod engine_progress;
 mod metrics_page;
 mod models;
+mod rank_probe;
 mod scrape;
 mod scrape_interval;
 mod service_checks;
@@ -131,6 +132,8 @@ struct HealthChecker {
     scrape_backoff_until: Instant,
     /// Whether the loads of the last two scrapes differ.
     has_load_changed: bool,
+    /// The values of the header of data-parallel ranks are not searched before this time.
+    next_rank_search: Instant,
     engine_progress: EngineProgress,
     /// The last output of a response that the health checker knew at its last scrape.
     last_output_at: Option<Instant>,
@@ -170,6 +173,7 @@ impl HealthChecker {
             gap_window_started_at: now,
             scrape_backoff_until: now,
             has_load_changed: false,
+            next_rank_search: now,
             engine_progress: EngineProgress::default(),
             last_output_at: None,
             interval: settings.min_interval,
@@ -238,6 +242,7 @@ impl HealthChecker {
         // If `/health` has passed recently, a scrape with a response in time is enough.
         if was_healthy && self.backend.health.state().health == Health::Up && self.scrape().await {
             self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
+            self.number_ranks().await;
             if self.is_pause_likely() {
                 self.check_pause().await;
             }
@@ -286,6 +291,7 @@ impl HealthChecker {
         self.last_healthy_at = Some(clock::now());
         self.scrape().await;
         self.models.refresh(&self.pool, &self.backend, &mut self.fetcher).await;
+        self.number_ranks().await;
         self.check_pause().await;
         if self.excessive_standstill().is_some() {
             return self.check_engine_progress();
@@ -337,6 +343,8 @@ impl HealthChecker {
         self.models.expire();
         self.metrics_page.rediscover();
         self.backend.health.forget_missing_paths();
+        self.backend.load.ranks.end(false);
+        self.next_rank_search = clock::now();
         self.has_checked_metrics = false;
         self.may_tell_pause = true;
     }

@@ -18,7 +18,9 @@ impl HealthChecker {
             return true;
         }
         let local_load = self.backend.load.estimator.local_load();
-        let load = self.metrics_page.fetch(&mut self.fetcher).await;
+        let rank_loads = self.backend.load.ranks.local_loads();
+        let by_rank = self.backend.identity.routes_to_ranks();
+        let load = self.metrics_page.fetch(&mut self.fetcher, by_rank).await;
         let now = clock::now();
         let took = now.saturating_duration_since(scraped_at);
         self.scrape_observer.on_scrape(&self.backend, took, load.err());
@@ -44,6 +46,8 @@ impl HealthChecker {
         match load {
             Ok(load) => {
                 self.backend.record_load(&load, &local_load, scraped_at);
+                let ranks = self.metrics_page.ranks();
+                self.backend.load.ranks.record(ranks, &rank_loads, scraped_at);
                 self.record_front_end();
             }
             Err(error) => self.backend.update_state(|state| state.metrics_error = Some(error)),

@@ -75,8 +75,12 @@ impl BackendCache {
 
     /// How far the contents can be trusted: the least trusted rank decides.
     pub fn state(&self) -> StreamState {
-        let states = self.ranks.load();
-        let least = states.iter().map(|rank| rank.state.load(Ordering::Relaxed)).min();
+        Self::least_state(&self.ranks.load())
+    }
+
+    /// The state of the least trusted of these ranks.
+    pub(super) fn least_state(ranks: &[Arc<RankCache>]) -> StreamState {
+        let least = ranks.iter().map(|rank| rank.state.load(Ordering::Relaxed)).min();
         STATES[usize::from(least.unwrap_or(0)).min(STATES.len() - 1)]
     }
 

@@ -2,6 +2,8 @@
 
 use super::backend_cache::{BackendCache, RankCache};
 use super::key_space::KeySpace;
+use crate::backend::ranks::RankPlace;
+use std::slice;
 use std::sync::Arc;
 use tokenweir_core::routing::{PromptFingerprint, ResidentPrompt};
 use tokenweir_kv_events::correlation::{CachedPrompt, PromptLookup, PromptText};
@@ -21,14 +23,24 @@ impl<'a> CacheLookup<'a> {
         Self { text, lookups: Vec::new() }
     }
 
-    /// The part of the prompt in the prefix cache of a backend. `None`: the KV events of the backend show
-    /// nothing about the prompt.
-    pub(in crate::backend) fn resident(&mut self, cache: &BackendCache) -> Option<ResidentPrompt> {
-        let state = cache.state();
+    /// The part of the prompt in the prefix cache of a backend, or of the rank at `place`. `None`: the KV
+    /// events of the backend show nothing about the prompt.
+    pub(in crate::backend) fn resident(
+        &mut self,
+        cache: &BackendCache,
+        place: Option<RankPlace>,
+    ) -> Option<ResidentPrompt> {
+        let all = cache.loaded_ranks();
+        // Publishers are in the order of the ranks. If some have none, it is not known which.
+        let place = place.filter(|place| place.count == all.len());
+        let ranks = match place.and_then(|place| all.get(place.index)) {
+            Some(rank) => slice::from_ref(rank),
+            None => &all[..],
+        };
+        let state = BackendCache::least_state(ranks);
         if !matches!(state, StreamState::FromHere | StreamState::Exact) {
             return None;
         }
-        let ranks = cache.loaded_ranks();
         let (mut tokens, mut blocks) = (0, usize::MAX);
         let (mut is_decided, mut is_expected) = (state == StreamState::Exact, false);
         for rank in ranks.iter() {

@@ -97,7 +97,9 @@ impl PoolSnapshot {
         now: Instant,
     ) -> Box<[(usize, &'static str)]> {
         let total = route.backends.len();
-        if candidates.len() >= total || CandidateSampler::is_large(total) {
+        // The ranks of one backend are several candidates.
+        let backends = candidates.chunk_by(|a, b| a.position == b.position).count();
+        if backends >= total || CandidateSampler::is_large(total) {
             return Box::default();
         }
         let is_candidate =

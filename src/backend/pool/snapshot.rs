@@ -164,12 +164,15 @@ impl PoolSnapshot {
         let route = self.routes.lookup(requirements.model);
         let backends = route.backends.iter().map(|position| &self.backends[*position]);
         let serving = backends.filter(|backend| backend.health.is_serving());
-        let work = serving.take(MAX_COMPARED_CACHES).filter_map(|backend| {
-            let candidate = backend.candidate(requirements.prompt, Some(&mut lookup), now)?;
-            let uncached = (candidate.prompt - candidate.cached).max(0.0);
-            Some((uncached + requirements.bounded_output(candidate.output)) as u64)
-        });
-        work.min()
+        let mut least = None;
+        for backend in serving.take(MAX_COMPARED_CACHES) {
+            backend.visit_candidates(requirements.prompt, &mut lookup, now, |candidate| {
+                let uncached = (candidate.prompt - candidate.cached).max(0.0);
+                let work = (uncached + requirements.bounded_output(candidate.output)) as u64;
+                least = Some(least.map_or(work, |least: u64| least.min(work)));
+            });
+        }
+        least
     }
 
     /// Leases a picked backend, and records the decision.
@@ -308,18 +311,19 @@ impl PoolSnapshot {
             }
             let may_have = |adapter| backend.health.load_state().may_have_adapter(adapter);
             let has_adapter = route.adapter_hash.is_none_or(may_have);
-            let candidate = backend.candidate(requirements.prompt, Some(&mut lookup), now);
-            let Some(candidate) = candidate else { continue };
-            let output = requirements.bounded_output(candidate.output);
-            let candidate = Candidate { position, has_adapter, output, ..candidate };
-            eligible.most_cached = eligible.most_cached.max(candidate.cached);
-            let is_saturated = |limits: &SaturationThresholds| limits.is_saturated(&candidate);
-            if constraints.thresholds.is_some_and(is_saturated) {
-                eligible.has_saturated = true;
-                is_capacity_expected |= !saturation::is_stuck(&candidate);
-            } else {
-                eligible.candidates.push(candidate);
-            }
+            let visit = |candidate: Candidate| {
+                let output = requirements.bounded_output(candidate.output);
+                let candidate = Candidate { position, has_adapter, output, ..candidate };
+                eligible.most_cached = eligible.most_cached.max(candidate.cached);
+                let is_saturated = |limits: &SaturationThresholds| limits.is_saturated(&candidate);
+                if constraints.thresholds.is_some_and(is_saturated) {
+                    eligible.has_saturated = true;
+                    is_capacity_expected |= !saturation::is_stuck(&candidate);
+                } else {
+                    eligible.candidates.push(candidate);
+                }
+            };
+            backend.visit_candidates(requirements.prompt, &mut lookup, now, visit);
         }
         // If a saturated backend works, its capacity is worth the wait: the request is not sent to
         // a stuck backend.

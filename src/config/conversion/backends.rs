@@ -46,6 +46,7 @@ impl Config {
                 .with_weight(entry.weight)
                 .with_circuit_breaker(self.circuit_breaker)
                 .with_load_horizon(horizon)
+                .with_data_parallel_ranks(self.routing.data_parallel_ranks)
                 .with_configured_drain(entry.drained))
         };
         entries.iter().map(build).collect()

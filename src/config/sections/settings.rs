@@ -30,6 +30,9 @@ pub struct RoutingConfig {
     pub decision_log_size: usize,
     /// Shadow policies, whose picks are recorded and not used.
     pub shadow: Vec<PolicyKind>,
+    /// Whether each data-parallel rank of a vLLM server is a target of its own. At each start, each rank
+    /// gets two requests of one token.
+    pub data_parallel_ranks: bool,
 }
 
 /// Whether the gateway requests usage that a client did not request.
@@ -256,7 +259,7 @@ impl RoutingConfig {
 }
 
 impl Default for RoutingConfig {
-    /// Policy `kv_aware`, sessions as in `identities`, 1,024 decisions, no shadow policies.
+    /// Policy `kv_aware`, sessions as in `identities`, 1,024 decisions, no shadow policies, no data-parallel ranks.
     fn default() -> Self {
         Self {
             policy: PolicyKind::default(),
@@ -264,6 +267,7 @@ impl Default for RoutingConfig {
             kv_aware: kv_aware::KvAwareSettings::default(),
             decision_log_size: 1_024,
             shadow: Vec::new(),
+            data_parallel_ranks: false,
         }
     }
 }

@@ -12,7 +12,7 @@ use http::{HeaderValue, Request, Response, request};
 use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::dialect::EngineKind;
-use tokenweir_core::headers::{self, UpstreamHeaders};
+use tokenweir_core::headers::{self, UpstreamHeaders, X_DATA_PARALLEL_RANK};
 use tokenweir_core::http1::{RequestFraming, websocket};
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::record::{Attempt, RequestRecord};
@@ -166,6 +166,9 @@ fn build_outbound_request(
     }
     if let Some(session_id) = lease.follow_blocks(prepared.requirements.prompt) {
         headers::set_session_id(&mut outbound, session_id);
+    }
+    if let Some(rank) = lease.rank_header() {
+        outbound.insert(X_DATA_PARALLEL_RANK, rank.clone());
     }
     if let Some(trace) = &record.trace {
         trace.inject(span_id, &mut outbound);

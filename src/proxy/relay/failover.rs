@@ -92,7 +92,11 @@ pub(crate) async fn send(
             if !allows_wait(kind) {
                 waits_left = 0;
             }
-            tried.push(lease.backend().clone());
+            if kind == FailureKind::RankRefused {
+                lease.backend().on_rank_refused();
+            } else {
+                tried.push(lease.backend().clone());
+            }
             failed_attempts += u32::from(kind.elsewhere() != FailoverPolicy::Always);
             let failed = failed_request(kind, failed_attempts, tried.len(), request);
             let asking = if is_refusal {
@@ -256,7 +260,7 @@ async fn send_to_backend(
     .await;
     let prefetched = prefetched.map_err(deadline_failure)?;
     let failure_kind = classify_failure(exchange, request, head.status, &prefetched)
-        .map(|kind| refine_by_length(kind, context, (request, lease), &prefetched));
+        .map(|kind| refine_refusal(kind, context, (request, lease), &prefetched));
     if failure_kind.is_none() && head.status.is_success() && exchange.has_output_or_ended() {
         lease.backend().on_response_started(clock::now());
     }
@@ -283,9 +287,9 @@ fn classify_failure(
     kind
 }
 
-/// A refusal because of the length of the request, if it is one. Only backends with a longer context may
-/// answer otherwise.
-fn refine_by_length(
+/// A refusal because of the length of the request, or of its data-parallel rank, if it is one. Only
+/// backends with a longer context may answer the former otherwise.
+fn refine_refusal(
     kind: FailureKind,
     context: &ProxyContext,
     (request, lease): (&PreparedRequest<'_>, &Lease),
@@ -296,6 +300,9 @@ fn refine_by_length(
         context.state.pool.model_length(model, lease.backend()).is_some()
     };
     let is_refusal = kind == FailureKind::UnexpectedStatus;
+    if is_refusal && lease.rank_header().is_some() && first_output::is_about_rank(prefetched) {
+        return FailureKind::RankRefused;
+    }
     if is_refusal && first_output::is_about_length(prefetched) && is_known() {
         return FailureKind::TooLong;
     }

@@ -188,6 +188,11 @@ pub(super) fn is_about_length(prefetched: &PrefetchedBody<BackendBody>) -> bool 
     contains_any(prefetched, &LENGTH_MESSAGES)
 }
 
+/// Whether an error response is about the data-parallel rank.
+pub(super) fn is_about_rank(prefetched: &PrefetchedBody<BackendBody>) -> bool {
+    contains_any(prefetched, &[b"data_parallel_rank"])
+}
+
 /// The least number of prompt tokens that an error response about the length states, as in `contains
 /// at least 2049 input tokens`. `None`: it states none.
 pub(super) fn refused_tokens(prefetched: &PrefetchedBody<BackendBody>) -> Option<u64> {

@@ -127,6 +127,16 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
     MetricDescriptor {
+        name: "tokenweir_backend_ranks",
+        help: "Data-parallel ranks of the backend that are targets of routing. No series: the backend chooses the rank itself.",
+        kind: MetricKind::Gauge,
+        labels: &[MetricLabel::BACKEND],
+        read: MetricSource::Backend(|backend| {
+            let count = backend.ranks.len();
+            (count > 0).then_some(count as f64)
+        }),
+    },
+    MetricDescriptor {
         name: "tokenweir_streams_stalled",
         help: "Open streams of the backend without output for longer than the stall threshold.",
         kind: MetricKind::Gauge,

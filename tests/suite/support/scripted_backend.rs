@@ -65,6 +65,8 @@ pub(crate) enum Page {
     Drip(Vec<u8>),
     /// These bytes, then lines without end.
     Endless(Vec<u8>),
+    /// The page as it is at the time of the request.
+    Live(Box<dyn Fn() -> String + Send + Sync>),
 }
 
 impl Page {
@@ -316,12 +318,15 @@ async fn serve(mut stream: TcpStream, state: Arc<State>) {
 
 /// Sends a page. Returns whether the connection stays open.
 async fn send_page(stream: &mut TcpStream, page: &Page) -> bool {
-    let (Page::Whole(bytes) | Page::Cut(bytes) | Page::Drip(bytes) | Page::Endless(bytes)) = page;
+    let bytes = match page {
+        Page::Live(page) => return Box::pin(send_page(stream, &Page::of(&page()))).await,
+        Page::Whole(bytes) | Page::Cut(bytes) | Page::Drip(bytes) | Page::Endless(bytes) => bytes,
+    };
     if stream.write_all(bytes).await.is_err() {
         return false;
     }
     match page {
-        Page::Whole(_) => return true,
+        Page::Whole(_) | Page::Live(_) => return true,
         Page::Cut(_) => {}
         Page::Drip(_) => while matches!(stream.read(&mut [0; 64]).await, Ok(1..)) {},
         Page::Endless(_) => {

@@ -171,6 +171,8 @@ pub(crate) struct Setup {
     pub quality: quality::QualitySettings,
     /// Settings of KV events, for all backends.
     pub kv_events: KvEventsSettings,
+    /// Whether the data-parallel ranks of backends are targets of routing.
+    pub data_parallel_ranks: bool,
 }
 
 struct RecordingSink(mpsc::UnboundedSender<RequestRecord>);
@@ -244,6 +246,7 @@ impl Default for Setup {
             diagnosis: Arc::default(),
             quality: quality::QualitySettings::default(),
             kv_events: KvEventsSettings { enabled: Some(false), ..Default::default() },
+            data_parallel_ranks: false,
         }
     }
 }
@@ -316,6 +319,7 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
             .with_continuous_usage(setup.continuous_usage)
             .with_circuit_breaker(setup.health)
             .with_kv_events(kv_events)
+            .with_data_parallel_ranks(setup.data_parallel_ranks)
     };
     let backends = backends.iter().map(backend).collect();
     let settings = PoolSettings {

@@ -17,6 +17,8 @@ mod table;
 mod tables;
 
 mod page_parser;
+
+mod rank_loads;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +27,7 @@ pub use engine_load::{CACHE_SOURCES, EngineLoad};
 pub use engine_values::hash_engine_values;
 pub use lora_adapters::{LoraAdapters, MAX_ADAPTERS, adapter_hash};
 pub use metric_sample::MetricSample;
+pub use rank_loads::RankLoad;
 
 /// The paths at which backends serve metrics pages, in the order in which they are tried.
 /// TensorRT-LLM serves JSON at `/metrics` and its metrics page at the second path.

@@ -9,7 +9,7 @@ use super::tables::{DIALECT_COUNT, DIALECTS};
 use memchr::memchr_iter;
 
 /// The parser of one metrics page.
-struct PageParser {
+pub(super) struct PageParser {
     load: EngineLoad,
     /// The engine kind of the first metric whose value was used. Metrics of other engine kinds on
     /// the same page are ignored, because they would set the same fields. `None`: no value yet.
@@ -26,13 +26,7 @@ struct PageParser {
 impl EngineLoad {
     /// Parses a metrics page. Lines with unknown metrics are ignored.
     pub fn read(page: &[u8]) -> Self {
-        let mut parser = PageParser {
-            load: Self::default(),
-            engine_kind: None,
-            prefix_engine_kind: None,
-            ranks: [[u8::MAX; MAX_ROWS]; DIALECT_COUNT],
-            adapters_timestamp: f64::NEG_INFINITY,
-        };
+        let mut parser = PageParser::new();
         let mut start = 0;
         for end in memchr_iter(b'\n', page) {
             parser.parse_line(&page[start..end]);
@@ -44,7 +38,17 @@ impl EngineLoad {
 }
 
 impl PageParser {
-    fn parse_line(&mut self, line: &[u8]) {
+    pub(super) fn new() -> Self {
+        Self {
+            load: EngineLoad::default(),
+            engine_kind: None,
+            prefix_engine_kind: None,
+            ranks: [[u8::MAX; MAX_ROWS]; DIALECT_COUNT],
+            adapters_timestamp: f64::NEG_INFINITY,
+        }
+    }
+
+    pub(super) fn parse_line(&mut self, line: &[u8]) {
         if line.first() == Some(&b'#') {
             return;
         }
@@ -102,7 +106,7 @@ impl PageParser {
         true
     }
 
-    fn finish(self) -> EngineLoad {
+    pub(super) fn finish(self) -> EngineLoad {
         let mut load = self.load;
         load.server = self.engine_kind.or(self.prefix_engine_kind);
         for dialect in DIALECTS {

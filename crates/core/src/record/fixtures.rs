@@ -196,6 +196,7 @@ pub fn decision(
 pub fn believed() -> Candidate {
     Candidate {
         position: 0,
+        rank: None,
         in_flight: 2,
         weight: 1,
         has_adapter: true,

@@ -46,6 +46,8 @@ pub enum FailureKind {
     MissingPath,
     /// The request is longer than the context of the model at this backend.
     TooLong,
+    /// The backend does not accept the data-parallel rank that the gateway chose.
+    RankRefused,
     /// Any other status outside of 2xx and 5xx, such as 400 or a redirect.
     UnexpectedStatus,
 }
@@ -85,7 +87,7 @@ pub enum BreakerAction {
 
 impl FailureKind {
     /// All kinds.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Unreachable,
         Self::GatewayExhausted,
         Self::Died,
@@ -107,6 +109,7 @@ impl FailureKind {
         Self::RateLimited,
         Self::MissingPath,
         Self::TooLong,
+        Self::RankRefused,
         Self::UnexpectedStatus,
     ];
 
@@ -138,7 +141,11 @@ impl FailureKind {
     pub const fn precludes_effects(self) -> bool {
         matches!(
             self,
-            Self::UnknownModel | Self::Unauthorized | Self::RateLimited | Self::MissingPath
+            Self::UnknownModel
+                | Self::Unauthorized
+                | Self::RateLimited
+                | Self::MissingPath
+                | Self::RankRefused
         )
     }
 
@@ -153,6 +160,7 @@ impl FailureKind {
                 | Self::NotStored
                 | Self::MissingPath
                 | Self::TooLong
+                | Self::RankRefused
         )
     }
 
@@ -180,6 +188,7 @@ impl FailureKind {
             Self::RateLimited => "rate_limited",
             Self::MissingPath => "missing_path",
             Self::TooLong => "too_long",
+            Self::RankRefused => "rank_refused",
             Self::UnexpectedStatus => "unexpected_status",
         }
     }
@@ -187,7 +196,9 @@ impl FailureKind {
     /// Whether the request may fail over to another backend.
     pub const fn elsewhere(self) -> FailoverPolicy {
         match self {
-            Self::Unreachable | Self::NotStored | Self::TooLong => FailoverPolicy::Always,
+            Self::Unreachable | Self::NotStored | Self::TooLong | Self::RankRefused => {
+                FailoverPolicy::Always
+            }
             // No connection to another backend can be opened either.
             Self::GatewayExhausted
             | Self::ResponseHeadTimeout
@@ -221,7 +232,8 @@ impl FailureKind {
             | Self::Down
             | Self::NotStored
             | Self::MissingPath
-            | Self::TooLong => BreakerAction::Nothing,
+            | Self::TooLong
+            | Self::RankRefused => BreakerAction::Nothing,
             Self::Unreachable => BreakerAction::MarkDown,
             Self::Busy | Self::RateLimited => BreakerAction::BackOff,
             Self::EngineDead => BreakerAction::Eject,
@@ -252,6 +264,7 @@ impl FailureKind {
                 | Self::RateLimited
                 | Self::MissingPath
                 | Self::TooLong
+                | Self::RankRefused
                 | Self::UnexpectedStatus
         )
     }

@@ -9,6 +9,9 @@ pub struct Candidate {
     /// Index of the backend in the fleet.
     #[serde(skip)]
     pub position: usize,
+    /// The data-parallel rank of the backend, as its metrics name it. `None`: the backend decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
     /// Requests of this gateway in flight at the backend.
     pub in_flight: u32,
     /// Uncached prompt and expected output tokens of the requests in flight.
@@ -72,6 +75,11 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// What distinguishes the candidates of a decision: the backend, and its rank.
+    pub const fn target(&self) -> (usize, Option<u32>) {
+        (self.position, self.rank)
+    }
+
     /// Whether all estimates are finite numbers, as policies require.
     #[inline] // each candidate of each decision is checked
     pub fn is_finite(&self) -> bool {

@@ -10,9 +10,9 @@ pub struct RoutingContext {
     policy: Policy,
     candidates: Vec<Candidate>,
     request: RoutingRequest,
-    /// Fleet position of the session's backend. `None`: the request has no session, or the policy
-    /// has no session affinity.
-    session_position: Option<usize>,
+    /// The session's backend and rank. `None`: the request has no session, or the policy has no
+    /// session affinity.
+    session_target: Option<(usize, Option<u32>)>,
     /// What all candidates have in common, before some are removed.
     fleet_load: FleetLoad,
 }
@@ -22,9 +22,9 @@ impl RoutingContext {
     pub fn new(policy: Policy, candidates: Vec<Candidate>, request: RoutingRequest) -> Self {
         let has_affinity = matches!(policy.kind, PolicyKind::KvAware | PolicyKind::Session);
         let session_index = has_affinity.then(|| kv_aware::home(&candidates, &request)).flatten();
-        let session_position = session_index.map(|index| candidates[index].position);
+        let session_target = session_index.map(|index| candidates[index].target());
         let fleet_load = FleetLoad::new(&policy.kv_aware, &candidates);
-        Self { policy, candidates, request, session_position, fleet_load }
+        Self { policy, candidates, request, session_target, fleet_load }
     }
 
     /// The policy that decides.
@@ -64,7 +64,7 @@ impl RoutingContext {
     }
 
     fn is_session_candidate(&self, candidate: &Candidate) -> bool {
-        self.session_position == Some(candidate.position)
+        self.session_target == Some(candidate.target())
     }
 
     /// Keeps the candidate at `index` and the cheapest others, `limit` candidates in all. Returns

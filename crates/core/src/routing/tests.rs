@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 pub(super) fn idle_candidate() -> Candidate {
     Candidate {
         position: 0,
+        rank: None,
         in_flight: 0,
         tokens_in_flight: 0.0,
         weight: 1,

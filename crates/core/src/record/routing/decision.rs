@@ -58,7 +58,7 @@ pub struct ShadowDecision {
     pub reason: &'static str,
     /// The backend that the shadow policy chose.
     pub backend: BackendId,
-    /// Whether the shadow policy chose the backend that was selected.
+    /// Whether the shadow policy chose the backend, and its rank, that was selected.
     pub is_same: bool,
     /// Predicted TTFT of the shadow policy's choice minus the predicted TTFT of the selected
     /// backend, in seconds. Positive if the choice of the shadow policy would have been slower.
@@ -173,9 +173,9 @@ impl RoutingDecision {
 // === impl PredictedCandidate, ShadowDecision ===
 
 impl PredictedCandidate<'_> {
-    /// Whether both candidates are the same backend.
-    pub const fn is_same_backend(&self, other: &Self) -> bool {
-        self.candidate.position == other.candidate.position
+    /// Whether both are the same candidate.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.candidate.target() == other.candidate.target()
     }
 }
 
@@ -193,7 +193,7 @@ impl ShadowDecision {
             policy: policy.name(),
             reason,
             backend: fleet[shadow_candidate.position].clone(),
-            is_same: shadow_candidate.position == selected.position,
+            is_same: index == choice.index,
             regret: context.ttft(shadow_candidate) - context.ttft(selected),
             cached: shadow_candidate.cached,
         })

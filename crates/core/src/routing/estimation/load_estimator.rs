@@ -139,8 +139,8 @@ impl LoadEstimator {
         self.last_report.cache_blocks(block_tokens) * self.learned_estimates.retention()
     }
 
-    /// The estimated state of the backend for a prompt. The caller sets `position`, `weight`,
-    /// `has_adapter` and `key`.
+    /// The estimated state of the backend for a prompt. The caller sets `position`, `rank`,
+    /// `weight`, `has_adapter` and `key`.
     pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
         self.candidate_with(prompt, None, now)
     }
@@ -171,6 +171,7 @@ impl LoadEstimator {
             self.remaining_backlog(&local_load, &prefill, now) + reported_backlog.max(peer_backlog);
         Candidate {
             position: 0,
+            rank: None,
             in_flight: local_load.in_flight,
             tokens_in_flight: local_load.tokens as f64,
             weight: 1,

@@ -1,0 +1,101 @@
+//! The loads of the data-parallel ranks of one backend, from the series with the label `engine`.
+
+use super::engine_load::EngineLoad;
+use super::metric_sample::MetricSample;
+use super::page_parser::PageParser;
+use memchr::memmem;
+
+/// The load of one data-parallel rank.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RankLoad {
+    /// The number of the rank, as the label `engine` has it.
+    pub rank: u32,
+    /// The values of the rank.
+    pub load: EngineLoad,
+    /// Responses of at most one token since the start of the process. Few requests have such a
+    /// response, so a probe is seen beside other requests. `None`: the page does not have it.
+    pub short_responses: Option<f64>,
+}
+
+/// Most ranks of a backend. A page with more is not read by rank.
+const MAX_RANKS: usize = 64;
+/// The counter of [`RankLoad::short_responses`], with the bound of its bucket as a label.
+const SHORT_RESPONSES: &[u8] = b"vllm:request_max_num_generation_tokens_bucket";
+
+impl RankLoad {
+    /// Reads the load of each rank from a metrics page, in the order of their numbers. Empty: the page
+    /// names none, or too many.
+    pub fn read_all(page: &[u8]) -> Vec<Self> {
+        let mut ranks: Vec<(u32, PageParser, Option<f64>)> = Vec::new();
+        for line in page.split(|byte| *byte == b'\n') {
+            let Some(rank) = rank_of(line) else { continue };
+            let index = ranks.binary_search_by_key(&rank, |(rank, ..)| *rank);
+            let index = index.unwrap_or_else(|index| {
+                ranks.insert(index, (rank, PageParser::new(), None));
+                index
+            });
+            if ranks.len() > MAX_RANKS {
+                return Vec::new();
+            }
+            let (_, parser, short_responses) = &mut ranks[index];
+            parser.parse_line(line);
+            if let Some(count) = short_responses_of(line) {
+                *short_responses = Some(short_responses.unwrap_or(0.0) + count);
+            }
+        }
+        let ranks = ranks.into_iter();
+        ranks
+            .map(|(rank, parser, short_responses)| Self {
+                rank,
+                load: parser.finish(),
+                short_responses,
+            })
+            .collect()
+    }
+}
+
+/// The number in the label `engine` of a line. `None`: it has no such label.
+fn rank_of(line: &[u8]) -> Option<u32> {
+    const LABEL: &[u8] = b"engine=\"";
+    let at = memmem::find(line, LABEL)?;
+    // Another label may end with the same letters.
+    if line.starts_with(b"#") || !matches!(line.get(at.checked_sub(1)?), Some(b'{' | b',')) {
+        return None;
+    }
+    let number = line.get(at + LABEL.len()..)?.split(|byte| *byte == b'"').next()?;
+    std::str::from_utf8(number).ok()?.parse().ok()
+}
+
+fn short_responses_of(line: &[u8]) -> Option<f64> {
+    let sample = MetricSample::parse(line.strip_prefix(SHORT_RESPONSES)?)?;
+    matches!(sample.label("le"), Some(b"1.0" | b"1")).then(|| sample.number()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rank_has_the_values_of_its_own_series() {
+        let page = "# HELP x engine=\"7\"\n\
+            vllm:num_requests_running{engine=\"10\",model_name=\"m\"} 4.0\n\
+            vllm:num_requests_waiting{engine=\"10\",model_name=\"m\"} 2.0\n\
+            vllm:num_requests_running{model_name=\"m\",engine=\"2\"} 1.0\n\
+            vllm:request_max_num_generation_tokens_bucket{engine=\"2\",le=\"1.0\"} 3.0\n\
+            vllm:request_max_num_generation_tokens_bucket{engine=\"2\",le=\"2.0\"} 9.0\n\
+            other{search_engine=\"5\"} 1\nprocess_start_time_seconds 9\n";
+        let ranks = RankLoad::read_all(page.as_bytes());
+        let values = ranks.iter().map(|it| (it.rank, it.load.running, it.load.waiting));
+        assert_eq!(values.collect::<Vec<_>>(), [(2, Some(1.0), None), (10, Some(4.0), Some(2.0))]);
+        let short = ranks.iter().map(|it| it.short_responses);
+        assert_eq!(short.collect::<Vec<_>>(), [Some(3.0), None]);
+    }
+
+    #[test]
+    fn too_many_ranks_are_none() {
+        let line = |rank| format!("vllm:num_requests_running{{engine=\"{rank}\"}} 0\n");
+        let page = |count| (0..count).map(line).collect::<String>();
+        assert_eq!(RankLoad::read_all(page(MAX_RANKS).as_bytes()).len(), MAX_RANKS);
+        assert!(RankLoad::read_all(page(MAX_RANKS + 1).as_bytes()).is_empty());
+    }
+}

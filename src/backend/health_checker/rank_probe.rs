@@ -1,0 +1,114 @@
+//! Finds the value of `X-data-parallel-rank` for each data-parallel rank of a backend, with probes.
+
+use super::HealthChecker;
+use crate::backend::ranks::{Numbering, NumberingStep};
+use http::{HeaderValue, StatusCode};
+use serde_json::json;
+use std::time::Duration;
+use tokenweir_core::clock;
+use tokenweir_core::headers::X_DATA_PARALLEL_RANK;
+use tokenweir_net::page_fetcher::PagePost;
+
+/// Time between two searches whose probes did not show which rank got them.
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// Number of pages that are read until one shows a probe.
+const MAX_PAGES: u32 = 20;
+/// Time between two pages that are read for a probe.
+const PAGE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Why a search has no result.
+enum Failure {
+    /// The backend answered a probe with this status.
+    Refused(StatusCode),
+    /// The probes do not show which rank got them, or the backend did not answer.
+    Unclear,
+    /// The backend does not follow the header.
+    Ignored,
+}
+
+impl HealthChecker {
+    /// Makes the data-parallel ranks of the backend targets of routing, if the gateway is to do so and
+    /// does not do it yet. Each rank gets two requests of one token.
+    pub(super) async fn number_ranks(&mut self) {
+        let backend = self.backend.clone();
+        let ranks = &backend.load.ranks;
+        let numbers: Vec<u32> = self.metrics_page.ranks().iter().map(|load| load.rank).collect();
+        let is_done = ranks.count() > 0 || ranks.is_refused();
+        if numbers.len() < 2 || is_done || clock::now() < self.next_rank_search {
+            return;
+        }
+        let mut found = self.search_ranks(Numbering::new(numbers.clone(), false)).await;
+        let counts_from_zero = numbers.first() == Some(&0);
+        if matches!(found, Err(Failure::Refused(_))) && !counts_from_zero {
+            found = self.search_ranks(Numbering::new(numbers, true)).await;
+        }
+        let id = &backend.identity.id;
+        match found {
+            Ok(values) => {
+                tracing::info!(backend = %id, ranks = ?values, "the data-parallel ranks of the backend are targets of routing: their numbers, and their values of x-data-parallel-rank");
+                let (now, horizon) = (clock::now(), backend.load.estimator.horizon());
+                ranks.begin(&values, backend.identity.id_hash, now, horizon);
+            }
+            Err(Failure::Unclear) => self.next_rank_search = clock::now() + RETRY_INTERVAL,
+            Err(Failure::Ignored) => {
+                tracing::warn!(backend = %id, "the backend does not follow x-data-parallel-rank: it chooses the rank of each request itself");
+                ranks.end(true);
+            }
+            Err(Failure::Refused(status)) => {
+                tracing::warn!(backend = %id, status = status.as_u16(), "the backend refuses a probe of its data-parallel ranks: it chooses the rank of each request itself");
+                ranks.end(true);
+            }
+        }
+    }
+
+    async fn search_ranks(&mut self, mut numbering: Numbering) -> Result<Vec<(u32, u32)>, Failure> {
+        loop {
+            match numbering.next() {
+                NumberingStep::Known(values) => return Ok(values),
+                NumberingStep::Ignored => return Err(Failure::Ignored),
+                NumberingStep::Probe(value) => numbering.record(self.probe_rank(value).await?),
+            }
+        }
+    }
+
+    /// Sends a request of one token with this value of the header. Returns the number of the rank whose
+    /// counter shows it.
+    async fn probe_rank(&mut self, value: u32) -> Result<u32, Failure> {
+        let before = self.short_responses().await?;
+        let state = self.backend.health.state();
+        let model = state.models().iter().find(|model| model.parent.is_none());
+        let model = model.map(|model| model.id.clone()).ok_or(Failure::Unclear)?;
+        let body = json!({ "model": *model, "prompt": "1", "max_tokens": 1, "temperature": 0 });
+        let post = PagePost {
+            body: body.to_string().into(),
+            header: Some((X_DATA_PARALLEL_RANK, HeaderValue::from(value))),
+        };
+        match self.fetcher.post("/v1/completions", &post).await {
+            Ok((StatusCode::OK, _)) => {}
+            Ok((status, _)) if status.is_client_error() => return Err(Failure::Refused(status)),
+            _ => return Err(Failure::Unclear),
+        }
+        for _ in 0..MAX_PAGES {
+            let after = self.short_responses().await?;
+            let risen = after.iter().zip(&before).filter(|(after, before)| after != before);
+            let risen: Vec<_> = risen.collect();
+            match risen[..] {
+                [] => tokio::time::sleep(PAGE_INTERVAL).await,
+                [((rank, after), (same, before))] if rank == same && *after == *before + 1.0 => {
+                    return Ok(*rank);
+                }
+                _ => return Err(Failure::Unclear),
+            }
+        }
+        Err(Failure::Unclear)
+    }
+
+    /// The number of responses of one token, by rank.
+    async fn short_responses(&mut self) -> Result<Vec<(u32, f64)>, Failure> {
+        let page = self.metrics_page.fetch(&mut self.fetcher, true).await;
+        page.map_err(|_| Failure::Unclear)?;
+        let ranks = self.metrics_page.ranks().iter();
+        let counts = ranks.map(|load| Some((load.rank, load.short_responses?)));
+        counts.collect::<Option<_>>().ok_or(Failure::Unclear)
+    }
+}

@@ -1,0 +1,58 @@
+//! The part of a lease that counts in the load of one rank.
+
+use super::rank_set::{DataParallelRanks, Rank};
+use http::HeaderValue;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use tokenweir_core::clock;
+use tokenweir_core::routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
+
+/// The load of one attempt on one rank. Dropping it releases the load.
+#[derive(Debug)]
+pub(in crate::backend) struct LeasedRank {
+    ranks: Arc<Vec<Rank>>,
+    index: usize,
+    reservation: Mutex<Reservation>,
+}
+
+impl LeasedRank {
+    /// Adds a request to the rank of its candidate. `None`: the backend decides on the rank, or its
+    /// ranks have changed since.
+    pub(in crate::backend) fn new(
+        ranks: &DataParallelRanks,
+        candidate: &Candidate,
+        prompt: &PromptFingerprint,
+        is_stream: bool,
+        now: Instant,
+    ) -> Option<Self> {
+        let number = candidate.rank?;
+        let ranks = ranks.targets()?;
+        let index = ranks.iter().position(|rank| rank.number == number)?;
+        let reservation = ranks[index].estimator.reserve(candidate, prompt, is_stream, now);
+        Some(Self { ranks, index, reservation: Mutex::new(reservation) })
+    }
+
+    fn rank(&self) -> &Rank {
+        &self.ranks[self.index]
+    }
+
+    /// The value of `X-data-parallel-rank`.
+    pub(in crate::backend) fn header(&self) -> &HeaderValue {
+        &self.rank().header
+    }
+
+    /// Applies an observation of the response to the load of the rank.
+    pub(in crate::backend) fn observe(
+        &self,
+        observe: impl FnOnce(&LoadEstimator, &mut Reservation),
+    ) {
+        let mut reservation = self.reservation.lock().unwrap_or_else(PoisonError::into_inner);
+        observe(&self.rank().estimator, &mut reservation);
+    }
+}
+
+impl Drop for LeasedRank {
+    fn drop(&mut self) {
+        self.observe(|estimator, reservation| estimator.release(*reservation, clock::now()));
+    }
+}

@@ -1,0 +1,11 @@
+//! The data-parallel ranks of one backend as targets of routing: each has its own load, its own sent
+//! prompts and its own prefix cache. Connections, health and circuit breaker are those of the backend.
+
+mod leased_rank;
+mod numbering;
+mod rank_set;
+
+pub(super) use leased_rank::LeasedRank;
+pub(super) use numbering::{Numbering, NumberingStep};
+pub use rank_set::{DataParallelRanks, RankStatus};
+pub(super) use rank_set::{Rank, RankPlace};

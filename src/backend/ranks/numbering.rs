@@ -1,0 +1,93 @@
+//! Finds which value of `X-data-parallel-rank` belongs to which number on the metrics page. An engine
+//! of a group over several hosts counts its own ranks from 0 in the header, and all ranks on the page.
+
+/// The search for the values of the header, one probe after the other.
+///
+/// Each value is sent twice, the second time in reverse order: a backend that ignores the header, and
+/// spreads requests evenly, would otherwise look as if it followed it.
+#[derive(Debug)]
+pub(in crate::backend) struct Numbering {
+    numbers: Vec<u32>,
+    values: Vec<u32>,
+    /// The number of the rank that got each probe.
+    seen: Vec<u32>,
+}
+
+/// What the search needs next.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::backend) enum NumberingStep {
+    /// A probe with this value.
+    Probe(u32),
+    /// Nothing: these are the values, each after the number of its rank, in the order of the numbers.
+    Known(Vec<(u32, u32)>),
+    /// Nothing: the backend does not follow the header.
+    Ignored,
+}
+
+impl Numbering {
+    /// The search for the ranks with these numbers, in ascending order. The values are from 0, or
+    /// equal to the numbers.
+    pub(in crate::backend) fn new(numbers: Vec<u32>, are_values_numbers: bool) -> Self {
+        let counted = || (0..).zip(&numbers).map(|(value, _)| value).collect();
+        let values = if are_values_numbers { numbers.clone() } else { counted() };
+        Self { numbers, values, seen: Vec::new() }
+    }
+
+    /// Records which rank got the probe of the last step.
+    pub(in crate::backend) fn record(&mut self, number: u32) {
+        self.seen.push(number);
+    }
+
+    /// The next step.
+    pub(in crate::backend) fn next(&self) -> NumberingStep {
+        let mut probes = self.values.iter().chain(self.values.iter().rev());
+        if let Some(value) = probes.nth(self.seen.len()) {
+            return NumberingStep::Probe(*value);
+        }
+        let known = self.numbers.iter().map(|number| {
+            let first = self.seen.iter().position(|seen| seen == number)?;
+            let last = self.seen.iter().rposition(|seen| seen == number)?;
+            let is_same = first + last + 1 == self.seen.len();
+            Some((*number, *self.values.get(first)?)).filter(|_| is_same)
+        });
+        known.collect::<Option<_>>().map_or(NumberingStep::Ignored, NumberingStep::Known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The result of a search at a backend that gives a probe to the rank with the number that `rank`
+    /// returns for the index of the probe and its value.
+    fn search(numbers: &[u32], rank: impl Fn(usize, u32) -> u32) -> NumberingStep {
+        let mut numbering = Numbering::new(numbers.to_vec(), false);
+        for index in 0.. {
+            match numbering.next() {
+                NumberingStep::Probe(value) => numbering.record(rank(index, value)),
+                end => return end,
+            }
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn the_values_of_a_backend_that_follows_the_header_are_found() {
+        let known = NumberingStep::Known(vec![(0, 0), (1, 1)]);
+        assert_eq!(search(&[0, 1], |_, value| value), known);
+        let known = NumberingStep::Known(vec![(4, 0), (5, 1), (6, 2)]);
+        assert_eq!(search(&[4, 5, 6], |_, value| value + 4), known);
+        let known = NumberingStep::Known(vec![(0, 1), (1, 0)]);
+        assert_eq!(search(&[0, 1], |_, value| 1 - value), known);
+    }
+
+    #[test]
+    fn a_backend_that_balances_by_itself_does_not_follow_the_header() {
+        for count in [2, 3, 8] {
+            let numbers: Vec<u32> = (0..count).collect();
+            let round_robin = |index: usize, _| index as u32 % count;
+            assert_eq!(search(&numbers, round_robin), NumberingStep::Ignored);
+            assert_eq!(search(&numbers, |_, _| 0), NumberingStep::Ignored);
+        }
+    }
+}

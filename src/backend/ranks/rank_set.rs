@@ -1,0 +1,151 @@
+//! The ranks of one backend, and the load of each.
+
+use arc_swap::ArcSwapOption;
+use http::HeaderValue;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokenweir_core::dialect::RankLoad;
+use tokenweir_core::routing::{LoadEstimator, LocalLoad, mix};
+
+/// The ranks of one backend.
+#[derive(Debug, Default)]
+pub struct DataParallelRanks {
+    /// Copy of whether `targets` has a value. Routing reads it of each candidate.
+    are_targets: AtomicBool,
+    /// The ranks, once the values of their header are known.
+    targets: ArcSwapOption<Vec<Rank>>,
+    /// Whether the backend has refused a rank since its last start.
+    is_refused: AtomicBool,
+}
+
+/// One data-parallel rank.
+#[derive(Debug)]
+pub(in crate::backend) struct Rank {
+    /// The number of the rank on the metrics page.
+    pub number: u32,
+    /// The value of `X-data-parallel-rank` with which the backend gives a request to the rank.
+    pub header: HeaderValue,
+    /// The load and the speed of the rank.
+    pub estimator: LoadEstimator,
+    /// Index of the rank, and the number of ranks.
+    pub(in crate::backend) place: RankPlace,
+    /// Hash of the name of the backend and of the number.
+    pub(in crate::backend) key: u64,
+}
+
+/// The place of a rank among all ranks of its backend, in the order of their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::backend) struct RankPlace {
+    pub(in crate::backend) index: usize,
+    pub(in crate::backend) count: usize,
+}
+
+/// The load of one rank for status pages.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct RankStatus {
+    /// The number of the rank on the metrics page of the backend.
+    pub rank: u32,
+    /// The value of `X-data-parallel-rank` for the rank.
+    pub header: String,
+    /// Number of requests that this gateway has in progress on the rank.
+    pub in_flight: u32,
+    /// Prompt tokens that the rank must compute before those of a new request.
+    pub backlog_tokens: u64,
+}
+
+impl DataParallelRanks {
+    /// The ranks. `None`: the backend decides which rank gets a request.
+    pub(in crate::backend) fn targets(&self) -> Option<Arc<Vec<Rank>>> {
+        if !self.are_targets.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.targets.load_full()
+    }
+
+    /// Number of ranks that are targets of routing.
+    pub fn count(&self) -> usize {
+        self.targets().map_or(0, |ranks| ranks.len())
+    }
+
+    /// Makes ranks targets of routing. `values`: for each number, the value of the header.
+    pub(in crate::backend) fn begin(
+        &self,
+        values: &[(u32, u32)],
+        backend_key: u64,
+        now: Instant,
+        horizon: Duration,
+    ) {
+        let rank = |(index, (number, value)): (usize, &(u32, u32))| Rank {
+            number: *number,
+            header: HeaderValue::from(*value),
+            estimator: LoadEstimator::new(now, horizon),
+            place: RankPlace { index, count: values.len() },
+            key: mix(backend_key ^ mix(u64::from(*number) + 1)),
+        };
+        let ranks: Vec<Rank> = values.iter().enumerate().map(rank).collect();
+        self.targets.store(Some(Arc::new(ranks)));
+        self.are_targets.store(true, Ordering::Relaxed);
+    }
+
+    /// Leaves the choice of a rank to the backend. `is_refused`: until it restarts.
+    pub(in crate::backend) fn end(&self, is_refused: bool) {
+        self.is_refused.store(is_refused, Ordering::Relaxed);
+        self.are_targets.store(false, Ordering::Relaxed);
+        self.targets.store(None);
+    }
+
+    /// Whether the backend has refused a rank since its last start.
+    pub(in crate::backend) fn is_refused(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed)
+    }
+
+    /// Sets the age at which the reported load has half of its weight in predictions.
+    pub(in crate::backend) fn set_horizon(&self, horizon: Duration) {
+        self.targets().iter().for_each(|ranks| {
+            ranks.iter().for_each(|rank| rank.estimator.set_horizon(horizon));
+        });
+    }
+
+    /// The load that this gateway puts on each rank, by number.
+    pub(in crate::backend) fn local_loads(&self) -> Vec<(u32, LocalLoad)> {
+        let loads = |ranks: Arc<Vec<Rank>>| {
+            ranks.iter().map(|rank| (rank.number, rank.estimator.local_load())).collect()
+        };
+        self.targets().map(loads).unwrap_or_default()
+    }
+
+    /// Records the loads of a scrape that began at `scraped_at`, with the local loads at that time.
+    /// Ends if the backend has other ranks than before.
+    pub(in crate::backend) fn record(
+        &self,
+        loads: &[RankLoad],
+        local_loads: &[(u32, LocalLoad)],
+        scraped_at: Instant,
+    ) {
+        let Some(ranks) = self.targets() else { return };
+        if !ranks.iter().map(|rank| rank.number).eq(loads.iter().map(|load| load.rank)) {
+            return self.end(false);
+        }
+        for (rank, load) in ranks.iter().zip(loads) {
+            let local = local_loads.iter().find(|(number, _)| *number == rank.number);
+            if let (Some((_, local)), Some(report)) = (local, load.load.report()) {
+                rank.estimator.on_report(&report, local, scraped_at);
+            }
+        }
+    }
+
+    /// The ranks for status pages.
+    pub fn status(&self) -> Vec<RankStatus> {
+        let status = |rank: &Rank| {
+            let load = rank.estimator.local_load();
+            RankStatus {
+                rank: rank.number,
+                header: rank.header.to_str().unwrap_or_default().to_owned(),
+                in_flight: load.in_flight,
+                backlog_tokens: load.backlog,
+            }
+        };
+        self.targets().map(|ranks| ranks.iter().map(status).collect()).unwrap_or_default()
+    }
+}
