@@ -75,6 +75,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         max_model_len: longest_contexts(state.models()),
         missing_paths: backend.health.missing_paths(now),
         ranks: backend.load.ranks.status(),
+        sleep_counts: backend.health.sleep_counts(),
         models: state.models.clone().unwrap_or_default(),
         in_flight: backend.load.in_flight(),
         stalled: backend.load.stalled_streams(),

@@ -4,7 +4,7 @@
 use super::drain::Drain;
 use super::state::BackendState;
 use arc_swap::{ArcSwap, Guard};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_core::dialect::EngineKind;
@@ -50,6 +50,10 @@ struct HealthSignals {
     declared_down: watch::Sender<bool>,
     /// Whether the log says that the backend is down.
     is_down_logged: AtomicBool,
+    /// Whether requests wait until the sleeping engine is awake.
+    is_wake_requested: AtomicBool,
+    /// How often the gateway woke the engine, and put it to sleep.
+    sleep_counts: [AtomicU64; 2],
     /// The drain. `None`: the backend is not drained.
     drain: Mutex<Option<Arc<Drain>>>,
     /// The paths that the backend does not serve although other backends do, and when a request
@@ -76,6 +80,8 @@ impl BackendHealth {
                 first_check_completed: SetOnce::new(),
                 declared_down: watch::Sender::new(false),
                 is_down_logged: AtomicBool::new(false),
+                is_wake_requested: AtomicBool::new(false),
+                sleep_counts: Default::default(),
                 drain: Mutex::new(None),
                 missing_paths: Mutex::default(),
             }),
@@ -235,6 +241,32 @@ impl BackendHealth {
     /// Makes the health checker check the backend at once.
     pub(super) fn request_check(&self) {
         self.signals.check_requested.notify_one();
+    }
+
+    /// Asks the health checker to wake the engine.
+    pub(super) fn request_wake(&self) {
+        self.signals.is_wake_requested.store(true, Ordering::Relaxed);
+        self.request_check();
+    }
+
+    /// Whether requests wait until the engine is awake.
+    pub(super) fn is_wake_requested(&self) -> bool {
+        self.signals.is_wake_requested.load(Ordering::Relaxed)
+    }
+
+    /// Ends the request to wake the engine: it is awake, or does not wake.
+    pub(super) fn end_wake_request(&self) {
+        self.signals.is_wake_requested.store(false, Ordering::Relaxed);
+    }
+
+    /// Counts that the gateway woke the engine, or put it to sleep.
+    pub(super) fn count_sleep(&self, is_asleep: bool) {
+        self.signals.sleep_counts[usize::from(is_asleep)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often the gateway woke the engine, and put it to sleep.
+    pub fn sleep_counts(&self) -> [u64; 2] {
+        self.signals.sleep_counts.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Waits until a health check is requested.

@@ -33,4 +33,4 @@ pub use pool::readiness::{BackendAvailability, Readiness};
 pub use pool::registry::{PoolSettings, PoolUpdate};
 pub use ranks::RankStatus;
 pub use routes::model_labels::{DEFAULT_MAX_MODEL_LABELS, LabelledModel};
-pub use state::{BackendState, FrontEnd, Health, LoadSample};
+pub use state::{BackendState, FrontEnd, Health, LoadSample, SleepSettings};

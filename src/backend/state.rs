@@ -1,6 +1,8 @@
 //! The state of a backend at one moment, as its health checks and scrapes found it.
 
 use super::recent_times::MeanPrefill;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_core::dialect::{EngineKind, EngineLoad};
@@ -8,6 +10,7 @@ use tokenweir_core::engine_metrics::{EngineMetricSet, ScrapeError};
 use tokenweir_core::model::ServedModel;
 use tokenweir_core::record::BackendCondition;
 use tokenweir_core::resilience::Availability;
+use tokenweir_core::units;
 
 /// The state of a backend at one moment. A change replaces the value by a new value.
 #[derive(Debug, Clone, Default)]
@@ -34,8 +37,22 @@ pub struct BackendState {
     down_cause: DownCause,
     /// Whether an operator has paused the engine. `false`: it works, or does not answer the question.
     pub(super) is_paused: bool,
+    /// Whether the gateway is about to put the engine to sleep.
+    pub(super) falls_asleep: bool,
     /// The front end of vLLM. `None`: not known, or another server.
     pub front_end: Option<FrontEnd>,
+}
+
+/// Whether the gateway wakes sleeping engines and puts idle ones to sleep.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SleepSettings {
+    /// Whether a request for a model without a backend with capacity wakes a sleeping one.
+    pub wake: bool,
+    /// Time without requests after which an engine is put to sleep. `None`: never.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub idle: Option<Duration>,
 }
 
 /// The values that every request record reads. They are derived from the other fields of
@@ -133,7 +150,7 @@ impl BackendState {
     /// Whether the engine of the backend reports that it sleeps: its weights are not on the GPU.
     /// The gateway sends no requests to a backend that sleeps.
     pub fn is_asleep(&self) -> bool {
-        self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
+        self.falls_asleep || self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
     }
 
     /// Sets the result of the health checks. `reason`: why it is down or unknown.

@@ -54,6 +54,7 @@ fn merge_reloadable(old: &Config, new: &Config) -> Config {
         streams: new.streams,
         timeouts: new.timeouts,
         scrape: new.scrape,
+        sleep: new.sleep,
         usage: new.usage,
         continuous_usage: new.continuous_usage,
         stalls: new.stalls,

@@ -14,6 +14,7 @@ use super::sections::settings::{
     TraceCaptureConfig, UsageMode,
 };
 use super::sections::webhooks::WebhookConfig;
+use crate::backend::SleepSettings;
 use crate::backend::health_checker;
 use crate::backend::kv_events::KvEventsSettings;
 use crate::backend::routes::ModelConfig;
@@ -74,6 +75,8 @@ pub struct Config {
     pub circuit_breaker: resilience::CircuitBreakerSettings,
     /// Scrapes and health checks of backends.
     pub scrape: health_checker::ScrapeSettings,
+    /// Sleep mode of vLLM: when engines are woken and put to sleep.
+    pub sleep: SleepSettings,
     /// KV events of backends: the contents of their prefix caches, for routing.
     pub kv_events: KvEventsSettings,
     /// Exchange with other gateways before the same backends, for routing.
@@ -139,6 +142,7 @@ impl Default for Config {
             retry: retry::RetrySettings::default(),
             circuit_breaker: resilience::CircuitBreakerSettings::default(),
             scrape: health_checker::ScrapeSettings::default(),
+            sleep: SleepSettings::default(),
             kv_events: KvEventsSettings::default(),
             peer_exchange: PeerExchangeConfig::default(),
             usage: UsageMode::default(),

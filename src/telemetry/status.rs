@@ -198,6 +198,9 @@ pub struct BackendStatusSnapshot {
     pub missing_paths: Vec<&'static str>,
     /// The data-parallel ranks that are targets of routing. Empty: the backend chooses the rank itself.
     pub ranks: Vec<RankStatus>,
+    /// How often the gateway woke the engine, and put it to sleep.
+    #[serde(skip)]
+    pub sleep_counts: [u64; 2],
     /// Models that the backend serves.
     #[serde(serialize_with = "serialize_model_ids")]
     pub models: Arc<[ServedModel]>,

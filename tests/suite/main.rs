@@ -72,6 +72,7 @@ mod scraping;
 mod secret_leaks;
 mod server_dialects;
 mod simulated_backends;
+mod sleep;
 mod slow_clients;
 mod smuggling;
 mod stalls;

@@ -9,6 +9,8 @@ mod rank_probe;
 mod scrape;
 mod scrape_interval;
 mod service_checks;
+mod sleep;
+mod sleep_state;
 pub(super) mod supervisor;
 mod wake;
 
@@ -22,6 +24,7 @@ use models::ModelListRefresh;
 use schemars::JsonSchema;
 use scrape_interval::BackendActivity;
 use serde::{Deserialize, Serialize};
+use sleep_state::SleepState;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_core::dialect;
@@ -94,6 +97,7 @@ pub async fn run(
     let mut checker = HealthChecker::new(pool, backend, client, settings, scrape_observer);
     loop {
         checker.check().await;
+        checker.tend_sleep().await;
         checker.log_rest();
         checker.rotate_gap_window();
         checker.backend.health.on_check_completed();
@@ -134,6 +138,7 @@ struct HealthChecker {
     has_load_changed: bool,
     /// The values of the header of data-parallel ranks are not searched before this time.
     next_rank_search: Instant,
+    sleep: SleepState,
     engine_progress: EngineProgress,
     /// The last output of a response that the health checker knew at its last scrape.
     last_output_at: Option<Instant>,
@@ -174,6 +179,7 @@ impl HealthChecker {
             scrape_backoff_until: now,
             has_load_changed: false,
             next_rank_search: now,
+            sleep: SleepState::new(now),
             engine_progress: EngineProgress::default(),
             last_output_at: None,
             interval: settings.min_interval,
@@ -346,6 +352,7 @@ impl HealthChecker {
         self.backend.load.ranks.end(false);
         self.next_rank_search = clock::now();
         self.has_checked_metrics = false;
+        self.reset_sleep();
         self.may_tell_pause = true;
     }
 }

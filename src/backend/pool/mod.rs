@@ -16,7 +16,7 @@ pub use snapshot::BackendRequirements;
 use super::capacity_notifier::CapacityNotifier;
 use super::peers::Peers;
 use super::routes::{ModelConfig, RouteTable};
-use super::{Backend, Drain, DrainInitiator, LabelledModel, Lease};
+use super::{Backend, Drain, DrainInitiator, LabelledModel, Lease, SleepSettings};
 use arc_swap::Guard;
 use readiness::Readiness;
 use registry::{BackendRegistry, PoolSettings, PoolUpdate};
@@ -34,6 +34,7 @@ use tokenweir_core::resilience::{Availability, FailureKind};
 use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokenweir_core::routing::{Policy, RoutingRequest};
 use tokenweir_peers::ExchangeKey;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// All backends, and the policy that picks a backend for each attempt.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub struct BackendPool {
     /// Number of leases that were requested so far, which numbers the routing decisions.
     request_sequence: AtomicU64,
     capacity_notifier: Arc<CapacityNotifier>,
+    /// One engine is put to sleep at a time.
+    sleep_permits: Arc<Semaphore>,
     /// The key that all gateways share.
     peer_key: Option<ExchangeKey>,
 }
@@ -75,7 +78,13 @@ impl BackendPool {
         let registry =
             BackendRegistry::new(capacity_notifier.clone(), peers.exchange, has_rendezvous);
         let request_sequence = AtomicU64::new(0);
-        let pool = Self { registry, request_sequence, capacity_notifier, peer_key: peers.key };
+        let pool = Self {
+            registry,
+            request_sequence,
+            capacity_notifier,
+            sleep_permits: Arc::new(Semaphore::new(1)),
+            peer_key: peers.key,
+        };
         pool.apply_update(pool.plan_update(backends), settings);
         pool
     }
@@ -137,6 +146,16 @@ impl BackendPool {
     /// The active policy.
     pub fn policy(&self) -> Policy {
         self.registry.snapshot().policy
+    }
+
+    /// Whether sleeping engines are woken, and idle ones put to sleep.
+    pub(super) fn sleep_settings(&self) -> SleepSettings {
+        self.registry.snapshot().sleep
+    }
+
+    /// The permit to put an engine to sleep. `None`: another one falls asleep.
+    pub(super) fn sleep_permit(&self) -> Option<OwnedSemaphorePermit> {
+        self.sleep_permits.clone().try_acquire_owned().ok()
     }
 
     /// Memory that the candidate sampler uses, in bytes.

@@ -18,6 +18,8 @@ pub struct Readiness {
     pub backends: Vec<BackendAvailability>,
     /// Whether panic mode ignores ejections, for at least one model.
     pub is_panic: bool,
+    /// Whether a request may wake a sleeping backend.
+    pub may_wake: bool,
 }
 
 /// The availability of one backend.
@@ -43,6 +45,7 @@ impl PoolSnapshot {
             Availability::Available => true,
             Availability::Ejected => self.panic_threshold > 0.0,
             Availability::Down => backend.is_last_resort(),
+            Availability::Asleep => self.sleep.wake,
             _ => false,
         })
     }
@@ -82,7 +85,7 @@ impl PoolSnapshot {
                 }
             }
         }
-        let readiness = Readiness { backends, is_panic: is_in_panic };
+        let readiness = Readiness { backends, is_panic: is_in_panic, may_wake: self.sleep.wake };
         readiness.log_change(&self.readiness_log, now);
         readiness
     }
@@ -91,7 +94,9 @@ impl PoolSnapshot {
 impl Readiness {
     /// Whether any backend may be sent requests, so that at least one model can be served.
     pub fn is_ready(&self) -> bool {
-        self.backends.iter().any(|backend| backend.is_up)
+        let may_wake =
+            |it: &BackendAvailability| self.may_wake && it.availability == Availability::Asleep;
+        self.backends.iter().any(|backend| backend.is_up || may_wake(backend))
     }
 
     /// Logs whether a backend is available, if that has changed. Returns whether and what was

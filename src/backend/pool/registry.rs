@@ -3,7 +3,6 @@
 
 use super::route_building::build_routes;
 use super::snapshot::PoolSnapshot;
-use crate::backend::Backend;
 use crate::backend::capacity_notifier::CapacityNotifier;
 use crate::backend::peers::PeerExchange;
 use crate::backend::pool_membership::PoolMembership;
@@ -11,6 +10,7 @@ use crate::backend::routes::model_labels::{
     DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable,
 };
 use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule};
+use crate::backend::{Backend, SleepSettings};
 use arc_swap::{ArcSwap, Guard};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,6 +53,8 @@ pub struct PoolSettings {
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.
     pub panic_threshold: f64,
+    /// Whether sleeping engines are woken, and idle ones put to sleep.
+    pub sleep: SleepSettings,
     /// Maximum number of models that get their own label value in metrics although the
     /// configuration does not name them.
     pub max_model_labels: usize,
@@ -80,6 +82,7 @@ impl Default for PoolSettings {
             policy: Policy::default(),
             shadow_policies: Vec::new(),
             panic_threshold: resilience::CircuitBreakerSettings::default().panic_threshold,
+            sleep: SleepSettings::default(),
             max_model_labels: DEFAULT_MAX_MODEL_LABELS,
         }
     }
@@ -108,6 +111,7 @@ impl BackendRegistry {
             policy: Policy::default(),
             shadow_policies: Arc::default(),
             panic_threshold: 0.0,
+            sleep: SleepSettings::default(),
         };
         let state = RegistryState {
             model_lists: ModelListInterner::default(),
@@ -181,6 +185,7 @@ impl BackendRegistry {
             policy: settings.policy,
             shadow_policies: shadow_policies(&settings.policy, &settings.shadow_policies),
             panic_threshold: settings.panic_threshold,
+            sleep: settings.sleep,
         }));
         state.prune_retiring();
     }

@@ -9,11 +9,12 @@ use super::route_building::build_routes;
 use crate::backend::kv_events::CacheLookup;
 use crate::backend::routes::model_labels::ModelLabelTable;
 use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
-use crate::backend::{Backend, Lease};
+use crate::backend::{Backend, Lease, SleepSettings};
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_core::error::{self, GatewayError};
 use tokenweir_core::record::{BackendId, RoutingDecision};
+use tokenweir_core::resilience::Availability;
 use tokenweir_core::routing::saturation::{self, SaturationThresholds};
 use tokenweir_core::routing::{
     self, Candidate, CandidateSampler, Policy, PolicyChoice, PromptFingerprint, RoutingContext,
@@ -45,6 +46,8 @@ pub(super) struct PoolSnapshot {
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.
     pub(super) panic_threshold: f64,
+    /// Whether sleeping engines are woken, and idle ones put to sleep.
+    pub(super) sleep: SleepSettings,
 }
 
 /// The properties of a request that decide which backend may serve it.
@@ -117,6 +120,7 @@ impl PoolSnapshot {
             policy: self.policy,
             shadow_policies: self.shadow_policies.clone(),
             panic_threshold: self.panic_threshold,
+            sleep: self.sleep,
         }
     }
 
@@ -146,14 +150,36 @@ impl PoolSnapshot {
                 }
                 Ok(Some(PickedBackend { context, choice, most_cached, excluded }))
             }
-            None if eligible.has_saturated => Ok(None),
+            None if eligible.has_saturated => {
+                self.request_wake(route, now);
+                Ok(None)
+            }
             None => {
+                self.request_wake(route, now);
                 // The loss of the last backend is logged with its first request.
                 if !self.readiness_log.is_unready() && !self.is_ready(now) {
                     self.readiness(now);
                 }
                 Err(self.no_candidate_error(requirements.model, route))
             }
+        }
+    }
+
+    /// Asks one sleeping backend of the route to wake, unless one wakes already.
+    fn request_wake(&self, route: &ModelRoute, now: Instant) {
+        if !self.sleep.wake {
+            return;
+        }
+        let is_asleep = |backend: &&Arc<Backend>| {
+            backend.weight() > 0 && backend.availability(now) == Availability::Asleep
+        };
+        let backends = route.backends.iter().map(|position| &self.backends[*position]);
+        let asleep: Vec<_> = backends.filter(is_asleep).collect();
+        // A random one: the first may not be able to wake.
+        if !asleep.iter().any(|backend| backend.health.is_wake_requested())
+            && let Some(backend) = fastrand::choice(asleep)
+        {
+            backend.health.request_wake();
         }
     }
 

@@ -163,6 +163,10 @@ fn check_durations(config: &Config) -> Result<(), RuleViolation> {
         let problem = "scrape.max_interval must not be less than scrape.min_interval";
         return Err(violation_of(["scrape.max_interval", "scrape.min_interval"], problem));
     }
+    if config.sleep.idle.is_some() && !config.sleep.wake {
+        let problem = "an engine that is put to sleep must be woken: set `sleep.wake: true`";
+        return Err(violation_of(["sleep.idle", "sleep.wake"], problem));
+    }
     Ok(())
 }
 

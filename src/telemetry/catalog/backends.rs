@@ -137,6 +137,21 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
     MetricDescriptor {
+        name: "tokenweir_backend_sleep_changes_total",
+        help: "Times that the gateway woke the engine of the backend, or put it to sleep.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::BACKEND, MetricLabel::fixed("to", || vec!["awake", "asleep"])],
+        read: MetricSource::Status(|status, emit| {
+            for backend in status.registered_backends() {
+                for (to, count) in ["awake", "asleep"].into_iter().zip(backend.sleep_counts) {
+                    if count > 0 {
+                        emit(&[&backend.backend, to], count as f64);
+                    }
+                }
+            }
+        }),
+    },
+    MetricDescriptor {
         name: "tokenweir_streams_stalled",
         help: "Open streams of the backend without output for longer than the stall threshold.",
         kind: MetricKind::Gauge,

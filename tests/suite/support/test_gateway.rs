@@ -12,7 +12,9 @@ use tokenweir::backend::cache_map::CacheMap;
 use tokenweir::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
 use tokenweir::backend::pool::BackendPool;
 use tokenweir::backend::routes::ModelConfig;
-use tokenweir::backend::{Backend, HealthCheckSupervisor, PoolSettings, health_checker};
+use tokenweir::backend::{
+    Backend, HealthCheckSupervisor, PoolSettings, SleepSettings, health_checker,
+};
 use tokenweir::config;
 use tokenweir::gpu::{GpuExporter, GpuMonitor, GpuScrapeSettings};
 use tokenweir::proxy::access::AccessControl;
@@ -171,6 +173,8 @@ pub(crate) struct Setup {
     pub quality: quality::QualitySettings,
     /// Settings of KV events, for all backends.
     pub kv_events: KvEventsSettings,
+    /// Whether sleeping engines are woken, and idle ones put to sleep.
+    pub sleep: SleepSettings,
     /// Whether the data-parallel ranks of backends are targets of routing.
     pub data_parallel_ranks: bool,
 }
@@ -246,6 +250,7 @@ impl Default for Setup {
             diagnosis: Arc::default(),
             quality: quality::QualitySettings::default(),
             kv_events: KvEventsSettings { enabled: Some(false), ..Default::default() },
+            sleep: SleepSettings::default(),
             data_parallel_ranks: false,
         }
     }
@@ -327,6 +332,7 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
         policy: setup.policy,
         shadow_policies: setup.shadow.clone(),
         panic_threshold: setup.health.panic_threshold,
+        sleep: setup.sleep,
         max_model_labels: setup.max_models,
     };
     Arc::new(BackendPool::with_settings(backends, &settings))

@@ -1,0 +1,126 @@
+//! Sleep mode of vLLM: wakes an engine for which requests wait, and puts an idle one to sleep.
+
+use super::HealthChecker;
+use crate::backend::Health;
+use http::StatusCode;
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+use tokenweir_core::resilience::Availability;
+use tokenweir_net::page_fetcher::{FetchError, PagePost};
+
+/// Level 1 keeps the weights in the memory of the host. After level 2 they would have to be loaded anew.
+const SLEEP_PATH: &str = "/sleep?level=1";
+const WAKE_PATH: &str = "/wake_up";
+/// Time after which an engine that still sleeps is told to wake again.
+const WAKE_INTERVAL: Duration = Duration::from_secs(10);
+
+impl HealthChecker {
+    /// Wakes the engine if requests wait for it, or puts it to sleep if it is idle.
+    pub(super) async fn tend_sleep(&mut self) {
+        let (settings, now) = (self.pool.sleep_settings(), clock::now());
+        let health = &self.backend.health;
+        let state = health.state();
+        let is_asleep = state.engine_availability() == Some(Availability::Asleep);
+        if is_asleep && self.sleep.falling_asleep.is_none() {
+            self.sleep.busy_at = now;
+            if health.is_wake_requested() && settings.wake {
+                self.wake(now).await;
+            }
+            return;
+        }
+        if state.health == Health::Up && !is_asleep {
+            health.end_wake_request();
+        }
+        let load = state.sample.map(|sample| sample.load).unwrap_or_default();
+        let is_idle = self.backend.load.in_flight() == 0
+            && load.is_idle() == Some(true)
+            && !self.has_load_changed
+            && self.pool.capacity_notifier().waiting_requests() == 0;
+        if !is_idle {
+            self.sleep.busy_at = now;
+        }
+        let idle_time = now.saturating_duration_since(self.sleep.busy_at);
+        let is_due = settings.wake && settings.idle.is_some_and(|idle| idle_time >= idle);
+        // Only an engine that tells whether it sleeps is put to sleep.
+        let may_sleep = state.health == Health::Up
+            && load.is_asleep() == Some(false)
+            && !self.sleep.refuses_sleep;
+        if is_idle && may_sleep && is_due {
+            self.fall_asleep().await;
+        } else if self.sleep.falling_asleep.take().is_some() {
+            self.backend.update_state(|state| state.falls_asleep = false);
+        }
+    }
+
+    async fn wake(&mut self, now: Instant) {
+        let is_recent = |at| now.saturating_duration_since(at) < WAKE_INTERVAL;
+        self.interval = self.settings.min_interval;
+        if self.sleep.woken_at.is_some_and(is_recent) {
+            return;
+        }
+        self.sleep.woken_at = Some(now);
+        let backend = &self.backend.identity.id;
+        tracing::info!(%backend, "waking the engine of the backend: requests wait for it");
+        match self.tell(WAKE_PATH).await {
+            // A large engine takes longer to wake than the timeout of a scrape.
+            Ok(StatusCode::OK) | Err(FetchError::Timeout) => self.backend.health.count_sleep(false),
+            result => {
+                let answer = describe(&result);
+                tracing::warn!(backend = %self.backend.identity.id, answer, "the engine does not wake");
+                // Another backend of the model may be asked.
+                self.backend.health.end_wake_request();
+            }
+        }
+        self.scrape_backoff_until = clock::now();
+    }
+
+    /// Puts the engine to sleep in two checks: the backend gets no new requests after the first. If it
+    /// got one in between, the second finds it busy.
+    async fn fall_asleep(&mut self) {
+        self.interval = self.settings.min_interval;
+        if self.sleep.falling_asleep.is_none() {
+            self.sleep.falling_asleep = self.pool.sleep_permit();
+            if self.sleep.falling_asleep.is_some() {
+                self.backend.update_state(|state| state.falls_asleep = true);
+                self.scrape_backoff_until = clock::now();
+            }
+            return;
+        }
+        match self.tell(SLEEP_PATH).await {
+            Ok(StatusCode::OK) => {
+                let backend = &self.backend.identity.id;
+                tracing::info!(%backend, "the engine of the backend was put to sleep: it was idle");
+                self.backend.health.count_sleep(true);
+                self.scrape_backoff_until = clock::now();
+                self.scrape().await;
+            }
+            // The page shows when it sleeps.
+            Err(FetchError::Timeout) => return,
+            result => {
+                let answer = describe(&result);
+                tracing::warn!(backend = %self.backend.identity.id, answer, "the engine cannot be put to sleep: it needs --enable-sleep-mode and VLLM_SERVER_DEV_MODE=1");
+                self.sleep.refuses_sleep = true;
+            }
+        }
+        self.backend.update_state(|state| state.falls_asleep = false);
+        self.sleep.falling_asleep = None;
+    }
+
+    async fn tell(&mut self, path: &'static str) -> Result<StatusCode, FetchError> {
+        let post = PagePost { body: bytes::Bytes::new(), header: None };
+        self.fetcher.post(path, &post).await.map(|(status, _)| status)
+    }
+
+    /// Forgets what may differ after a restart.
+    pub(super) fn reset_sleep(&mut self) {
+        self.sleep.refuses_sleep = false;
+        self.sleep.woken_at = None;
+    }
+}
+
+fn describe(result: &Result<StatusCode, FetchError>) -> String {
+    match result {
+        Ok(status) => format!("status {}", status.as_u16()),
+        Err(error) => error.describe(),
+    }
+}
