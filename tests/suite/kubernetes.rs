@@ -4,6 +4,7 @@
 use crate::restart::{Port, fleet, folder, model, start_backends};
 use crate::support::kubernetes_api_server::{KubernetesApiServer, listed, slice, status};
 use crate::support::process::{GatewayProcess, Load, Outcomes};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -21,7 +22,16 @@ struct AddressUpdates {
 impl AddressUpdates {
     async fn watch(server: &KubernetesApiServer) -> Self {
         let port = Some(kubernetes::ServicePort::Name("http".to_owned()));
-        let service = KubernetesService { name: "vllm".into(), namespace: Some("ai".into()), port };
+        Self::watch_by(server, false, port).await
+    }
+
+    async fn watch_by(
+        server: &KubernetesApiServer,
+        is_pool: bool,
+        port: Option<kubernetes::ServicePort>,
+    ) -> Self {
+        let namespace = Some("ai".into());
+        let service = KubernetesService { name: "vllm".into(), is_pool, namespace, port };
         let url = format!("http://{}", server.addr).parse().unwrap();
         let mut service = ServiceWatcher::new(service, Some(url)).await.unwrap();
         let (sender, received) = mpsc::unbounded_channel();
@@ -87,6 +97,72 @@ async fn the_slices_of_a_service_are_listed_and_then_watched() {
     assert_eq!(updates.ports().await, [1], "the removal of a terminating pod is no update");
     watch.tell("DELETED", &slice("a", 17, 1, Some(true))).await;
     assert_eq!(updates.ports().await, [0; 0], "no pods, no backends");
+}
+
+/// A pod of an `InferencePool`.
+fn pod(version: u64, address: &str, is_ready: bool) -> Value {
+    let status = if is_ready { "True" } else { "False" };
+    json!({
+        "kind": "Pod", "apiVersion": "v1",
+        "metadata": { "name": format!("pod-{address}"), "resourceVersion": version.to_string() },
+        "status": { "podIP": address, "conditions": [{ "type": "Ready", "status": status }] },
+    })
+}
+
+fn pool(version: u64, app: &str, port: u16) -> Value {
+    json!({
+        "kind": "InferencePool", "apiVersion": "inference.networking.k8s.io/v1",
+        "metadata": { "name": "vllm", "namespace": "ai", "resourceVersion": version.to_string() },
+        "spec": { "selector": { "matchLabels": { "app": app } }, "targetPorts": [{ "number": port }] },
+    })
+}
+
+fn list_of(kind: &str, version: u64, items: &[Value]) -> Value {
+    json!({
+        "kind": kind, "apiVersion": "v1",
+        "metadata": { "resourceVersion": version.to_string() }, "items": items,
+    })
+}
+
+#[tokio::test]
+async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_followed() {
+    let mut server = KubernetesApiServer::start().await;
+    let mut updates = AddressUpdates::watch_by(&server, true, None).await;
+    let request = server.asked().await;
+    let path = "/apis/inference.networking.k8s.io/v1/namespaces/ai/inferencepools?";
+    assert!(request.target.starts_with(path), "{}", request.target);
+    assert_eq!(request.query("fieldSelector"), Some("metadata.name%3Dvllm"));
+    request.answer(200, &list_of("InferencePoolList", 5, &[pool(4, "blue", 1)])).await;
+    // The watch of the pool and the list of the pods come in any order.
+    let mut pool_watch = None;
+    let mut lists = 0;
+    while pool_watch.is_none() || lists == 0 {
+        let request = server.asked().await;
+        if request.is_watch() {
+            pool_watch = Some(request.start_stream().await);
+            continue;
+        }
+        assert!(request.target.starts_with("/api/v1/namespaces/ai/pods?"), "{}", request.target);
+        assert_eq!(request.query("labelSelector"), Some("app%3Dblue"));
+        let pods = [pod(6, "127.0.0.1", true), pod(7, "127.0.0.2", false), pod(8, "", true)];
+        request.answer(200, &list_of("PodList", 9, &pods)).await;
+        lists += 1;
+    }
+    assert_eq!(updates.ports().await, [1], "one pod is ready");
+    let mut pool_watch = pool_watch.unwrap();
+    pool_watch.tell("MODIFIED", &pool(10, "green", 2)).await;
+    let green = loop {
+        let request = server.asked().await;
+        if !request.is_watch() {
+            break request;
+        }
+        drop(request);
+    };
+    assert_eq!(green.query("labelSelector"), Some("app%3Dgreen"));
+    green.answer(200, &list_of("PodList", 11, &[pod(12, "127.0.0.1", true)])).await;
+    assert_eq!(updates.ports().await, [2], "the pods of the new selector at the new port");
+    pool_watch.tell("DELETED", &pool(13, "green", 2)).await;
+    assert_eq!(updates.ports().await, [0; 0]);
 }
 
 /// A list can have several pages.

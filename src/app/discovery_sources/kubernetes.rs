@@ -1,4 +1,4 @@
-//! Watches a Kubernetes Service from its configuration.
+//! Watches a Kubernetes Service or an `InferencePool` from its configuration.
 
 use super::result_publisher::{publish_results, retry_until_open};
 use crate::config::{BackendConfig, KubernetesConfig, PodPort};
@@ -6,7 +6,7 @@ use crate::discovery::kubernetes::{
     KubernetesClientError, KubernetesService, ServicePort, ServiceWatcher,
 };
 
-/// Publishes the backends of the Service each time they change, until the future is dropped.
+/// Publishes its backends each time they change, until the future is dropped.
 pub(super) async fn watch(config: &KubernetesConfig, publish: impl Fn(Vec<BackendConfig>)) {
     let message = "cannot use the Kubernetes API server: no backends discovered, retrying";
     let watcher = retry_until_open(message, || open_watcher(config)).await;
@@ -18,6 +18,8 @@ async fn open_watcher(config: &KubernetesConfig) -> Result<ServiceWatcher, Kuber
         PodPort::Number(number) => ServicePort::Number(*number),
         PodPort::Name(name) => ServicePort::Name(name.clone()),
     });
-    let (name, namespace) = (config.service.clone(), config.namespace.clone());
-    ServiceWatcher::new(KubernetesService { name, namespace, port }, config.server()).await
+    let is_pool = config.pool.is_some();
+    let name = config.service.clone().or_else(|| config.pool.clone()).unwrap_or_default();
+    let service = KubernetesService { name, is_pool, namespace: config.namespace.clone(), port };
+    ServiceWatcher::new(service, config.server()).await
 }

@@ -28,7 +28,7 @@ pub struct DiscoveryConfig {
     /// DNS name whose SRV records are the hosts and ports of backends. Needs the feature `dns`.
     #[serde(default)]
     pub srv: Option<String>,
-    /// Kubernetes Service whose pods are backends. Needs the feature `kubernetes`.
+    /// Kubernetes Service or `InferencePool` whose pods are backends. Needs the feature `kubernetes`.
     #[serde(default)]
     pub kubernetes: Option<KubernetesConfig>,
     /// Port of the backends of `dns`.
@@ -193,6 +193,10 @@ mod tests {
             ("service: vllm", ""),
             ("service: vllm, namespace: ai, port: http, url: 'http://127.0.0.1:8001'", ""),
             ("service: vllm, port: 8000", ""),
+            ("pool: vllm, namespace: ai", ""),
+            ("namespace: ai", "write one of `service` and `pool`"),
+            ("service: a, pool: b", "write one of `service` and `pool`"),
+            ("pool: vllm, port: 8000", "not with `pool`: it has its own target port"),
             ("service: vLLM", NAME),
             ("service: vllm, namespace: 'a/b'", NAME),
             ("service: vllm, port: ''", NAME),

@@ -1,9 +1,11 @@
-//! Discovers the backends of a Kubernetes Service by a watch on its `EndpointSlices`.
+//! Discovers the backends of a Kubernetes Service by a watch on its `EndpointSlices`, or those of an
+//! `InferencePool` by a watch on the pool and its pods.
 //!
 //! The API server lists the `EndpointSlices` once and then sends their changes. A broken watch
 //! continues at its last resource version, or lists again if that version has expired (410 Gone).
 //! The backends that were discovered before stay in use meanwhile.
 
+mod inference_pool;
 mod slices;
 
 use super::{DiscoveredBackend, DiscoverySource};
@@ -23,23 +25,25 @@ use std::time::{Duration, Instant};
 use tokenweir_core::clock;
 use tower::limit::RateLimitLayer;
 
-/// The Service whose pods are backends.
+/// The Service or the `InferencePool` whose pods are backends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KubernetesService {
-    /// Name of the Service.
+    /// Name of the Service or of the pool.
     pub name: String,
-    /// Namespace of the Service. `None`: the namespace of this pod, or of the current kubeconfig
+    /// Whether it is an `InferencePool`, which has its own port.
+    pub is_pool: bool,
+    /// Namespace of it. `None`: the namespace of this pod, or of the current kubeconfig
     /// context.
     pub namespace: Option<String>,
     /// Port of the pods. `None`: the only port of the Service.
     pub port: Option<ServicePort>,
 }
 
-/// A discovery source that watches one Service.
+/// A discovery source that watches one Service or one pool.
 pub struct ServiceWatcher {
-    api: Api<EndpointSlice>,
-    /// Selects the `EndpointSlices` of the Service.
-    label_selector: String,
+    client: Client,
+    namespace: String,
+    service: KubernetesService,
     /// `namespace/name`, for logs.
     display_name: String,
     events: BoxStream<'static, watcher::Result<Event<EndpointSlice>>>,
@@ -90,15 +94,14 @@ impl ServiceWatcher {
     ) -> Result<Self, KubernetesClientError> {
         let client = build_client(server).await?;
         let namespace = service.namespace.as_deref().unwrap_or(client.default_namespace());
-        let api = Api::namespaced(client.clone(), namespace);
-        let name = format!("{namespace}/{}", service.name);
-        let label = format!("{SERVICE_NAME_LABEL}={}", service.name);
-        let events = watch_endpoint_slices(&api, &label);
-        let slices = EndpointSlices::new(service.port);
+        let namespace = namespace.to_owned();
+        let events = watch(&client, &namespace, &service);
+        let slices = EndpointSlices::new(service.port.clone());
         Ok(Self {
-            api,
-            label_selector: label,
-            display_name: name,
+            display_name: format!("{namespace}/{}", service.name),
+            client,
+            namespace,
+            service,
             events,
             slices,
             last_reported: None,
@@ -125,7 +128,7 @@ impl ServiceWatcher {
         let reported = self.last_reported.as_ref().map_or(0, Vec::len);
         if is_resource_version_expired(error) {
             tracing::debug!(service, "the resource version has expired: listing again");
-            self.events = watch_endpoint_slices(&self.api, &self.label_selector);
+            self.events = watch(&self.client, &self.namespace, &self.service);
             return;
         }
         let now = clock::now();
@@ -135,7 +138,7 @@ impl ServiceWatcher {
             tracing::debug!(service, %error, "Kubernetes discovery still fails");
         } else {
             let cause = root_cause(error);
-            let message = "Kubernetes discovery failed: keeping the known backends of this Service";
+            let message = "Kubernetes discovery failed: keeping the known backends";
             tracing::warn!(service, %error, %cause, known = reported, "{message}");
         }
     }
@@ -175,13 +178,19 @@ async fn build_client(server: Option<Uri>) -> Result<Client, KubernetesClientErr
     Ok(ClientBuilder::try_from(config)?.with_layer(&limit).build())
 }
 
-/// Starts a watch on the `EndpointSlices` with a label.
-fn watch_endpoint_slices(
-    api: &Api<EndpointSlice>,
-    label: &str,
+/// Starts a watch on the `EndpointSlices` of a Service, or on the pods of a pool.
+fn watch(
+    client: &Client,
+    namespace: &str,
+    KubernetesService { name, is_pool, .. }: &KubernetesService,
 ) -> BoxStream<'static, watcher::Result<Event<EndpointSlice>>> {
-    let config = watcher::Config::default().labels(label).timeout(WATCH_TIMEOUT_SECONDS);
-    watcher(api.clone(), config).default_backoff().boxed()
+    if *is_pool {
+        return inference_pool::watch_pods(client.clone(), namespace, name, WATCH_TIMEOUT_SECONDS);
+    }
+    let api = Api::<EndpointSlice>::namespaced(client.clone(), namespace);
+    let label = format!("{SERVICE_NAME_LABEL}={name}");
+    let config = watcher::Config::default().labels(&label).timeout(WATCH_TIMEOUT_SECONDS);
+    watcher(api, config).default_backoff().boxed()
 }
 
 /// The innermost source of an error.

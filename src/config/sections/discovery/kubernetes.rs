@@ -1,20 +1,25 @@
-//! The configuration of a Kubernetes Service as a discovery source.
+//! The configuration of a Kubernetes Service, or of an `InferencePool`, as a discovery source.
 
 use http::Uri;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A Kubernetes Service whose pods are backends.
+/// A Kubernetes Service or an `InferencePool` whose pods are backends. It has one of `service` and `pool`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KubernetesConfig {
     /// Name of the Service.
-    pub service: String,
-    /// Namespace of the Service. `None`: the namespace of the gateway.
+    #[serde(default)]
+    pub service: Option<String>,
+    /// Name of the `InferencePool` of the Gateway API (`inference.networking.k8s.io/v1`). Its first target
+    /// port is that of the backends.
+    #[serde(default)]
+    pub pool: Option<String>,
+    /// Namespace of it. `None`: the namespace of the gateway.
     #[serde(default)]
     pub namespace: Option<String>,
     /// Port of the pods: a number, or its name in the Service. `None`: the only port of the
-    /// Service.
+    /// Service. Not for `pool`.
     #[serde(default)]
     pub port: Option<PodPort>,
     /// URL of the API server, without credentials. `None`: the API server of the cluster, or of
@@ -44,8 +49,17 @@ impl KubernetesConfig {
     pub(crate) fn problem(&self) -> Option<(&'static str, &'static str)> {
         const NAME: &str = "a name has 1 to 63 characters: lowercase letters, digits and `-`";
         let is_invalid = |name: Option<&str>| name.is_some_and(|name| !is_dns_label(name));
-        if is_invalid(Some(&self.service)) {
+        if self.service.is_some() == self.pool.is_some() {
+            return Some(("", "write one of `service` and `pool`"));
+        }
+        if is_invalid(self.service.as_deref()) {
             return Some((".service", NAME));
+        }
+        if is_invalid(self.pool.as_deref()) {
+            return Some((".pool", NAME));
+        }
+        if self.pool.is_some() && self.port.is_some() {
+            return Some((".port", "not with `pool`: it has its own target port"));
         }
         if is_invalid(self.namespace.as_deref()) {
             return Some((".namespace", NAME));
