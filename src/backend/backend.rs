@@ -361,6 +361,11 @@ impl Backend {
         self.membership.notify_capacity();
     }
 
+    /// The value of `Via` for requests to the backend. `None`: it is no gateway, which could send them back.
+    pub fn hop(&self) -> Option<&HeaderValue> {
+        self.health.load_state().is_gateway.then(|| self.membership.hop())
+    }
+
     /// Publishes the load hint of the backend to the candidate sampler of the pool.
     pub(super) fn publish_load_hint(&self, now: Instant) {
         self.membership.publish_load_hint(now, || {

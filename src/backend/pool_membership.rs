@@ -4,6 +4,7 @@
 
 use super::capacity_notifier::CapacityNotifier;
 use super::peers::PeerExchange;
+use http::HeaderValue;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -20,6 +21,8 @@ pub(super) struct PoolMembership {
     capacity_notifier: Arc<CapacityNotifier>,
     /// The exchange with other gateways. `None`: there is none.
     peers: Option<Arc<PeerExchange>>,
+    /// The value of `Via` that names this gateway.
+    hop: HeaderValue,
 }
 
 impl PoolMembership {
@@ -28,14 +31,16 @@ impl PoolMembership {
         candidate_sampler: Arc<CandidateSampler>,
         capacity_notifier: Arc<CapacityNotifier>,
         peers: Option<Arc<PeerExchange>>,
+        hop: HeaderValue,
     ) -> Self {
         let position = AtomicUsize::new(usize::MAX);
-        Self { candidate_sampler, position, capacity_notifier, peers }
+        Self { candidate_sampler, position, capacity_notifier, peers, hop }
     }
 
     /// The membership of a backend that is not in a pool.
     pub(super) fn none(now: Instant) -> Self {
-        Self::new(Arc::new(CandidateSampler::new(now, 0)), Arc::default(), None)
+        let hop = HeaderValue::from_static("1.1 tokenweir");
+        Self::new(Arc::new(CandidateSampler::new(now, 0)), Arc::default(), None, hop)
     }
 
     /// Sets the index of the backend in the pool.
@@ -56,6 +61,11 @@ impl PoolMembership {
     /// The exchange with other gateways. `None`: there is none.
     pub(super) fn peers(&self) -> Option<&PeerExchange> {
         self.peers.as_deref()
+    }
+
+    /// The value of `Via` that names this gateway.
+    pub(super) fn hop(&self) -> &HeaderValue {
+        &self.hop
     }
 
     /// Adds a prompt that another gateway sent to the backend to the sampler.

@@ -39,6 +39,8 @@ pub struct BackendState {
     pub(super) is_paused: bool,
     /// Whether the gateway is about to put the engine to sleep.
     pub(super) falls_asleep: bool,
+    /// Whether the backend is another gateway.
+    pub is_gateway: bool,
     /// The front end of vLLM. `None`: not known, or another server.
     pub front_end: Option<FrontEnd>,
 }

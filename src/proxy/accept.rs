@@ -69,6 +69,12 @@ pub fn accept_request<B>(
         (_, Err(error)) => Err(error),
         _ if !has_host => Err(GatewayError::BadHead),
         (Err(no_route), _) => Err(no_route_error(context, no_route, request)),
+        (Ok((route, _)), Ok(_))
+            if route.is_forwarded()
+                && headers::has_passed(request.headers(), context.state.pool.hop()) =>
+        {
+            Err(GatewayError::Loop)
+        }
         // `open()` does not include this request yet.
         (Ok((route, _)), Ok(permit)) if route.is_forwarded() => context
             .state

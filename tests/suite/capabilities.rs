@@ -18,7 +18,7 @@ const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 /// What vLLM answers to a prompt of 9,000 bytes with a context of 2,048 tokens.
 const TOO_LONG: &str = r#"{"error":{"message":"This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=2049)","type":"BadRequestError","param":"input_tokens","code":400}}"#;
 
-fn round_robin() -> Setup {
+pub(crate) fn round_robin() -> Setup {
     let policy = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
     Setup { policy, ..Setup::default() }
 }
@@ -188,7 +188,7 @@ async fn until_state(gateway: &Running, index: usize, state: Availability) {
 }
 
 /// vLLM's Rust front end lacks paths that the Python one serves.
-fn rust_front_end(seen: &Seen) -> Vec<Step> {
+pub(crate) fn rust_front_end(seen: &Seen) -> Vec<Step> {
     let answer = match seen.head.split(' ').nth(1) {
         Some(MESSAGES) => scripted_backend::json(
             "501 Not Implemented",

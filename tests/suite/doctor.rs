@@ -1,12 +1,13 @@
 //! `tokenweir doctor` as a program: simulated backends, scripted backends with one fault each, and
 //! a running gateway.
 
+use crate::capabilities::{round_robin, rust_front_end};
 use crate::support::certificates::{Authority, Files, start_tls_terminator};
 use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{
     FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
 };
-use crate::support::test_gateway::gateway_scripted;
+use crate::support::test_gateway::{WHOLE, gateway_scripted, start_with, status};
 use serde_json::Value;
 use std::fs;
 use std::net::SocketAddr;
@@ -262,6 +263,31 @@ async fn the_backends_and_the_configuration_of_a_running_gateway_are_checked() {
     assert_eq!(names, ["gpu-0", "gpu-1"]);
     assert!(one(&report, "named_models")["observation"].as_str().unwrap().contains("nobody"));
     assert!(found(&report, "gateway").is_empty(), "{report:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_front_end_lacks_and_the_other_serves_is_named() {
+    let python = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
+    let rust = ScriptedBackend::start(rust_front_end).await;
+    let page = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n# EOF\n";
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/openmetrics-text\r\n";
+    let page = format!("{head}content-length: {}\r\n\r\n{page}", page.len());
+    rust.set_metrics(Some(Page::Whole(page.into())));
+    let gateway = start_with(&[python.addr, rust.addr], round_robin()).await;
+    for path in ["/v1/messages", "/v1/messages", "/v1/responses", "/v1/responses"] {
+        let ask = r#"{"model":"tiny","messages":[],"input":"hello"}"#;
+        assert_eq!(status(&gateway.post(path, ask).await), 200, "{path}");
+    }
+    let (report, _) = report(&format!("--admin http://{} --idle 0s", gateway.admin), &[]).await;
+    let lacks = |finding: &&Value| finding["observation"].as_str().unwrap().contains(" lacks ");
+    let found = found(&report, "gateway");
+    let lacks: Vec<_> = found.iter().copied().filter(lacks).collect();
+    assert_eq!(lacks.len(), 1, "{report:#}");
+    let observation = format!("{} lacks /v1/messages /v1/responses", rust.addr);
+    assert_eq!(lacks[0]["observation"], observation);
+    assert!(lacks[0]["remedy"].as_str().unwrap().contains("front end"));
+    let front_ends = report["backends"].as_array().unwrap().iter().map(|it| &it["front_end"]);
+    assert_eq!(front_ends.collect::<Vec<_>>(), ["python", "rust"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

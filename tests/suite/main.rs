@@ -49,6 +49,7 @@ mod metrics_pages;
 mod model_labels;
 mod models;
 mod mutated_requests;
+mod networks;
 mod operate;
 mod operations;
 mod own_cost;

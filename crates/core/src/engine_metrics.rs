@@ -158,7 +158,7 @@ pub fn metrics_flag_hint(engine: EngineKind) -> Option<&'static str> {
         EngineKind::Vllm => Some("start it without --disable-log-stats"),
         EngineKind::Sglang => Some("start it with --enable-metrics"),
         EngineKind::LlamaCpp => Some("start it with --metrics"),
-        EngineKind::TensorRtLlm | EngineKind::Tgi => None,
+        EngineKind::TensorRtLlm | EngineKind::Tgi | EngineKind::Gateway => None,
     }
 }
 

@@ -9,6 +9,7 @@ use http::header::{
 };
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
+use memchr::memmem;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
@@ -166,6 +167,18 @@ fn format_ip(ip: IpAddr) -> Vec<u8> {
         text.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
     }
     text
+}
+
+/// The value of `Via` that names the gateway `id`.
+pub fn hop_of(id: u64) -> HeaderValue {
+    HeaderValue::try_from(format!("1.1 tokenweir-{id:016x}"))
+        .unwrap_or(HeaderValue::from_static("1.1 tokenweir"))
+}
+
+/// Whether a request has passed the gateway with this value of `Via`.
+pub fn has_passed(headers: &HeaderMap, hop: &HeaderValue) -> bool {
+    let has_hop = |via: &HeaderValue| memmem::find(via.as_bytes(), hop.as_bytes()).is_some();
+    headers.get_all(VIA).iter().any(has_hop)
 }
 
 /// Adds the session id that names a request in the KV events of its backend. A session id that the

@@ -3,6 +3,7 @@
 use crate::backend::Backend;
 use crate::backend::pool::BackendPool;
 use http::StatusCode;
+use memchr::memmem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
@@ -70,8 +71,13 @@ impl ModelListRefresh {
         }
         let response = fetcher.get("/v1/models").await;
         self.status = response.as_ref().ok().map(|(status, _)| *status);
+        // Only a gateway tells the states of models.
+        let mut is_gateway = false;
         let (model_list, mut problem) = match response {
-            Ok((StatusCode::OK, body)) => (ModelList::read(body), Some(ModelListProblem::Invalid)),
+            Ok((StatusCode::OK, body)) => {
+                is_gateway = memmem::find(body, b"\"model_states\":").is_some();
+                (ModelList::read(body), Some(ModelListProblem::Invalid))
+            }
             Ok((status, _)) => (None, Some(ModelListProblem::Status(status))),
             Err(FetchError::TooLarge) => (None, Some(ModelListProblem::TooLarge)),
             // The backend is not at fault.
@@ -90,7 +96,10 @@ impl ModelListRefresh {
             problem = (excess > 0).then_some(ModelListProblem::Excess { models: excess });
         }
         self.report(backend, problem);
-        backend.update_state(|state| state.version = version.clone().or(state.version.take()));
+        backend.update_state(|state| {
+            state.version = version.clone().or(state.version.take());
+            state.is_gateway = is_gateway;
+        });
     }
 
     /// Whether the backend answered the last request for the model list with 503.

@@ -18,6 +18,7 @@ use super::peers::Peers;
 use super::routes::{ModelConfig, RouteTable};
 use super::{Backend, Drain, DrainInitiator, LabelledModel, Lease, SleepSettings};
 use arc_swap::Guard;
+use http::HeaderValue;
 use readiness::Readiness;
 use registry::{BackendRegistry, PoolSettings, PoolUpdate};
 use snapshot::{LeaseConstraints, PickedBackend, PoolSnapshot};
@@ -156,6 +157,11 @@ impl BackendPool {
     /// The permit to put an engine to sleep. `None`: another one falls asleep.
     pub(super) fn sleep_permit(&self) -> Option<OwnedSemaphorePermit> {
         self.sleep_permits.clone().try_acquire_owned().ok()
+    }
+
+    /// The value of `Via` that names this gateway.
+    pub fn hop(&self) -> &HeaderValue {
+        self.registry.hop()
     }
 
     /// Memory that the candidate sampler uses, in bytes.

@@ -12,10 +12,12 @@ use crate::backend::routes::model_labels::{
 use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule};
 use crate::backend::{Backend, SleepSettings};
 use arc_swap::{ArcSwap, Guard};
+use http::HeaderValue;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokenweir_core::clock;
+use tokenweir_core::headers;
 use tokenweir_core::model::ServedModel;
 use tokenweir_core::record::BackendId;
 use tokenweir_core::resilience;
@@ -30,6 +32,8 @@ pub(super) struct BackendRegistry {
     state: Mutex<RegistryState>,
     capacity_notifier: Arc<CapacityNotifier>,
     peers: Option<Arc<PeerExchange>>,
+    /// The value of `Via` that names this gateway.
+    hop: HeaderValue,
 }
 
 /// State of the registry that is kept from snapshot to snapshot.
@@ -119,7 +123,13 @@ impl BackendRegistry {
             retiring: Vec::new(),
         };
         let (snapshot, state) = (ArcSwap::from_pointee(snapshot), Mutex::new(state));
-        Self { snapshot, state, capacity_notifier, peers }
+        let hop = headers::hop_of(fastrand::u64(..));
+        Self { snapshot, state, capacity_notifier, peers, hop }
+    }
+
+    /// The value of `Via` that names this gateway.
+    pub(super) fn hop(&self) -> &HeaderValue {
+        &self.hop
     }
 
     /// The current snapshot. The guard is for a short use and must not be stored.
@@ -144,8 +154,12 @@ impl BackendRegistry {
     /// Connects a new backend to the sampler and the notifier of this registry.
     fn register(&self, backend: Backend) -> Arc<Backend> {
         let sampler = self.snapshot().candidate_sampler.clone();
-        let membership =
-            PoolMembership::new(sampler, self.capacity_notifier.clone(), self.peers.clone());
+        let membership = PoolMembership::new(
+            sampler,
+            self.capacity_notifier.clone(),
+            self.peers.clone(),
+            self.hop.clone(),
+        );
         Arc::new(backend.with_membership(membership))
     }
 

@@ -7,7 +7,7 @@ use crate::proxy::request::deadline::AttemptDeadlines;
 use crate::proxy::request::upstream_body::UpstreamBody;
 use crate::proxy::response::EarlyResponse;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONNECTION, UPGRADE};
+use http::header::{AUTHORIZATION, CONNECTION, UPGRADE, VIA};
 use http::{HeaderValue, Request, Response, request};
 use std::time::Duration;
 use tokenweir_core::clock;
@@ -166,6 +166,9 @@ fn build_outbound_request(
     }
     if let Some(session_id) = lease.follow_blocks(prepared.requirements.prompt) {
         headers::set_session_id(&mut outbound, session_id);
+    }
+    if let Some(hop) = backend.hop() {
+        outbound.append(VIA, hop.clone());
     }
     if let Some(rank) = lease.rank_header() {
         outbound.insert(X_DATA_PARALLEL_RANK, rank.clone());

@@ -173,6 +173,8 @@ pub(crate) struct Setup {
     pub quality: quality::QualitySettings,
     /// Settings of KV events, for all backends.
     pub kv_events: KvEventsSettings,
+    /// When a pooled connection gets no further request. `None`: the default.
+    pub connection_age: Option<Duration>,
     /// Whether sleeping engines are woken, and idle ones put to sleep.
     pub sleep: SleepSettings,
     /// Whether the data-parallel ranks of backends are targets of routing.
@@ -250,6 +252,7 @@ impl Default for Setup {
             diagnosis: Arc::default(),
             quality: quality::QualitySettings::default(),
             kv_events: KvEventsSettings { enabled: Some(false), ..Default::default() },
+            connection_age: None,
             sleep: SleepSettings::default(),
             data_parallel_ranks: false,
         }
@@ -340,13 +343,15 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
 
 /// Creates the client for the backends.
 fn client(setup: &Setup) -> HttpClient {
+    let defaults = client::HttpClientTimeouts::default();
     let limits = client::HttpClientTimeouts {
         connect: Duration::from_secs(2),
         response_headers: setup.header_timeout,
         first_output: setup.first_output,
         total: None,
         idle_connection: Duration::from_secs(3),
-        ..client::HttpClientTimeouts::default()
+        connection_age: setup.connection_age.or(defaults.connection_age),
+        ..defaults
     };
     let client = match &setup.outbound {
         Some(outbound) => HttpClient::with_tls(limits, outbound.clone()),

@@ -13,6 +13,8 @@ pub enum EngineKind {
     Tgi,
     /// The llama.cpp server.
     LlamaCpp,
+    /// Another gateway of this program.
+    Gateway,
 }
 
 impl EngineKind {
@@ -35,6 +37,7 @@ impl EngineKind {
             Self::TensorRtLlm => "tensorrt_llm",
             Self::Tgi => "tgi",
             Self::LlamaCpp => "llama_cpp",
+            Self::Gateway => "tokenweir",
         }
     }
 

@@ -109,6 +109,10 @@ impl PageParser {
     pub(super) fn finish(self) -> EngineLoad {
         let mut load = self.load;
         load.server = self.engine_kind.or(self.prefix_engine_kind);
+        if load.server == Some(EngineKind::Gateway) {
+            load.waiting =
+                load.waiting.map(|waiting| waiting + load.waiting_deferred.unwrap_or(0.0));
+        }
         for dialect in DIALECTS {
             for row in dialect.rows {
                 if let RowTarget::Number { field, .. } = row.target {

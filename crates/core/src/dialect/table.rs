@@ -15,8 +15,10 @@ pub(super) struct MetricsDialect {
     /// The prefix of the metric names, without the `:` or `_` after it. Some exporters write
     /// `vllm_x` instead of `vllm:x`.
     prefix: NameHead,
-    /// Length of the prefix in bytes.
+    /// Length of the prefix in bytes, of which a longer prefix has only the first.
     prefix_length: usize,
+    /// The bytes that can follow the prefix.
+    separators: [u8; 2],
     pub(super) rows: &'static [MetricRow],
     index: NameIndex,
 }
@@ -95,7 +97,7 @@ pub(super) type NameHead = u64;
 pub(super) const MAX_ROWS: usize = 48;
 /// Greatest number of names in all rows of a dialect.
 const MAX_NAMES: usize = 64;
-/// Number of bytes in a [`NameHead`]. Names must not be shorter. Prefixes must not be longer.
+/// Number of bytes in a [`NameHead`]. Names must not be shorter. Prefixes may be longer by one.
 const HEAD_BYTES: usize = 8;
 const SLOT_BITS: u32 = 7;
 const SLOT_COUNT: usize = 1 << SLOT_BITS;
@@ -111,11 +113,17 @@ impl MetricsDialect {
         prefix: &'static str,
         rows: &'static [MetricRow],
     ) -> Self {
-        let prefix_length = prefix.len();
+        // Of a longer prefix, the next letter is the separator.
+        let (prefix_length, separators) = if prefix.len() > HEAD_BYTES {
+            (HEAD_BYTES, [prefix.as_bytes()[HEAD_BYTES]; 2])
+        } else {
+            (prefix.len(), [b':', b'_'])
+        };
         Self {
             engine_kind,
             prefix: name_head(prefix),
             prefix_length,
+            separators,
             rows,
             index: NameIndex::new(rows),
         }
@@ -127,7 +135,10 @@ impl MetricsDialect {
     pub(super) fn after_prefix<'a>(&self, head: NameHead, line: &'a [u8]) -> Option<&'a [u8]> {
         let unused_bits = u64::BITS - 8 * self.prefix_length as u32;
         let is_prefix = (head << unused_bits) == (self.prefix << unused_bits);
-        let has_separator = is_prefix && matches!(line.get(self.prefix_length), Some(b':' | b'_'));
+        let [first, second] = self.separators;
+        let separator = line.get(self.prefix_length);
+        let has_separator =
+            is_prefix && separator.is_some_and(|byte| *byte == first || *byte == second);
         if has_separator { line.get(self.prefix_length + 1..) } else { None }
     }
 

@@ -71,6 +71,22 @@ fn every_spelling_of_the_prefix_is_recognized() {
 }
 
 #[test]
+fn a_gateway_is_read_as_the_sum_of_its_backends_and_its_queue() {
+    let page = b"tokenweir_backend_running_requests{backend=\"a\"} 3\n\
+        tokenweir_backend_running_requests{backend=\"b\"} 4\n\
+        tokenweir_backend_waiting_requests{backend=\"a\"} 1\n\
+        tokenweir_backend_waiting_requests{backend=\"b\"} NaN\n\
+        tokenweir_queue_requests{class=\"default\"} 5\n\
+        tokenweir_backend_kv_usage_ratio{backend=\"b\"} 0.5\n\
+        tokenweir_engine_tokens_total{backend=\"a\",type=\"input\"} 70\n\
+        tokenweir_engine_tokens_total{backend=\"a\",type=\"output\"} 20\n";
+    let load = EngineLoad::read(page);
+    assert_eq!((load.running, load.waiting), (Some(7.0), Some(6.0)));
+    assert_eq!((load.kv_usage, load.token_counts()), (Some(0.5), Some([70.0, 20.0])));
+    assert_eq!(load.server, Some(EngineKind::Gateway));
+}
+
+#[test]
 fn an_invalid_value_is_ignored() {
     for value in ["NaN", "+Inf", "-1", "abc", "", "1e999"] {
         let page = format!("vllm:num_requests_waiting {value}\nvllm:kv_cache_usage_perc 1.5\n");

@@ -161,6 +161,11 @@ pub enum GatewayError {
     /// No backend that serves the model is available.
     #[error("no backend of the model is available now; retry shortly")]
     NoBackend,
+    /// The request has passed this gateway before.
+    #[error(
+        "the request came back to this gateway through its own backends: a gateway is a backend of itself"
+    )]
+    Loop,
     /// No backend has capacity for the request, and the admission queue is full.
     #[error("all backends are full, and so is the admission queue; retry after {retry_after} s")]
     Saturated {

@@ -32,6 +32,7 @@ pub const REASONS: &[&str] = &[
     "body_memory",
     "unknown_model",
     "no_backend",
+    "request_loop",
     "saturated",
     "shed",
     "queue_timeout",
@@ -173,6 +174,7 @@ impl GatewayError {
                 ..row(S::NOT_FOUND, Client, "NotFoundError", "unknown_model")
             },
             Self::NoBackend => unavailable("no_backend"),
+            Self::Loop => row(S::LOOP_DETECTED, Gateway, "InternalServerError", "request_loop"),
             Self::Saturated { retry_after } => too_many("saturated", *retry_after),
             Self::Shed { retry_after } => too_many("shed", *retry_after),
             Self::QueueTimeout { retry_after, .. } => too_many("queue_timeout", *retry_after),

@@ -43,6 +43,7 @@ fn a_reason_is_in_the_list_and_a_fault_agrees_with_its_status() {
         GatewayError::BodyMemory,
         GatewayError::UnknownModel { model: "a".into(), known: "b".into() },
         GatewayError::NoBackend,
+        GatewayError::Loop,
         GatewayError::Saturated { retry_after: 1 },
         GatewayError::Shed { retry_after: 1 },
         GatewayError::QueueTimeout { waited: Duration::from_secs(1), retry_after: 1 },

@@ -101,6 +101,7 @@ const fn server_name(server: EngineKind) -> &'static str {
         EngineKind::TensorRtLlm => "TensorRT-LLM",
         EngineKind::Tgi => "text-generation-inference",
         EngineKind::LlamaCpp => "llama.cpp",
+        EngineKind::Gateway => "a gateway",
     }
 }
 

@@ -1,5 +1,6 @@
 //! The tables of all dialects.
 
+mod gateway;
 mod llama_cpp;
 mod process;
 mod sglang;
@@ -9,7 +10,7 @@ mod vllm;
 
 use super::table::MetricsDialect;
 
-pub(super) const DIALECT_COUNT: usize = 6;
+pub(super) const DIALECT_COUNT: usize = 7;
 
 /// The dialects, the most common first.
 pub(super) static DIALECTS: [&MetricsDialect; DIALECT_COUNT] = [
@@ -19,4 +20,5 @@ pub(super) static DIALECTS: [&MetricsDialect; DIALECT_COUNT] = [
     &tensorrt_llm::DIALECT,
     &tgi::DIALECT,
     &llama_cpp::DIALECT,
+    &gateway::DIALECT,
 ];

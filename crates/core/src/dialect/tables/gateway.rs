@@ -1,0 +1,28 @@
+//! The metrics of this gateway, for a gateway in front of others: the sums over its backends.
+
+use crate::dialect::EngineKind;
+use crate::dialect::table::{Aggregation, MetricRow, MetricsDialect, ValueSource};
+
+pub(super) static DIALECT: MetricsDialect =
+    MetricsDialect::new(Some(EngineKind::Gateway), "tokenweir", ROWS);
+
+/// The prefix has more letters than the table compares, so the names begin with their separator.
+const ROWS: &[MetricRow] = &[
+    MetricRow::kv_usage(&["_backend_kv_usage_ratio"]),
+    MetricRow::min_kv_usage(&["_backend_kv_usage_ratio"]),
+    MetricRow::running(&["_backend_running_requests"]),
+    MetricRow::sum(&["_backend_waiting_requests"], |load| &mut load.waiting),
+    // Requests in its admission queue wait, too. They are added to the others at the end of the page.
+    MetricRow::sum(&["_queue_requests"], |load| &mut load.waiting_deferred),
+    MetricRow::sum(&["_backend_preemptions_total"], |load| &mut load.preemptions),
+    tokens("input", |load| &mut load.prompt_tokens),
+    tokens("output", |load| &mut load.generation_tokens),
+];
+
+const fn tokens(
+    direction: &'static str,
+    field: fn(&mut crate::dialect::EngineLoad) -> &mut Option<f64>,
+) -> MetricRow {
+    let source = ValueSource::ValueWithLabel("type", direction);
+    MetricRow::number(&["_engine_tokens_total"], Aggregation::Sum, source, field)
+}

@@ -1,0 +1,131 @@
+//! Names that move to another address under load, and gateways as backends of gateways.
+
+use crate::support::scripted_backend::{self, ScriptedBackend, Step};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, WHOLE, body, post, start, start_with, status,
+};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokenweir_core::address::MetricsUrl;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+const AGE: Duration = Duration::from_millis(300);
+
+fn chat(number: usize) -> String {
+    let content = format!("request {number}");
+    json!({ "model": "tiny", "messages": [{ "role": "user", "content": content }] }).to_string()
+}
+
+/// What a name is for a client: new connections reach the address that it has then, and open ones stay.
+async fn name_of(target: Arc<Mutex<SocketAddr>>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((mut client, _)) = listener.accept().await {
+            let target = *target.lock().unwrap();
+            connections.spawn(async move {
+                let mut backend = TcpStream::connect(target).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut backend).await;
+            });
+        }
+    });
+    addr
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_name_that_moves_under_load_is_followed_within_the_age_of_connections() {
+    let answer = || ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE));
+    let (blue, green) = (answer().await, answer().await);
+    let target = Arc::new(Mutex::new(blue.addr));
+    let name = name_of(target.clone()).await;
+    let setup = Setup { connection_age: Some(AGE), ..Setup::default() };
+    let gateway = Arc::new(start_with(&[name], setup).await);
+    let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<_>>>::default());
+    let mut clients = JoinSet::new();
+    for client in 0..4 {
+        let (gateway, is_over, sent) = (gateway.clone(), is_over.clone(), sent.clone());
+        clients.spawn(async move {
+            for number in (client..).step_by(4) {
+                if is_over.load(Ordering::SeqCst) {
+                    return;
+                }
+                sent.lock().unwrap().push((Instant::now(), number));
+                assert_eq!(status(&gateway.post(CHAT, &chat(number)).await), 200);
+            }
+        });
+    }
+    blue.until_received(40).await;
+    *target.lock().unwrap() = green.addr;
+    let moved_at = Instant::now();
+    let is_followed = |at: &Instant| *at > moved_at + AGE;
+    wait_until!(sent.lock().unwrap().iter().filter(|(at, _)| is_followed(at)).count() > 40);
+    is_over.store(true, Ordering::SeqCst);
+    while let Some(client) = clients.join_next().await {
+        client.unwrap();
+    }
+    let at_blue: Vec<String> =
+        blue.seen().iter().map(|seen| String::from_utf8_lossy(&seen.body).into_owned()).collect();
+    for (at, number) in sent.lock().unwrap().iter().filter(|(at, _)| is_followed(at)) {
+        let request = format!("\"request {number}\"");
+        let age = at.duration_since(moved_at);
+        assert!(!at_blue.iter().any(|body| body.contains(&request)), "{age:?} after the move");
+    }
+    assert!(green.seen().len() > 40);
+}
+
+#[tokio::test]
+async fn a_gateway_serves_through_a_gateway_and_reads_its_load() {
+    let engine = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
+    let inner = start(&[engine.addr]).await;
+    let metrics_url = MetricsUrl::parse(&format!("http://{}/metrics", inner.admin)).ok();
+    let outer = start_with(&[inner.addr], Setup { metrics_url, ..Setup::default() }).await;
+    assert_eq!(status(&outer.post(CHAT, &chat(0)).await), 200);
+    let shown = outer.document("/status").await["backends"][0].clone();
+    assert_eq!(shown["scrape_error"], Value::Null, "{shown}");
+    assert_eq!((&shown["dialect"], &shown["running"]), (&json!("tokenweir"), &json!(1.0)));
+    assert_eq!(shown["kv_usage"], 0.25);
+    let via = engine.seen()[0].head.lines().find_map(|line| line.strip_prefix("via: ").map(hops));
+    assert_eq!(via, Some(1), "the gateway before the gateway, and not the one before the engine");
+}
+
+fn hops(via: &str) -> usize {
+    via.split(',').count()
+}
+
+/// A gateway with a backend that is a gateway, and sends each request back to it.
+async fn start_loop() -> (ScriptedBackend, Running) {
+    let fake = ScriptedBackend::start(|seen| {
+        let via = seen.head.lines().find_map(|line| line.strip_prefix("via: "));
+        let answer = json!({ "via": via }).to_string();
+        vec![Step::Send(scripted_backend::json("200 OK", &answer))]
+    })
+    .await;
+    let models = json!({
+        "object": "list", "data": [{ "id": "tiny", "object": "model", "owned_by": "vllm" }],
+        "model_states": { "tiny": "available" },
+    });
+    fake.set_page("/v1/models", "200 OK", &models.to_string());
+    let gateway = start(&[fake.addr]).await;
+    (fake, gateway)
+}
+
+#[tokio::test]
+async fn a_request_that_comes_back_through_another_gateway_is_answered_with_508() {
+    let (fake, gateway) = start_loop().await;
+    let answer = gateway.post(CHAT, &chat(0)).await;
+    let document: Value = serde_json::from_slice(&body(&answer).0).unwrap();
+    let via = document["via"].as_str().expect("a gateway is told the hops").to_owned();
+    let (_other_backend, other) = start_loop().await;
+    let came_back = |via: &str| {
+        post(CHAT, &chat(1)).replacen("\r\n", &format!("\r\nvia: 1.1 proxy, {via}\r\n"), 1)
+    };
+    let looped = gateway.raw(came_back(&via)).await;
+    assert_eq!(status(&looped), 508, "{}", String::from_utf8_lossy(&looped));
+    assert_eq!(fake.seen().len(), 1, "it is not sent again");
+    assert_eq!(status(&other.raw(came_back(&via)).await), 200, "another gateway forwards it");
+}
