@@ -183,8 +183,7 @@ async fn every_row_has_series_from_the_start_without_any_backend_up() {
                 .iter()
                 .any(|start| row.name.starts_with(start))
             || is_cost.contains(&row.name)
-            // Only backends with ranks, and engines that the gateway wakes, have these.
-            || row.name == "tokenweir_backend_ranks"
+            // Only engines that the gateway wakes have it.
             || row.name == "tokenweir_backend_sleep_changes_total"
             // A counter of the engine is absent until its page has it.
             || row.name == "tokenweir_backend_preemptions_total"

@@ -9,7 +9,7 @@ use tokenweir_core::clock;
 use tokenweir_core::headers::X_DATA_PARALLEL_RANK;
 use tokenweir_net::page_fetcher::PagePost;
 
-/// Time between two searches whose probes did not show which rank got them.
+/// Mean time between two searches whose probes did not show which rank got them.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// Number of pages that are read until one shows a probe.
 const MAX_PAGES: u32 = 20;
@@ -49,7 +49,11 @@ impl HealthChecker {
                 let (now, horizon) = (clock::now(), backend.load.estimator.horizon());
                 ranks.begin(&values, backend.identity.id_hash, now, horizon);
             }
-            Err(Failure::Unclear) => self.next_rank_search = clock::now() + RETRY_INTERVAL,
+            Err(Failure::Unclear) => {
+                // Two gateways that began at once must not disturb each other again.
+                let wait = RETRY_INTERVAL.mul_f64(0.5 + fastrand::f64());
+                self.next_rank_search = clock::now() + wait;
+            }
             Err(Failure::Ignored) => {
                 tracing::warn!(backend = %id, "the backend does not follow x-data-parallel-rank: it chooses the rank of each request itself");
                 ranks.end(true);
@@ -85,6 +89,7 @@ impl HealthChecker {
         };
         match self.fetcher.post("/v1/completions", &post).await {
             Ok((StatusCode::OK, _)) => {}
+            Ok((StatusCode::TOO_MANY_REQUESTS, _)) => return Err(Failure::Unclear),
             Ok((status, _)) if status.is_client_error() => return Err(Failure::Refused(status)),
             _ => return Err(Failure::Unclear),
         }

@@ -7,5 +7,5 @@ mod rank_set;
 
 pub(super) use leased_rank::LeasedRank;
 pub(super) use numbering::{Numbering, NumberingStep};
-pub use rank_set::{DataParallelRanks, RankStatus};
-pub(super) use rank_set::{Rank, RankPlace};
+pub use rank_set::RankStatus;
+pub(super) use rank_set::{DataParallelRanks, Rank, RankPlace};

@@ -72,7 +72,7 @@ impl GatewayError {
         if let Some(seconds) = row.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if *self == Self::Poison {
+        if matches!(self, Self::Poison | Self::Loop) {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         if row.status == StatusCode::UNAUTHORIZED {

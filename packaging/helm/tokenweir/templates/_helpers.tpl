@@ -23,8 +23,10 @@ no limit. */}}
 {{- end }}
 {{- /* The configuration of the gateway: defaults of the chart, overridden by .Values.config. */}}
 {{- define "tokenweir.config" -}}
-{{- $source := dict "service" .Values.vllm.service "namespace" (.Values.vllm.namespace | default .Release.Namespace) -}}
-{{- with .Values.vllm.port }}{{- $_ := set $source "port" . -}}{{- end -}}
+{{- $source := dict "namespace" (.Values.vllm.namespace | default .Release.Namespace) -}}
+{{- if .Values.vllm.pool }}{{- $_ := set $source "pool" .Values.vllm.pool -}}{{- else -}}
+{{- $_ := set $source "service" .Values.vllm.service -}}
+{{- with .Values.vllm.port }}{{- $_ := set $source "port" . -}}{{- end -}}{{- end -}}
 {{- $defaults := dict "listen" "0.0.0.0:8080" "admin" "0.0.0.0:9090" "discovery" (list (dict "kubernetes" $source)) "reload" (dict "watch" true) "drain" (deepCopy .Values.drain) -}}
 {{- with include "tokenweir.memory" . }}{{- $_ := set $defaults "limits" (dict "memory" .) -}}{{- end -}}
 {{- if include "tokenweir.adminSecret" . -}}{{- $_ := set $defaults "access" (dict "admin_token" (dict "env" "TOKENWEIR_ADMIN_TOKEN") "unauthenticated_metrics" true) -}}{{- end -}}
