@@ -183,7 +183,8 @@ async fn every_row_has_series_from_the_start_without_any_backend_up() {
                 .iter()
                 .any(|start| row.name.starts_with(start))
             || is_cost.contains(&row.name)
-            // Only engines that the gateway wakes have it.
+            // Only backends with ranks, and engines that the gateway wakes, have these.
+            || row.name == "tokenweir_backend_ranks"
             || row.name == "tokenweir_backend_sleep_changes_total"
             // A counter of the engine is absent until its page has it.
             || row.name == "tokenweir_backend_preemptions_total"

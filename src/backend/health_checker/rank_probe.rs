@@ -99,7 +99,9 @@ impl HealthChecker {
             let risen: Vec<_> = risen.collect();
             match risen[..] {
                 [] => tokio::time::sleep(PAGE_INTERVAL).await,
-                [((rank, after), (same, before))] if rank == same && *after == *before + 1.0 => {
+                [((rank, after), (same, before))]
+                    if rank == same && (*after - *before - 1.0).abs() < 0.5 =>
+                {
                     return Ok(*rank);
                 }
                 _ => return Err(Failure::Unclear),

@@ -43,7 +43,7 @@ impl<'a> CacheLookup<'a> {
         }
         let (mut tokens, mut blocks) = (0, usize::MAX);
         let (mut is_decided, mut is_expected) = (state == StreamState::Exact, false);
-        for rank in ranks.iter() {
+        for rank in ranks {
             let cached = self.cached(cache, rank)?;
             tokens += cached.tokens;
             blocks = blocks.min(cached.text_blocks);

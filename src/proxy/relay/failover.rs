@@ -92,11 +92,7 @@ pub(crate) async fn send(
             if !allows_wait(kind) {
                 waits_left = 0;
             }
-            if kind == FailureKind::RankRefused {
-                lease.backend().on_rank_refused();
-            } else {
-                tried.push(lease.backend().clone());
-            }
+            exclude_failed(&mut tried, &lease, kind);
             failed_attempts += u32::from(kind.elsewhere() != FailoverPolicy::Always);
             let failed = failed_request(kind, failed_attempts, tried.len(), request);
             let asking = if is_refusal {
@@ -153,6 +149,16 @@ pub(crate) async fn send(
 /// it could crash the same backend again.
 fn allows_wait(kind: FailureKind) -> bool {
     matches!(kind, FailureKind::Unreachable | FailureKind::Draining | FailureKind::Busy)
+}
+
+/// Excludes the backend of a failed attempt from further ones. A backend that refused the rank gets the
+/// request again, and chooses the rank itself.
+fn exclude_failed(tried: &mut Vec<Arc<Backend>>, lease: &Lease, kind: FailureKind) {
+    if kind == FailureKind::RankRefused {
+        lease.backend().on_rank_refused();
+    } else {
+        tried.push(lease.backend().clone());
+    }
 }
 
 /// Whether a request waits until a backend comes back, if the failover rules allow another attempt and

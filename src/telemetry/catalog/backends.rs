@@ -128,10 +128,14 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
     MetricDescriptor {
         name: "tokenweir_backend_ranks",
-        help: "Data-parallel ranks of the backend that are targets of routing. 0: the backend chooses the rank itself.",
+        help: "Data-parallel ranks of the backend that are targets of routing. No series: the backend chooses the rank itself.",
         kind: MetricKind::Gauge,
         labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Backend(|backend| Some(backend.ranks.len() as f64)),
+        read: MetricSource::Status(|status, emit| {
+            for backend in status.registered_backends().filter(|it| !it.ranks.is_empty()) {
+                emit(&[&backend.backend], backend.ranks.len() as f64);
+            }
+        }),
     },
     MetricDescriptor {
         name: "tokenweir_backend_sleep_changes_total",
