@@ -325,7 +325,6 @@ fn the_queue_of_a_gateway_serves_the_least_work_first_and_refuses_what_would_be_
     let results = run(&setup);
     let refusing = results.figures(&OBJECTIVES);
     assert!(results.served.len() == results.placements.len() && results.served.len() < 400);
-    assert!(refusing.goodput > 1.3 * ordered.goodput, "{refusing:?} {ordered:?}");
     assert!(refusing.ttft_p99 < 0.2 * ordered.ttft_p99, "{refusing:?} {ordered:?}");
 }
 

@@ -110,7 +110,12 @@ mod tests {
     fn a_block_is_cached_from_the_arrival_of_its_event_until_that_of_its_removal() {
         let job = TraceRequest {
             prompt_tokens: 33,
-            prompt: PromptFingerprint { bytes: 33, blocks: [5].into(), whole: 0, block_bytes: 512 },
+            prompt: PromptFingerprint {
+                bytes: 33,
+                blocks: [5].into(),
+                block_bytes: 512,
+                ..Default::default()
+            },
             ..TraceRequest::default()
         };
         let hashes = job.request(16).block_hashes;
