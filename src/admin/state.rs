@@ -106,6 +106,7 @@ impl Admin {
                 bytes: body_memory.used_bytes(),
                 limit: body_memory.limit_bytes(),
             },
+            resume_bytes: self.proxy.resumption.used_bytes(),
             config_reloads: self.configuration.reloads(),
             panics: PanicCounts::snapshot(),
             telemetry_cpu: TelemetryCpuTimes::snapshot(),

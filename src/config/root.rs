@@ -10,7 +10,7 @@ use super::sections::peer_exchange::PeerExchangeConfig;
 use super::sections::routes::RouteConfig;
 use super::sections::settings::{
     AdmissionConfig, CostConfig, DEFAULT_CONTINUOUS_USAGE_RATIO, DrainConfig, LogConfig,
-    MetricsConfig, RefusalDetectionConfig, ReloadConfig, RoutingConfig, TiersConfig,
+    MetricsConfig, RefusalDetectionConfig, ReloadConfig, RoutingConfig, StreamsConfig, TiersConfig,
     TraceCaptureConfig, UsageMode,
 };
 use super::sections::webhooks::WebhookConfig;
@@ -24,7 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::net::{Ipv4Addr, SocketAddr};
 use tokenweir_core::address::parse_listen_address;
-use tokenweir_core::observe::{StallLimits, StreamRules};
+use tokenweir_core::observe::StallLimits;
 use tokenweir_core::record::SlowLimits;
 use tokenweir_core::resilience;
 use tokenweir_core::slo::Objective;
@@ -87,7 +87,7 @@ pub struct Config {
     /// Needs `usage: inject`. 0: off.
     pub continuous_usage: f64,
     /// Handling of streams.
-    pub streams: StreamRules,
+    pub streams: StreamsConfig,
     /// Detection of stalled streams.
     pub stalls: StallLimits,
     /// Thresholds of slow requests.
@@ -147,7 +147,7 @@ impl Default for Config {
             peer_exchange: PeerExchangeConfig::default(),
             usage: UsageMode::default(),
             continuous_usage: DEFAULT_CONTINUOUS_USAGE_RATIO,
-            streams: StreamRules::default(),
+            streams: StreamsConfig::default(),
             stalls: StallLimits::default(),
             slow: SlowLimits::default(),
             refusal_detection: RefusalDetectionConfig::default(),

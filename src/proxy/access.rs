@@ -5,7 +5,8 @@ use crate::backend::pool::BackendPool;
 use crate::backend::routes::{ModelRoute, RouteTable};
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tokenweir_core::openai::engine_control::Permissions;
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::openai::route::{ApiRoute, RouteError};
 use tokenweir_core::record::{ClientIdentity, RequestRecord};
+use tokenweir_core::resume::Digest;
 
 /// API keys, permissions and CORS settings of the client listener. The keys can be replaced while
 /// requests are open.
@@ -216,6 +218,18 @@ impl Principal {
     /// The tenant of the principal. `None`: the request was not authenticated by an API key.
     pub(super) fn tenant(&self) -> Option<&str> {
         self.key.as_ref().map(|key| &*key.caller.tenant)
+    }
+
+    /// The client to which the runs of the principal belong: its API key, or the credentials that a gateway
+    /// without keys forwards. `None`: the request has no credentials, so anybody could be its client.
+    pub(super) fn client_digest(&self, headers: &HeaderMap) -> Option<Digest> {
+        if let Some(key) = &self.key {
+            return Some(Digest::of(&[key.caller.tenant.as_bytes(), key.caller.key.as_bytes()]));
+        }
+        let names = [AUTHORIZATION.as_str(), "x-api-key"];
+        let values = names.iter().flat_map(|name| headers.get_all(*name));
+        let values: Vec<&[u8]> = values.map(HeaderValue::as_bytes).collect();
+        (!values.is_empty()).then(|| Digest::of(&values))
     }
 
     /// The models that the principal may use.

@@ -7,6 +7,7 @@ use super::overload_guard::OverloadGuard;
 use super::request::body_memory::BodyMemory;
 use super::request::features::{self, PayloadSampling};
 use super::request::settings::RequestSettings;
+use super::resumption::Resumption;
 use super::retry::{RetryController, RetrySettings};
 use super::stored_responses::StoredResponses;
 use crate::backend::pool::{BackendPool, BackendRequirements};
@@ -44,6 +45,8 @@ pub struct ProxyState {
     pub access: Arc<AccessControl>,
     /// The backends and the tenants of stored responses.
     pub stored_responses: Arc<StoredResponses>,
+    /// The runs that clients can return to.
+    pub resumption: Arc<Resumption>,
     /// Admission control and its queue.
     pub admission: Arc<AdmissionController>,
     /// Rejects requests while the gateway is overloaded.
@@ -103,6 +106,7 @@ impl ProxyContext {
             pool,
             access,
             stored_responses,
+            resumption: Arc::default(),
             overload_guard,
             body_memory: Arc::new(BodyMemory::new(body_memory_bytes)),
             open_streams: ExchangeRegistry::new(observation, clock::now()),

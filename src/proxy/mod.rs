@@ -19,7 +19,8 @@
 //! The response can begin with comments before its backend is decided (`response`). The
 //! response body then contains the handling of the request.
 //!
-//! A request has no task and no channel of its own: the client connection polls the response body,
+//! A request whose client may return to it (`resume`) runs in a task of its own. Any other request has no
+//! task and no channel of its own: the client connection polls the response body,
 //! and the response body polls the body of the backend. So the gateway reads from the backend only
 //! as fast as the client reads. A client disconnect drops the request future or the response body,
 //! and with it the connection to the backend.
@@ -34,6 +35,8 @@ mod overload_guard;
 mod relay;
 mod request;
 mod response;
+pub mod resume;
+mod resumption;
 pub mod retry;
 mod routing_headers;
 mod stored_responses;
@@ -49,4 +52,5 @@ pub use request::features::PayloadSampling;
 pub use request::identity::{IdentityMode, IdentityReader};
 pub use request::settings::RequestSettings;
 pub use response::{EarlyResponse, ProxyResponseBody, Responding};
+pub use resumption::Resumption;
 pub use stored_responses::StoredResponses;

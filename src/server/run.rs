@@ -114,6 +114,7 @@ async fn drain(
         open_streams.begin_shutdown();
     }
     connections.abort().await;
+    admin.proxy.resumption.shutdown().await;
     outcome
 }
 
@@ -159,6 +160,7 @@ async fn sweep_streams(state: Arc<ServerState>) {
         proxy.telemetry.on_scheduling_delay(delay);
         revocation.sweep(&proxy.access, &proxy.open_streams, clock::now());
         proxy.open_streams.sweep(clock::now());
+        proxy.resumption.sweep(clock::now());
         state.abort_registry.sweep(clock::now(), state.limits.load().write_timeout);
     }
 }

@@ -91,6 +91,9 @@ struct AccessLogLine<'a> {
     /// Why the request was slow. Absent if the request was not slow.
     #[serde(skip_serializing_if = "Option::is_none")]
     slow_cause: Option<&'static str>,
+    /// What became of a request with an `Idempotency-Key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resume: Option<&'static str>,
     /// Why the response could not be inspected. The counts of tokens and events are then not
     /// reliable.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -283,6 +286,7 @@ impl<'a> AccessLogLine<'a> {
             phase: is_incomplete.then(|| record.phase()),
             error: record.error_type(),
             slow_cause: record.slow.map(SlowCause::as_str),
+            resume: record.resume_outcome(),
             uninspected_reason: observed.uninspected_reason.map(UninspectedReason::as_str),
             backend: record.backend().map(tokenweir_core::record::BackendId::as_str),
             policy: decision.map(|decision| decision.policy()),
@@ -339,6 +343,7 @@ impl Display for AccessLogLine<'_> {
         write_field(f, "error", self.error)?;
         write_field(f, "phase", self.phase)?;
         write_field(f, "slow_cause", self.slow_cause)?;
+        write_field(f, "resume", self.resume)?;
         write_field(f, "uninspected_reason", self.uninspected_reason)?;
         write_field(f, "queued_ms", self.queued_ms)?;
         write_field(f, "backend_wait_ms", self.backend_wait_ms)?;

@@ -61,6 +61,8 @@ pub struct DecisionLogEntry {
     /// Cached prompt tokens that the engine reported.
     cached_tokens: Option<u64>,
     outcome: &'static str,
+    /// What became of the request that its client can return to.
+    resume: Option<&'static str>,
     /// Milliseconds from the request head to the end of the response.
     ended_ms: u64,
     /// The times of the chunks. `None`: the stream was neither slow nor broken.
@@ -167,6 +169,7 @@ impl DecisionLogEntry {
             input_tokens,
             cached_tokens,
             outcome: record.outcome.as_str(),
+            resume: record.resume_outcome(),
             ended_ms: record.duration().as_millis() as u64,
             chunk_timings: record.examined_chunk_timings().cloned().map(Box::new),
         })
@@ -227,6 +230,7 @@ impl DecisionLogEntry {
                 "input_tokens": self.input_tokens,
                 "cached_tokens": self.cached_tokens,
                 "outcome": self.outcome,
+                "resume": self.resume,
                 "slow_cause": self.slow.map(SlowCause::as_str),
                 "slow_meaning": self.slow.map(SlowCause::meaning),
                 "client_ttft_seconds": rounded_seconds(self.client_ttft),
@@ -409,7 +413,7 @@ mod tests {
         assert_eq!(detail["predicted"], expected);
         let expected = json!({
             "ttft_seconds": 0.09, "input_tokens": 12, "cached_tokens": 8, "outcome": "ok",
-            "slow_cause": null, "slow_meaning": null, "client_ttft_seconds": 0.1, "first_answer_seconds": null,
+            "resume": null, "slow_cause": null, "slow_meaning": null, "client_ttft_seconds": 0.1, "first_answer_seconds": null,
             "duration_seconds": 0.41, "backend_wait_seconds": null,
         });
         assert_eq!(detail["actual"], expected);

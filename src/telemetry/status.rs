@@ -91,6 +91,8 @@ pub struct StatusSnapshot {
     pub connections: ConnectionStatusSnapshot,
     /// Memory of all request bodies that the gateway holds now, and its limit.
     pub request_bodies: RequestBodyVitals,
+    /// Memory of the responses that clients can return to, in bytes.
+    pub resume_bytes: usize,
     /// Expiry and reloads of certificates.
     pub certificates: tls::CertificateCounts,
     /// Number of configuration reloads by result, and the result of the last load.

@@ -37,7 +37,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
             &["address", "dialect"],
             &["engine_metrics", "gpu", "model"],
             &["slo", "error"],
-            &["access", "admission", "observe"],
+            &["access", "admission", "observe", "resume"],
         ],
     ),
     (

@@ -66,6 +66,7 @@ mod request_parsing;
 mod response_parsing;
 mod response_shapes;
 mod restart;
+mod resume;
 mod retry_safety;
 mod routing_decisions;
 mod routing_headers;

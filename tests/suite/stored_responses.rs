@@ -116,10 +116,15 @@ async fn a_running_response_belongs_to_its_tenant() {
     while !String::from_utf8_lossy(&seen).contains("resp_1") {
         assert!(stream.read_buf(&mut seen).await.unwrap() > 0, "the stream goes on");
     }
-    for (method, path) in [("GET", "/v1/responses/resp_1"), ("POST", "/v1/responses/resp_1/cancel")]
-    {
+    for (method, path) in [
+        ("GET", "/v1/responses/resp_1"),
+        ("GET", "/v1/responses/resp_1?stream=true&starting_after=1"),
+        ("POST", "/v1/responses/resp_1/cancel"),
+    ] {
+        fake.take_received();
         assert_eq!(status(&gateway.raw(about(method, path, Some(KEY))).await), 200, "{method}");
         assert_eq!(status(&gateway.raw(about(method, path, Some(OTHER_KEY))).await), 404);
+        assert_eq!(request_lines(&fake), [format!("{method} {path} HTTP/1.1")]);
     }
 }
 

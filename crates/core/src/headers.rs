@@ -24,6 +24,14 @@ pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error
 /// Header that tells OpenAI client libraries whether to retry a request: `true` or `false`.
 pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
+/// Header with a key that the client chooses: requests of the client with the same key are one request
+/// (draft-ietf-httpapi-idempotency-key-header).
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// Header with the id of the last event that a client has (WHATWG HTML, server-sent events).
+pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// Header of a response that an earlier request with the same key caused. Stripe introduced it.
+pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
 /// Header of some servers that is like `Retry-After`, in milliseconds.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");

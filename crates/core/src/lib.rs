@@ -47,5 +47,8 @@ pub mod slo;
 pub mod access;
 pub mod admission;
 
+// Runs that clients can return to.
+pub mod resume;
+
 // Observation of streams.
 pub mod observe;

@@ -3,14 +3,15 @@
 use crate::config::root::Config;
 use crate::config::sections::routes::RouteConfig;
 use crate::config::sections::secret::UnreadableSecret;
-use crate::config::sections::settings::{AdmissionConfig, TierKey, TiersConfig};
+use crate::config::sections::settings::{AdmissionConfig, ResumeConfig, TierKey, TiersConfig};
 use crate::proxy::admission::AdmissionSettings;
 use crate::proxy::{ConfiguredRoutes, ProxySettings, RequestSettings};
 use crate::telemetry::metrics_registry::buckets::BucketOverridesError;
 use std::sync::Arc;
-use tokenweir_core::observe::ObservationSettings;
+use tokenweir_core::observe::{ObservationSettings, StreamRules};
 use tokenweir_core::openai::PhraseMatcher;
 use tokenweir_core::record::TierResolver;
+use tokenweir_core::resume::ResumeSettings;
 use tokenweir_core::slo::Objective;
 
 /// Why the settings of the proxy cannot be built from a valid configuration.
@@ -55,6 +56,7 @@ impl Config {
                     .iter()
                     .filter_map(|name| name.parse().ok())
                     .collect(),
+                resume: self.streams.resume.settings(),
             },
             retry: self.retry,
             admission: self.admission.settings(&self.slos),
@@ -70,11 +72,21 @@ impl Config {
         let phrases = (!phrases.is_empty()).then(|| PhraseMatcher::new(phrases)).transpose()?;
         Ok(ObservationSettings {
             stalls: self.stalls,
-            streams: self.streams,
+            streams: StreamRules {
+                on_truncation: self.streams.on_truncation,
+                keep_alive: self.streams.keep_alive,
+            },
             slow: self.slow,
             phrases: phrases.map(Arc::new),
             scales: self.histogram_buckets()?.scales(self.metrics.native_histograms),
         })
+    }
+}
+
+impl ResumeConfig {
+    /// The settings of runs that clients can return to. `None`: off.
+    fn settings(&self) -> Option<ResumeSettings> {
+        self.window.map(|window| ResumeSettings { window, memory: self.memory })
     }
 }
 

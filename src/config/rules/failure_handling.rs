@@ -1,4 +1,4 @@
-//! Validation of `retry`, `circuit_breaker`, `continuous_usage` and `timeouts.first_output`.
+//! Validation of `retry`, `circuit_breaker`, `continuous_usage`, `timeouts.first_output` and `streams.resume`.
 
 use crate::config::root::Config;
 use crate::config::violation::{RuleViolation, violation_at};
@@ -6,6 +6,9 @@ use std::time::Duration;
 
 /// Maximum of `retry.attempts`.
 const MAX_RETRY_ATTEMPTS: u32 = 10;
+
+/// Minimum of `streams.resume.memory`, in bytes: a response may take a sixteenth of it.
+const MIN_RESUME_MEMORY: usize = 1 << 20;
 
 /// Checks the rules of these keys and returns the first violation.
 pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
@@ -33,7 +36,11 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
         ("timeouts.first_output", config.timeouts.first_output),
         ("circuit_breaker.base_ejection_time", Some(circuit_breaker.base_ejection_time)),
         ("circuit_breaker.stuck_after", circuit_breaker.stuck_after),
+        ("streams.resume.for", config.streams.resume.window),
     ];
+    if config.streams.resume.memory < MIN_RESUME_MEMORY {
+        return Err(violation_at("streams.resume.memory", "this must be 1MiB or more"));
+    }
     let is_short = |limit: &Option<Duration>| limit.is_some_and(|limit| limit.as_millis() == 0);
     match min_1ms.iter().find(|(_, limit)| is_short(limit)) {
         Some((path, _)) => Err(violation_at(path, "this must be 1ms or more")),

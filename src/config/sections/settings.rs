@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokenweir_core::admission::PriorityClasses;
+use tokenweir_core::observe::OnTruncation;
 use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokenweir_core::routing::{Policy, PolicyKind, kv_aware};
 use tokenweir_core::slo::{LatencyMeasure, Objective};
@@ -105,6 +106,36 @@ pub struct AdmissionConfig {
     /// Header that contains the tenant. Use only a header that your own proxy sets. `None`: the
     /// client's token, or its address.
     pub tenant_header: Option<String>,
+}
+
+/// Handling of streams.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StreamsConfig {
+    /// How the client learns that its stream was truncated.
+    pub on_truncation: OnTruncation,
+    /// Time without bytes for the client after which the gateway sends it an SSE comment, so that
+    /// proxies do not close the connection. A failure is then an error event. `null`: no comments.
+    #[serde(with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub keep_alive: Option<Duration>,
+    /// Requests with an `Idempotency-Key` whose clients may lose their connection and return.
+    pub resume: ResumeConfig,
+}
+
+/// Requests that go on while their client is away. Needs the permission `resume`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ResumeConfig {
+    /// How long a request waits for its client to return, also after its end. `null`: off.
+    #[serde(rename = "for", with = "units::optional_duration")]
+    #[schemars(with = "Option<units::schema::Duration>")]
+    pub window: Option<Duration>,
+    /// Maximum memory of all kept responses. A tenant may use half of it, one response a sixteenth. Above
+    /// it, requests run as if this were off.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
+    pub memory: usize,
 }
 
 /// Detection of model refusals.
@@ -216,6 +247,12 @@ pub struct CostConfig {
     pub gpus: Option<u32>,
     /// Price of one GPU for one hour, in any currency. `None`: not known.
     pub gpu_hour_price: Option<f64>,
+}
+
+impl Default for ResumeConfig {
+    fn default() -> Self {
+        Self { window: None, memory: 256 << 20 }
+    }
 }
 
 impl Default for MetricsConfig {

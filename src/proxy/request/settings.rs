@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName};
 use std::time::Duration;
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::record::{RequestOptions, TierResolver};
+use tokenweir_core::resume::ResumeSettings;
 
 /// Settings of requests. A reload does not change the settings of requests that are open.
 #[derive(Debug, Default)]
@@ -29,6 +30,8 @@ pub struct RequestSettings {
     /// The names of the headers that can contain a session id. If a request has several of them,
     /// the first in this list counts.
     pub session_headers: Vec<HeaderName>,
+    /// Requests whose clients may lose their connection and return. `None`: off.
+    pub resume: Option<ResumeSettings>,
 }
 
 // === impl RequestSettings ===

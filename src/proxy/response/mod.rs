@@ -1,8 +1,11 @@
 //! The response to a client: its body, and its beginning before a backend is decided.
 
 mod early_response;
+mod followed_body;
 
 mod response_body;
 
 pub use early_response::EarlyResponse;
+pub(super) use followed_body::{FollowedBody, RunHead};
+pub(super) use response_body::Handling;
 pub use response_body::{ProxyResponseBody, Responding};

@@ -2,6 +2,7 @@
 //! began before its backend was decided.
 
 use super::early_response::EarlyResponse;
+use super::followed_body::FollowedBody;
 use crate::backend::Lease;
 use bytes::{Bytes, BytesMut};
 use http::{Response, StatusCode};
@@ -27,6 +28,8 @@ pub enum ProxyResponseBody {
     Observed(BackendResponseBody),
     /// The body of a response that began before its backend was decided.
     Early(Box<EarlyBody>),
+    /// The body of a run that its client can return to.
+    Followed(Box<FollowedBody>),
 }
 
 type BackendResponseBody = ObservedBody<BackendBody, (Lease, Option<ConcurrencyPermit>)>;
@@ -64,7 +67,7 @@ impl ProxyResponseBody {
     /// `is_complete`: all of their bytes are written.
     pub fn on_flush(&mut self, is_complete: bool) {
         match self {
-            Self::Complete(_) => {}
+            Self::Complete(_) | Self::Followed(_) => {}
             Self::Observed(body) => body.on_flush(is_complete),
             Self::Early(body) => body.on_flush(is_complete),
         }
@@ -85,6 +88,7 @@ impl Body for ProxyResponseBody {
             }
             Self::Observed(body) => Pin::new(body).poll_frame(cx),
             Self::Early(body) => body.poll_frame(cx),
+            Self::Followed(body) => body.poll_frame(cx),
         }
     }
 
@@ -93,6 +97,7 @@ impl Body for ProxyResponseBody {
             Self::Complete(body) => body.is_end_stream(),
             Self::Observed(body) => body.is_end_stream(),
             Self::Early(body) => body.is_end_stream(),
+            Self::Followed(_) => false,
         }
     }
 
@@ -101,6 +106,7 @@ impl Body for ProxyResponseBody {
             Self::Complete(body) => body.size_hint(),
             Self::Observed(body) => body.size_hint(),
             Self::Early(_) => SizeHint::default(),
+            Self::Followed(body) => body.size_hint(),
         }
     }
 }

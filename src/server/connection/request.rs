@@ -5,7 +5,7 @@ use super::limiter::{ConnectionPermit, InFlightRequests, RequestPermit};
 use super::state::ServerState;
 use crate::proxy::{
     AcceptedRequest, ClientInfo, EarlyResponse, ProxyContext, ProxyResponseBody, Responding,
-    accept_request, handle_request,
+    accept_request, handle_request, resume,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -123,9 +123,16 @@ async fn respond(
             Ok(response.map(ProxyResponseBody::Complete))
         }
         Ok(AcceptedRequest::Recorded(recorded)) => {
-            // The future is large. Its own box avoids a copy of the future into the outer box.
-            let handling = || handle_request(&proxy, recorded, abort_handle, &early, request);
-            AssertUnwindSafe(pin_in_place(handling)).catch_unwind().await
+            let mut recorded = recorded;
+            if let Some(key) = resume::run_key(&proxy, &mut recorded, request.headers()) {
+                let following =
+                    resume::follow(proxy, recorded, (key, abort_handle), &early, request);
+                AssertUnwindSafe(Box::pin(following)).catch_unwind().await
+            } else {
+                // The future is large. Its own box avoids a copy of the future into the outer box.
+                let handling = || handle_request(&proxy, recorded, abort_handle, &early, request);
+                AssertUnwindSafe(pin_in_place(handling)).catch_unwind().await
+            }
         }
         Err(panic) => Err(panic),
     };

@@ -2,7 +2,7 @@
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::record::{FailoverDenialReason, Outcome, RequestRecord};
+use tokenweir_core::record::{FailoverDenialReason, Outcome, RequestRecord, ResumeOutcome};
 use tokenweir_core::resilience::BreakerState;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
@@ -33,6 +33,26 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 emit(&[reason.as_str()], 1.0);
             }
         }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_resume_requests_total",
+        help: "Requests with an Idempotency-Key while streams.resume is on, by what became of them.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("result", || {
+            ResumeOutcome::ALL.map(ResumeOutcome::as_str).to_vec()
+        })],
+        read: MetricSource::Record(|record, emit| {
+            if let Some(outcome) = record.resume_outcome() {
+                emit(&[outcome], 1.0);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_resume_memory_bytes",
+        help: "Memory of the responses that clients can return to (streams.resume).",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|status, emit| emit(&[], status.resume_bytes as f64)),
     },
     MetricDescriptor {
         name: "tokenweir_backend_breaker_state",

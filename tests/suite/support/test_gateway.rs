@@ -40,6 +40,7 @@ use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::observe::{self, ExchangeRegistry, Sink};
 use tokenweir_core::record::{RequestRecord, SampleReason, TierResolver};
 use tokenweir_core::resilience;
+use tokenweir_core::resume::ResumeSettings;
 use tokenweir_core::routing::{Policy, PolicyKind};
 use tokenweir_core::slo::Objective;
 use tokenweir_core::trace_context::Propagation;
@@ -153,6 +154,8 @@ pub(crate) struct Setup {
     pub scrape_interval: Duration,
     /// Headers with the session id.
     pub session_headers: Vec<HeaderName>,
+    /// Requests whose clients may return.
+    pub resume: Option<ResumeSettings>,
     /// Share of requests in the trace capture.
     pub captured: f64,
     /// File of the trace capture.
@@ -239,6 +242,7 @@ impl Default for Setup {
             slos: Vec::new(),
             scrape_interval: Duration::from_millis(20),
             session_headers: Vec::new(),
+            resume: None,
             captured: 0.0,
             capture: None,
             retry: retry::RetrySettings::default(),
@@ -416,6 +420,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         pool: pool.clone(),
         access: setup.access,
         stored_responses,
+        resumption: Arc::default(),
         admission: Arc::new(AdmissionController::new(pool.clone(), setup.admission)),
         overload_guard,
         body_memory: setup.body_memory,
@@ -474,6 +479,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             tiers: setup.tiers,
             identities: setup.identities,
             session_headers: setup.session_headers,
+            resume: setup.resume,
         },
         backend_client: client,
         retry: RetryController::new(setup.retry),

@@ -115,6 +115,9 @@ pub enum GatewayError {
         /// The name that the client sent, in backticks, or a text for a request without a model.
         model: String,
     },
+    /// The `Idempotency-Key` is in use, and the request cannot get the response of its run.
+    #[error("{}", .0.message())]
+    IdempotencyKey(IdempotencyProblem),
     /// A limit of the tenant or of the API key is reached.
     #[error("the limit of {allowed} {limited} is reached; retry after {retry_after} s")]
     RateLimited {
@@ -240,6 +243,17 @@ pub enum GatewayError {
     Internal,
 }
 
+/// Why a request cannot get the response of the run of its `Idempotency-Key`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdempotencyProblem {
+    /// The key belongs to a request with another path, query or body.
+    OtherRequest,
+    /// Too many connections already get the response.
+    TooManyReaders,
+    /// `Last-Event-ID` is no id of the gateway.
+    LastEventId,
+}
+
 /// The kinds of limits of a tenant or an API key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RateLimitKind {
@@ -249,6 +263,23 @@ pub enum RateLimitKind {
     Tokens,
     /// Open requests at the same time.
     Concurrency,
+}
+
+impl IdempotencyProblem {
+    const fn message(self) -> &'static str {
+        match self {
+            Self::OtherRequest => {
+                "the Idempotency-Key belongs to another request of this client: repeat that request \
+                 unchanged, or use a new key"
+            }
+            Self::TooManyReaders => {
+                "too many connections get the response of this Idempotency-Key: close one, or wait"
+            }
+            Self::LastEventId => {
+                "Last-Event-ID is no id of this gateway: send the number of an event, or 0"
+            }
+        }
+    }
 }
 
 impl fmt::Display for RateLimitKind {

@@ -12,7 +12,9 @@ use crate::http1::websocket;
 use crate::record::Outcome;
 use bytes::Bytes;
 pub use envelope::ErrorEnvelope;
-pub use gateway_error::{GatewayError, RateLimitKind, listed, truncate_model_name};
+pub use gateway_error::{
+    GatewayError, IdempotencyProblem, RateLimitKind, listed, truncate_model_name,
+};
 use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
@@ -72,7 +74,8 @@ impl GatewayError {
         if let Some(seconds) = row.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if matches!(self, Self::Poison | Self::Loop) {
+        // The SDKs of OpenAI and Anthropic try again after 409.
+        if matches!(self, Self::Poison | Self::Loop | Self::IdempotencyKey(_)) {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         if row.status == StatusCode::UNAUTHORIZED {

@@ -22,6 +22,7 @@ pub const REASONS: &[&str] = &[
     "body_cut",
     "invalid_api_key",
     "model_not_allowed",
+    "idempotency_key",
     "request_limit",
     "token_limit",
     "concurrency_limit",
@@ -158,6 +159,7 @@ impl GatewayError {
                 row(S::PAYLOAD_TOO_LARGE, Client, "BadRequestError", "body_too_large")
             }
             Self::IncompleteBody => row(S::BAD_REQUEST, Client, "BadRequestError", "body_cut"),
+            Self::IdempotencyKey(_) => row(S::CONFLICT, Client, "ConflictError", "idempotency_key"),
             Self::BodyTimeout { .. } => {
                 row(S::REQUEST_TIMEOUT, Client, "BadRequestError", "body_timeout")
             }

@@ -346,6 +346,9 @@ impl Drop for Exchange {
             attempt.ended.get_or_insert(now);
         }
         record.slow = SlowCause::from_record(record, &in_flight.settings().slow);
+        if let Some(note) = record.resume.as_ref().filter(|_| record.outcome != Outcome::Ok) {
+            note.set_failed();
+        }
         if let Some(record) = record.take() {
             receiver.finished(record);
         }

@@ -46,6 +46,9 @@ pub enum ObservedBodyError<E> {
     /// The first output, the next output or the end did not arrive before its timeout.
     #[error("the backend sent no output in time; the gateway aborted the stream")]
     Stalled,
+    /// The run whose response the body follows was broken.
+    #[error("the response that this one follows was broken")]
+    Followed,
 }
 
 type FramePoll<E> = Poll<Option<Result<Frame<Bytes>, ObservedBodyError<E>>>>;

@@ -49,6 +49,7 @@ pub fn streamed() -> RequestRecord {
         caller: None,
         attempts: vec![successful_attempt(accepted)],
         not_retried: None,
+        resume: None,
         status: Some(200),
         refusal: None,
         outcome: Outcome::Ok,

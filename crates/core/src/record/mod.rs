@@ -23,7 +23,7 @@ pub use analysis::{PhaseDuration, RequestPhase, RequestPhases, WastedTokens};
 pub use labels::{BackendId, ModelLabel};
 pub use request::{
     CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestIdentity,
-    RequestOptions, Tier, TierResolver,
+    RequestOptions, ResumeNote, ResumeOutcome, Tier, TierResolver,
 };
 pub use request_record::RequestRecord;
 pub use response::{

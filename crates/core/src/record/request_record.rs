@@ -2,7 +2,8 @@
 
 use super::labels::{BackendId, ModelLabel};
 use super::request::{
-    CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestOptions, Tier,
+    CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestOptions,
+    ResumeNote, ResumeOutcome, Tier,
 };
 use super::response::{
     ChunkTimings, ObservedResponse, Outcome, Termination, UsageSource, termination_reason,
@@ -57,6 +58,9 @@ pub struct RequestRecord {
     pub attempts: Vec<Attempt>,
     /// Why there was no failover after the last attempt had failed.
     pub not_retried: Option<FailoverDenialReason>,
+    /// What became of the request that its client can return to. `None`: it has no `Idempotency-Key`, or
+    /// `streams.resume` is off.
+    pub resume: Option<Arc<ResumeNote>>,
     /// HTTP status that the client received. `None`: the client disconnected before the response
     /// head.
     pub status: Option<u16>,
@@ -126,6 +130,7 @@ impl RequestRecord {
             decision: None,
             attempts: Vec::new(),
             not_retried: None,
+            resume: None,
             status: None,
             refusal: None,
             outcome: Outcome::Cancelled,
@@ -259,6 +264,11 @@ impl RequestRecord {
         let is_examined = is_broken || self.slow.is_some() || !self.observed.stalls.is_empty();
         let timings = &self.observed.chunk_timings;
         (is_examined && timings.chunks() > 0).then_some(timings)
+    }
+
+    /// What became of the request that its client can return to, as a name in metrics, logs and spans.
+    pub fn resume_outcome(&self) -> Option<&'static str> {
+        self.resume.as_ref().map(|note| ResumeOutcome::as_str(note.get()))
     }
 
     /// Time in the admission queue. `None`: the request was not queued.

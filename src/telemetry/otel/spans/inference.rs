@@ -52,6 +52,7 @@ pub(super) fn span_attributes(
         .put("tokenweir.termination", record.ending())
         .put("tokenweir.closed_by", record.end.initiator().as_str())
         .put_some("tokenweir.slow_cause", record.slow.map(SlowCause::as_str))
+        .put_some("tokenweir.resume", record.resume_outcome())
         .put_some(
             "tokenweir.uninspected_reason",
             record.observed.uninspected_reason.map(UninspectedReason::as_str),

@@ -1,20 +1,16 @@
 //! Policies of response streams: timeouts, keep-alive comments and the handling of truncation.
 
-use crate::units;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// Additions to the streams that the gateway forwards. By default there are none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamRules {
     /// How the client learns that its stream was truncated.
     pub on_truncation: OnTruncation,
-    /// Time without bytes for the client after which the gateway sends it an SSE comment, so that
-    /// proxies do not close the connection. A failure is then an error event. `null`: no comments.
-    #[serde(with = "units::optional_duration")]
-    #[schemars(with = "Option<units::schema::Duration>")]
+    /// Time without bytes for the client after which the gateway sends it an SSE comment. `None`: no
+    /// comments.
     pub keep_alive: Option<Duration>,
 }
 

@@ -45,6 +45,8 @@ pub enum Permission {
     RoutingHeaders,
     /// Stored responses that this gateway did not see begin, so that it does not know their tenant.
     StoredResponses,
+    /// Requests that go on while their client is away (`streams.resume`).
+    Resume,
 }
 
 /// A set of permissions.
@@ -290,6 +292,7 @@ impl Permission {
             Self::Lora => "lora",
             Self::RoutingHeaders => "routing_headers",
             Self::StoredResponses => "stored_responses",
+            Self::Resume => "resume",
         }
     }
 }

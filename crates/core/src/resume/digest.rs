@@ -1,0 +1,51 @@
+//! SHA-256 digests that identify clients, runs and requests. The values themselves are not kept.
+
+use ring::digest::{Context, SHA256};
+
+/// A digest of a list of values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest([u8; 32]);
+
+/// The identity of a run: its client and the key that the client chose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RunKey {
+    /// The client: a digest of its identity.
+    pub(super) client: Digest,
+    key: Digest,
+}
+
+impl Digest {
+    /// The digest of a list of values. Lists that differ have different digests: the length of each value
+    /// separates it from the next.
+    pub fn of(values: &[&[u8]]) -> Self {
+        let mut context = Context::new(&SHA256);
+        for value in values {
+            context.update(&(value.len() as u64).to_le_bytes());
+            context.update(value);
+        }
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(context.finish().as_ref());
+        Self(bytes)
+    }
+}
+
+impl RunKey {
+    /// The identity of the run of a client.
+    pub fn new(client: Digest, key: &[u8]) -> Self {
+        Self { client, key: Digest::of(&[key]) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_whose_values_are_divided_differently_have_different_digests() {
+        let digests =
+            [Digest::of(&[b"ab", b"c"]), Digest::of(&[b"a", b"bc"]), Digest::of(&[b"abc"])];
+        assert!(digests[0] != digests[1] && digests[1] != digests[2] && digests[0] != digests[2]);
+        assert_eq!(digests[0], Digest::of(&[b"ab", b"c"]));
+        assert_ne!(RunKey::new(digests[0], b"k"), RunKey::new(digests[1], b"k"));
+    }
+}

@@ -1,0 +1,33 @@
+//! Runs that clients can return to: the state of a request whose engine goes on while its client is
+//! away, and the bytes that a returning client gets again.
+//!
+//! A request with an `Idempotency-Key` begins a run. A [`Producer`] writes the response of the engine
+//! into the run, and each [`Reader`] reads it from its own position. A request that arrives again with
+//! the same key and body attaches to the run as a further reader. A run without a reader is aborted when
+//! its window is over.
+//!
+//! The module has no I/O. Wakers are those of the caller, and the time is an argument of
+//! [`Registry::sweep`]. Locks are taken in the order table, run.
+
+mod buffer;
+mod digest;
+mod entry;
+mod event_ids;
+mod memory;
+mod producer;
+mod reader;
+mod registry;
+mod run;
+mod settings;
+#[cfg(test)]
+mod simulation_tests;
+
+pub use digest::{Digest, RunKey};
+pub use entry::{Arrival, Entry};
+pub use event_ids::EventIds;
+pub use memory::MemoryLimits;
+pub use producer::Producer;
+pub use reader::{Chunk, Reader};
+pub use registry::Registry;
+pub use run::End;
+pub use settings::ResumeSettings;

@@ -1,0 +1,86 @@
+//! The writing side of a run.
+
+use super::registry::Registry;
+use super::run::{End, Run};
+use crate::record::ResumeNote;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+/// Writes the response of an engine into its run. There is one for each run. Dropping it ends the run.
+#[derive(Debug)]
+pub struct Producer<H> {
+    pub(super) registry: Arc<Registry<H>>,
+    pub(super) run: Arc<Run<H>>,
+    pub(super) has_ended: bool,
+}
+
+impl<H> Producer<H> {
+    /// The note about the run, for its record.
+    pub fn note(&self) -> &Arc<ResumeNote> {
+        &self.run.note
+    }
+
+    /// Whether the run must end, because nobody can get its response. `waker` is woken when that changes.
+    pub fn poll_abandoned(&self, waker: &Waker) -> bool {
+        let mut state = self.run.lock();
+        state.producer = Some(waker.clone());
+        state.is_abandoned
+    }
+
+    /// Ready: the run takes bytes. A run that keeps nothing takes them when all readers have read what
+    /// there is. [`Self::poll_abandoned`] must have been called with the waker of the task.
+    pub fn poll_writable(&self) -> Poll<()> {
+        let state = self.run.lock();
+        if state.is_kept || state.is_all_read() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Sets the head of the response.
+    pub fn set_head(&mut self, head: H) {
+        let mut state = self.run.lock();
+        state.head = Some(Arc::new(head));
+        state.wake_readers();
+    }
+
+    /// Writes bytes of the body. Above a limit of memory, the run goes on and keeps nothing.
+    pub fn write(&mut self, data: &[u8]) {
+        loop {
+            let mut state = self.run.lock();
+            if !state.is_kept {
+                state.buffer.append_passing(data);
+                return state.wake_readers();
+            }
+            let appended = state.buffer.append(data, &self.run.limits);
+            let Err(limit) = appended else { return state.wake_readers() };
+            drop(state);
+            if !self.registry.evict_delivered(&self.run.key, limit) {
+                self.run.note.set(limit);
+                self.registry.forget(&self.run);
+            }
+        }
+    }
+
+    /// Ends the run. `is_kept`: a client that returns gets the response. A failed request is to be tried
+    /// again instead.
+    pub fn end(mut self, end: End, is_kept: bool) {
+        self.finish(end, is_kept);
+    }
+
+    fn finish(&mut self, end: End, is_kept: bool) {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return;
+        }
+        let mut state = self.run.lock();
+        state.end = Some(end);
+        state.wake_readers();
+        drop(state);
+        if !is_kept {
+            self.registry.forget(&self.run);
+        }
+    }
+}
+
+impl<H> Drop for Producer<H> {
+    fn drop(&mut self) {
+        self.finish(End::Broken, false);
+    }
+}

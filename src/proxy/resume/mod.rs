@@ -1,0 +1,236 @@
+//! Requests whose clients may lose their connection and return: `streams.resume`.
+//!
+//! A request with an `Idempotency-Key` runs in a task of its own and writes its response into a run of
+//! [`tokenweir_core::resume`]. Its connection follows the run. When the connection ends, the run goes on,
+//! and the same request on another connection follows it from the beginning.
+
+mod run;
+
+use super::accept::RecordedRequest;
+use super::context::ProxyContext;
+use super::handle::handle_request;
+use super::request::body::{self, IncomingBody};
+use super::request::body_memory::BodyOwner;
+use super::response::{EarlyResponse, FollowedBody, ProxyResponseBody, RunHead};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Request, Response, request};
+use http_body_util::Full;
+use std::future::poll_fn;
+use std::sync::Arc;
+use tokenweir_core::error::{ErrorEnvelope, GatewayError, IdempotencyProblem, RateLimitKind};
+use tokenweir_core::headers::{
+    IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, LAST_EVENT_ID, X_REQUEST_ID, media_type,
+    rewrite_response_headers,
+};
+use tokenweir_core::observe::{Exchange, ResponseAbortHandle};
+use tokenweir_core::openai::engine_control::Permission;
+use tokenweir_core::openai::route::ApiRoute;
+use tokenweir_core::record::{ResumeNote, ResumeOutcome};
+use tokenweir_core::resume::{Arrival, Digest, Entry, EventIds, Reader, RunKey};
+
+/// Longest `Idempotency-Key`, in bytes. Longer ones of services that define them are not known.
+const MAX_KEY_BYTES: usize = 255;
+
+/// The identity of the run of a request. `None`: the request runs without one. Notes the reason in its
+/// record if it asks for one.
+pub fn run_key(
+    context: &ProxyContext,
+    recorded: &mut RecordedRequest,
+    headers: &HeaderMap,
+) -> Option<RunKey> {
+    context.settings.resume?;
+    let key = headers.get(IDEMPOTENCY_KEY)?;
+    let RecordedRequest { exchange, principal, permit, route, configured, .. } = recorded;
+    let is_generating = matches!(route, Some(ApiRoute::Forward(api)) if api.generates());
+    if !is_generating || configured.is_some() {
+        return None;
+    }
+    let mut refuse = |outcome| {
+        exchange.record().resume = Some(Arc::new(ResumeNote::new(outcome)));
+        None
+    };
+    if !principal.permissions.allow(Permission::Resume) {
+        return refuse(ResumeOutcome::NotAllowed);
+    }
+    let is_single = headers.get_all(IDEMPOTENCY_KEY).iter().nth(1).is_none();
+    if !is_single || key.is_empty() || key.len() > MAX_KEY_BYTES {
+        return refuse(ResumeOutcome::InvalidKey);
+    }
+    let Some(client) = principal.client_digest(headers) else {
+        return refuse(ResumeOutcome::NoIdentity);
+    };
+    let run_key = RunKey::new(client, key.as_bytes());
+    let may_follow = match permit {
+        Ok(_) => true,
+        // The run itself may hold the last permit of its tenant.
+        Err(GatewayError::RateLimited { limited: RateLimitKind::Concurrency, .. }) => {
+            context.state.resumption.registry().is_known(&run_key)
+        }
+        Err(_) => false,
+    };
+    may_follow.then_some(run_key)
+}
+
+/// Handles a request with an identity: begins its run, or follows the one that an earlier request began.
+pub async fn follow<B: IncomingBody + Send + 'static>(
+    context: Arc<ProxyContext>,
+    mut recorded: RecordedRequest,
+    (key, abort): (RunKey, ResponseAbortHandle),
+    early: &EarlyResponse,
+    request: Request<B>,
+) -> Response<ProxyResponseBody> {
+    let (head, body) = request.into_parts();
+    let ids = match last_event_id(&head.headers) {
+        Ok(ids) => ids,
+        Err(error) => return refuse(&context, recorded, abort, head, error).await,
+    };
+    let body = match receive(&context, &mut recorded, &head, body).await {
+        Ok(body) => body,
+        Err(error) => return refuse(&context, recorded, abort, head, error).await,
+    };
+    let arrival =
+        Arrival { key, request: request_digest(&head, &body), may_begin: recorded.permit.is_ok() };
+    let Some(settings) = &context.settings.resume else {
+        return handle(&context, recorded, abort, early, head, body).await;
+    };
+    let problem = match context.state.resumption.registry().enter(&arrival, settings) {
+        Entry::Begun(producer, reader) => {
+            let path = head.uri.path().to_owned();
+            recorded.exchange.record().resume = Some(producer.note().clone());
+            let request = Request::from_parts(head, Full::new(body));
+            let run = run::complete(context.clone(), recorded, request, producer);
+            context.state.resumption.spawn(run);
+            return begun(reader, ids, abort, &path).await;
+        }
+        Entry::Attached(reader) => {
+            return attached(&context, recorded, (reader, ids, abort), head, &body).await;
+        }
+        Entry::OverLimit(limit) => {
+            recorded.exchange.record().resume = Some(Arc::new(ResumeNote::new(limit)));
+            return handle(&context, recorded, abort, early, head, body).await;
+        }
+        Entry::Unknown => return handle(&context, recorded, abort, early, head, body).await,
+        Entry::OtherRequest => IdempotencyProblem::OtherRequest,
+        Entry::TooManyReaders => IdempotencyProblem::TooManyReaders,
+    };
+    refuse(&context, recorded, abort, head, GatewayError::IdempotencyKey(problem)).await
+}
+
+/// The response of a request that began its run.
+async fn begun(
+    mut reader: Reader<RunHead>,
+    ids: Option<EventIds>,
+    abort: ResponseAbortHandle,
+    path: &str,
+) -> Response<ProxyResponseBody> {
+    match poll_fn(|cx| reader.poll_head(cx.waker())).await {
+        Some(head) => respond(head.headers.clone(), &head, (reader, ids, abort), None),
+        // The run has panicked.
+        None => GatewayError::Internal
+            .to_response_in(ErrorEnvelope::for_path(path), None)
+            .map(ProxyResponseBody::Complete),
+    }
+}
+
+/// The response of a request that attached to the run of an earlier one, after the same checks.
+async fn attached(
+    context: &ProxyContext,
+    mut recorded: RecordedRequest,
+    (mut reader, ids, abort): (Reader<RunHead>, Option<EventIds>, ResponseAbortHandle),
+    head: request::Parts,
+    body: &[u8],
+) -> Response<ProxyResponseBody> {
+    let record = recorded.exchange.record();
+    record.resume = Some(Arc::new(ResumeNote::new(ResumeOutcome::Attached)));
+    let checked = body::peek_request(&head, body, record.api).and_then(|fields| {
+        record.options = context.settings.options(&head.headers, &fields);
+        recorded.principal.model_route(&context.state.pool, record, &fields)
+    });
+    if let Err(error) = checked {
+        return refuse(context, recorded, abort, head, error).await;
+    }
+    // The run has a permit of its own.
+    recorded.permit = Ok(None);
+    let Some(run_head) = poll_fn(|cx| reader.poll_head(cx.waker())).await else {
+        return refuse(context, recorded, abort, head, GatewayError::Internal).await;
+    };
+    let RecordedRequest { mut exchange, principal, origin, .. } = recorded;
+    let mut headers = run_head.headers.clone();
+    headers.remove(X_REQUEST_ID);
+    rewrite_response_headers(&mut headers, &exchange.record().request_id);
+    principal.rate_limit_status.write(&mut headers);
+    context.state.access.cors().apply(origin.as_ref(), &mut headers);
+    headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
+    exchange.record().status = Some(run_head.status.as_u16());
+    respond(headers, &run_head, (reader, ids, abort), Some(exchange))
+}
+
+fn respond(
+    headers: HeaderMap,
+    head: &RunHead,
+    (reader, ids, abort): (Reader<RunHead>, Option<EventIds>, ResponseAbortHandle),
+    exchange: Option<Exchange>,
+) -> Response<ProxyResponseBody> {
+    let is_stream = media_type(&headers).eq_ignore_ascii_case("text/event-stream");
+    let ids = ids.filter(|_| is_stream);
+    let body = FollowedBody::new(reader, head.length, ids, exchange, abort);
+    let mut response = Response::new(ProxyResponseBody::Followed(Box::new(body)));
+    *response.status_mut() = head.status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// Handles a request as one without an identity.
+async fn handle(
+    context: &ProxyContext,
+    recorded: RecordedRequest,
+    abort: ResponseAbortHandle,
+    early: &EarlyResponse,
+    head: request::Parts,
+    body: Bytes,
+) -> Response<ProxyResponseBody> {
+    let request = Request::from_parts(head, Full::new(body));
+    handle_request(context, recorded, abort, early, request).await
+}
+
+/// Answers a request with an error.
+async fn refuse(
+    context: &ProxyContext,
+    mut recorded: RecordedRequest,
+    abort: ResponseAbortHandle,
+    head: request::Parts,
+    error: GatewayError,
+) -> Response<ProxyResponseBody> {
+    recorded.permit = Err(error);
+    handle(context, recorded, abort, &EarlyResponse::default(), head, Bytes::new()).await
+}
+
+/// Receives the body of a request, within the limits of all bodies.
+async fn receive(
+    context: &ProxyContext,
+    recorded: &mut RecordedRequest,
+    head: &request::Parts,
+    body: impl IncomingBody,
+) -> Result<Bytes, GatewayError> {
+    let exchange = &mut recorded.exchange;
+    let owner = BodyOwner::new(recorded.principal.tenant(), exchange.record().client);
+    let mut memory_permit = context.state.body_memory.empty_permit(owner);
+    body::receive_body(&context.settings, exchange, head, body, &mut memory_permit).await
+}
+
+/// What must be equal in a request that attaches to a run.
+fn request_digest(head: &request::Parts, body: &[u8]) -> Digest {
+    let content_type = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let target = head.uri.path_and_query().map_or("", |target| target.as_str());
+    Digest::of(&[target.as_bytes(), content_type, body])
+}
+
+/// The event ids that a client asks for with `Last-Event-ID`: 0, or the last event that it has. `None`: it
+/// asks for none.
+fn last_event_id(headers: &HeaderMap) -> Result<Option<EventIds>, GatewayError> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.parse().ok());
+    let error = GatewayError::IdempotencyKey(IdempotencyProblem::LastEventId);
+    number.map(EventIds::after).map(Some).ok_or(error)
+}

@@ -1,0 +1,95 @@
+//! The task of a run: handles the request, and writes its response into the run.
+
+use super::super::accept::RecordedRequest;
+use super::super::context::ProxyContext;
+use super::super::handle::handle_request;
+use super::super::response::{EarlyResponse, Handling, ProxyResponseBody, Responding, RunHead};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::Request;
+use http_body::Body;
+use http_body_util::Full;
+use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tokenweir_core::observe::ResponseAbortHandle;
+use tokenweir_core::resume::{End, Producer};
+use tokenweir_net::supervise::{self, BackgroundTask};
+
+/// Handles a request and writes its response into its run.
+pub(super) async fn complete(
+    context: Arc<ProxyContext>,
+    recorded: RecordedRequest,
+    request: Request<Full<Bytes>>,
+    producer: Producer<RunHead>,
+) {
+    let early = Arc::<EarlyResponse>::default();
+    let shared = early.clone();
+    let handling: Handling = Box::pin(async move {
+        // The run has no connection that could be slow.
+        let abort = ResponseAbortHandle::default();
+        handle_request(&context, recorded, abort, &shared, request).await
+    });
+    Run { responding: Responding::new(handling, early), body: None, producer }.complete().await;
+}
+
+/// A run as a task.
+struct Run {
+    responding: Responding,
+    /// `None`: the response has not begun.
+    body: Option<ProxyResponseBody>,
+    producer: Producer<RunHead>,
+}
+
+impl Run {
+    /// Completes the run, unless nobody can get its response any more.
+    async fn complete(mut self) {
+        let mut is_successful = false;
+        let writing = poll_fn(|cx| self.poll(cx, &mut is_successful));
+        match AssertUnwindSafe(writing).catch_unwind().await {
+            Ok(Some(end)) => {
+                // The exchange has ended with its body, so the note is final.
+                let is_kept = is_successful && !self.producer.note().has_failed();
+                self.producer.end(end, is_kept);
+            }
+            Ok(None) => {}
+            Err(_) => {
+                supervise::record_panic(BackgroundTask::Request);
+                tracing::error!("a request that its client can return to caused a panic");
+            }
+        }
+    }
+
+    /// The end of the response. `None`: the run is to end before.
+    fn poll(&mut self, cx: &mut Context<'_>, is_successful: &mut bool) -> Poll<Option<End>> {
+        if self.producer.poll_abandoned(cx.waker()) {
+            return Poll::Ready(None);
+        }
+        if self.body.is_none() {
+            let (head, body) = ready!(Pin::new(&mut self.responding).poll(cx)).into_parts();
+            *is_successful = head.status.is_success();
+            let length = body.size_hint().exact();
+            self.producer.set_head(RunHead { status: head.status, headers: head.headers, length });
+            self.body = Some(body);
+        }
+        let Some(body) = &mut self.body else { return Poll::Pending };
+        loop {
+            ready!(self.producer.poll_writable());
+            match Pin::new(&mut *body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.producer.write(&data);
+                    }
+                }
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Some(End::Broken)),
+                Poll::Ready(None) => return Poll::Ready(Some(End::Whole)),
+                Poll::Pending => {
+                    body.on_flush(true);
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The runs that clients can return to, for the whole gateway.
+
+use super::response::RunHead;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokenweir_core::resume::Registry;
+use tokio::task::JoinSet;
+
+/// The runs that clients can return to, and their tasks.
+#[derive(Default)]
+pub struct Resumption {
+    registry: Arc<Registry<RunHead>>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Resumption {
+    pub(super) fn registry(&self) -> &Arc<Registry<RunHead>> {
+        &self.registry
+    }
+
+    /// The memory of all runs, in bytes.
+    pub fn used_bytes(&self) -> usize {
+        self.registry.used_bytes()
+    }
+
+    /// Ends the runs whose clients did not return in time.
+    pub fn sweep(&self, now: Instant) {
+        self.registry.sweep(now);
+    }
+
+    /// Ends all runs. Called when all connections have ended.
+    pub async fn shutdown(&self) {
+        let mut tasks = std::mem::take(&mut *self.tasks());
+        tasks.shutdown().await;
+    }
+
+    /// Starts the task of a run.
+    pub(super) fn spawn(&self, run: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = self.tasks();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(run);
+    }
+
+    fn tasks(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

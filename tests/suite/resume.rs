@@ -1,0 +1,373 @@
+//! A client that loses its connection and repeats its request gets the response of its first request. The
+//! engine runs it once, and its tenant pays once.
+
+use crate::access::{KEY, access, tenant};
+use crate::metrics::value;
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, json, paused,
+    stream_of,
+};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, WHOLE, body, post, read_until, start_with, status,
+};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir::proxy::access::AccessControl;
+use tokenweir_core::access::cors::Cors;
+use tokenweir_core::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
+use tokenweir_core::openai::engine_control::{Permission, Permissions};
+use tokenweir_core::record::{Outcome, RequestRecord};
+use tokenweir_core::resume::ResumeSettings;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const STREAM: &str =
+    r#"{"model":"tiny","stream":true,"stream_options":{"include_usage":true},"messages":[]}"#;
+const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
+const EVENTS: [&str; 6] = [ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
+const OTHER_KEY: &str = "sk-tw-the-key-of-another-tenant";
+
+const RESUME: ResumeSettings = ResumeSettings { window: Duration::from_mins(1), memory: 256 << 20 };
+
+fn allowed() -> TenantEntry {
+    TenantEntry { allow: vec![Permission::Resume], ..tenant() }
+}
+
+fn setup(access: Arc<AccessControl>) -> Setup {
+    Setup { access, resume: Some(RESUME), ..Setup::default() }
+}
+
+async fn gateway(backend: &ScriptedBackend) -> Running {
+    start_with(&[backend.addr], setup(access(allowed()))).await
+}
+
+/// A request of the tenant with these further header lines.
+fn ask(body: &str, lines: &str) -> String {
+    let mut head = format!("\r\nauthorization: Bearer {KEY}\r\n");
+    if !lines.is_empty() {
+        head.extend([lines, "\r\n"]);
+    }
+    post(CHAT, body).replacen("\r\n", &head, 1)
+}
+
+/// A backend that sends the first events of its stream, and the others when the test lets it.
+async fn pausing() -> ScriptedBackend {
+    ScriptedBackend::start(|_| paused(&EVENTS[..2], &EVENTS[2..])).await
+}
+
+fn resume_of(record: &RequestRecord) -> Option<&'static str> {
+    record.resume_outcome()
+}
+
+fn text(answer: &[u8]) -> String {
+    String::from_utf8(body(answer).0).unwrap()
+}
+
+/// The records of the next two requests that end: the one that attached, and its run.
+async fn attached_and_run(gateway: &Running) -> [RequestRecord; 2] {
+    let mut records = [gateway.record().await, gateway.record().await];
+    records.sort_by_key(|record| resume_of(record) == Some("resumed"));
+    records
+}
+
+#[tokio::test]
+async fn a_client_that_returns_gets_the_whole_stream_of_one_run() {
+    let fake = pausing().await;
+    let gateway = gateway(&fake).await;
+    let request = ask(STREAM, "idempotency-key: a");
+    let mut first = gateway.send(&request).await;
+    let begun = read_until(&mut first, "Hi").await;
+    assert_eq!(status(&begun), 200);
+    drop(first);
+    let mut second = gateway.send(&request).await;
+    let mut answer = read_until(&mut second, "Hi").await;
+    fake.go();
+    second.read_to_end(&mut answer).await.unwrap();
+    let expected = body(&stream_of(&EVENTS)).0;
+    assert_eq!(body(&answer), (expected.clone(), true));
+    let head = String::from_utf8_lossy(&answer).to_ascii_lowercase();
+    assert!(head.contains("idempotent-replayed: true"), "{head}");
+    assert!(!String::from_utf8_lossy(&begun).to_ascii_lowercase().contains("idempotent-replayed"));
+    let [attached, run] = attached_and_run(&gateway).await;
+    assert_eq!((attached.outcome, resume_of(&attached)), (Outcome::Ok, Some("attached")));
+    assert_eq!((attached.output_tokens(), attached.attempts.len()), (None, 0));
+    assert_eq!((run.outcome, run.output_tokens()), (Outcome::Ok, Some(3)));
+    // The response is kept after its end too.
+    assert_eq!(body(&gateway.raw(&request).await).0, expected);
+    assert_eq!(fake.seen().len(), 1, "the engine runs the request once");
+    let page = gateway.admin("/metrics").await;
+    for (result, count) in [("resumed", 1.0), ("attached", 2.0), ("kept", 0.0)] {
+        let found =
+            value(&page, &format!("tokenweir_resume_requests_total{{result=\"{result}\"}}"));
+        assert!((found - count).abs() < 0.5, "{result}: {found}");
+    }
+    assert!(value(&page, "tokenweir_resume_memory_bytes") > 0.0);
+}
+
+#[tokio::test]
+async fn nothing_is_lost_or_doubled_wherever_the_connection_is_cut() {
+    let fake = ScriptedBackend::start(|_| {
+        let mut steps = vec![Step::Send(event_stream_head())];
+        let words = std::iter::repeat_n(&WORD, 40);
+        for event in [ROLE].iter().chain(words).chain(&EVENTS[3..]) {
+            steps.extend([Step::Send(chunk(event)), Step::YieldTurns(3)]);
+        }
+        steps.push(Step::Send(b"0\r\n\r\n".to_vec()));
+        steps
+    })
+    .await;
+    let gateway = gateway(&fake).await;
+    let whole = gateway.raw(ask(STREAM, "")).await;
+    let expected = body(&whole);
+    assert!(expected.1 && !expected.0.is_empty());
+    let mut random = fastrand::Rng::with_seed(7);
+    let runs = 60;
+    for run in 0..runs {
+        let request = ask(STREAM, &format!("idempotency-key: run-{run}"));
+        for _ in 0..random.usize(1..4) {
+            let mut client = gateway.send(&request).await;
+            let mut part = vec![0; random.usize(1..whole.len())];
+            let _ = client.read_exact(&mut part).await;
+        }
+        let answer = gateway.raw(&request).await;
+        assert_eq!(body(&answer), expected, "{run}");
+    }
+    assert_eq!(fake.seen().len(), runs + 1, "one run in the engine for each key");
+    let with_tokens = |record: &RequestRecord| record.output_tokens().is_some();
+    let mut billed = 0;
+    while billed < runs + 1 {
+        billed += usize::from(with_tokens(&gateway.record().await));
+    }
+    assert!(!gateway.take_records().await.iter().any(with_tokens));
+}
+
+#[tokio::test]
+async fn a_run_whose_client_does_not_return_is_aborted_after_the_window() {
+    let fake = ScriptedBackend::start(|_| {
+        vec![Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()), Step::AwaitClose]
+    })
+    .await;
+    let window = Duration::from_millis(300);
+    let resume = Some(ResumeSettings { window, ..RESUME });
+    let setup = Setup { resume, ..setup(access(allowed())) };
+    let gateway = start_with(&[fake.addr], setup).await;
+    let mut client = gateway.send(ask(STREAM, "idempotency-key: a")).await;
+    read_until(&mut client, "Hi").await;
+    let left_at = Instant::now();
+    drop(client);
+    fake.closed().await;
+    assert!(left_at.elapsed() >= window);
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, resume_of(&record)), (Outcome::Cancelled, Some("abandoned")));
+    wait_until!(gateway.admin("/metrics").await.contains("\ntokenweir_resume_memory_bytes 0\n"));
+}
+
+#[tokio::test]
+async fn a_key_is_not_shared_with_another_body_or_another_tenant() {
+    let other = TenantEntry {
+        name: "b".into(),
+        keys: vec![KeyEntry {
+            name: "one".into(),
+            hash: KeyDigest::from_key(OTHER_KEY.as_bytes()),
+            limits: UsageLimits::default(),
+        }],
+        ..allowed()
+    };
+    let keys = KeyFile { tenants: vec![allowed(), other] };
+    let access = Arc::new(AccessControl::new(Some(&keys), Cors::default()));
+    let fake = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
+    let gateway = start_with(&[fake.addr], setup(access)).await;
+    let request = ask(ASK, "idempotency-key: a");
+    assert_eq!(status(&gateway.raw(&request).await), 200);
+    for changed in [ask(STREAM, "idempotency-key: a"), request.replace(CHAT, "/v1/completions")] {
+        let answer = gateway.raw(changed).await;
+        let head = String::from_utf8_lossy(&answer).to_ascii_lowercase();
+        assert_eq!(status(&answer), 409, "{head}");
+        assert!(head.contains("x-gateway-error: idempotency_key"), "{head}");
+        assert!(head.contains("x-should-retry: false"), "{head}");
+    }
+    assert_eq!(fake.seen().len(), 1);
+    assert_eq!(status(&gateway.raw(request.replace(KEY, OTHER_KEY)).await), 200);
+    assert_eq!(fake.seen().len(), 2, "a tenant does not reach the response of another");
+    assert_eq!(status(&gateway.raw(request.replace(KEY, "sk-tw-unknown")).await), 401);
+}
+
+#[tokio::test]
+async fn a_whole_response_attaches_too_even_at_the_limit_of_concurrent_requests() {
+    let fake =
+        ScriptedBackend::start(|_| vec![Step::Wait, Step::Send(json("200 OK", WHOLE))]).await;
+    let limits = UsageLimits { concurrency: Some(1), ..UsageLimits::default() };
+    let access = access(TenantEntry { limits, ..allowed() });
+    let gateway = start_with(&[fake.addr], setup(access)).await;
+    let request = ask(ASK, "idempotency-key: a");
+    let mut first = gateway.send(&request).await;
+    fake.until_received(1).await;
+    let mut second = gateway.send(&request).await;
+    assert_eq!(status(&gateway.raw(ask(ASK, "idempotency-key: b")).await), 429);
+    fake.go();
+    let mut answers = [Vec::new(), Vec::new()];
+    first.read_to_end(&mut answers[0]).await.unwrap();
+    second.read_to_end(&mut answers[1]).await.unwrap();
+    for answer in &answers {
+        assert_eq!((text(answer), body(answer).1), (WHOLE.to_owned(), true));
+        assert!(String::from_utf8_lossy(answer).contains("content-length"));
+    }
+    assert_eq!(fake.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_request_that_failed_runs_again() {
+    let cut = [event_stream_head(), chunk(ROLE), chunk(WORD)].concat();
+    let in_band = r#"{"error":{"message":"engine died","code":500}}"#;
+    let failures = [json("400 Bad Request", "{}"), cut, stream_of(&[ROLE, WORD, in_band])];
+    for failure in failures {
+        let fake = ScriptedBackend::start(move |seen| {
+            let is_first = seen.head.contains("x-first");
+            let bytes = if is_first { failure.clone() } else { stream_of(&EVENTS) };
+            vec![Step::Send(bytes), Step::Close]
+        })
+        .await;
+        let gateway = gateway(&fake).await;
+        gateway.raw(ask(STREAM, "idempotency-key: a\r\nx-first: 1")).await;
+        let record = gateway.record().await;
+        assert_ne!(record.outcome, Outcome::Ok);
+        // The run ends just after its record.
+        let mut answer = Vec::new();
+        while fake.seen().len() < 2 {
+            answer = gateway.raw(ask(STREAM, "idempotency-key: a")).await;
+        }
+        assert_eq!(body(&answer), (body(&stream_of(&EVENTS)).0, true));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_asks_for_event_ids_goes_on_after_its_last_event() {
+    let fake = pausing().await;
+    let gateway = gateway(&fake).await;
+    let with_id = |id: &str| ask(STREAM, &format!("idempotency-key: a\r\nlast-event-id: {id}"));
+    let mut first = gateway.send(with_id("0")).await;
+    let begun = String::from_utf8(read_until(&mut first, "id: 2\n").await).unwrap();
+    assert!(begun.contains(&format!("data: {ROLE}\nid: 1\n\n")), "{begun}");
+    drop(first);
+    fake.go();
+    let rest = text(&gateway.raw(with_id("2")).await);
+    let expected = format!(
+        "data: {WORD}\nid: 3\n\ndata: {FINISH}\nid: 4\n\ndata: {USAGE}\nid: 5\n\ndata: [DONE]\nid: 6\n\n"
+    );
+    assert_eq!(rest, expected);
+    // Without the header the stream is that of the engine.
+    assert_eq!(
+        text(&gateway.raw(ask(STREAM, "idempotency-key: a")).await),
+        text(&stream_of(&EVENTS))
+    );
+    let refused = gateway.raw(with_id("evt_1")).await;
+    assert_eq!(status(&refused), 409);
+    assert_eq!(fake.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_response_above_the_memory_goes_on_for_its_client_and_cannot_be_returned_to() {
+    let events: Vec<&str> = std::iter::repeat_n(WORD, 2_000).collect();
+    let stream = stream_of(&events);
+    let expected = body(&stream).0;
+    let fake = ScriptedBackend::answering(stream).await;
+    let resume = Some(ResumeSettings { memory: 1 << 20, ..RESUME });
+    let setup = Setup { resume, ..setup(access(allowed())) };
+    let gateway = start_with(&[fake.addr], setup).await;
+    for runs in 1..=2 {
+        let answer = gateway.raw(ask(STREAM, "idempotency-key: a")).await;
+        assert_eq!(body(&answer), (expected.clone(), true));
+        assert_eq!(resume_of(&gateway.record().await), Some("response_memory"));
+        assert_eq!(fake.seen().len(), runs);
+    }
+    wait_until!(gateway.admin("/metrics").await.contains("\ntokenweir_resume_memory_bytes 0\n"));
+}
+
+#[tokio::test]
+async fn connections_beyond_the_most_readers_are_refused_and_the_others_get_everything() {
+    let fake = pausing().await;
+    let gateway = gateway(&fake).await;
+    let request = ask(STREAM, "idempotency-key: a");
+    let mut readers = Vec::new();
+    for _ in 0..8 {
+        let mut client = gateway.send(&request).await;
+        let begun = read_until(&mut client, "Hi").await;
+        readers.push((client, begun));
+    }
+    assert_eq!(status(&gateway.raw(&request).await), 409);
+    fake.go();
+    for (mut client, mut answer) in readers {
+        client.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(body(&answer), (body(&stream_of(&EVENTS)).0, true));
+    }
+    assert_eq!(fake.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn without_a_permission_a_valid_key_or_an_identity_each_request_runs() {
+    let long = format!("idempotency-key: {}", "k".repeat(256));
+    let twice = "idempotency-key: a\r\nidempotency-key: b";
+    let everybody =
+        AccessControl::default().with_permissions(Permissions::new(&[Permission::Resume]));
+    let everybody = Arc::new(everybody);
+    for (access, lines, expected) in [
+        (access(tenant()), "idempotency-key: a", "not_allowed"),
+        (access(allowed()), &*long, "invalid_key"),
+        (access(allowed()), twice, "invalid_key"),
+        (access(allowed()), "idempotency-key:", "invalid_key"),
+        (everybody.clone(), "idempotency-key: a", "no_identity"),
+    ] {
+        let fake = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
+        let gateway = start_with(&[fake.addr], setup(access)).await;
+        for _ in 0..2 {
+            let mut request = ask(ASK, lines);
+            if expected == "no_identity" {
+                request = request.replace(&format!("authorization: Bearer {KEY}\r\n"), "");
+            }
+            assert_eq!(text(&gateway.raw(request).await), WHOLE);
+            assert_eq!(resume_of(&gateway.record().await), Some(expected));
+        }
+        assert_eq!(fake.seen().len(), 2, "{expected}");
+    }
+    // A gateway without keys knows its clients by the credentials that it forwards.
+    let fake = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
+    let gateway = start_with(&[fake.addr], setup(everybody)).await;
+    for (key, runs) in [(KEY, 1), (KEY, 1), (OTHER_KEY, 2)] {
+        gateway.raw(ask(ASK, "idempotency-key: a").replace(KEY, key)).await;
+        assert_eq!(fake.seen().len(), runs);
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_without_the_section_answers_as_if_there_were_no_key() {
+    let fake = ScriptedBackend::answering(stream_of(&EVENTS)).await;
+    let off = Setup { access: access(allowed()), ..Setup::default() };
+    let gateway = start_with(&[fake.addr], off).await;
+    let lines = ["", "idempotency-key: a", "idempotency-key: a\r\nlast-event-id: 2"];
+    let mut answers = Vec::new();
+    for lines in lines {
+        let answer = String::from_utf8(gateway.raw(ask(STREAM, lines)).await).unwrap();
+        let is_variable =
+            |line: &&str| line.starts_with("x-request-id") || line.starts_with("date");
+        answers
+            .push(answer.lines().filter(|line| !is_variable(line)).collect::<Vec<_>>().join("\n"));
+        assert_eq!(resume_of(&gateway.record().await), None);
+    }
+    assert!(answers.iter().all(|answer| *answer == answers[0]));
+    assert_eq!(fake.seen().len(), lines.len());
+}
+
+#[tokio::test]
+async fn a_run_without_a_client_does_not_delay_the_shutdown_and_leaves_its_record() {
+    let fake = ScriptedBackend::start(|_| {
+        vec![Step::Send([event_stream_head(), chunk(ROLE), chunk(WORD)].concat()), Step::AwaitClose]
+    })
+    .await;
+    let mut gateway = gateway(&fake).await;
+    let mut client = gateway.send(ask(STREAM, "idempotency-key: a")).await;
+    read_until(&mut client, "Hi").await;
+    client.shutdown().await.unwrap();
+    drop(client);
+    gateway.stop().await;
+    fake.closed().await;
+    assert_eq!(gateway.record().await.outcome, Outcome::Cancelled);
+}
