@@ -3,54 +3,24 @@
 //! The presets with the name of a GPU are published measurements of vLLM. Their source is the
 //! repository `ai-dynamo/aiconfigurator` (commit 095f58a5, `systems/data/*/vllm`): sums of measured
 //! kernel times over the layers of the model, fitted by the linear form of [`EngineSpec`] with a
-//! quadratic term. For Qwen3 32B, they are the fit of 5,221 measured rows of
-//! `silicon_sample.csv`, whose mean error is 2.7 %. The sizes of the KV caches follow from 90 % of
-//! the memory less the weights. Batch limits are the defaults of vLLM's API server for the GPU. The
-//! tokenizer takes 1.1 µs per token.
+//! quadratic term. The sizes of the KV caches follow from 90 % of the memory less the weights. Batch
+//! limits are the defaults of vLLM's API server for the GPU. The tokenizer takes 1.1 µs per token.
 
-use super::engine_groups::default_engine_spec;
-use serde::Serialize;
 use std::time::Duration;
 use tokenweir_sim::engine::EngineSpec;
 use tokenweir_sim::engine::cost_model::CostModel;
 
 /// A kind of engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnginePreset {
-    /// The linear model on which the policies were developed.
-    Linear,
-    /// Attention makes the 30,000th token of a prompt twice as expensive as the first.
-    Quadratic,
-    /// A step takes the longer of compute time and memory time.
-    Roofline,
-    /// Steps with random factors and pauses.
-    Jitter,
-    /// 512 tokens per step.
-    SmallBatch,
-    /// 8,192 tokens per step.
-    LargeBatch,
-    /// Speculative decoding with 1.5 accepted drafts.
-    Speculative,
-    /// An API server that is busy for 3 ms per request and 2 µs per prompt token.
-    SlowFrontEnd,
-    /// A quarter of the KV cache, and a second tier in the memory of the host with four times the usual
-    /// cache. A token is copied in a fifth of its prefill time.
-    Offload,
     /// vLLM 0.32 on a CPU with a model of 0.4 million parameters, see `lab/engine_fit`. The KV cache is
-    /// that of [`Self::Linear`], because the measured one holds 16,384 tokens.
+    /// that of the default engine, because the measured one holds 16,384 tokens.
     CpuVllm,
     /// Llama 3.1 8B on an H100.
-    #[serde(rename = "llama_8b_h100")]
     Llama8bH100,
     /// Llama 3.1 8B on an L40S.
-    #[serde(rename = "llama_8b_l40s")]
     Llama8bL40s,
-    /// Qwen3 32B on two H100.
-    #[serde(rename = "qwen_32b_h100")]
-    Qwen32bH100,
     /// Llama 3.1 70B on four H100.
-    #[serde(rename = "llama_70b_h100")]
     Llama70bH100,
 }
 
@@ -69,52 +39,10 @@ struct Measured {
 /// Tokens in a KV block.
 const BLOCK_SIZE: u32 = 16;
 
-/// Time to copy a token of 128 KiB to the GPU at 20 GB/s, as PCI Express 4 with 16 lanes reaches.
-const OFFLOAD_TOKEN_TIME: Duration = Duration::from_nanos(6_554);
-
 impl EnginePreset {
-    /// All presets.
-    pub const ALL: [Self; 14] = [
-        Self::Linear,
-        Self::Quadratic,
-        Self::Roofline,
-        Self::Jitter,
-        Self::SmallBatch,
-        Self::LargeBatch,
-        Self::Speculative,
-        Self::SlowFrontEnd,
-        Self::Offload,
-        Self::CpuVllm,
-        Self::Llama8bH100,
-        Self::Llama8bL40s,
-        Self::Qwen32bH100,
-        Self::Llama70bH100,
-    ];
-
     /// The engine.
     pub fn spec(self) -> EngineSpec {
-        let linear = default_engine_spec();
-        let with = |cost_model| EngineSpec { cost_model, ..linear };
-        let none = CostModel::LINEAR;
         match self {
-            Self::Linear => linear,
-            Self::Quadratic => with(CostModel { attention_pair_seconds: 1.1e-9, ..none }),
-            Self::Roofline => {
-                with(CostModel { is_roofline: true, has_batch_buckets: true, ..none })
-            }
-            Self::Jitter => with(CostModel { jitter: 0.3, pause_share: 0.002, ..none }),
-            Self::SmallBatch => EngineSpec { max_num_batched_tokens: 512, ..linear },
-            Self::LargeBatch => EngineSpec { max_num_batched_tokens: 8_192, ..linear },
-            Self::Speculative => with(CostModel { accepted_drafts: 1.5, jitter: 0.1, ..none }),
-            Self::SlowFrontEnd => {
-                with(CostModel { front_end_seconds: 3e-3, tokenize_seconds: 2e-6, ..none })
-            }
-            Self::Offload => EngineSpec {
-                blocks: linear.blocks / 4,
-                offload_blocks: linear.blocks * 4,
-                load_token: OFFLOAD_TOKEN_TIME,
-                ..linear
-            },
             Self::CpuVllm => cpu_vllm(),
             Self::Llama8bH100 => Measured {
                 base_ms: 5.6,
@@ -136,17 +64,6 @@ impl EnginePreset {
                 kv_tokens: 190_000,
                 max_num_seqs: 256,
                 max_num_batched_tokens: 2_048,
-            }
-            .spec(),
-            Self::Qwen32bH100 => Measured {
-                base_ms: 13.84,
-                prefill_us: 46.7,
-                sequence_us: 55.0,
-                context_ns: 60.6,
-                attention_pair_ns: 1.15,
-                kv_tokens: 310_000,
-                max_num_seqs: 1_024,
-                max_num_batched_tokens: 8_192,
             }
             .spec(),
             Self::Llama70bH100 => Measured {
