@@ -66,7 +66,7 @@ async fn gateway(engines: &[&Engine], sleep: SleepSettings, max_wait: Duration) 
     let admission = Some(admission_settings(&admission));
     let scrape_interval = Duration::from_millis(20);
     let addrs: Vec<_> = engines.iter().map(|engine| engine.fake.addr).collect();
-    start_with(&addrs, Setup { sleep, admission, scrape_interval, ..Setup::default() }).await
+    start_with(&addrs, Setup { admission, scrape_interval, sleep, ..Setup::default() }).await
 }
 
 #[tokio::test]
