@@ -1,6 +1,6 @@
 //! The members of the JSON object in the data of an event, in any order and with any white space.
 
-use crate::json::find_string_end;
+use crate::json::{Member, visit_members};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -12,13 +12,6 @@ pub(super) struct EventMembers<'a> {
     /// none in the event.
     offset: Option<usize>,
     members: Vec<Member>,
-}
-
-/// Offsets of a member in the data.
-struct Member {
-    /// The name, without its quotes.
-    name: Range<usize>,
-    value: Range<usize>,
 }
 
 /// Members of a usage event that every chunk of the stream has, or that describe the request as usage
@@ -154,68 +147,6 @@ fn data_lines(event: &[u8]) -> impl Iterator<Item = Range<usize>> {
 /// The members of the object that `data` consists of. `None`: it is no object.
 fn read_members(data: &[u8]) -> Option<Vec<Member>> {
     let mut members = Vec::new();
-    let mut at = skip_byte(data, 0, b'{')?;
-    if let Some(end) = skip_byte(data, at, b'}') {
-        return is_blank_after(data, end).then_some(members);
-    }
-    loop {
-        let name = skip_byte(data, at, b'"')?;
-        let name = name..name + find_string_end(data.get(name..)?)?;
-        let value = skip_spaces(data, skip_byte(data, name.end + 1, b':')?);
-        let value = value..value + value_length(data.get(value..)?)?;
-        at = value.end;
-        members.push(Member { name, value });
-        if let Some(next) = skip_byte(data, at, b',') {
-            at = next;
-        } else {
-            let end = skip_byte(data, at, b'}')?;
-            return is_blank_after(data, end).then_some(members);
-        }
-    }
-}
-
-fn is_blank_after(data: &[u8], at: usize) -> bool {
-    skip_spaces(data, at) == data.len()
-}
-
-/// The offset after `expected`, which white space may precede. `None`: another byte comes next.
-fn skip_byte(data: &[u8], at: usize, expected: u8) -> Option<usize> {
-    let at = skip_spaces(data, at);
-    (data.get(at) == Some(&expected)).then_some(at + 1)
-}
-
-fn skip_spaces(data: &[u8], at: usize) -> usize {
-    let rest = data.get(at..).unwrap_or_default();
-    at + rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count()
-}
-
-/// Length of the value that `text` begins with. `None`: it is incomplete.
-fn value_length(text: &[u8]) -> Option<usize> {
-    match text.first()? {
-        b'"' => Some(find_string_end(&text[1..])? + 2),
-        b'{' | b'[' => Some(length_until_closed(&text[1..])? + 1),
-        _ => {
-            let is_end =
-                |byte: &u8| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
-            text.iter().position(is_end).filter(|length| *length > 0)
-        }
-    }
-}
-
-/// The offset after the bracket that closes the object or array in which `text` begins. `None`: none
-/// closes it.
-pub(super) fn length_until_closed(text: &[u8]) -> Option<usize> {
-    let (mut at, mut depth) = (0, 1_u32);
-    loop {
-        match text.get(at)? {
-            b'"' => at += find_string_end(&text[at + 1..])? + 1,
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => depth -= 1,
-            _ => {}
-        }
-        at += 1;
-        if depth == 0 {
-            return Some(at);
-        }
-    }
+    visit_members(data, |member| members.push(member))?;
+    Some(members)
 }

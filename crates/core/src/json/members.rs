@@ -1,0 +1,99 @@
+//! The members of an object and the elements of an array in a document that is complete.
+
+use super::find_string_end;
+use std::ops::Range;
+
+/// Offsets of a member in its document.
+pub struct Member {
+    /// The name, without its quotes.
+    pub name: Range<usize>,
+    /// The value.
+    pub value: Range<usize>,
+}
+
+/// Calls `visit` with each member of the object that `data` consists of. `None`: it is no object.
+/// White space may surround the object.
+pub fn visit_members(data: &[u8], mut visit: impl FnMut(Member)) -> Option<()> {
+    visit_items(data, [b'{', b'}'], |at| {
+        let name = skip_byte(data, at, b'"')?;
+        let name = name..name + find_string_end(data.get(name..)?)?;
+        let value = value_at(data, skip_byte(data, name.end + 1, b':')?)?;
+        let end = value.end;
+        visit(Member { name, value });
+        Some(end)
+    })
+}
+
+/// Calls `visit` with the offsets of each element of the array that `data` consists of. `None`: it is
+/// no array.
+pub fn visit_elements(data: &[u8], mut visit: impl FnMut(Range<usize>)) -> Option<()> {
+    visit_items(data, [b'[', b']'], |at| {
+        let value = value_at(data, at)?;
+        let end = value.end;
+        visit(value);
+        Some(end)
+    })
+}
+
+/// The offset after the bracket that closes the object or array in which `text` begins. `None`: none
+/// closes it.
+pub fn length_until_closed(text: &[u8]) -> Option<usize> {
+    let (mut at, mut depth) = (0, 1_u32);
+    loop {
+        match text.get(at)? {
+            b'"' => at += find_string_end(&text[at + 1..])? + 1,
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+}
+
+/// Calls `item` with the offset of each item between two brackets. It returns the end of the item.
+fn visit_items(
+    data: &[u8],
+    [open, close]: [u8; 2],
+    mut item: impl FnMut(usize) -> Option<usize>,
+) -> Option<()> {
+    let mut at = skip_byte(data, 0, open)?;
+    let mut end = skip_byte(data, at, close);
+    while end.is_none() {
+        let after = item(at)?;
+        match skip_byte(data, after, b',') {
+            Some(next) => at = next,
+            None => end = Some(skip_byte(data, after, close)?),
+        }
+    }
+    (skip_spaces(data, end?) == data.len()).then_some(())
+}
+
+/// The offset after `expected`, which white space may precede. `None`: another byte comes next.
+fn skip_byte(data: &[u8], at: usize, expected: u8) -> Option<usize> {
+    let at = skip_spaces(data, at);
+    (data.get(at) == Some(&expected)).then_some(at + 1)
+}
+
+fn skip_spaces(data: &[u8], at: usize) -> usize {
+    let rest = data.get(at..).unwrap_or_default();
+    at + rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count()
+}
+
+/// The offsets of the value that begins at `at`, or after white space. `None`: it is incomplete.
+fn value_at(data: &[u8], at: usize) -> Option<Range<usize>> {
+    let start = skip_spaces(data, at);
+    let text = data.get(start..)?;
+    let length = match text.first()? {
+        b'"' => find_string_end(&text[1..])? + 2,
+        b'{' | b'[' => length_until_closed(&text[1..])? + 1,
+        _ => {
+            let is_end =
+                |byte: &u8| matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace();
+            text.iter().position(is_end).filter(|length| *length > 0)?
+        }
+    };
+    Some(start..start + length)
+}
