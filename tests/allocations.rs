@@ -99,6 +99,7 @@ fn a_million_unknown_keys_allocate_no_memory() {
         name: "a".into(),
         tier: None,
         models: None,
+        continuation: None,
         allow: Vec::new(),
         limits: UsageLimits::default(),
         keys: vec![KeyEntry {

@@ -31,6 +31,9 @@ pub(super) struct DrainQuery {
     /// The duration of the drain, such as `10m`. `None`: the drain lasts until it is ended.
     #[serde(default, rename = "for", with = "units::optional_duration")]
     duration: Option<Duration>,
+    /// Whether open streams of the backend go on at other backends, if they can.
+    #[serde(default)]
+    migrate: bool,
 }
 
 /// The address of the peer of an admin connection. A request without it is not served by a socket.
@@ -39,7 +42,7 @@ type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
 /// Maximum length of a reason, in characters.
 const MAX_REASON_CHARS: usize = 200;
 
-/// Handles `POST /-/drain?backend=NAME&reason=TEXT&for=DURATION`.
+/// Handles `POST /-/drain?backend=NAME&reason=TEXT&for=DURATION&migrate=true`.
 pub(super) async fn drain(
     State(admin): State<Arc<Admin>>,
     peer: Peer,
@@ -67,10 +70,11 @@ fn set_drained(
     query: Result<Query<DrainQuery>, QueryRejection>,
     is_drained: bool,
 ) -> Response {
-    let DrainQuery { backend, reason, duration } = match check_request(headers, query, is_drained) {
-        Ok(request) => request,
-        Err((status, problem)) => return error_response(status, &problem),
-    };
+    let DrainQuery { backend, reason, duration, migrate } =
+        match check_request(headers, query, is_drained) {
+            Ok(request) => request,
+            Err((status, problem)) => return error_response(status, &problem),
+        };
     let initiator = DrainInitiator::Operator {
         peer: peer.map(|Extension(ConnectInfo(peer))| peer.ip().to_canonical()),
         has_token: admin.authorizer.token_digest.is_some(),
@@ -83,7 +87,11 @@ fn set_drained(
     };
     match changed {
         Some(changed) => {
-            let result = json!({ "backend": backend, "drained": is_drained, "changed": changed });
+            let mut result =
+                json!({ "backend": backend, "drained": is_drained, "changed": changed });
+            if migrate {
+                result["migrating"] = admin.proxy.open_streams.move_streams(&backend).into();
+            }
             without_caching(Json(result).into_response())
         }
         None => error_response(
@@ -110,21 +118,22 @@ fn check_request(
     let rejected = |rejection: QueryRejection| {
         bad_request(format!("{}; {QUERY_HELP}", rejection.body_text()).into())
     };
-    let Query(DrainQuery { backend, reason, duration }) = query.map_err(rejected)?;
-    if !is_drained && (reason.is_some() || duration.is_some()) {
-        return Err(bad_request("`reason` and `for` are parameters of /-/drain only".into()));
+    let Query(DrainQuery { backend, reason, duration, migrate }) = query.map_err(rejected)?;
+    if !is_drained && (reason.is_some() || duration.is_some() || migrate) {
+        let problem = "`reason`, `for` and `migrate` are parameters of /-/drain only";
+        return Err(bad_request(problem.into()));
     }
     let reason = reason.as_deref().map(checked_reason).transpose();
     let reason = reason.map_err(|problem| bad_request(problem.into()))?.flatten();
     if duration.is_some_and(|duration| duration.is_zero()) {
         return Err(bad_request("`for` must be longer than zero".into()));
     }
-    Ok(DrainQuery { backend, reason, duration })
+    Ok(DrainQuery { backend, reason, duration, migrate })
 }
 
 /// The form of the query, for errors.
 const QUERY_HELP: &str = "the parameters are backend=NAME, as in /status, and for a drain also \
-                          reason=TEXT and for=DURATION, such as 10m";
+                          reason=TEXT, for=DURATION, such as 10m, and migrate=true";
 
 /// A reason without surrounding white space. `None`: it is empty. The reason appears in logs and on
 /// terminals, so it must not contain control characters.

@@ -107,6 +107,7 @@ impl Admin {
                 limit: body_memory.limit_bytes(),
             },
             resume_bytes: self.proxy.resumption.used_bytes(),
+            continuation_bytes: self.proxy.continuation_memory.used_bytes(),
             config_reloads: self.configuration.reloads(),
             panics: PanicCounts::snapshot(),
             telemetry_cpu: TelemetryCpuTimes::snapshot(),

@@ -49,14 +49,18 @@ impl AdminClient {
         read_body(path, self.0.request(Method::POST, path, Some(json)).await)
     }
 
-    /// Drains a backend. Without a duration the drain lasts until it is ended.
+    /// Drains a backend. Without a duration the drain lasts until it is ended. `is_migrated`: its open
+    /// streams go on at other backends.
     pub(crate) async fn drain(
         &self,
         backend: &str,
         reason: Option<&str>,
         duration: Option<Duration>,
+        is_migrated: bool,
     ) -> Result<Bytes, String> {
-        self.post(&format!("/-/drain?{}", drain_query(backend, reason, duration))).await
+        let migrate = if is_migrated { "&migrate=true" } else { "" };
+        let query = drain_query(backend, reason, duration);
+        self.post(&format!("/-/drain?{query}{migrate}")).await
     }
 
     /// Drains a backend, or undrains it if `is_drained` is false.
@@ -66,7 +70,7 @@ impl AdminClient {
         is_drained: bool,
     ) -> Result<Bytes, String> {
         if is_drained {
-            self.drain(backend, None, None).await
+            self.drain(backend, None, None, false).await
         } else {
             self.post(&format!("/-/undrain?{}", drain_query(backend, None, None))).await
         }

@@ -15,6 +15,7 @@ use tokenweir_core::access::{
     ApiKey, ApiKeys, ConcurrencyPermit, Cors, KeyFile, ModelAllowlist, RateLimitStatus, SaltKey,
     TokenCharge, remove_credentials,
 };
+use tokenweir_core::continuation::ContinuationMode;
 use tokenweir_core::error::{self, GatewayError};
 use tokenweir_core::observe::{ExchangeRegistry, Sink};
 use tokenweir_core::openai::engine_control::Permissions;
@@ -230,6 +231,11 @@ impl Principal {
         let values = names.iter().flat_map(|name| headers.get_all(*name));
         let values: Vec<&[u8]> = values.map(HeaderValue::as_bytes).collect();
         (!values.is_empty()).then(|| Digest::of(&values))
+    }
+
+    /// How the streams of the principal are continued. `None`: its key does not state it.
+    pub(super) fn continuation(&self) -> Option<ContinuationMode> {
+        self.key.as_ref().and_then(|key| key.continuation())
     }
 
     /// The models that the principal may use.

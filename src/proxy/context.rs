@@ -5,6 +5,7 @@ use super::access::AccessControl;
 use super::admission::{AdmissionController, AdmissionSettings};
 use super::overload_guard::OverloadGuard;
 use super::request::body_memory::BodyMemory;
+use super::request::continuation::ContinuationMemory;
 use super::request::features::{self, PayloadSampling};
 use super::request::settings::RequestSettings;
 use super::resumption::Resumption;
@@ -53,6 +54,8 @@ pub struct ProxyState {
     pub overload_guard: Arc<OverloadGuard>,
     /// Counts and limits the memory of all request bodies together.
     pub body_memory: Arc<BodyMemory>,
+    /// Counts and limits the memory that streams keep for their continuation.
+    pub continuation_memory: Arc<ContinuationMemory>,
     /// The registry of all open requests, streamed or not.
     pub open_streams: Arc<ExchangeRegistry>,
     /// The consumer of the records of all requests.
@@ -85,6 +88,8 @@ pub struct ProxySettings {
     pub admission: Option<AdmissionSettings>,
     /// Limit on the memory of all request bodies together, in bytes.
     pub body_memory_bytes: usize,
+    /// Limit on the memory that streams keep for their continuation, in bytes.
+    pub continuation_memory_bytes: usize,
     /// Settings of the observation of responses.
     pub observation: ObservationSettings,
 }
@@ -100,7 +105,14 @@ impl ProxyContext {
         telemetry: Arc<Telemetry>,
         backend_client: HttpClient,
     ) -> Self {
-        let ProxySettings { requests, retry, admission, body_memory_bytes, observation } = settings;
+        let ProxySettings {
+            requests,
+            retry,
+            admission,
+            body_memory_bytes,
+            continuation_memory_bytes,
+            observation,
+        } = settings;
         let state = ProxyState {
             admission: Arc::new(AdmissionController::new(pool.clone(), admission)),
             pool,
@@ -109,6 +121,7 @@ impl ProxyContext {
             resumption: Arc::default(),
             overload_guard,
             body_memory: Arc::new(BodyMemory::new(body_memory_bytes)),
+            continuation_memory: Arc::new(ContinuationMemory::new(continuation_memory_bytes)),
             open_streams: ExchangeRegistry::new(observation, clock::now()),
             telemetry,
             recording: RecordingSettings::default(),
@@ -127,9 +140,17 @@ impl ProxyContext {
     /// admission) take effect during this call, before the new context is used.
     #[must_use]
     pub fn reloaded(&self, settings: ProxySettings, backend_client: HttpClient) -> Self {
-        let ProxySettings { requests, retry, admission, body_memory_bytes, observation } = settings;
+        let ProxySettings {
+            requests,
+            retry,
+            admission,
+            body_memory_bytes,
+            continuation_memory_bytes,
+            observation,
+        } = settings;
         self.state.open_streams.change(observation);
         self.state.body_memory.set_limit(body_memory_bytes);
+        self.state.continuation_memory.set_limit(continuation_memory_bytes);
         self.state.admission.update_settings(admission);
         Self {
             state: self.state.clone(),

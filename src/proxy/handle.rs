@@ -5,16 +5,18 @@ use super::accept::RecordedRequest;
 use super::access::Principal;
 use super::context::ProxyContext;
 use super::lookup;
-use super::relay::{self, ForwardResult, PreparedRequest};
+use super::relay::{self, ForwardResult, PreparedRequest, SentRequirements, StreamContinuation};
 use super::request::body::{self, IncomingBody};
 use super::request::body_memory::BodyOwner;
 use super::request::configured_routes::ConfiguredRoute;
+use super::request::continuation;
 use super::request::deadline::RequestDeadlines;
 use super::request::engine_control::EngineControlCheck;
 use super::request::features;
 use super::request::upstream_body::UpstreamBody;
 use super::response::{EarlyResponse, ProxyResponseBody};
 use super::{routing_headers, unread};
+use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, UPGRADE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, request};
@@ -22,14 +24,21 @@ use http_body::Body;
 use std::future::{Future, poll_fn};
 use std::mem::take;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_core::access::ConcurrencyPermit;
 use tokenweir_core::error::ErrorEnvelope;
 use tokenweir_core::headers;
-use tokenweir_core::observe::{Exchange, ObservedBody, ResponseAbortHandle};
+use tokenweir_core::observe::{Continue, Exchange, ObservedBody, ResponseAbortHandle};
 use tokenweir_core::openai::Api;
 use tokenweir_core::openai::engine_control::Permission;
 use tokenweir_core::openai::prompt::PromptBytes;
 use tokenweir_core::openai::route::ApiRoute;
+use tokenweir_net::backend_body::BackendBody;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Continues the body of a response.
+type Continuer = Box<dyn Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> + Send>;
 
 /// Handles one [accepted](super::accept_request) request and returns its response. `abort_handle`
 /// aborts the response if the client does not read the response. `early` is the response that can
@@ -38,7 +47,7 @@ use tokenweir_core::openai::route::ApiRoute;
 /// The parts of the arguments are taken before the future begins: an `async fn` would have memory for
 /// its arguments and again for their parts.
 pub fn handle_request<B: IncomingBody + Send + 'static>(
-    context: &ProxyContext,
+    context: &Arc<ProxyContext>,
     recorded: RecordedRequest,
     abort_handle: ResponseAbortHandle,
     early: &EarlyResponse,
@@ -62,11 +71,12 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
             complete_headers(&mut headers);
             headers
         };
+        let mut continuation = None;
         let result = match permit {
             Err(error) => Err(error),
             Ok(permit) => {
                 let route = (route, configured.as_deref(), early);
-                let request = (&mut head, body);
+                let request = (&mut head, body, &mut continuation);
                 let mut forwarding =
                     pin!(forward(context, &principal, &mut exchange, route, request));
                 let result = poll_fn(|cx| {
@@ -85,7 +95,8 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
                     response.headers_mut().remove(CONTENT_LENGTH);
                 }
                 let guard = (lease, permit);
-                let observed = |body| ObservedBody::new(body, exchange, guard);
+                let observed =
+                    |body| ObservedBody::new(body, exchange, guard).with_continuation(continuation);
                 response.map(|body| ProxyResponseBody::Observed(observed(body)))
             }
             Err(error) => {
@@ -112,12 +123,13 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
 /// Forwards a request in the way of its route: with its body read or unread, or to the backend of a stored
 /// response.
 async fn forward<B: IncomingBody + Send + 'static>(
-    context: &ProxyContext,
+    context: &Arc<ProxyContext>,
     principal: &Principal,
     exchange: &mut Exchange,
     (route, configured, early): (Option<ApiRoute>, Option<&ConfiguredRoute>, &EarlyResponse),
-    request: (&mut request::Parts, B),
+    (head, body, continuation): (&mut request::Parts, B, &mut Option<Continuer>),
 ) -> ForwardResult {
+    let request = (head, body);
     let total = configured.and_then(|configured| configured.total);
     match (route, configured.and_then(ConfiguredRoute::unread_body)) {
         (Some(ApiRoute::StoredResponse), _) => {
@@ -129,7 +141,10 @@ async fn forward<B: IncomingBody + Send + 'static>(
         (_, Some(unread)) => {
             unread::forward_body(context, principal, exchange, (unread, total), request).await
         }
-        _ => forward_read(context, principal, exchange, (total, early), request).await,
+        _ => {
+            let route = (total, early, continuation);
+            forward_read(context, principal, exchange, route, request).await
+        }
     }
 }
 
@@ -137,13 +152,13 @@ async fn forward<B: IncomingBody + Send + 'static>(
 /// response has begun or the request fails. `route_total`: the timeout of the whole request that its
 /// configured route has.
 async fn forward_read<B: IncomingBody>(
-    context: &ProxyContext,
+    context: &Arc<ProxyContext>,
     principal: &Principal,
     exchange: &mut Exchange,
-    (route_total, early): (Option<Duration>, &EarlyResponse),
+    (route_total, early, continuation): (Option<Duration>, &EarlyResponse, &mut Option<Continuer>),
     (head, body): (&mut request::Parts, B),
 ) -> ForwardResult {
-    let ProxyContext { state, settings, .. } = context;
+    let ProxyContext { state, settings, .. } = &**context;
     let (access, pool) = (&state.access, &state.pool);
     let body_owner = BodyOwner::new(principal.tenant(), exchange.record().client);
     // The permit and the body are dropped when this function returns.
@@ -161,7 +176,10 @@ async fn forward_read<B: IncomingBody>(
     let mut control =
         EngineControlCheck::check(access, principal, &route, record, &fields, &original)?;
     let continued_at = state.stored_responses.locate_previous(record, principal, pool)?;
-    let (edits, salt) = (take(&mut control.edits), control.salt.as_deref());
+    let (mut edits, salt) = (take(&mut control.edits), control.salt.as_deref());
+    let mode = principal.continuation().or(route.policy.continuation);
+    let plan = continuation::plan(exchange, mode, head, &fields, &original, &mut edits);
+    let record = exchange.record();
     let body = (&*original, record.options.prompt_bytes.media);
     let prompt = features::hash_prompt(&fields, &route, salt, body, pool.peer_key());
     let body = UpstreamBody::new(original.clone(), record, head, &fields, &route, edits)?;
@@ -188,6 +206,10 @@ async fn forward_read<B: IncomingBody>(
         let api = record.api.unwrap_or(Api::Other);
         early.allow(api, exchange.policy().rules.keep_alive);
     }
+    if let Some(plan) = plan {
+        let permit = state.continuation_memory.permit(body_owner);
+        continuation::begin(exchange, plan, &context.retry, permit, original.len());
+    }
     let record = exchange.record();
     let lease = state.admission.lease(record, headers, requirements).await?;
     let record = exchange.record();
@@ -209,6 +231,24 @@ async fn forward_read<B: IncomingBody>(
     };
     let (mut response, lease) = relay::send(context, exchange, &prepared, lease).await?;
     routing_headers::write(response.headers_mut(), exchange.record(), is_explained);
+    if exchange.is_spliced() {
+        *continuation = Some(Box::new(StreamContinuation {
+            context: context.clone(),
+            head: prepared.head.clone(),
+            body_hash: xxh3_64(&original),
+            body: prepared.body.into_sent(),
+            model: fields.model.as_deref().map(Into::into),
+            prompt: prompt.clone(),
+            requirements: SentRequirements {
+                path: requirements.path,
+                max_tokens: requirements.max_tokens,
+                session: requirements.session,
+            },
+            response_headers_timeout: route.policy.response_headers,
+            interrupted: None,
+            failures: 0,
+        }));
+    }
     Ok((response, lease))
 }
 
@@ -221,7 +261,7 @@ mod tests {
     /// The size of the future that a function returns, in bytes.
     fn future_bytes<F: Future>(
         _: impl Fn(
-            &'static ProxyContext,
+            &'static Arc<ProxyContext>,
             RecordedRequest,
             ResponseAbortHandle,
             &'static EarlyResponse,

@@ -48,6 +48,7 @@ pub use handle::handle_request;
 pub use overload_guard::{ClientInfo, OverloadGuard, OverloadLimits};
 pub use request::body_memory::BodyMemory;
 pub use request::configured_routes::{ConfiguredRoute, ConfiguredRoutes};
+pub use request::continuation::ContinuationMemory;
 pub use request::features::PayloadSampling;
 pub use request::identity::{IdentityMode, IdentityReader};
 pub use request::settings::RequestSettings;

@@ -9,10 +9,12 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
+use tokenweir_core::continuation::ContinuationRefusal;
 use tokenweir_core::observe::Sink;
 use tokenweir_core::record::{
-    BackendId, ChunkTimings, ClientIdentity, ModelLabel, PhaseDuration, PredictedCandidate,
-    RequestPhases, RequestRecord, RoutingDecision, ShadowDecision, SlowCause,
+    BackendId, ChunkTimings, ClientIdentity, Continuation, Continuations, ModelLabel,
+    PhaseDuration, PredictedCandidate, RequestPhases, RequestRecord, RoutingDecision,
+    ShadowDecision, SlowCause,
 };
 use tokenweir_core::routing::PolicyKind;
 use tokenweir_core::routing::kv_aware;
@@ -63,6 +65,7 @@ pub struct DecisionLogEntry {
     outcome: &'static str,
     /// What became of the request that its client can return to.
     resume: Option<&'static str>,
+    continuations: Continuations,
     /// Milliseconds from the request head to the end of the response.
     ended_ms: u64,
     /// The times of the chunks. `None`: the stream was neither slow nor broken.
@@ -157,6 +160,7 @@ impl DecisionLogEntry {
             route: record.route,
             decision: record.decision.clone()?,
             attempts: attempts.collect(),
+            continuations: record.continuations.clone(),
             ttft: record.upstream_ttft().map(|ttft| ttft.as_secs_f64()),
             client_ttft: record.ttft(),
             first_answer: record.reasoning_wait(),
@@ -219,6 +223,8 @@ impl DecisionLogEntry {
             "client": self.client.to_string(),
             "trace_id": self.trace_id.map(|id| format!("{id:032x}")),
             "attempts": self.attempts.iter().map(LoggedAttempt::to_json).collect::<Vec<_>>(),
+            "continuations": self.continuations.begun.iter().map(continuation_to_json).collect::<Vec<_>>(),
+            "continuation_refused": self.continuations.refusal.map(ContinuationRefusal::as_str),
             "predicted": {
                 "ttft_seconds": round_significant(chosen.ttft),
                 "input_tokens": chosen.candidate.prompt.round(),
@@ -284,6 +290,14 @@ fn chunks_to_json(timings: &ChunkTimings, ended_ms: u64) -> Value {
         "samples_ms": timings.samples_ms(),
         "longest_gaps": gaps.collect::<Vec<_>>(),
         "ended_ms": ended_ms,
+    })
+}
+
+fn continuation_to_json(continuation: &Continuation) -> Value {
+    json!({
+        "cause": continuation.cause.as_str(),
+        "tokens": continuation.tokens,
+        "gap_seconds": continuation.gap().map(round_significant),
     })
 }
 

@@ -93,6 +93,8 @@ pub struct StatusSnapshot {
     pub request_bodies: RequestBodyVitals,
     /// Memory of the responses that clients can return to, in bytes.
     pub resume_bytes: usize,
+    /// Memory that open streams keep for their continuation, in bytes.
+    pub continuation_bytes: usize,
     /// Expiry and reloads of certificates.
     pub certificates: tls::CertificateCounts,
     /// Number of configuration reloads by result, and the result of the last load.

@@ -28,6 +28,7 @@ pub(crate) fn tenant() -> TenantEntry {
         name: "a".into(),
         tier: None,
         models: None,
+        continuation: None,
         allow: Vec::new(),
         limits: UsageLimits::default(),
         keys: vec![KeyEntry { name: "one".into(), hash, limits: UsageLimits::default() }],

@@ -32,6 +32,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
             ],
             &["headers"],
             &["trace_context", "http1", "openai"],
+            &["continuation"],
             &["routing", "resilience"],
             &["record"],
             &["address", "dialect"],

@@ -23,6 +23,7 @@ mod client_disconnects;
 mod collector_tls;
 mod config;
 mod configured_routes;
+mod continuation;
 mod continuous_usage;
 mod data_parallel;
 mod diagnose;

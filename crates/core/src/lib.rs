@@ -25,6 +25,9 @@ pub mod trace_context;
 pub mod http1;
 pub mod openai;
 
+// Continuation of streams at another backend.
+pub mod continuation;
+
 // Routing policies and circuit breakers.
 pub mod resilience;
 pub mod routing;

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
+use tokenweir_core::continuation::ContinuationMode;
 use tokenweir_core::observe::OnTruncation;
 use tokenweir_core::openai::engine_control::Permission;
 use tokenweir_core::units;
@@ -49,6 +50,8 @@ pub struct RoutePolicy {
     pub total: Option<Duration>,
     /// How the gateway ends a truncated stream.
     pub on_truncation: Option<OnTruncation>,
+    /// How a stream goes on at another backend, as `streams.continuation`.
+    pub continuation: Option<ContinuationMode>,
     /// Maximum share of streams with usage in every event. `null`: the share of the backend.
     pub continuous_usage: Option<f64>,
 }

@@ -70,6 +70,9 @@ operator_args! {
         #[arg(long = "for", value_name = "DURATION", env = "TOKENWEIR_DRAIN_FOR")]
         #[arg(value_parser = units::duration::parse)]
         pub duration: Option<Duration>,
+        /// Move open streams to other backends, if they can be continued.
+        #[arg(long, env = "TOKENWEIR_DRAIN_MIGRATE")]
+        pub migrate: bool,
     }
 }
 

@@ -58,7 +58,8 @@ pub(crate) async fn drain(args: DrainArgs) -> ExitCode {
         Ok(client) => client,
         Err(error) => return report_error(&error),
     };
-    let response = client.drain(&args.backend, args.reason.as_deref(), args.duration).await;
+    let DrainArgs { backend, reason, duration, migrate, .. } = &args;
+    let response = client.drain(backend, reason.as_deref(), *duration, *migrate).await;
     let effects = [
         "is drained: it gets no new requests and completes its open requests",
         "was drained already; reason and duration are replaced",

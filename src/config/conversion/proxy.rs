@@ -61,6 +61,7 @@ impl Config {
             retry: self.retry,
             admission: self.admission.settings(&self.slos),
             body_memory_bytes: self.limits.body_memory(available_memory),
+            continuation_memory_bytes: self.limits.continuation_memory,
             observation: self.observation_settings()?,
         })
     }
@@ -75,6 +76,8 @@ impl Config {
             streams: StreamRules {
                 on_truncation: self.streams.on_truncation,
                 keep_alive: self.streams.keep_alive,
+                continuation: self.streams.continuation,
+                continuation_greedy_only: self.streams.continuation_greedy_only,
             },
             slow: self.slow,
             phrases: phrases.map(Arc::new),

@@ -20,6 +20,10 @@ pub struct LimitsConfig {
     #[serde(with = "units::optional_bytes")]
     #[schemars(with = "Option<units::schema::Size>")]
     pub body_memory: Option<usize>,
+    /// Memory for what streams keep for their continuation, half of it for one tenant or address.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
+    pub continuation_memory: usize,
     /// Maximum size of the request line and the headers together, in bytes.
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
@@ -90,6 +94,7 @@ impl Default for LimitsConfig {
         Self {
             body: 64 << 20,
             body_memory: None,
+            continuation_memory: 256 << 20,
             header: 64 << 10,
             header_timeout: Duration::from_secs(10),
             body_idle_timeout: Duration::from_secs(30),

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokenweir_core::admission::PriorityClasses;
+use tokenweir_core::continuation::ContinuationMode;
 use tokenweir_core::observe::OnTruncation;
 use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokenweir_core::routing::{Policy, PolicyKind, kv_aware};
@@ -121,6 +122,12 @@ pub struct StreamsConfig {
     pub keep_alive: Option<Duration>,
     /// Requests with an `Idempotency-Key` whose clients may lose their connection and return.
     pub resume: ResumeConfig,
+    /// How a stream of chat completions or completions goes on at another backend, if its backend ends
+    /// it early, stalls or is drained with `migrate`.
+    pub continuation: ContinuationMode,
+    /// Whether only streams with `temperature` 0 are continued. A sampled stream that is continued is
+    /// not the one that its first backend would have sent.
+    pub continuation_greedy_only: bool,
 }
 
 /// Requests that go on while their client is away. Needs the permission `resume`.

@@ -1,14 +1,15 @@
 //! One attempt: sends the client's request to one backend, with headers that are rewritten for the
 //! backend.
 
-use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
+use crate::backend::{Backend, Lease};
 use crate::proxy::request::deadline::AttemptDeadlines;
 use crate::proxy::request::upstream_body::UpstreamBody;
 use crate::proxy::response::EarlyResponse;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONNECTION, UPGRADE, VIA};
 use http::{HeaderValue, Request, Response, request};
+use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_core::clock;
 use tokenweir_core::dialect::EngineKind;
@@ -16,6 +17,7 @@ use tokenweir_core::headers::{self, UpstreamHeaders, X_DATA_PARALLEL_RANK};
 use tokenweir_core::http1::{RequestFraming, websocket};
 use tokenweir_core::openai::request_fields::RequestFields;
 use tokenweir_core::record::{Attempt, RequestRecord};
+use tokenweir_core::routing::PromptFingerprint;
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{ConnectionSource, HttpClient, SendError};
 use tokenweir_net::request_stream::RequestStream;
@@ -108,24 +110,16 @@ async fn send_via(
     (body, stream): (&Bytes, Option<RequestStream>),
 ) -> Result<Response<BackendBody>, SendError> {
     let backend = lease.backend();
+    let (head, prompt) = (prepared.head, prepared.requirements.prompt);
     let span_id = fastrand::u64(1..);
-    let mut request = build_outbound_request(record, lease, prepared, body, span_id);
+    let mut request = build_outbound_request(record, lease, (head, prompt), body, span_id);
     if stream.as_ref().is_some_and(|stream| stream.framing() == RequestFraming::Upgrade) {
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
         request.headers_mut().insert(UPGRADE, websocket::PROTOCOL);
     }
-    let started = clock::now();
-    record.timings.sent = Some(started);
-    record.attempts.push(Attempt {
-        backend: backend.identity.id.clone(),
-        address: backend.identity.address.host_and_port(),
-        provider: backend.health.server_kind().unwrap_or(EngineKind::Vllm).as_str(),
-        span_id,
-        started,
-        ended: None,
-        status: None,
-        failure: None,
-    });
+    let attempt = new_attempt(backend, span_id);
+    record.timings.sent = Some(attempt.started);
+    record.attempts.push(attempt);
     let result = client
         .send_via(via, prepared.response_headers_timeout, &backend.idle_pool, (request, stream))
         .await;
@@ -137,16 +131,48 @@ async fn send_via(
     result
 }
 
+/// Sends the request that continues a stream, on a new connection. The record gets the attempt.
+pub(super) fn send_continuation(
+    client: &HttpClient,
+    record: &mut RequestRecord,
+    lease: &Lease,
+    head_and_prompt: (&request::Parts, &Arc<PromptFingerprint>),
+    body: &Bytes,
+    timeout: Option<Duration>,
+) -> impl Future<Output = Result<Response<BackendBody>, SendError>> + Send + 'static {
+    let span_id = fastrand::u64(1..);
+    let request = build_outbound_request(record, lease, head_and_prompt, body, span_id);
+    record.attempts.push(new_attempt(lease.backend(), span_id));
+    let (client, backend) = (client.clone(), lease.backend().clone());
+    async move {
+        let via = ConnectionSource::NewConnection { after_request_written: false };
+        client.send_via(via, timeout, &backend.idle_pool, (request, None)).await
+    }
+}
+
+fn new_attempt(backend: &Backend, span_id: u64) -> Attempt {
+    Attempt {
+        backend: backend.identity.id.clone(),
+        address: backend.identity.address.host_and_port(),
+        provider: backend.health.server_kind().unwrap_or(EngineKind::Vllm).as_str(),
+        span_id,
+        started: clock::now(),
+        ended: None,
+        status: None,
+        failure: None,
+    }
+}
+
 /// Builds the request for the backend: the method and path of the client request, its headers
 /// rewritten for the backend, and `body`. `span_id` is the id of the trace span of the attempt.
 fn build_outbound_request(
     record: &RequestRecord,
     lease: &Lease,
-    prepared: &PreparedRequest<'_>,
+    (head, prompt): (&request::Parts, &Arc<PromptFingerprint>),
     body: &Bytes,
     span_id: u64,
 ) -> Request<Bytes> {
-    let (backend, head) = (lease.backend(), prepared.head);
+    let backend = lease.backend();
     let mut request = Request::new(body.clone());
     *request.method_mut() = head.method.clone();
     if let Some(path) = head.uri.path_and_query() {
@@ -164,7 +190,7 @@ fn build_outbound_request(
     if let Some(key) = &backend.identity.authorization {
         outbound.insert(AUTHORIZATION, key.clone());
     }
-    if let Some(session_id) = lease.follow_blocks(prepared.requirements.prompt) {
+    if let Some(session_id) = lease.follow_blocks(prompt) {
         headers::set_session_id(&mut outbound, session_id);
     }
     if let Some(hop) = backend.hop() {

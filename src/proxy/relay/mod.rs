@@ -3,11 +3,13 @@
 
 mod attempt;
 mod attempt_failure;
+mod continuation;
 mod failover;
 mod first_output;
 mod refusals;
 mod unread;
 
 pub(super) use attempt::PreparedRequest;
+pub(super) use continuation::{SentRequirements, StreamContinuation};
 pub(super) use failover::{ForwardResult, send};
 pub(super) use unread::send as send_unread;

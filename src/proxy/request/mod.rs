@@ -4,6 +4,7 @@
 pub(super) mod body;
 pub(super) mod body_memory;
 pub(super) mod configured_routes;
+pub(super) mod continuation;
 pub(super) mod deadline;
 pub(super) mod engine_control;
 pub(super) mod features;

@@ -142,6 +142,12 @@ impl UpstreamBody {
         &self.original
     }
 
+    /// The bytes that the last backend got. Each body was edited.
+    pub(crate) fn into_sent(self) -> Bytes {
+        let copy = self.edited_copy.into_inner().unwrap_or_else(PoisonError::into_inner);
+        copy.map_or(self.original, |(_, bytes)| bytes)
+    }
+
     /// The bytes for a backend, and the usage that the gateway requests in them.
     pub(crate) fn for_backend(&self, backend: &Backend) -> (Bytes, UsageInjection) {
         let injection = self.usage_injection(backend);

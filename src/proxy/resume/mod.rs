@@ -35,7 +35,7 @@ const MAX_KEY_BYTES: usize = 255;
 /// The identity of the run of a request. `None`: the request runs without one. Notes the reason in its
 /// record if it asks for one.
 pub fn run_key(
-    context: &ProxyContext,
+    context: &Arc<ProxyContext>,
     recorded: &mut RecordedRequest,
     headers: &HeaderMap,
 ) -> Option<RunKey> {
@@ -135,7 +135,7 @@ async fn begun(
 
 /// The response of a request that attached to the run of an earlier one, after the same checks.
 async fn attached(
-    context: &ProxyContext,
+    context: &Arc<ProxyContext>,
     mut recorded: RecordedRequest,
     (mut reader, ids, abort): (Reader<RunHead>, Option<EventIds>, ResponseAbortHandle),
     head: request::Parts,
@@ -183,7 +183,7 @@ fn respond(
 
 /// Handles a request as one without an identity.
 async fn handle(
-    context: &ProxyContext,
+    context: &Arc<ProxyContext>,
     recorded: RecordedRequest,
     abort: ResponseAbortHandle,
     early: &EarlyResponse,
@@ -196,7 +196,7 @@ async fn handle(
 
 /// Answers a request with an error.
 async fn refuse(
-    context: &ProxyContext,
+    context: &Arc<ProxyContext>,
     mut recorded: RecordedRequest,
     abort: ResponseAbortHandle,
     head: request::Parts,
@@ -208,7 +208,7 @@ async fn refuse(
 
 /// Receives the body of a request, within the limits of all bodies.
 async fn receive(
-    context: &ProxyContext,
+    context: &Arc<ProxyContext>,
     recorded: &mut RecordedRequest,
     head: &request::Parts,
     body: impl IncomingBody,

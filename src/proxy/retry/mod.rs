@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_core::clock;
+use tokenweir_core::continuation::ContinuationRefusal;
 use tokenweir_core::record::{FailoverDenialReason, RequestRecord};
 use tokenweir_core::resilience::{FailoverPolicy, FailureKind, PoisonRequestDetector};
 use tokenweir_core::units;
@@ -43,6 +44,8 @@ pub struct RetryController {
     /// tenant whose requests fail on every backend uses up the budget of the other tenants.
     budget_shares: Arc<[TpsBudget]>,
     poison_detector: Arc<PoisonRequestDetector>,
+    /// The budget of continuations of streams.
+    continuations: Arc<TpsBudget>,
     /// What peers answered to requests that one backend refused.
     pub(super) peer_answers: Arc<PeerAnswers>,
 }
@@ -71,6 +74,11 @@ pub(super) struct FailedRequest<'a> {
 
 /// The time window of the retry budget.
 const BUDGET_WINDOW: Duration = Duration::from_secs(10);
+/// The time window of the budget of continuations: each stream that begins in it allows one.
+const CONTINUATION_WINDOW: Duration = Duration::from_mins(1);
+/// Continuations per second that are allowed in any case. The streams of a backend break at once, and
+/// long streams began before the window.
+const MIN_CONTINUATIONS_PER_SECOND: u32 = 10;
 /// Number of budget shares. A hash of the tenant or client address selects the share. Tenants with
 /// the same hash value use the same share.
 const BUDGET_SHARE_COUNT: usize = 64;
@@ -102,6 +110,11 @@ impl RetryController {
             budget: Arc::new(TpsBudget::new(BUDGET_WINDOW, min_retries_per_second, budget_ratio)),
             budget_shares: (0..BUDGET_SHARE_COUNT).map(new_share).collect(),
             poison_detector: Arc::default(),
+            continuations: Arc::new(TpsBudget::new(
+                CONTINUATION_WINDOW,
+                MIN_CONTINUATIONS_PER_SECOND,
+                1.0,
+            )),
             peer_answers: Arc::new(PeerAnswers::new(clock::now())),
         }
     }
@@ -114,6 +127,7 @@ impl RetryController {
             && self.settings.min_retries_per_second == settings.min_retries_per_second;
         let mut next = Self {
             poison_detector: self.poison_detector.clone(),
+            continuations: self.continuations.clone(),
             peer_answers: self.peer_answers.clone(),
             ..Self::new(settings)
         };
@@ -137,6 +151,30 @@ impl RetryController {
     pub(super) fn deposit(&self, share: RetryBudgetShare) {
         self.budget.deposit();
         self.budget_shares[share.0].deposit();
+    }
+
+    /// Counts a new stream that can be continued, which raises the number of allowed continuations.
+    pub(super) fn deposit_stream(&self) {
+        self.continuations.deposit();
+    }
+
+    /// Decides whether a stream may be continued after its `failures`th failure, and withdraws the
+    /// continuation from the budget. `crashed`: the hash of the request body, if the backend crashed.
+    pub(super) fn allow_continuation(
+        &self,
+        crashed: Option<u64>,
+        failures: u32,
+        now: Instant,
+    ) -> Result<(), ContinuationRefusal> {
+        if crashed.is_some_and(|hash| self.poison_detector.on_death(hash, now)) {
+            Err(ContinuationRefusal::PoisonRequest)
+        } else if failures > self.settings.attempts {
+            Err(ContinuationRefusal::MaxAttempts)
+        } else if self.continuations.withdraw() {
+            Ok(())
+        } else {
+            Err(ContinuationRefusal::Budget)
+        }
     }
 
     /// Decides whether a failed request may be retried on another backend, and withdraws the retry

@@ -1,8 +1,11 @@
 //! Metrics of failures: failovers, circuit breakers and ejections.
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_core::continuation::{ContinuationRefusal, InterruptionCause};
 use tokenweir_core::metric_kind::MetricKind;
-use tokenweir_core::record::{FailoverDenialReason, Outcome, RequestRecord, ResumeOutcome};
+use tokenweir_core::record::{
+    Continuation, FailoverDenialReason, Outcome, RequestRecord, ResumeOutcome,
+};
 use tokenweir_core::resilience::BreakerState;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
@@ -48,11 +51,56 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
     MetricDescriptor {
+        name: "tokenweir_stream_continuations_total",
+        help: "Streams that went on at another backend after output was sent, by cause.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("cause", || {
+            InterruptionCause::ALL.map(InterruptionCause::as_str).to_vec()
+        })],
+        read: MetricSource::Record(|record, emit| {
+            for continuation in &record.continuations.begun {
+                emit(&[continuation.cause.as_str()], 1.0);
+            }
+        }),
+    },
+    MetricDescriptor {
         name: "tokenweir_resume_memory_bytes",
         help: "Memory of the responses that clients can return to (streams.resume).",
         kind: MetricKind::Gauge,
         labels: &[],
         read: MetricSource::Status(|status, emit| emit(&[], status.resume_bytes as f64)),
+    },
+    MetricDescriptor {
+        name: "tokenweir_stream_continuations_refused_total",
+        help: "Interrupted streams that did not go on at another backend, by reason.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("reason", || {
+            ContinuationRefusal::ALL.map(ContinuationRefusal::as_str).to_vec()
+        })],
+        read: MetricSource::Record(|record, emit| {
+            if let Some(reason) = record.continuations.refusal {
+                emit(&[reason.as_str()], 1.0);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_stream_continuation_seconds_total",
+        help: "Time from the interruption of a stream to its next output, of streams that went on at another backend.",
+        kind: MetricKind::Counter,
+        labels: &[],
+        read: MetricSource::Record(|record, emit| {
+            let gap: f64 = record.continuations.begun.iter().filter_map(Continuation::gap).sum();
+            if gap > 0.0 {
+                emit(&[], gap);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_stream_continuation_memory_bytes",
+        help: "Memory that open streams keep for their continuation now (limits.continuation_memory).",
+        kind: MetricKind::Gauge,
+        labels: &[],
+        read: MetricSource::Status(|status, emit| emit(&[], status.continuation_bytes as f64)),
     },
     MetricDescriptor {
         name: "tokenweir_backend_breaker_state",

@@ -21,8 +21,9 @@ use tokenweir::proxy::access::AccessControl;
 use tokenweir::proxy::admission::{self, AdmissionController};
 use tokenweir::proxy::retry::{self, RetryController};
 use tokenweir::proxy::{
-    BodyMemory, ConfiguredRoutes, IdentityReader, OverloadGuard, OverloadLimits, PayloadSampling,
-    ProxyContext, ProxyState, RecordingSettings, RequestSettings, StoredResponses,
+    BodyMemory, ConfiguredRoutes, ContinuationMemory, IdentityReader, OverloadGuard,
+    OverloadLimits, PayloadSampling, ProxyContext, ProxyState, RecordingSettings, RequestSettings,
+    StoredResponses,
 };
 use tokenweir::server::{
     self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerState, ServerTls,
@@ -424,6 +425,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         admission: Arc::new(AdmissionController::new(pool.clone(), setup.admission)),
         overload_guard,
         body_memory: setup.body_memory,
+        continuation_memory: Arc::new(ContinuationMemory::new(64 << 20)),
         open_streams: ExchangeRegistry::new(setup.observation, std::time::Instant::now()),
         telemetry,
         recording: RecordingSettings {

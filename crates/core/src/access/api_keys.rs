@@ -6,6 +6,7 @@ use super::key_file::{KeyEntry, KeyFile, MAX_TENANTS, TenantEntry};
 use super::model_allowlist::ModelAllowlist;
 use super::usage_limits::RateLimitStatus;
 use super::usage_meter::{self, ConcurrencyPermit, UsageLimiter};
+use crate::continuation::ContinuationMode;
 use crate::error::GatewayError;
 use crate::openai::engine_control::Permissions;
 use crate::record::{ClientIdentity, Tier};
@@ -42,6 +43,8 @@ struct Tenant {
     tier: Option<Tier>,
     models: ModelAllowlist,
     permissions: Permissions,
+    /// How streams are continued. `None`: the setting of the model.
+    continuation: Option<ContinuationMode>,
     /// Limits and usage of all keys of the tenant together.
     usage_limiter: UsageLimiter,
     /// Limits and usage of each key, by key name.
@@ -181,6 +184,11 @@ impl ApiKey {
         self.tenant.permissions
     }
 
+    /// How the streams of the tenant are continued. `None`: the key file does not state it.
+    pub fn continuation(&self) -> Option<ContinuationMode> {
+        self.tenant.continuation
+    }
+
     /// Starts a request if the limits of the tenant and of the key allow it. Also returns the quota
     /// that remains afterwards. The error is [`GatewayError::RateLimited`].
     pub fn enter(
@@ -206,6 +214,7 @@ impl Tenant {
             tier: entry.tier.as_deref().map(|tier| Tier::Known(tier.into())),
             models: ModelAllowlist::new(entry.models.as_deref()),
             permissions: Permissions::new(&entry.allow),
+            continuation: entry.continuation,
             usage_limiter: limiter_with_usage(
                 entry.limits,
                 previous.map(|tenant| &tenant.usage_limiter),

@@ -2,6 +2,7 @@
 
 use super::digest::KeyDigest;
 use super::usage_limits::UsageLimits;
+use crate::continuation::ContinuationMode;
 use crate::openai::engine_control::Permission;
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -29,6 +30,10 @@ pub struct TenantEntry {
     /// Permissions for engine-control fields, in addition to the permissions of all tenants.
     #[serde(default)]
     pub allow: Vec<Permission>,
+    /// How the streams of the tenant go on at another backend, as `streams.continuation`. `None`: the
+    /// setting of the model.
+    #[serde(default)]
+    pub continuation: Option<ContinuationMode>,
     /// Limits of all keys of the tenant together.
     #[serde(default)]
     pub limits: UsageLimits,

@@ -35,8 +35,15 @@ fn entry(name: &str, key: &str, limits: UsageLimits) -> KeyEntry {
 
 /// A key file with one tenant `a`.
 fn one_tenant_file(limits: UsageLimits, keys: Vec<KeyEntry>) -> KeyFile {
-    let tenant =
-        TenantEntry { name: "a".into(), tier: None, models: None, allow: Vec::new(), limits, keys };
+    let tenant = TenantEntry {
+        name: "a".into(),
+        tier: None,
+        models: None,
+        continuation: None,
+        allow: Vec::new(),
+        limits,
+        keys,
+    };
     KeyFile { tenants: vec![tenant] }
 }
 

@@ -4,7 +4,7 @@
 //! once, and memory is constant. The scanner is no validator: it checks the structure around the
 //! reported values, but only counts the nesting inside skipped values.
 
-mod members;
+pub mod members;
 mod path_table;
 mod string_end;
 #[cfg(test)]
@@ -12,7 +12,6 @@ mod tests;
 mod token_buffer;
 mod value;
 
-pub use members::{Member, length_until_closed, visit_elements, visit_members};
 pub use path_table::PathTable;
 pub use string_end::{find_string_end, is_string_content};
 pub use value::{JsonText, JsonValue};

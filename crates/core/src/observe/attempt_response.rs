@@ -34,6 +34,8 @@ pub(super) struct AttemptResponse {
     unwritten_since: Option<Instant>,
     /// The regular end of the body has been processed.
     body_ended: bool,
+    /// The bytes pass the splicer of the exchange.
+    pub(super) is_spliced: bool,
 }
 
 /// The header with the metadata of embeddings.
@@ -134,6 +136,36 @@ impl AttemptResponse {
             abort.on_write(now);
         }
         frame
+    }
+
+    /// Continues the response at another backend. `policy`: that of the stream.
+    pub(super) fn continue_at(
+        &mut self,
+        backend: Arc<dyn BackendMonitor>,
+        record: &mut RequestRecord,
+        in_flight: &InFlightGuard,
+        policy: StreamPolicy,
+        now: Instant,
+    ) {
+        if let Some(backend) = &self.backend {
+            record.condition = backend.condition(now);
+        }
+        if let (Some(entry), Some(observer)) = (self.entry.take(), &mut self.observer) {
+            record_stall(observer, entry.activity().on_end(now));
+        }
+        let info = StreamInfo::from_record(record);
+        let policy = StreamPolicy { first_output_by: None, ..policy };
+        let entry = in_flight.stream(backend.clone(), info, policy, None, now);
+        // The silence of the backend counts from its head on.
+        entry.activity().on_output(now, None);
+        entry.activity().set_continuable();
+        self.entry = Some(entry);
+        self.backend = Some(backend);
+    }
+
+    /// Number of events with output.
+    pub(super) fn output_events(&self) -> u64 {
+        self.observer.as_ref().map_or(0, |observer| observer.observed().output_events)
     }
 
     /// Records that the client's connection asks for more data: the write stall ends. Returns

@@ -4,6 +4,8 @@
 //! ([`Exchange::refuse`]), or when it is dropped. hyper drops the exchange when the client
 //! disconnects.
 
+mod continuation;
+
 use super::attempt_response::AttemptResponse;
 use super::observer::ResponseObserver;
 use super::open_streams::{
@@ -11,7 +13,9 @@ use super::open_streams::{
     StreamPolicy,
 };
 use super::sink::RecordReceiver;
+use super::stream_end::Cut;
 use crate::clock;
+use crate::continuation::StreamSplicer;
 use crate::openai::Api;
 use crate::record::{Outcome, RequestRecord, SlowCause, Termination, Timings};
 use bytes::Bytes;
@@ -39,6 +43,8 @@ struct ExchangeState {
     /// Number of request bytes so far, of a body that the gateway forwards unread. `None`: the body
     /// was received as a whole.
     forwarded_bytes: Option<Arc<AtomicU64>>,
+    /// Makes one stream of those of several backends. `None`: streams are not continued.
+    splicer: Option<Box<StreamSplicer>>,
 }
 
 /// Holds the record of an exchange. When the exchange ends, it takes the record out of the slot.
@@ -54,6 +60,7 @@ pub struct AttemptAside {
     span_id: Option<u64>,
 }
 
+const OK: u16 = 200;
 /// The status of a response that begins a WebSocket.
 const SWITCHING_PROTOCOLS: u16 = 101;
 /// SSE comment that the gateway sends while the backend sends nothing, so that proxies between
@@ -87,6 +94,7 @@ impl Exchange {
                 in_flight,
                 abort: None,
                 forwarded_bytes: None,
+                splicer: None,
             },
         );
         Self { inner }
@@ -132,7 +140,7 @@ impl Exchange {
         let may_add_bytes =
             rules.keep_alive.is_some() || rules.on_truncation == OnTruncation::ErrorEvent;
         // Only event streams have an entry among the open streams.
-        self.is_filtering_usage() || (may_add_bytes && self.inner.response.entry.is_some())
+        self.may_shorten_frames() || (may_add_bytes && self.inner.response.entry.is_some())
     }
 
     /// Records the backend that the request is sent to.
@@ -152,6 +160,7 @@ impl Exchange {
             attempt.status = Some(status);
         }
         response.on_head(record, in_flight, *policy, headers, tunnel, now);
+        self.begin_splicing(status == OK);
     }
 
     /// Discards the response of the current attempt before a failover. `reason` is the failure of
@@ -215,6 +224,9 @@ impl Exchange {
 
     /// Observes a chunk of the response body. Returns the bytes to forward, which can be empty.
     pub fn on_data(&mut self, frame: Bytes) -> Bytes {
+        if self.inner.response.is_spliced {
+            return self.on_spliced_data(frame);
+        }
         let ExchangeState { record, response, receiver, abort, .. } = &mut *self.inner;
         response.on_data(record, &**receiver, abort.as_ref(), frame, clock::now())
     }
@@ -269,26 +281,32 @@ impl Exchange {
         self.observer().is_some_and(ResponseObserver::is_between_events)
     }
 
-    /// Whether forwarded frames can be shorter than received ones, because usage is removed.
-    pub(super) fn is_filtering_usage(&self) -> bool {
-        self.observer().is_some_and(ResponseObserver::is_filtering_usage)
+    /// Whether forwarded frames can be shorter than received ones, because usage is removed or events
+    /// are held back.
+    pub(super) fn may_shorten_frames(&self) -> bool {
+        self.inner.response.is_spliced
+            || self.observer().is_some_and(ResponseObserver::is_filtering_usage)
     }
 
-    /// The timeout for which to abort the stream now. `None`: the stream continues, and `waker` is
-    /// woken when it must be aborted.
-    pub(super) fn abort_reason(&self, waker: &Waker) -> Option<Termination> {
+    /// Why to interrupt the stream now. `None`: the stream continues, and `waker` is woken when it must
+    /// be interrupted.
+    pub(super) fn cut(&self, waker: &Waker) -> Option<Cut> {
         let ExchangeState { response, policy, .. } = &*self.inner;
         if !response.entry.as_ref()?.activity().is_cut(waker) {
             return None;
         }
+        if response.entry.as_ref()?.activity().take_move() {
+            return Some(Cut::Move);
+        }
         if self.inner.in_flight.is_closing(response.entry.as_ref()?.activity()) {
-            return Some(Termination::Shutdown);
+            return Some(Cut::End(Termination::Shutdown));
         }
         if response.entry.as_ref()?.activity().is_revoked(clock::now()) {
-            return Some(Termination::KeyRevoked);
+            return Some(Cut::End(Termination::KeyRevoked));
         }
         let is_overdue = policy.ends_by.is_some_and(|deadline| clock::now() >= deadline);
-        Some(if is_overdue { Termination::TotalTimeout } else { Termination::IdleTimeout })
+        let end = if is_overdue { Termination::TotalTimeout } else { Termination::IdleTimeout };
+        Some(Cut::End(end))
     }
 
     /// The bytes that the usage filter holds back. Called at the end of the body.
@@ -315,6 +333,7 @@ impl Exchange {
         }
         let ExchangeState { record, response, .. } = &mut *self.inner;
         response.finalize_record(record, termination, clock::now());
+        self.record_refusal();
     }
 }
 

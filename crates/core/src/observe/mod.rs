@@ -12,6 +12,7 @@ mod open_streams;
 mod usage_filters;
 
 mod sink;
+mod stream_end;
 
 mod observer;
 
@@ -22,7 +23,7 @@ mod exchange;
 mod observed_body;
 
 pub use exchange::{AttemptAside, Exchange, KEEP_ALIVE_COMMENT};
-pub use observed_body::{ObservedBody, ObservedBodyError, PrefetchedBody};
+pub use observed_body::{Continue, ObservedBody, ObservedBodyError, PrefetchedBody};
 pub use observer::ResponseObserver;
 pub use open_streams::{
     AbortRegistry, BackendMonitor, ExchangeRegistry, ObservationSettings, OnTruncation, OpenStream,

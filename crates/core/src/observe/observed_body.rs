@@ -1,6 +1,8 @@
 //! A response body that forwards the frames of a backend and passes each of them to its exchange.
 
 use super::Exchange;
+use super::stream_end::{Cut, EarlyEnd};
+use crate::continuation::InterruptionCause;
 use crate::record::Termination;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -25,8 +27,8 @@ pub struct ObservedBody<B: Body, T> {
     prefetched: PrefetchedBody<B>,
     /// `None` once the exchange has ended.
     exchange: Option<Exchange>,
-    /// The observer removes usage: frames can become shorter.
-    is_filtering_usage: bool,
+    /// Frames can become shorter.
+    may_shorten_frames: bool,
     /// Bytes can be added or removed, so the length is not known in advance.
     has_unknown_length: bool,
     /// The end of the body, which the next poll returns. The last poll returned the remaining data,
@@ -34,7 +36,29 @@ pub struct ObservedBody<B: Body, T> {
     pending_end: Option<Result<(), ObservedBodyError<B::Error>>>,
     /// The server had an opportunity to write buffered data before an error.
     is_flushed: bool,
-    _guard: T,
+    /// Continues the response at another backend. `None`: it ends with its backend.
+    continuation: Option<Box<BodyContinuation<B, T>>>,
+    guard: T,
+}
+
+struct BodyContinuation<B: Body, T> {
+    continuer: Box<dyn Continue<B, T> + Send>,
+    /// The interruption after which the response is being continued. `None`: it is not interrupted.
+    interrupted: Option<(InterruptionCause, EarlyEnd<B::Error>)>,
+}
+
+/// Continues a response whose backend cannot complete it.
+pub trait Continue<B: Body, T> {
+    /// Polls for the body of another backend, which continues the response. The implementation passes
+    /// that backend to the exchange and replaces the guard. `None`: none continues the response, and
+    /// the exchange has the reason.
+    fn poll_continue(
+        &mut self,
+        cx: &mut Context<'_>,
+        exchange: &mut Exchange,
+        guard: &mut T,
+        cause: InterruptionCause,
+    ) -> Poll<Option<B>>;
 }
 
 /// Why the gateway truncated a body.
@@ -49,6 +73,9 @@ pub enum ObservedBodyError<E> {
     /// The run whose response the body follows was broken.
     #[error("the response that this one follows was broken")]
     Followed,
+    /// No other backend continued the stream.
+    #[error("no backend continued the stream")]
+    NotContinued,
 }
 
 type FramePoll<E> = Poll<Option<Result<Frame<Bytes>, ObservedBodyError<E>>>>;
@@ -83,22 +110,109 @@ impl<B: Body> PrefetchedBody<B> {
 impl<B: Body, T> ObservedBody<B, T> {
     /// Forwards `prefetched` and the rest of its body, observed by `exchange`.
     pub fn new(prefetched: PrefetchedBody<B>, exchange: Exchange, guard: T) -> Self {
-        let is_filtering_usage = exchange.is_filtering_usage();
+        let may_shorten_frames = exchange.may_shorten_frames();
         let has_unknown_length = exchange.may_change_length();
         let mut body = Self {
             prefetched,
             exchange: Some(exchange),
-            is_filtering_usage,
+            may_shorten_frames,
             has_unknown_length,
             pending_end: None,
             is_flushed: false,
-            _guard: guard,
+            continuation: None,
+            guard,
         };
         // hyper, which serves HTTP/2, does not poll a body that is empty from the start.
         if body.prefetched.is_end_stream() {
             body.finish_exchange();
         }
         body
+    }
+
+    /// Lets `continuer` continue the response if its backend cannot complete it.
+    #[must_use]
+    pub fn with_continuation(mut self, continuer: Option<Box<dyn Continue<B, T> + Send>>) -> Self {
+        self.continuation =
+            continuer.map(|continuer| Box::new(BodyContinuation { continuer, interrupted: None }));
+        self
+    }
+
+    /// Ends the body early, or begins to continue it, which returns `None`.
+    fn on_early_end(
+        &mut self,
+        end: EarlyEnd<B::Error>,
+        cx: &Context<'_>,
+    ) -> Option<FramePoll<B::Error>> {
+        let exchange = self.exchange.as_ref();
+        if let Some(continuation) = &mut self.continuation
+            && let Some(cause) = exchange.and_then(|exchange| exchange.interruption(&end))
+        {
+            continuation.interrupted = Some((cause, end));
+            return None;
+        }
+        self.end_early(end, cx)
+    }
+
+    /// Ends the body. `None`: it goes on.
+    fn end_early(
+        &mut self,
+        end: EarlyEnd<B::Error>,
+        cx: &Context<'_>,
+    ) -> Option<FramePoll<B::Error>> {
+        let (termination, result) = match end {
+            EarlyEnd::Body(Ok(())) => (Termination::Complete, Ok(())),
+            EarlyEnd::Body(Err(error)) => {
+                (Termination::UpstreamReset, Err(ObservedBodyError::Backend(error)))
+            }
+            EarlyEnd::Stall => (Termination::IdleTimeout, Err(ObservedBodyError::Stalled)),
+            EarlyEnd::Events | EarlyEnd::Move => return None,
+        };
+        Some(self.terminate(termination, result, cx))
+    }
+
+    /// Polls for the backend that continues the response. `None`: the response is not interrupted any
+    /// more.
+    fn poll_continuation(&mut self, cx: &mut Context<'_>) -> Option<FramePoll<B::Error>> {
+        let (continuation, exchange) = (self.continuation.as_mut()?, self.exchange.as_mut()?);
+        let (cause, _) = continuation.interrupted.as_ref()?;
+        let cause = *cause;
+        match continuation.continuer.poll_continue(cx, exchange, &mut self.guard, cause) {
+            Poll::Pending => {
+                if let Some(comment) = exchange.take_keep_alive_comment() {
+                    return Some(Poll::Ready(Some(Ok(Frame::data(comment)))));
+                }
+                match exchange.cut(cx.waker()) {
+                    Some(Cut::End(termination)) if termination != Termination::IdleTimeout => {
+                        Some(self.terminate(termination, Err(ObservedBodyError::Stalled), cx))
+                    }
+                    _ => Some(Poll::Pending),
+                }
+            }
+            Poll::Ready(Some(body)) => {
+                self.prefetched = PrefetchedBody::new(body);
+                continuation.interrupted = None;
+                None
+            }
+            Poll::Ready(None) => {
+                let (_, end) = continuation.interrupted.take()?;
+                if cause == InterruptionCause::Diverged {
+                    let result = Err(ObservedBodyError::NotContinued);
+                    return Some(self.terminate(Termination::UpstreamReset, result, cx));
+                }
+                let held = exchange.release_events();
+                if held.is_empty() {
+                    return self.end_early(end, cx);
+                }
+                if !matches!(end, EarlyEnd::Events | EarlyEnd::Move) {
+                    self.continuation = None;
+                    self.prefetched.end = match end {
+                        EarlyEnd::Body(result) => Some(result),
+                        _ => None,
+                    };
+                }
+                Some(Poll::Ready(Some(Ok(Frame::data(held)))))
+            }
+        }
     }
 
     /// Records that the server flushed the client's connection after it took frames of this body.
@@ -126,6 +240,7 @@ impl<B: Body, T> ObservedBody<B, T> {
         cx: &Context<'_>,
     ) -> FramePoll<B::Error> {
         let last_data = self.exchange.take().map(|mut exchange| {
+            let partial = exchange.take_partial_event();
             if termination == Termination::Complete {
                 // The end can complete the last event, which the usage filter holds back.
                 exchange.on_end();
@@ -133,7 +248,8 @@ impl<B: Body, T> ObservedBody<B, T> {
             let held = exchange.flush();
             let error_event = exchange.truncation_event(termination).filter(|_| result.is_err());
             exchange.end(termination);
-            if held.is_empty() { error_event.unwrap_or_default() } else { held }
+            let last = if held.is_empty() { error_event.unwrap_or_default() } else { held };
+            if partial.is_empty() { last } else { [partial, last].concat().into() }
         });
         match last_data.filter(|data| !data.is_empty()) {
             Some(data) => {
@@ -167,7 +283,7 @@ impl<B: Body, T> ObservedBody<B, T> {
             Err(trailers) => trailers,
         };
         let is_empty = frame.data_ref().is_some_and(Bytes::is_empty);
-        (!is_empty || !self.is_filtering_usage).then_some(frame)
+        (!is_empty || !self.may_shorten_frames).then_some(frame)
     }
 }
 
@@ -185,56 +301,67 @@ where
         if let Some(result) = this.pending_end.take() {
             return this.poll_end(result, cx);
         }
-        if let Some(frame) = this.prefetched.frames.pop_front() {
-            if this.prefetched.is_end_stream() && !this.is_filtering_usage {
-                this.finish_exchange();
-            }
-            return Poll::Ready(Some(Ok(frame)));
-        }
-        match this.prefetched.end.take() {
-            Some(Ok(())) => return this.terminate(Termination::Complete, Ok(()), cx),
-            Some(Err(error)) => {
-                let result = Err(ObservedBodyError::Backend(error));
-                return this.terminate(Termination::UpstreamReset, result, cx);
-            }
-            None => {}
-        }
         loop {
+            if this.continuation.is_some()
+                && let Some(poll) = this.poll_continuation(cx)
+            {
+                return poll;
+            }
+            if let Some(frame) = this.prefetched.frames.pop_front() {
+                if this.prefetched.is_end_stream() && !this.may_shorten_frames {
+                    this.finish_exchange();
+                }
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            if let Some(end) = this.prefetched.end.take() {
+                match this.on_early_end(EarlyEnd::Body(end), cx) {
+                    Some(poll) => return poll,
+                    None => continue,
+                }
+            }
             // This includes the time after a frame that was held back, because the client has no
             // data to read.
             if let Some(exchange) = &mut this.exchange {
                 exchange.on_client_poll();
             }
-            match Pin::new(&mut this.prefetched.rest).poll_frame(cx) {
+            let end = match Pin::new(&mut this.prefetched.rest).poll_frame(cx) {
                 Poll::Pending => {
-                    if let Some(comment) =
-                        this.exchange.as_ref().and_then(Exchange::take_keep_alive_comment)
-                    {
+                    let Some(exchange) = &this.exchange else { return Poll::Pending };
+                    if let Some(comment) = exchange.take_keep_alive_comment() {
                         return Poll::Ready(Some(Ok(Frame::data(comment))));
                     }
-                    let exchange = this.exchange.as_ref();
-                    let reason = exchange.and_then(|exchange| exchange.abort_reason(cx.waker()));
-                    let Some(termination) = reason else { return Poll::Pending };
-                    return this.terminate(termination, Err(ObservedBodyError::Stalled), cx);
+                    match exchange.cut(cx.waker()) {
+                        None => return Poll::Pending,
+                        Some(Cut::Move) => EarlyEnd::Move,
+                        Some(Cut::End(Termination::IdleTimeout)) => EarlyEnd::Stall,
+                        Some(Cut::End(termination)) => {
+                            let result = Err(ObservedBodyError::Stalled);
+                            return this.terminate(termination, result, cx);
+                        }
+                    }
                 }
-                Poll::Ready(None) => return this.terminate(Termination::Complete, Ok(()), cx),
-                Poll::Ready(Some(Err(error))) => {
-                    return this.terminate(
-                        Termination::UpstreamReset,
-                        Err(ObservedBodyError::Backend(error)),
-                        cx,
-                    );
-                }
+                Poll::Ready(None) => EarlyEnd::Body(Ok(())),
+                Poll::Ready(Some(Err(error))) => EarlyEnd::Body(Err(error)),
                 Poll::Ready(Some(Ok(frame))) => {
                     let frame = this.forward_frame(frame);
                     // The exchange ends with the last frame, because hyper may not poll again.
-                    if this.prefetched.is_end_stream() && !this.is_filtering_usage {
+                    if this.prefetched.is_end_stream() && !this.may_shorten_frames {
                         this.finish_exchange();
                     }
-                    if let Some(frame) = frame {
-                        return Poll::Ready(Some(Ok(frame)));
+                    let ended = if this.continuation.is_some() {
+                        this.on_early_end(EarlyEnd::Events, cx)
+                    } else {
+                        None
+                    };
+                    match frame {
+                        Some(frame) => return Poll::Ready(Some(Ok(frame))),
+                        None if ended.is_none() => continue,
+                        None => return ended.unwrap_or(Poll::Pending),
                     }
                 }
+            };
+            if let Some(poll) = this.on_early_end(end, cx) {
+                return poll;
             }
         }
     }
@@ -243,7 +370,7 @@ where
         match &self.pending_end {
             Some(result) => result.is_ok(),
             // Bytes that are held back may still have to be forwarded.
-            None if self.is_filtering_usage => self.exchange.is_none(),
+            None if self.may_shorten_frames => self.exchange.is_none(),
             None => self.prefetched.is_end_stream(),
         }
     }

@@ -7,9 +7,9 @@
 )]
 
 use super::{
-    Attempt, BackendCondition, BackendId, ModelLabel, ObservedResponse, Outcome, PayloadConsumers,
-    RequestHeadAttributes, RequestOptions, RequestRecord, RoutingDecision, SampleReason,
-    Termination, Tier, Timings, UsageSource, WaitReports,
+    Attempt, BackendCondition, BackendId, Continuations, ModelLabel, ObservedResponse, Outcome,
+    PayloadConsumers, RequestHeadAttributes, RequestOptions, RequestRecord, RoutingDecision,
+    SampleReason, Termination, Tier, Timings, UsageSource, WaitReports,
 };
 use crate::headers::{RequestId, X_REQUEST_ID};
 use crate::histogram::OutputGapHistogram;
@@ -50,6 +50,7 @@ pub fn streamed() -> RequestRecord {
         attempts: vec![successful_attempt(accepted)],
         not_retried: None,
         resume: None,
+        continuations: Continuations::default(),
         status: Some(200),
         refusal: None,
         outcome: Outcome::Ok,

@@ -32,8 +32,8 @@ pub use response::{
     UsageSource,
 };
 pub use routing::{
-    Attempt, BackendCondition, FailoverDenialReason, PredictedCandidate, RoutingDecision,
-    ShadowDecision, Stall, WaitReports,
+    Attempt, BackendCondition, Continuation, Continuations, FailoverDenialReason,
+    PredictedCandidate, RoutingDecision, ShadowDecision, Stall, WaitReports,
 };
 pub use sample_reason::SampleReason;
 pub use slow_cause::{SlowCause, SlowLimits};

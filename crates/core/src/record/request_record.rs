@@ -9,8 +9,8 @@ use super::response::{
     ChunkTimings, ObservedResponse, Outcome, Termination, UsageSource, termination_reason,
 };
 use super::routing::{
-    Attempt, BackendCondition, FailoverDenialReason, PredictedCandidate, RoutingDecision,
-    WaitReports,
+    Attempt, BackendCondition, Continuations, FailoverDenialReason, PredictedCandidate,
+    RoutingDecision, WaitReports,
 };
 use super::sample_reason::SampleReason;
 use super::slow_cause::SlowCause;
@@ -61,6 +61,8 @@ pub struct RequestRecord {
     /// What became of the request that its client can return to. `None`: it has no `Idempotency-Key`, or
     /// `streams.resume` is off.
     pub resume: Option<Arc<ResumeNote>>,
+    /// The continuations of the stream at other backends.
+    pub continuations: Continuations,
     /// HTTP status that the client received. `None`: the client disconnected before the response
     /// head.
     pub status: Option<u16>,
@@ -131,6 +133,7 @@ impl RequestRecord {
             attempts: Vec::new(),
             not_retried: None,
             resume: None,
+            continuations: Continuations::default(),
             status: None,
             refusal: None,
             outcome: Outcome::Cancelled,

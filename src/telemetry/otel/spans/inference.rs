@@ -14,10 +14,11 @@ use super::viewer_profiles;
 use opentelemetry::Value;
 use opentelemetry::trace::Event;
 use std::time::Instant;
+use tokenweir_core::continuation::ContinuationRefusal;
 use tokenweir_core::openai::{Api, FinishReason};
 use tokenweir_core::record::{
-    Outcome, RequestIdentity, RequestPhase, RequestPhases, RequestRecord, SlowCause,
-    UninspectedReason,
+    Attempt, Continuation, Outcome, RequestIdentity, RequestPhase, RequestPhases, RequestRecord,
+    SlowCause, UninspectedReason,
 };
 
 /// Value of `gen_ai.provider.name` for a request without an attempt.
@@ -179,6 +180,10 @@ fn add_response(
 fn add_routing(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
     let attributes = attributes
         .put("tokenweir.attempts", count(record.attempts.len() as u64))
+        .put_some(
+            "tokenweir.continuation.refused",
+            record.continuations.refusal.map(ContinuationRefusal::as_str),
+        )
         .put_some("tokenweir.backend.id", record.backend().map(|backend| text(backend.as_str())));
     let Some(decision) = &record.decision else { return attributes };
     let chosen = decision.selected();
@@ -295,10 +300,28 @@ fn chunk_timings_event(record: &RequestRecord) -> Option<Event> {
     Some(new_event(record, "tokenweir.chunk_timings", ended, attributes))
 }
 
+/// The event of an attempt that continues a stream: where, after which gap, and why.
+pub(super) fn continuation_events(record: &RequestRecord, span_id: u64) -> Vec<Event> {
+    let of_attempt = record.continuations.begun.iter().filter(|begun| begun.span_id == span_id);
+    let event = |continuation: &Continuation| {
+        let attributes = SpanAttributes::default()
+            .put("tokenweir.continuation.cause", continuation.cause.as_str())
+            .put("tokenweir.continuation.tokens", count(continuation.tokens))
+            .put_some("tokenweir.continuation.gap", continuation.gap());
+        let at = continuation.resumed.unwrap_or(continuation.interrupted);
+        new_event(record, "tokenweir.continued", at, attributes)
+    };
+    of_attempt.map(event).collect()
+}
+
 /// One event for each attempt that was followed by a retry.
 fn retry_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
-    let retried = record.attempts.split_last().map_or(&[][..], |(_, earlier)| earlier);
-    retried.iter().map(|attempt| {
+    let is_continuation = |attempt: &Attempt| {
+        record.continuations.begun.iter().any(|begun| begun.span_id == attempt.span_id)
+    };
+    let pairs = record.attempts.windows(2).filter_map(|pair| pair.first().zip(pair.last()));
+    let retried = pairs.filter(move |(_, next)| !is_continuation(next));
+    retried.map(|(attempt, _)| {
         let attributes = SpanAttributes::default()
             .put("tokenweir.backend.id", text(attempt.backend.as_str()))
             .put_some("error.type", attempt_failure(attempt));

@@ -199,7 +199,7 @@ impl<'a> SpanTreeBuilder<'a> {
             start: to_wall_clock(record, attempt.started),
             end: attempt.ended.map_or(self.end_time, |ended| to_wall_clock(record, ended)),
             attributes,
-            events: Vec::new(),
+            events: inference::continuation_events(record, attempt.span_id),
             is_error,
         })
     }

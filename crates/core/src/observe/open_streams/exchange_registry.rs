@@ -192,6 +192,15 @@ impl ExchangeRegistry {
         }
     }
 
+    /// Requests that the streams of a backend go on at other backends. Returns how many could.
+    pub fn move_streams(&self, backend: &str) -> usize {
+        let streams = self.streams.values();
+        let of_backend = streams.iter().filter(|(_, activity)| {
+            activity.subject.backend.as_ref().is_some_and(|id| id.as_str() == backend)
+        });
+        of_backend.filter(|(_, activity)| activity.request_move()).count()
+    }
+
     /// The state of the streams at `now`: totals over all, and the `max_oldest` streams that have
     /// been open longest.
     pub fn snapshot(&self, max_oldest: usize, now: Instant) -> OpenStreamsSnapshot {

@@ -34,6 +34,10 @@ pub struct StreamActivity {
     is_stalled: AtomicBool,
     stall: Mutex<Option<Stall>>,
     is_aborted: AtomicBool,
+    /// Another backend could continue the stream.
+    is_continuable: AtomicBool,
+    /// The stream is to go on at another backend.
+    is_moved: AtomicBool,
     waker: AtomicWaker,
     /// The bytes of the client, if the stream is a WebSocket.
     tunnel: Option<TunnelBytes>,
@@ -82,6 +86,8 @@ impl StreamActivity {
             is_stalled: AtomicBool::new(false),
             stall: Mutex::default(),
             is_aborted: AtomicBool::new(false),
+            is_continuable: AtomicBool::new(false),
+            is_moved: AtomicBool::new(false),
             waker: AtomicWaker::new(),
             tunnel,
         }
@@ -224,6 +230,31 @@ impl StreamActivity {
     pub(super) fn cut(&self) {
         self.is_aborted.store(true, Ordering::Relaxed);
         self.waker.wake();
+    }
+
+    /// Records that another backend could continue the stream.
+    pub fn set_continuable(&self) {
+        self.is_continuable.store(true, Ordering::Relaxed);
+    }
+
+    /// Requests that the stream goes on at another backend. Returns whether it could.
+    pub(super) fn request_move(&self) -> bool {
+        let is_continuable = self.is_continuable.load(Ordering::Relaxed);
+        if is_continuable {
+            self.is_moved.store(true, Ordering::Relaxed);
+            self.cut();
+        }
+        is_continuable
+    }
+
+    /// Whether the stream is to go on at another backend. Resets the request for it.
+    pub fn take_move(&self) -> bool {
+        let is_moved = self.is_moved.swap(false, Ordering::Relaxed);
+        if is_moved {
+            // A sweep repeats any other reason.
+            self.is_aborted.store(false, Ordering::Relaxed);
+        }
+        is_moved
     }
 
     /// Sets whether the stream waits for its backend (`true`) or for its client to read (`false`).

@@ -1,5 +1,6 @@
 //! Policies of response streams: timeouts, keep-alive comments and the handling of truncation.
 
+use crate::continuation::ContinuationMode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -12,6 +13,12 @@ pub struct StreamRules {
     /// Time without bytes for the client after which the gateway sends it an SSE comment. `None`: no
     /// comments.
     pub keep_alive: Option<Duration>,
+    /// How a stream of chat completions or completions goes on at another backend, if its backend ends
+    /// it early, stalls or is drained with `migrate`.
+    pub continuation: ContinuationMode,
+    /// Whether only streams with `temperature` 0 are continued. A sampled stream that is continued is
+    /// not the one that its first backend would have sent.
+    pub continuation_greedy_only: bool,
 }
 
 /// How a client learns that its stream was truncated.

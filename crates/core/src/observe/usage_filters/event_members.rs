@@ -1,6 +1,6 @@
 //! The members of the JSON object in the data of an event, in any order and with any white space.
 
-use crate::json::{Member, visit_members};
+use crate::json::members::{Member, visit_members};
 use std::borrow::Cow;
 use std::ops::Range;
 

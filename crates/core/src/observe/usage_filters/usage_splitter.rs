@@ -1,7 +1,8 @@
 //! Splits the usage from the data of an event as vLLM writes it: `,"usage":{…}` after `choices`, in
 //! the JSON of one `data` line. Any other event is parsed as it is.
 
-use crate::json::{find_string_end, length_until_closed};
+use crate::json::find_string_end;
+use crate::json::members::length_until_closed;
 use crate::openai::{MAX_TOKEN_COUNT, Usage};
 use memchr::memmem::Finder;
 use std::ops::Range;

@@ -1,5 +1,6 @@
 //! Tokens that engines computed and no client received.
 
+use crate::continuation::InterruptionCause;
 use crate::openai::Usage;
 use crate::record::{Attempt, Outcome, RequestRecord, UsageSource};
 use crate::resilience::FailureKind;
@@ -11,8 +12,8 @@ pub struct WastedTokens {
     pub output: u64,
     /// Prompt tokens of a response that the client did not receive completely.
     pub input: u64,
-    /// Prompt tokens that a further attempt computed again. An attempt that reached the engine
-    /// counts with its whole prompt.
+    /// Prompt tokens that a further attempt computed again, and output tokens that a continuation
+    /// computed again. An attempt that reached the engine counts with its whole prompt.
     pub recomputed: u64,
 }
 
@@ -26,10 +27,15 @@ impl RequestRecord {
         let is_wasted = self.outcome != Outcome::Ok;
         let earlier = self.attempts.split_last().map_or(&[][..], |(_, earlier)| earlier);
         let repeated = earlier.iter().filter(|attempt| attempt.may_have_used_engine()).count();
+        // The engine that continues a stream computes the output so far, too.
+        let continued = self.continuations.begun.iter().map(|continuation| {
+            let is_moved = continuation.cause == InterruptionCause::Migrated;
+            continuation.tokens + if is_moved { input } else { 0 }
+        });
         WastedTokens {
             output: self.output_tokens().filter(|_| is_wasted).unwrap_or(0),
             input: if is_wasted { input } else { 0 },
-            recomputed: input.saturating_mul(repeated as u64),
+            recomputed: input.saturating_mul(repeated as u64) + continued.sum::<u64>(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Attempts to serve a request on a backend.
 
+use crate::continuation::{ContinuationRefusal, InterruptionCause};
 use crate::record::BackendId;
 use crate::resilience::FailureKind;
 use std::sync::Arc;
@@ -30,11 +31,43 @@ pub struct Attempt {
 
 // === impl Attempt ===
 
+impl Continuation {
+    /// Seconds from the interruption to the next output. `None`: none arrived.
+    pub fn gap(&self) -> Option<f64> {
+        let resumed = self.resumed?;
+        Some(resumed.saturating_duration_since(self.interrupted).as_secs_f64())
+    }
+}
+
 impl Attempt {
     /// The kind of the failure. `None`: the attempt did not fail, or its client ended it.
     pub fn failure_kind(&self) -> Option<FailureKind> {
         FailureKind::ALL.into_iter().find(|kind| self.failure == Some(kind.as_str()))
     }
+}
+
+/// The continuations of one stream at other backends.
+#[derive(Debug, Clone, Default)]
+pub struct Continuations {
+    /// Those that began, in order.
+    pub begun: Vec<Continuation>,
+    /// Why the stream was not continued when it ended early. `None`: it did not, or it was continued.
+    pub refusal: Option<ContinuationRefusal>,
+}
+
+/// A continuation of a stream at another backend.
+#[derive(Debug, Clone)]
+pub struct Continuation {
+    /// Id of the span of the attempt that continues the stream.
+    pub span_id: u64,
+    /// Why the stream needed another backend.
+    pub cause: InterruptionCause,
+    /// Number of output tokens before it.
+    pub tokens: u64,
+    /// When the stream needed another backend.
+    pub interrupted: Instant,
+    /// When the next output arrived. `None`: none arrived.
+    pub resumed: Option<Instant>,
 }
 
 /// Why a failed request was not tried on another backend.

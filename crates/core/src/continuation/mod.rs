@@ -1,0 +1,21 @@
+//! Continuation of a response stream at another backend: what can be continued, which request
+//! continues it, and how the events of the next stream become events of the first one.
+//!
+//! [`ContinuationPlan`] reads the request. [`StreamSplicer`] reads the stream: bytes of the backends go
+//! in, bytes for the client come out. Both are without I/O and without a clock.
+
+mod edit;
+mod event;
+mod memory;
+mod plan;
+mod reasons;
+mod request;
+mod shown_text;
+mod splicer;
+#[cfg(test)]
+mod tests;
+
+pub use memory::MemoryBudget;
+pub use plan::ContinuationPlan;
+pub use reasons::{ContinuationMode, ContinuationRefusal, InterruptionCause};
+pub use splicer::StreamSplicer;

@@ -1,0 +1,46 @@
+//! The text that the client has, and how far the present backend has come with it.
+
+/// The text of all streams together.
+#[derive(Debug, Default)]
+pub(super) struct ShownText {
+    /// Bytes of the text that the client has.
+    pub shown: usize,
+    /// Bytes of the text that the tokens so far make. Fewer than `shown` while a backend repeats text.
+    pub generated: usize,
+    /// The end of the text that the client has, as it is compared or continued.
+    pub tail: String,
+}
+
+impl ShownText {
+    /// Whether the present backend still repeats text.
+    pub(super) const fn is_repeating(&self) -> bool {
+        self.generated < self.shown
+    }
+
+    /// Adds text, which `is_kept` for a continuation. Returns how many bytes of it the client has. `None`:
+    /// it has others.
+    pub(super) fn show(&mut self, text: &str, is_kept: bool) -> Option<usize> {
+        let repeated = (self.shown - self.generated).min(text.len());
+        if repeated > 0 {
+            let start = self.tail.len().checked_sub(self.shown - self.generated)?;
+            let expected = self.tail.as_bytes().get(start..start + repeated)?;
+            if *expected != text.as_bytes()[..repeated] {
+                return None;
+            }
+        }
+        self.generated += text.len();
+        if let Some(new) = text.get(repeated..).filter(|new| !new.is_empty()) {
+            self.shown += new.len();
+            if is_kept {
+                self.tail.push_str(new);
+            }
+        }
+        Some(repeated)
+    }
+
+    /// Forgets the text before this position.
+    pub(super) fn forget_before(&mut self, position: usize) {
+        let forgotten = self.tail.len().saturating_sub(self.shown - position);
+        self.tail.drain(..forgotten);
+    }
+}

@@ -1,0 +1,179 @@
+//! What the splicer does with each event.
+
+use super::super::edit::{self, Edit};
+use super::super::event::{Event, numbers};
+use super::super::reasons::{ContinuationRefusal, InterruptionCause};
+use super::{Action, Head, IDS_STEP, Position, StreamSplicer};
+use std::ops::Range;
+
+/// Longest text that one token is expected to have. A decoded prompt is longer.
+const MAX_TOKEN_TEXT_BYTES: usize = 48;
+const NULL: &[u8] = b"null";
+
+impl StreamSplicer {
+    /// Reads an event.
+    pub(super) fn on_event(&mut self, bytes: &[u8]) -> Action {
+        if bytes.starts_with(b":") || bytes.trim_ascii().is_empty() {
+            return Action::Keep;
+        }
+        let Some(event) = Event::read(self.plan.is_chat, bytes) else {
+            self.refuse(ContinuationRefusal::Unreadable);
+            return Action::Keep;
+        };
+        if event.is_done {
+            if self.text.is_repeating() {
+                return self.diverge();
+            }
+            self.is_done = true;
+            return Action::Keep;
+        }
+        let is_aborted =
+            event.finish.as_ref().is_some_and(|finish| &bytes[finish.clone()] == b"abort");
+        if self.text.shown > 0 && self.refusal.is_none() && (event.is_error || is_aborted) {
+            self.interruption = Some(if is_aborted {
+                InterruptionCause::Aborted
+            } else {
+                InterruptionCause::EngineFailed
+            });
+            return Action::Hold;
+        }
+        self.head.get_or_insert_with(|| {
+            let member =
+                |range: &Option<Range<usize>>| range.clone().map(|range| Box::from(&bytes[range]));
+            Head { id: member(&event.id), created: member(&event.created) }
+        });
+        if event.choices > 1 || event.is_other_choice {
+            self.refuse(ContinuationRefusal::Choices);
+        }
+        if !self.on_prompt(&event, bytes) {
+            return self.diverge();
+        }
+        let Some(repeated) = self.on_output(&event, bytes) else { return self.diverge() };
+        self.is_finished |= event.finish.is_some();
+        if self.is_dropped(&event, repeated) {
+            return Action::Drop;
+        }
+        self.edit(&event, bytes, repeated)
+    }
+
+    /// The backend does not continue the stream: nothing of it is for the client.
+    fn diverge(&mut self) -> Action {
+        self.interruption = Some(InterruptionCause::Diverged);
+        Action::Drop
+    }
+
+    /// Reads the ids of the prompt. Returns whether it is the prompt that the gateway sent.
+    fn on_prompt(&mut self, event: &Event, bytes: &[u8]) -> bool {
+        let ids = event.prompt_ids.clone().and_then(|ids| numbers(&bytes[ids]));
+        match &mut self.continued {
+            None => {
+                if let Some(ids) = ids.filter(|_| self.prompt_tokens.is_none()) {
+                    self.prompt_tokens = Some(ids.len() as u64);
+                    if self.plan.is_exact && self.refusal.is_none() {
+                        self.prompt_ids = ids;
+                    }
+                }
+                true
+            }
+            Some(continued) if self.plan.is_exact && !continued.is_checked => {
+                continued.is_checked = true;
+                let sent = self.prompt_ids.iter().chain(&self.ids[..continued.tokens]);
+                self.refusal.is_some() || ids.is_some_and(|ids| ids.iter().eq(sent))
+            }
+            Some(_) => true,
+        }
+    }
+
+    /// Reads the output of an event. Returns how many bytes of its text the client has. `None`: the
+    /// text is another one than the client has.
+    fn on_output(&mut self, event: &Event, bytes: &[u8]) -> Option<usize> {
+        if event.choices == 0 {
+            return Some(0);
+        }
+        self.has_reasoning |= event.is_reasoning;
+        self.has_other_output |= event.has_other_output;
+        let ids = event.ids.clone().and_then(|ids| numbers(&bytes[ids]));
+        let tokens = ids.as_ref().map_or(usize::from(event.text.is_some()), Vec::len);
+        self.has_all_ids &= ids.is_some() || event.text.is_none();
+        self.tokens += tokens;
+        if let Some(ids) = ids.filter(|_| self.plan.is_exact && self.refusal.is_none()) {
+            // Room for a few events more, and not for twice as many.
+            if self.ids.capacity() - self.ids.len() < ids.len() {
+                self.ids.reserve_exact(ids.len().next_multiple_of(IDS_STEP));
+            }
+            self.ids.extend(ids);
+        }
+        let is_whole = event.finish.is_none() || !self.text.is_repeating();
+        let Some(text) = event.text.clone() else {
+            let is_shown = event.has_logprobs || (self.plan.shows_ids && tokens > 0);
+            self.has_shown_more |= is_shown;
+            return is_whole.then_some(0);
+        };
+        let Ok(text) = std::str::from_utf8(&bytes[text]) else {
+            self.refuse(ContinuationRefusal::Unreadable);
+            return self.continued.is_none().then_some(0);
+        };
+        if let Some(continued) = &mut self.continued
+            && self.plan.is_exact
+            && !self.plan.is_greedy
+            && !std::mem::replace(&mut continued.has_text, true)
+            && text.len() > MAX_TOKEN_TEXT_BYTES * (self.tokens - continued.tokens).max(1)
+        {
+            return None;
+        }
+        let repeated = self.text.show(text, self.refusal.is_none())?;
+        self.has_shown_more = false;
+        self.latest = Position { tokens: self.tokens, bytes: self.text.generated };
+        if tokens == 1 {
+            self.certain = [self.certain[1], self.latest];
+        }
+        if self.plan.is_exact {
+            let first = if self.plan.is_greedy { self.certain[0].bytes } else { self.text.shown };
+            self.text.forget_before(first);
+        }
+        let is_whole = event.finish.is_none() || !self.text.is_repeating();
+        is_whole.then_some(repeated)
+    }
+
+    /// Whether the event is not for the client.
+    fn is_dropped(&self, event: &Event, repeated: usize) -> bool {
+        if event.finish.is_some() || event.has_logprobs || event.choices == 0 {
+            return false;
+        }
+        let text_bytes = event.text.as_ref().map_or(0, Range::len);
+        // vLLM writes an event for tokens without text if token ids are requested.
+        let is_for_ids = event.is_empty_delta && event.ids.is_some() && !self.plan.shows_ids;
+        let is_later = self.continued.is_some() && !event.has_other_output;
+        let is_repeated = text_bytes > 0 && repeated == text_bytes;
+        is_for_ids || (is_later && (is_repeated || (text_bytes == 0 && event.role.is_some())))
+    }
+
+    /// The event with the edits that the client must not see as others.
+    fn edit(&self, event: &Event, bytes: &[u8], repeated: usize) -> Action {
+        let mut edits: Vec<Edit> = Vec::new();
+        if !self.plan.shows_ids {
+            let ids = event.ids.iter().chain(&event.prompt_ids);
+            edits.extend(ids.map(|ids| (ids.clone(), NULL.to_vec())));
+        }
+        if let (Some(continued), Some(head)) = (self.continued, &self.head) {
+            let members = [(&event.id, &head.id), (&event.created, &head.created)];
+            for (range, first) in members {
+                if let (Some(range), Some(first)) = (range, first) {
+                    edits.push((range.clone(), first.to_vec()));
+                }
+            }
+            edits.extend(event.role.clone().map(|role| (role, Vec::new())));
+            if let Some(text) = event.text.as_ref().filter(|_| repeated > 0) {
+                edits.push((text.start..text.start + repeated, Vec::new()));
+            }
+            if let Some(usage) = &event.usage {
+                let prompt_tokens = self.prompt_tokens;
+                edit::add_usage(bytes, usage, continued.tokens as u64, prompt_tokens, &mut edits);
+            }
+        }
+        if edits.is_empty() {
+            return Action::Keep;
+        }
+        Action::Edit(edit::apply(edits, bytes))
+    }
+}

@@ -1,0 +1,23 @@
+//! How a stream ends, or is interrupted, before its time.
+
+use crate::record::Termination;
+
+/// Why a stream is interrupted from outside.
+pub(super) enum Cut {
+    /// It ends.
+    End(Termination),
+    /// It goes on at another backend.
+    Move,
+}
+
+/// How the response of a backend ends before its time.
+pub(super) enum EarlyEnd<E> {
+    /// The body ended or failed.
+    Body(Result<(), E>),
+    /// The backend sent no output for too long.
+    Stall,
+    /// Its events show that the backend cannot go on.
+    Events,
+    /// It goes on, and the stream is to be moved.
+    Move,
+}

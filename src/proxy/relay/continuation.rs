@@ -1,0 +1,241 @@
+//! Continues a stream at another backend, after output was sent to the client.
+
+use super::attempt;
+use super::failover;
+use crate::backend::pool::BackendRequirements;
+use crate::backend::{Backend, Lease};
+use crate::proxy::context::ProxyContext;
+use bytes::Bytes;
+use http::{Response, StatusCode, request};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+use tokenweir_core::access::ConcurrencyPermit;
+use tokenweir_core::clock;
+use tokenweir_core::continuation::{ContinuationRefusal, InterruptionCause};
+use tokenweir_core::headers::media_type;
+use tokenweir_core::observe::{Continue, Exchange};
+use tokenweir_core::resilience::FailureKind;
+use tokenweir_core::routing::PromptFingerprint;
+use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::client::SendError;
+
+/// What a continuation needs of the request.
+pub(crate) struct StreamContinuation {
+    pub(crate) context: Arc<ProxyContext>,
+    pub(crate) head: request::Parts,
+    /// The body that the first backend got.
+    pub(crate) body: Bytes,
+    /// The hash of the body that the client sent.
+    pub(crate) body_hash: u64,
+    pub(crate) model: Option<String>,
+    pub(crate) prompt: Arc<PromptFingerprint>,
+    pub(crate) requirements: SentRequirements,
+    pub(crate) response_headers_timeout: Option<Duration>,
+    /// The interruption that is being handled.
+    pub(crate) interrupted: Option<Interruption>,
+    /// Number of failures of backends so far.
+    pub(crate) failures: u32,
+}
+
+/// The requirements of the request without what they borrow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SentRequirements {
+    pub(crate) path: Option<&'static str>,
+    pub(crate) max_tokens: Option<u32>,
+    pub(crate) session: Option<u64>,
+}
+
+/// A stream that waits for another backend.
+pub(crate) struct Interruption {
+    at: Instant,
+    /// The backends that are not tried: the one that failed, and those that refused.
+    tried: Vec<Arc<Backend>>,
+    sending: Option<Sending>,
+}
+
+struct Sending {
+    lease: Lease,
+    response: Pin<Box<dyn Future<Output = Result<Response<BackendBody>, SendError>> + Send>>,
+}
+
+/// Most backends that are asked for one continuation.
+const MAX_ASKED_BACKENDS: usize = 3;
+
+impl Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> for StreamContinuation {
+    fn poll_continue(
+        &mut self,
+        cx: &mut Context<'_>,
+        exchange: &mut Exchange,
+        guard: &mut (Lease, Option<ConcurrencyPermit>),
+        cause: InterruptionCause,
+    ) -> Poll<Option<BackendBody>> {
+        loop {
+            let sending = self.interrupted.as_mut().and_then(|it| it.sending.as_mut());
+            let Some(sending) = sending else {
+                if let Err(reason) = self.send(exchange, guard.0.backend(), cause) {
+                    self.give_up(exchange, reason, cause);
+                    return Poll::Ready(None);
+                }
+                continue;
+            };
+            let result = ready!(sending.response.as_mut().poll(cx));
+            let Some(interrupted) = &mut self.interrupted else { continue };
+            let Some(Sending { lease, .. }) = interrupted.sending.take() else { continue };
+            if let Some(body) = continuing_body(exchange, &lease, result) {
+                let interrupted_at = interrupted.at;
+                self.interrupted = None;
+                report_failure(exchange, guard.0.backend(), cause);
+                exchange.continue_at(lease.backend_feedback(), cause, interrupted_at);
+                guard.0 = lease;
+                return Poll::Ready(Some(body));
+            }
+            interrupted.tried.push(lease.backend().clone());
+        }
+    }
+}
+
+impl StreamContinuation {
+    /// Sends the request that continues the stream to the next backend.
+    fn send(
+        &mut self,
+        exchange: &mut Exchange,
+        from: &Arc<Backend>,
+        cause: InterruptionCause,
+    ) -> Result<(), ContinuationRefusal> {
+        let now = clock::now();
+        let body = exchange.continuation_request(&self.body)?;
+        let is_first = self.interrupted.is_none();
+        if is_first && cause != InterruptionCause::Migrated {
+            self.failures += 1;
+            let crashed = failure_of(cause).filter(|kind| kind.is_crash()).map(|_| self.body_hash);
+            self.context.retry.allow_continuation(crashed, self.failures, now)?;
+        }
+        let interrupted = self.interrupted.get_or_insert_with(|| Interruption {
+            at: now,
+            tried: vec![from.clone()],
+            sending: None,
+        });
+        if interrupted.tried.len() > MAX_ASKED_BACKENDS {
+            return Err(ContinuationRefusal::MaxAttempts);
+        }
+        let SentRequirements { path, max_tokens, session } = self.requirements;
+        let requirements = BackendRequirements {
+            model: self.model.as_deref(),
+            prompt: &self.prompt,
+            is_stream: true,
+            backend: None,
+            path,
+            max_tokens,
+            choices: 1,
+            longer_than: None,
+            session,
+            seed: fastrand::u64(..),
+        };
+        let leased = self.context.state.pool.lease(requirements, &interrupted.tried, now);
+        let (lease, decision) = leased.map_err(|_| ContinuationRefusal::NoOtherBackend)?;
+        let record = exchange.record();
+        record.decision = Some(decision);
+        let response = attempt::send_continuation(
+            &self.context.backend_client,
+            record,
+            &lease,
+            (&self.head, &self.prompt),
+            &body,
+            self.response_headers_timeout,
+        );
+        interrupted.sending = Some(Sending { lease, response: Box::pin(response) });
+        Ok(())
+    }
+
+    /// The stream ends as it would without continuation. A stream that was to be moved goes on.
+    fn give_up(
+        &mut self,
+        exchange: &mut Exchange,
+        reason: ContinuationRefusal,
+        cause: InterruptionCause,
+    ) {
+        let is_diverged = cause == InterruptionCause::Diverged;
+        let reason = if is_diverged { ContinuationRefusal::Diverged } else { reason };
+        exchange.refuse_continuation(reason, cause != InterruptionCause::Migrated);
+        // The attempt whose response the client has is the last one of the record.
+        let asked = self.interrupted.take().map_or(0, |interrupted| interrupted.tried.len() - 1);
+        let attempts = &mut exchange.record().attempts;
+        if let Some(start) = attempts.len().checked_sub(asked + 1) {
+            attempts[start..].rotate_left(1);
+        }
+    }
+}
+
+/// The body of a response that continues a stream. `None`: it is none, and its attempt has failed.
+fn continuing_body(
+    exchange: &mut Exchange,
+    lease: &Lease,
+    result: Result<Response<BackendBody>, SendError>,
+) -> Option<BackendBody> {
+    let now = clock::now();
+    let (status, kind) = match result {
+        Ok(response) => {
+            let status = response.status();
+            let is_stream =
+                media_type(response.headers()).eq_ignore_ascii_case("text/event-stream");
+            if status == StatusCode::OK && is_stream {
+                lease.backend().on_response_started(now);
+                if let Some(attempt) = exchange.record().attempts.last_mut() {
+                    attempt.status = Some(status.as_u16());
+                }
+                return Some(response.into_body());
+            }
+            let kind = match status.as_u16() {
+                503 | 529 => FailureKind::Busy,
+                500.. => FailureKind::ServerError,
+                refusal => FailureKind::of_refusal(refusal),
+            };
+            (Some(status.as_u16()), kind)
+        }
+        Err(error) => (None, failover::send_failure(&error).kind),
+    };
+    // Another request than that of the client may be refused without any fault.
+    if !kind.is_judged_by_peers() {
+        lease.backend().on_failure(kind, kind.as_str(), None, now);
+    }
+    if let Some(attempt) = exchange.record().attempts.last_mut() {
+        attempt.status = status;
+        attempt.ended.get_or_insert(now);
+        attempt.failure = Some(kind.as_str());
+    }
+    None
+}
+
+/// Reports the failure of the backend whose stream was continued. Its attempt is the last one with a
+/// response before that of the continuation.
+fn report_failure(exchange: &mut Exchange, backend: &Backend, cause: InterruptionCause) {
+    let now = clock::now();
+    let failure = failure_of(cause);
+    let attempts = &mut exchange.record().attempts;
+    let of_backend = attempts
+        .iter_mut()
+        .rev()
+        .skip(1)
+        .find(|attempt| attempt.backend == backend.identity.id && attempt.ended.is_none());
+    if let Some(attempt) = of_backend {
+        attempt.ended = Some(now);
+        attempt.failure = failure.map(FailureKind::as_str);
+    }
+    if let Some(failure) = failure.filter(|_| cause != InterruptionCause::Diverged) {
+        backend.on_failure(failure, failure.as_str(), None, now);
+    }
+}
+
+/// The failure of the backend. `None`: it did not fail.
+const fn failure_of(cause: InterruptionCause) -> Option<FailureKind> {
+    match cause {
+        InterruptionCause::Died => Some(FailureKind::Died),
+        InterruptionCause::Stalled => Some(FailureKind::SlowOutput),
+        InterruptionCause::Aborted => Some(FailureKind::Draining),
+        InterruptionCause::EngineFailed => Some(FailureKind::InBandError),
+        InterruptionCause::Diverged => Some(FailureKind::Garbage),
+        InterruptionCause::Migrated => None,
+    }
+}

@@ -1,0 +1,411 @@
+//! Continuation: a stream whose backend dies, stalls, aborts or is drained after output was sent goes on
+//! at another backend, or ends as it does without continuation, with a reason.
+
+use crate::metrics::value;
+use crate::support::scripted_backend::{ScriptedBackend, Seen, Step, chunk, event_stream_head};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, read_rest, read_until, start_with};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokenweir::backend::routes::{ModelConfig, RoutePolicy};
+use tokenweir::proxy::retry::RetrySettings;
+use tokenweir_core::continuation::{ContinuationMode, ContinuationRefusal, InterruptionCause};
+use tokenweir_core::observe::{ObservationSettings, StreamRules};
+use tokenweir_core::record::Outcome;
+use tokio::io::AsyncWriteExt;
+
+const COMPLETIONS: &str = "/v1/completions";
+/// Number of tokens of the prompt of each request.
+const PROMPT: usize = 3;
+/// Number of tokens of each answer.
+const ANSWER: usize = 12;
+
+/// The events of a vLLM whose answer is `w0 w1 …`, continued where the request ends.
+fn events(seen: &Seen, name: &str) -> Vec<String> {
+    let request: Value = serde_json::from_slice(&seen.body).unwrap();
+    let is_chat = seen.head.contains(CHAT);
+    let words = |text: &Value| text.as_str().unwrap_or_default().matches('w').count();
+    let ids = |ids: &Value| ids.as_array().map(|ids| ids.len() - PROMPT);
+    let begun = if is_chat {
+        let said = &request["messages"].as_array().unwrap().last().unwrap()["content"];
+        ids(&request["kv_transfer_params"]["prompt_token_ids"]).unwrap_or_else(|| words(said))
+    } else {
+        ids(&request["prompt"]).unwrap_or_else(|| words(&request["prompt"]))
+    };
+    let (prompt, has_ids) = (PROMPT + begun, request["return_token_ids"] == true);
+    let prompt_ids: Vec<usize> = (1..=PROMPT).chain((0..begun).map(|word| 100 + word)).collect();
+    let prompt_ids = json!(has_ids.then_some(prompt_ids));
+    let head = format!(
+        r#"{{"id":"{name}","object":"x","created":{},"model":"tiny","choices":["#,
+        name.len()
+    );
+    let mut events = Vec::new();
+    if is_chat {
+        events.push(format!(r#"{head}{{"index":0,"delta":{{"role":"assistant","content":""}},"finish_reason":null}}],"prompt_token_ids":{prompt_ids}}}"#));
+    }
+    for word in begun..ANSWER {
+        let ids = json!(has_ids.then_some([100 + word]));
+        let text = if is_chat {
+            format!(r#""delta":{{"content":"w{word} "}}"#)
+        } else {
+            format!(
+                r#""text":"w{word} ","prompt_token_ids":{}"#,
+                if word == begun { prompt_ids.clone() } else { json!(null) }
+            )
+        };
+        events.push(format!(
+            r#"{head}{{"index":0,{text},"finish_reason":null,"token_ids":{ids}}}]}}"#
+        ));
+    }
+    let text = if is_chat { r#""delta":{}"# } else { r#""text":"","prompt_token_ids":null"# };
+    let end = if has_ids { "[9]" } else { "null" };
+    events
+        .push(format!(r#"{head}{{"index":0,{text},"finish_reason":"stop","token_ids":{end}}}]}}"#));
+    if request["stream_options"]["include_usage"] == true {
+        let completion = ANSWER - begun + 1;
+        events.push(format!(r#"{head}],"usage":{{"prompt_tokens":{prompt},"total_tokens":{},"completion_tokens":{completion}}}}}"#, prompt + completion));
+    }
+    events.push("[DONE]".into());
+    events
+}
+
+/// What the first backend does after a part of its stream.
+#[derive(Clone)]
+enum Break {
+    Close,
+    Reset,
+    Hang,
+    Event(&'static str),
+}
+
+/// Backends of which the one that gets the first request breaks after this number of bytes.
+async fn backends(cut: usize, how: Break) -> [ScriptedBackend; 2] {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let start = |name: &'static str| {
+        let (requests, how) = (requests.clone(), how.clone());
+        ScriptedBackend::start(move |seen| {
+            let stream: Vec<u8> =
+                events(seen, name).iter().flat_map(|event| chunk(event)).collect();
+            if requests.fetch_add(1, Ordering::SeqCst) > 0 {
+                return vec![Step::Send(
+                    [event_stream_head(), stream, b"0\r\n\r\n".to_vec()].concat(),
+                )];
+            }
+            let part = stream[..cut.min(stream.len())].to_vec();
+            let begun = Step::Send([event_stream_head(), part].concat());
+            match how {
+                Break::Close => vec![begun, Step::Close],
+                Break::Reset => vec![begun, Step::Reset],
+                Break::Hang => vec![begun, Step::AwaitClose],
+                Break::Event(event) => {
+                    let rest = [chunk(event), chunk("[DONE]"), b"0\r\n\r\n".to_vec()].concat();
+                    vec![begun, Step::Send(rest), Step::AwaitClose]
+                }
+            }
+        })
+    };
+    [start("first").await, start("next").await]
+}
+
+fn setup(mode: ContinuationMode) -> Setup {
+    let streams = StreamRules { continuation: mode, ..StreamRules::default() };
+    let observation = ObservationSettings { streams, ..ObservationSettings::default() };
+    Setup { observation, injects_usage: true, ..Setup::default() }
+}
+
+async fn gateway(fakes: &[ScriptedBackend], setup: Setup) -> Running {
+    start_with(&fakes.iter().map(|fake| fake.addr).collect::<Vec<SocketAddr>>(), setup).await
+}
+
+fn request(path: &str, members: &Value) -> String {
+    let mut request = json!({"model": "tiny", "stream": true, "temperature": 0});
+    match path {
+        CHAT => request["messages"] = json!([{"role": "user", "content": "hi"}]),
+        _ => request["prompt"] = json!("hi"),
+    }
+    if path == COMPLETIONS {
+        request["max_tokens"] = json!(40);
+    }
+    for (name, value) in members.as_object().unwrap() {
+        request[name] = value.clone();
+    }
+    request.to_string()
+}
+
+/// The body of the response if nothing breaks.
+async fn unbroken(path: &str, body_text: &str, mode: ContinuationMode) -> String {
+    let fakes = backends(usize::MAX, Break::Close).await;
+    let gateway = gateway(&fakes, setup(mode)).await;
+    let (bytes, _) = body(&gateway.post(path, body_text).await);
+    String::from_utf8(bytes)
+        .unwrap()
+        .replace("\"next\"", "\"first\"")
+        .replace("\"created\":4", "\"created\":5")
+}
+
+/// The length of so many events of the stream to `body_text`, with their framing.
+fn length_of(path: &str, body_text: &str, count: usize) -> usize {
+    let mut request: Value = serde_json::from_str(body_text).unwrap();
+    (request["return_token_ids"], request["stream_options"]) =
+        (json!(true), json!({"include_usage": true}));
+    let seen = Seen { head: format!("POST {path} "), body: request.to_string().into(), earlier: 0 };
+    events(&seen, "first").iter().take(count).map(|event| chunk(event).len()).sum()
+}
+
+#[tokio::test]
+async fn a_stream_whose_backend_dies_anywhere_is_the_same_stream() {
+    let usage = json!({"stream_options": {"include_usage": true}});
+    for (mode, path, members) in [
+        (ContinuationMode::Exact, CHAT, usage.clone()),
+        (ContinuationMode::Exact, COMPLETIONS, json!({})),
+        (ContinuationMode::Text, CHAT, json!({})),
+        (ContinuationMode::Text, COMPLETIONS, usage),
+    ] {
+        let request = request(path, &members);
+        let whole = unbroken(path, &request, mode).await;
+        assert!(!whole.contains("token_ids\":[") && whole.ends_with("data: [DONE]\n\n"), "{whole}");
+        let first_word = if path == CHAT { 2 } else { 1 };
+        for (index, events) in (first_word..=ANSWER).step_by(2).enumerate() {
+            let cut = length_of(path, &request, events) + 29 * index % 120;
+            let how = if index % 2 == 0 { Break::Reset } else { Break::Close };
+            let fakes = backends(cut, how).await;
+            let gateway = gateway(&fakes, setup(mode)).await;
+            let received = body(&gateway.post(path, &request).await);
+            let record = gateway.record().await;
+            assert!(received.1, "{mode:?} {path}, cut after {events} events: {record:?}");
+            assert_eq!(
+                String::from_utf8_lossy(&received.0),
+                whole,
+                "{mode:?}, after {events} events"
+            );
+            assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 2));
+            let usage = &record.observed.usage;
+            assert_eq!((usage.input, usage.output), (Some(3), Some(ANSWER as u64 + 1)));
+            let [continuation] = &record.continuations.begun[..] else {
+                panic!("one continuation")
+            };
+            assert_eq!(continuation.cause, InterruptionCause::Died);
+            assert!(continuation.gap().is_some() && continuation.tokens > 0);
+            assert_eq!(record.attempts[0].failure, Some("connection_reset"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stall_an_abort_and_an_engine_error_are_survived() {
+    let abort =
+        r#"{"id":"first","created":5,"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}"#;
+    let error =
+        r#"{"error":{"message":"EngineCore died","type":"InternalServerError","code":500}}"#;
+    let request = request(CHAT, &json!({}));
+    let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
+    for (how, cause) in [
+        (Break::Hang, InterruptionCause::Stalled),
+        (Break::Event(abort), InterruptionCause::Aborted),
+        (Break::Event(error), InterruptionCause::EngineFailed),
+    ] {
+        let fakes = backends(length_of(CHAT, &request, 5), how).await;
+        let mut setup = setup(ContinuationMode::Exact);
+        setup.observation.stalls.abort_after = Some(Duration::from_millis(200));
+        let gateway = gateway(&fakes, setup).await;
+        let received = body(&gateway.post(CHAT, &request).await);
+        assert_eq!(
+            (String::from_utf8_lossy(&received.0).into_owned(), received.1),
+            (whole.clone(), true)
+        );
+        let record = gateway.record().await;
+        assert_eq!(record.continuations.begun[0].cause, cause);
+        assert_eq!(record.continuations.begun[0].tokens, 4);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_class_ends_as_without_continuation_and_names_its_reason() {
+    use ContinuationRefusal as R;
+    let image =
+        json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]);
+    let cases = [
+        (json!({"n": 2}), R::Choices),
+        (json!({"stop": ["x"]}), R::StopStrings),
+        (json!({"presence_penalty": 1}), R::Penalties),
+        (json!({"seed": 1, "temperature": 1}), R::Seed),
+        (json!({"response_format": {"type": "json_object"}}), R::StructuredOutput),
+        (json!({"messages": image}), R::Media),
+        (json!({"echo": true}), R::Field),
+    ];
+    for (members, reason) in cases {
+        let request = request(CHAT, &members);
+        let whole = unbroken(CHAT, &request, ContinuationMode::Off).await;
+        let fakes = backends(length_of(CHAT, &request, 4), Break::Close).await;
+        let gateway = gateway(&fakes, setup(ContinuationMode::Exact)).await;
+        let received = body(&gateway.post(CHAT, &request).await);
+        assert!(
+            !received.1 && whole.starts_with(&*String::from_utf8_lossy(&received.0)),
+            "{reason:?}"
+        );
+        let record = gateway.record().await;
+        assert_eq!(
+            (record.outcome, record.continuations.refusal),
+            (Outcome::Truncated, Some(reason))
+        );
+        assert_eq!(fakes.iter().map(|fake| fake.seen().len()).sum::<usize>(), 1, "{reason:?}");
+        let page = gateway.admin("/metrics").await;
+        let series = format!(
+            "tokenweir_stream_continuations_refused_total{{reason=\"{}\"}}",
+            reason.as_str()
+        );
+        assert_eq!(value(&page, &series), 1.0);
+    }
+}
+
+#[tokio::test]
+async fn without_continuation_no_byte_differs() {
+    let request = request(CHAT, &json!({"stream_options": {"include_usage": true}}));
+    let fakes = backends(length_of(CHAT, &request, 4) + 17, Break::Close).await;
+    let gateway = gateway(&fakes, setup(ContinuationMode::Off)).await;
+    let received = body(&gateway.post(CHAT, &request).await);
+    let seen: Vec<Seen> = fakes.iter().flat_map(ScriptedBackend::seen).collect();
+    assert_eq!((seen.len(), String::from_utf8_lossy(&seen[0].body)), (1, request.as_str().into()));
+    let sent: Vec<u8> = events(&seen[0], "first")
+        .iter()
+        .flat_map(|event| format!("data: {event}\n\n").into_bytes())
+        .collect();
+    let name = if fakes[0].seen().is_empty() { "next" } else { "first" };
+    let sent = String::from_utf8(sent).unwrap().replace("\"first\"", &format!("\"{name}\""));
+    assert!(!received.1 && sent[..200].as_bytes() == &received.0[..200]);
+    assert!(gateway.record().await.continuations.refusal.is_none());
+}
+
+#[tokio::test]
+async fn a_backend_that_does_not_continue_shows_nothing_to_the_client() {
+    // The second backend reads no token ids, like vLLM's Rust front end.
+    let requests = Arc::new(AtomicUsize::new(0));
+    let start = || {
+        let requests = requests.clone();
+        ScriptedBackend::start(move |seen| {
+            let mut request: Value = serde_json::from_slice(&seen.body).unwrap();
+            request["kv_transfer_params"] = Value::Null;
+            let fresh = Seen { body: request.to_string().into(), ..seen.clone() };
+            let events = events(&fresh, "first");
+            let count = if requests.fetch_add(1, Ordering::SeqCst) == 0 { 4 } else { events.len() };
+            let part = events.iter().take(count).flat_map(|event| chunk(event)).collect();
+            vec![Step::Send([event_stream_head(), part].concat()), Step::Close]
+        })
+    };
+    let fakes = [start().await, start().await];
+    let gateway = gateway(&fakes, setup(ContinuationMode::Exact)).await;
+    let (received, is_whole) = body(&gateway.post(CHAT, &request(CHAT, &json!({}))).await);
+    let received = String::from_utf8(received).unwrap();
+    assert!(
+        !is_whole && received.contains("w2") && received.matches("w0").count() == 1,
+        "{received}"
+    );
+    let record = gateway.record().await;
+    assert_eq!(record.outcome, Outcome::Truncated);
+    assert_eq!(record.continuations.refusal, Some(ContinuationRefusal::Diverged));
+}
+
+#[tokio::test]
+async fn a_request_that_crashed_two_backends_and_one_without_another_backend_are_not_continued() {
+    let request = request(CHAT, &json!({}));
+    let start = || {
+        ScriptedBackend::start(|seen| {
+            let part = events(seen, "a").iter().take(4).flat_map(|event| chunk(event)).collect();
+            vec![Step::Send([event_stream_head(), part].concat()), Step::Close]
+        })
+    };
+    let fakes = [start().await, start().await, start().await];
+    let refused = async |fakes: &[ScriptedBackend]| {
+        let gateway = gateway(fakes, setup(ContinuationMode::Exact)).await;
+        assert!(!body(&gateway.post(CHAT, &request).await).1);
+        let record = gateway.record().await;
+        (record.continuations.refusal, record.continuations.begun.len(), record.attempts.len())
+    };
+    assert_eq!(refused(&fakes).await, (Some(ContinuationRefusal::PoisonRequest), 1, 2));
+    assert_eq!(refused(&fakes[..1]).await, (Some(ContinuationRefusal::NoOtherBackend), 0, 1));
+    let retry = RetrySettings { attempts: 0, ..RetrySettings::default() };
+    let gateway = gateway(&fakes, Setup { retry, ..setup(ContinuationMode::Exact) }).await;
+    assert!(!body(&gateway.post(CHAT, &request).await).1);
+    let refusal = gateway.record().await.continuations.refusal;
+    assert_eq!(refusal, Some(ContinuationRefusal::MaxAttempts));
+}
+
+#[tokio::test]
+async fn a_model_can_differ_from_the_general_setting() {
+    let request = request(CHAT, &json!({}));
+    let fakes = backends(length_of(CHAT, &request, 4), Break::Close).await;
+    let policy =
+        RoutePolicy { continuation: Some(ContinuationMode::Text), ..RoutePolicy::default() };
+    let models = vec![ModelConfig { name: "tiny".into(), policy, ..ModelConfig::default() }];
+    let gateway = gateway(&fakes, Setup { models, ..setup(ContinuationMode::Off) }).await;
+    assert!(body(&gateway.post(CHAT, &request).await).1);
+    let bodies: Vec<Seen> = fakes.iter().flat_map(ScriptedBackend::seen).collect();
+    let continues =
+        |seen: &&Seen| String::from_utf8_lossy(&seen.body).contains("continue_final_message");
+    assert_eq!(bodies.iter().filter(continues).count(), 1);
+}
+
+#[tokio::test]
+async fn a_drain_with_migrate_moves_the_streams_of_the_backend() {
+    let request = request(CHAT, &json!({}));
+    let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
+    let gateway = gateway(&fakes, setup(ContinuationMode::Exact)).await;
+    let mut client = gateway.begin(CHAT, &request).await;
+    let mut received = read_until(&mut client, "w3").await;
+    let (from, to) = if fakes[0].seen().is_empty() { (1, 0) } else { (0, 1) };
+    let name = gateway.pool.backends()[from].identity.id.as_str().to_owned();
+    let drain = format!(
+        "POST /-/drain?backend={name}&migrate=true HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    );
+    let mut admin = tokio::net::TcpStream::connect(gateway.admin).await.unwrap();
+    admin.write_all(drain.as_bytes()).await.unwrap();
+    let answer = read_rest(admin).await;
+    assert!(
+        String::from_utf8_lossy(&answer).contains("\"migrating\":1"),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    received.extend(read_rest(client).await);
+    assert!(body(&received).1);
+    fakes[from].closed().await;
+    assert_eq!(fakes[to].seen().len(), 1);
+    let record = gateway.record().await;
+    assert_eq!(record.continuations.begun[0].cause, InterruptionCause::Migrated);
+    assert_eq!((record.attempts[0].failure, record.outcome), (None, Outcome::Ok));
+    assert!(gateway.pool.backends()[from].load.in_flight() == 0);
+}
+
+#[tokio::test]
+async fn a_stream_that_cannot_be_moved_stays_at_its_backend() {
+    let request = request(CHAT, &json!({}));
+    let fake = ScriptedBackend::start(|seen| {
+        let stream = events(seen, "a");
+        let bytes =
+            |events: &[String]| events.iter().flat_map(|event| chunk(event)).collect::<Vec<u8>>();
+        let begun = [event_stream_head(), bytes(&stream[..5])].concat();
+        vec![
+            Step::Send(begun),
+            Step::Wait,
+            Step::Send([bytes(&stream[5..]), b"0\r\n\r\n".to_vec()].concat()),
+        ]
+    })
+    .await;
+    let gateway = start_with(&[fake.addr], setup(ContinuationMode::Exact)).await;
+    let mut client = gateway.begin(CHAT, &request).await;
+    let mut received = read_until(&mut client, "w3").await;
+    let name = gateway.pool.backends()[0].identity.id.as_str().to_owned();
+    let drain = format!(
+        "POST /-/drain?backend={name}&migrate=true HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    );
+    let mut admin = tokio::net::TcpStream::connect(gateway.admin).await.unwrap();
+    admin.write_all(drain.as_bytes()).await.unwrap();
+    read_rest(admin).await;
+    fake.go();
+    received.extend(read_rest(client).await);
+    assert!(body(&received).1);
+    let record = gateway.record().await;
+    assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
+    assert_eq!(record.continuations.refusal, Some(ContinuationRefusal::NoOtherBackend));
+}
