@@ -9,12 +9,17 @@ use crate::telemetry::status::StatusSnapshot;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::header::{ACCEPT, CONTENT_TYPE, VARY};
+use axum::http::header::{
+    ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, VARY,
+};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::sync::Arc;
 use tokenweir_core::clock;
 use tokenweir_diagnose::Verdict;
@@ -34,20 +39,58 @@ struct StatusPage<'a> {
 /// Maximum number of decisions in the response of `/decisions`.
 const MAX_LISTED_DECISIONS: usize = 50;
 
+/// Responds with the metrics page, compressed if the client accepts it.
+///
+/// A page of a large fleet takes milliseconds to write and to compress. A thread of its own does it, so
+/// that no request waits.
 pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
-    let accept = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let format = admin.proxy.telemetry.page_format(&accept.collect::<Vec<_>>().join(","));
-    let page = cpu_time::measure(TelemetryPart::MetricsPage, || {
-        admin.proxy.telemetry.page(&admin.status_snapshot(clock::now()), format)
-    });
-    match page {
-        Some(page) => {
-            ([(CONTENT_TYPE, format.content_type()), (VARY, "accept")], page).into_response()
+    let accept = joined(&headers, &ACCEPT);
+    let format = admin.proxy.telemetry.page_format(&accept);
+    let is_compressed = accepts_gzip(&joined(&headers, &ACCEPT_ENCODING));
+    let write = move || {
+        cpu_time::measure(TelemetryPart::MetricsPage, || {
+            let page = admin.proxy.telemetry.page(&admin.status_snapshot(clock::now()), format)?;
+            Some(if is_compressed { compress(&page) } else { page })
+        })
+    };
+    let page = match tokio::task::spawn_blocking(write).await {
+        Ok(Some(page)) => page,
+        Ok(None) => {
+            let disabled = "metrics are disabled: set metrics.enabled\n";
+            return (StatusCode::NOT_FOUND, disabled).into_response();
         }
-        None => {
-            (StatusCode::NOT_FOUND, "metrics are disabled: set metrics.enabled\n").into_response()
-        }
+        // A panic, or the end of the process.
+        Err(_) => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    };
+    let types = [(CONTENT_TYPE, format.content_type()), (VARY, "accept, accept-encoding")];
+    if is_compressed {
+        (types, [(CONTENT_ENCODING, "gzip")], page).into_response()
+    } else {
+        (types, page).into_response()
     }
+}
+
+/// All values of a header that is a list.
+fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
+    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.collect::<Vec<_>>().join(",")
+}
+
+/// Whether an `Accept-Encoding` header names gzip with a `q` above 0.
+fn accepts_gzip(accepted: &str) -> bool {
+    accepted.split(',').any(|coding| {
+        let (name, q) = coding.split_once(';').unwrap_or((coding, "q=1"));
+        let q = q.trim().strip_prefix("q=").and_then(|q| q.parse::<f64>().ok());
+        name.trim().eq_ignore_ascii_case("gzip") && q.is_some_and(|q| q > 0.0)
+    })
+}
+
+/// The page in gzip. A higher level takes four times as long for a tenth of the bytes.
+fn compress(page: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(page.len() / 8), Compression::fast());
+    // Writing to memory cannot fail.
+    let _ = encoder.write_all(page);
+    encoder.finish().unwrap_or_default()
 }
 
 pub(super) async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
@@ -151,4 +194,19 @@ fn decision_not_found(log_size: usize) -> Response {
          chosen for it, or it is not among the last {log_size} (routing.decision_log_size)"
     );
     (StatusCode::NOT_FOUND, Json(json!({ "error": problem }))).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_compressed_for_clients_that_accept_gzip() {
+        for accepted in ["gzip", "deflate, GZIP;q=0.5", "br;q=1.0, gzip ; q=1"] {
+            assert!(accepts_gzip(accepted), "{accepted}");
+        }
+        for refused in ["", "identity", "gzip;q=0", "x-gzipped", "gzip;q=a"] {
+            assert!(!accepts_gzip(refused), "{refused}");
+        }
+    }
 }

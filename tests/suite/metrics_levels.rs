@@ -5,17 +5,19 @@ use crate::metrics::samples;
 use crate::support::scripted_backend::{
     FINISH, Page, ROLE, ScriptedBackend, Step, USAGE, WORD, json, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Setup, start_with};
+use crate::support::test_gateway::{CHAT, Running, Setup, start_with};
 use std::fmt::Write;
+use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::telemetry::metrics_registry::MetricsLevel;
 
 /// Maximum number of series for each further backend at the level `standard`, with one model.
 const MAX_STANDARD_SERIES_PER_BACKEND: usize = 165;
+/// Maximum size of a compressed page of 50 backends at the level `standard`.
+const MAX_COMPRESSED_BYTES: usize = 100_000;
 
-/// The number of series of a gateway with these numbers of backends after requests of all kinds:
-/// all series, and those with the label `backend`.
-async fn series(level: MetricsLevel, backends: usize) -> [usize; 2] {
+/// A gateway with this number of backends after requests of all kinds, and its backends.
+async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<ScriptedBackend>) {
     let page = crate::engine_metrics::recorded_page("python-metrics-spec.http");
     let mut fakes = Vec::new();
     for _ in 0..backends {
@@ -43,6 +45,13 @@ async fn series(level: MetricsLevel, backends: usize) -> [usize; 2] {
         backend.health.state().sample.is_some()
     };
     wait_until!(gateway.pool.backends().iter().all(is_scraped));
+    (gateway, fakes)
+}
+
+/// The number of series of a gateway with these numbers of backends: all series, and those with the label
+/// `backend`.
+async fn series(level: MetricsLevel, backends: usize) -> [usize; 2] {
+    let (gateway, _backends) = used_gateway(level, backends).await;
     let samples = samples(&gateway.admin("/metrics").await);
     let with_backend = samples.iter().filter(|(series, _)| series.contains("backend=\"")).count();
     [samples.len(), with_backend]
@@ -65,6 +74,24 @@ async fn each_level_has_the_documented_number_of_series() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
     let text = std::fs::read_to_string(path).unwrap_or_default();
     assert!(text.contains(&table), "put this table into {page}:\n\n{table}");
+}
+
+#[tokio::test]
+async fn a_compressed_page_of_50_backends_is_small_and_has_the_same_series() {
+    let (gateway, _backends) = used_gateway(MetricsLevel::Standard, 50).await;
+    let response = gateway.get_admin_bytes("/metrics", "accept-encoding: gzip").await;
+    let head_bytes = memchr::memmem::find(&response, b"\r\n\r\n").unwrap() + 4;
+    let (head, compressed) = response.split_at(head_bytes);
+    let head = str::from_utf8(head).unwrap();
+    assert!(head.contains("\r\ncontent-encoding: gzip\r\n"), "{head}");
+    let mut page = head.to_owned();
+    flate2::read::GzDecoder::new(compressed).read_to_string(&mut page).unwrap();
+    let plain = gateway.admin("/metrics").await;
+    println!("{} bytes, compressed {}", page.len(), compressed.len());
+    assert!(!plain.contains("content-encoding"));
+    let names = |page: &str| samples(page).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    assert_eq!(names(&page), names(&plain));
+    assert!(compressed.len() <= MAX_COMPRESSED_BYTES, "{} bytes", compressed.len());
 }
 
 /// The number rounded up to a multiple of 10: `process_*` and the backend that gets a failure first

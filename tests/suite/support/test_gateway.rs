@@ -575,12 +575,18 @@ impl Running {
 
     /// Fetches a page of the admin listener with an `accept` header.
     pub(crate) async fn get_admin_page_as(&self, path: &str, accept: &str) -> String {
+        let page = self.get_admin_bytes(path, &format!("accept: {accept}")).await;
+        String::from_utf8(page).unwrap()
+    }
+
+    /// Fetches a page of the admin listener, with its head, with this request header.
+    pub(crate) async fn get_admin_bytes(&self, path: &str, header: &str) -> Vec<u8> {
         let mut stream = TcpStream::connect(self.admin).await.unwrap();
-        let head = format!("host: localhost\r\naccept: {accept}\r\nconnection: close");
+        let head = format!("host: localhost\r\n{header}\r\nconnection: close");
         let request = format!("GET {path} HTTP/1.1\r\n{head}\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
-        let mut page = String::new();
-        stream.read_to_string(&mut page).await.unwrap();
+        let mut page = Vec::new();
+        stream.read_to_end(&mut page).await.unwrap();
         page
     }
 
