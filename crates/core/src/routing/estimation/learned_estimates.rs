@@ -122,7 +122,8 @@ impl LearnedEstimates {
             return 0.0;
         }
         let age = idle / self.prefill_patience.get();
-        (1.0 + age * age).powi(-2)
+        let spread = 1.0 + age * age;
+        (spread * spread).recip()
     }
 
     /// Moving average of the time to first output in seconds. `None`: no output yet.

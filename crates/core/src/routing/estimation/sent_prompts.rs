@@ -35,7 +35,8 @@ impl SentPrompts {
         retained: impl FnOnce() -> f64,
     ) -> u32 {
         let matched = |table: &PrefixTable| table.matched(&prompt.blocks, retained() as usize);
-        self.0.get().map_or(0, matched) as u32
+        let table = self.0.get().filter(|_| !prompt.blocks.is_empty());
+        table.map_or(0, matched) as u32
     }
 
     /// The age of the table: it grows with each new block.

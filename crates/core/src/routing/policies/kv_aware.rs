@@ -47,8 +47,8 @@
 //! goodput in overload by making few requests wait for minutes), the decode time that the request sees
 //! and causes, an objective of the time per output token, and the preemption rate.
 
-use super::selection::longest_idle;
 pub use super::selection::tie_limit;
+use super::selection::{least, longest_idle};
 use super::session;
 use crate::routing::{CachedSource, Candidate, PolicyChoice, RoutingRequest};
 use schemars::JsonSchema;
@@ -150,8 +150,10 @@ pub(in crate::routing) fn pick(
         .enumerate()
         .map(|(index, candidate)| terms(settings, candidate, home == Some(index), &fleet))
         .collect();
-    let decision = Decision { settings, candidates, request, home, fleet, terms };
-    let index = decision.choose(|index| decision.cost(index), home);
+    let costs = terms.iter().zip(candidates).map(|(terms, candidate)| terms.cost(candidate));
+    let costs = costs.collect();
+    let decision = Decision { settings, candidates, request, home, fleet, terms, costs };
+    let index = decision.choose(&decision.costs, home);
     PolicyChoice { index, reason: decision.reason(index) }
 }
 
@@ -295,20 +297,17 @@ pub(super) struct Decision<'a> {
     pub(super) fleet: FleetLoad,
     /// By index of the candidate.
     pub(super) terms: Vec<CostTerms>,
+    /// Cost of the candidate, by index.
+    pub(super) costs: Vec<f64>,
 }
 
 // === impl Decision ===
 
 impl Decision<'_> {
-    pub(super) fn cost(&self, index: usize) -> f64 {
-        self.terms[index].cost(&self.candidates[index])
-    }
-
     /// Index of the candidate with the least cost. Ties take turns, except that a session stays at
     /// its backend, `home`.
-    pub(super) fn choose(&self, cost: impl Fn(usize) -> f64, home: Option<usize>) -> usize {
-        let costs: Vec<f64> = (0..self.candidates.len()).map(cost).collect();
-        let limit = tie_limit(costs.iter().copied().fold(f64::INFINITY, f64::min));
+    pub(super) fn choose(&self, costs: &[f64], home: Option<usize>) -> usize {
+        let limit = tie_limit(least(costs));
         let costs = costs.iter().copied();
         home.filter(|home| costs.clone().nth(*home).is_some_and(|cost| cost <= limit))
             .unwrap_or_else(|| longest_idle(self.candidates, &costs, limit, self.request.sequence))

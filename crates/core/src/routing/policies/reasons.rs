@@ -4,7 +4,7 @@
 //! tried in a fixed order. A choice without a cause gets a reason that states a fact about it.
 
 use super::kv_aware::{CostTerms, Decision, cached, per_weight, terms, terms_with, ttft};
-use super::selection::tie_limit;
+use super::selection::{least, tie_limit};
 use crate::routing::Candidate;
 
 impl Decision<'_> {
@@ -26,24 +26,23 @@ impl Decision<'_> {
             return Some("avoids_late");
         }
         if self.home == Some(chosen) {
-            let cost = |index: usize| self.cost_with_cached(index, self.cached(index, None));
-            if self.ties(cost) > 1 || self.choose(cost, None) != chosen {
+            let costs = self.costs(|at| self.cost_with_cached(at, self.cached(at, None)));
+            if ties(&costs) > 1 || self.choose(&costs, None) != chosen {
                 return Some("session");
             }
         }
         if own.is_rendezvous {
-            let without = |index: usize| {
+            let costs = self.costs(|index| {
                 let candidate = Candidate { is_rendezvous: false, ..self.candidates[index] };
                 terms(self.settings, &candidate, self.home == Some(index), &self.fleet)
                     .cost(&candidate)
-            };
-            if self.ties(without) > 1 || self.choose(without, self.home) != chosen {
+            });
+            if ties(&costs) > 1 || self.choose(&costs, self.home) != chosen {
                 return Some("rendezvous");
             }
         }
-        if own.cached > 0.0
-            && self.choose(|index| self.cost_with_cached(index, 0.0), self.home) != chosen
-        {
+        let without_cache = || self.costs(|index| self.cost_with_cached(index, 0.0));
+        if own.cached > 0.0 && self.choose(&without_cache(), self.home) != chosen {
             return Some("cached_prefix");
         }
         let has_pressure = any(|terms| terms.pressure);
@@ -62,7 +61,7 @@ impl Decision<'_> {
 
     /// How the cost and the predicted TTFT of the choice compare with those of the others.
     fn fact(&self, chosen: usize) -> &'static str {
-        if self.ties(|index| self.cost(index)) > 1 {
+        if ties(&self.costs) > 1 {
             return "tie";
         }
         let ttft =
@@ -72,11 +71,9 @@ impl Decision<'_> {
         if is_lowest { "lowest_ttft" } else { "lowest_cost" }
     }
 
-    /// Number of candidates whose costs are a tie with the lowest one.
-    fn ties(&self, cost: impl Fn(usize) -> f64) -> usize {
-        let costs = (0..self.candidates.len()).map(&cost);
-        let limit = tie_limit(costs.clone().fold(f64::INFINITY, f64::min));
-        costs.filter(|cost| *cost <= limit).count()
+    /// A cost of each candidate, by its index.
+    fn costs(&self, cost: impl Fn(usize) -> f64) -> Vec<f64> {
+        (0..self.candidates.len()).map(cost).collect()
     }
 
     fn cached(&self, index: usize, home: Option<usize>) -> f64 {
@@ -91,16 +88,22 @@ impl Decision<'_> {
     /// The choice without a part of each cost.
     fn choose_without(&self, part: impl Fn(&CostTerms) -> f64) -> usize {
         let part = |index: usize| per_weight(part(&self.terms[index]), &self.candidates[index]);
-        self.choose(|index| self.cost(index) - part(index), self.home)
+        self.choose(&self.costs(|index| self.costs[index] - part(index)), self.home)
     }
 
     /// The choice for changed candidates.
     fn choose_with(&self, change: impl Fn(&Candidate) -> Candidate) -> usize {
-        let cost = |index: usize| {
+        let costs = self.costs(|index| {
             let candidate = change(&self.candidates[index]);
             let is_home = self.home == Some(index);
             terms(self.settings, &candidate, is_home, &self.fleet).cost(&candidate)
-        };
-        self.choose(cost, self.home)
+        });
+        self.choose(&costs, self.home)
     }
+}
+
+/// Number of costs that are a tie with the lowest one.
+fn ties(costs: &[f64]) -> usize {
+    let limit = tie_limit(least(costs));
+    costs.iter().filter(|cost| **cost <= limit).count()
 }

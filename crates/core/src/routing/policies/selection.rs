@@ -11,6 +11,11 @@ pub fn tie_limit(least: f64) -> f64 {
     least + TIE_TOLERANCE.0 * least + TIE_TOLERANCE.1
 }
 
+/// The lowest of some costs. Infinity: there are none.
+pub(super) fn least(costs: &[f64]) -> f64 {
+    costs.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
 /// Index of a candidate with the lowest cost, see [`longest_idle`].
 pub(super) fn lowest(
     candidates: &[Candidate],

@@ -119,8 +119,8 @@ impl PrefixTable {
     }
 
     fn set(&self, block: u64) -> &[AtomicU64] {
-        let sets = self.slots.len() / WAYS;
-        let first = (block as usize % sets) * WAYS;
+        let sets = self.slots.len() / WAYS; // a power of two
+        let first = (block as usize & (sets - 1)) * WAYS;
         &self.slots[first..first + WAYS]
     }
 }
