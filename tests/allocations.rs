@@ -251,7 +251,7 @@ fn record(now: Instant) -> RequestRecord {
     let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
     RequestRecord {
         api: Some(Api::Chat),
-        ..RequestRecord::begin(request_id, client, "POST", SystemTime::UNIX_EPOCH, now)
+        ..*RequestRecord::begin(request_id, client, "POST", SystemTime::UNIX_EPOCH, now)
     }
 }
 

@@ -12,6 +12,7 @@ use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 use tokenweir_core::access::ConcurrencyPermit;
 use tokenweir_core::clock;
 use tokenweir_core::error::GatewayError;
@@ -63,8 +64,9 @@ pub fn accept_request<B>(
     let origin = request.headers().get(ORIGIN).cloned();
     let has_host = headers::has_valid_host(request.version(), request.uri(), request.headers());
     let (route, configured) = find_route(context, request.method(), request.uri().path());
+    let now = clock::now();
     let AuthOutcome { principal, permit } =
-        context.state.access.authenticate(route, request.headers(), clock::now());
+        context.state.access.authenticate(route, request.headers(), now);
     let permit = match (route, permit) {
         (_, Err(error)) => Err(error),
         _ if !has_host => Err(GatewayError::BadHead),
@@ -99,7 +101,7 @@ pub fn accept_request<B>(
         _ => None,
     };
     let path = route.ok().map(|(_, path)| path);
-    let mut record = new_record(request, client.ip, api, path, context);
+    let mut record = new_record(request, (client.ip, now), api, path, context);
     principal.annotate_record(&mut record, request.headers_mut());
     let exchange =
         Exchange::open(record, context.state.telemetry.clone(), &context.state.open_streams);
@@ -149,12 +151,11 @@ fn no_route_error<B>(
 /// client disconnect. This outcome remains if the request is dropped before it is handled.
 fn new_record<B>(
     request: &Request<B>,
-    client: IpAddr,
+    (client, now): (IpAddr, Instant),
     api: Option<Api>,
     route: Option<&'static str>,
     context: &ProxyContext,
-) -> RequestRecord {
-    let now = clock::now();
+) -> Box<RequestRecord> {
     let start_trace = |propagation: &Propagation| {
         propagation.start_trace(request.headers(), fastrand::u128(1..), now)
     };

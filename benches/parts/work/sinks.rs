@@ -109,5 +109,5 @@ fn finished() -> RequestRecord {
     record.outcome = Outcome::Ok;
     record.observed = observer.into_observed();
     record.timings = timings;
-    record
+    *record
 }

@@ -71,7 +71,7 @@ pub(crate) async fn send(
             };
             let failure = match result {
                 Ok(response) => {
-                    refusals.end_with_response(exchange, &context.retry, clock::now());
+                    refusals.end_with_response(exchange, &context.retry, clock::now);
                     return Ok((response, lease));
                 }
                 Err(failure) => failure,

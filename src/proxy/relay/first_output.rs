@@ -52,8 +52,9 @@ pub(super) async fn buffer_until_first_output(
 ) -> Result<PrefetchedBody<BackendBody>, ResponseDeadline> {
     let mut prefetched = PrefetchedBody::new(body);
     let max_wait = if status.is_success() { max_wait } else { ERROR_BODY_TIMEOUT };
-    let max_wait_ends_at = clock::now() + max_wait;
-    deadlines.on_bytes(clock::now());
+    let began_at = clock::now();
+    let max_wait_ends_at = began_at + max_wait;
+    deadlines.on_bytes(|| began_at);
     let timeout_at = deadlines.next_before(max_wait_ends_at);
     // The timer is registered only when it is polled.
     let mut timeout = std::pin::pin!(tokio::time::sleep_until(timeout_at.into()));
@@ -86,7 +87,7 @@ pub(super) async fn buffer_until_first_output(
                 continue;
             }
         };
-        deadlines.on_bytes(clock::now());
+        deadlines.on_bytes(clock::now);
         match frame {
             Some(Ok(frame)) => buffered_bytes += buffer_frame(exchange, frame, &mut prefetched),
             Some(Err(error)) => {

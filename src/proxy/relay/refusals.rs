@@ -104,16 +104,17 @@ impl Refusals {
     }
 
     /// Ends the request with the response of the last attempt. An error event in it is a refusal in
-    /// another form.
+    /// another form. `now` is called only if an attempt was refused.
     pub(super) fn end_with_response(
         self,
         exchange: &mut Exchange,
         retry: &RetryController,
-        now: Instant,
+        now: impl FnOnce() -> Instant,
     ) {
         if self.refused.is_empty() {
             return;
         }
+        let now = now();
         let observer = exchange.observer();
         let is_success = observer.is_none_or(|observer| observer.observed().error.is_none());
         if !is_success {

@@ -101,11 +101,15 @@ async fn read_body(
     let mut first_chunk = Bytes::new();
     let mut buffer = BytesMut::new();
     let began_at = clock::now();
-    loop {
+    let mut now = began_at;
+    while !body.is_end_stream() {
         let received = first_chunk.len() + buffer.len();
-        let (now, rest) = (clock::now(), began_at + max_upload_time(received, idle_timeout));
-        let wait = idle_timeout.min(rest.saturating_duration_since(now));
-        let frame = tokio::time::timeout(wait, body.frame()).await;
+        if received > 0 {
+            now = clock::now();
+        }
+        let rest = began_at + max_upload_time(received, idle_timeout);
+        let until = rest.min(now + idle_timeout);
+        let frame = tokio::time::timeout_at(until.into(), body.frame()).await;
         let seconds = idle_timeout.as_secs();
         let Some(frame) = frame.map_err(|_| GatewayError::BodyTimeout { seconds })? else { break };
         let Ok(data) = frame.map_err(|error| body_error(&error))?.into_data() else { continue };

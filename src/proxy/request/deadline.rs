@@ -123,9 +123,10 @@ impl AttemptDeadlines {
         Self { client: None, ..self }
     }
 
-    /// A byte came from the backend: the client's read timeout begins again.
-    pub(crate) fn on_bytes(&mut self, now: Instant) {
-        self.client = self.client.map(|(limit, _)| (limit, now));
+    /// A byte came from the backend: the client's read timeout begins again. `now` is called only if the
+    /// client announced one.
+    pub(crate) fn on_bytes(&mut self, now: impl FnOnce() -> Instant) {
+        self.client = self.client.map(|(limit, _)| (limit, now()));
     }
 
     /// The next deadline. `None`: there is none.
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(first.failure_kind(), FailureKind::ClientTimeout);
         assert_eq!(first.error().outcome(), tokenweir_core::record::Outcome::Cancelled);
         let byte_at = first.at + Duration::from_secs(1);
-        deadlines.on_bytes(byte_at);
+        deadlines.on_bytes(|| byte_at);
         assert_eq!(deadlines.next().unwrap().at, byte_at + first.limit + CLIENT_MARGIN);
         assert!(deadlines.passed(first.at).is_none());
         assert!(deadlines.without_client().next().unwrap().source == DeadlineSource::FirstOutput);

@@ -206,6 +206,6 @@ fn record(case: &Case) -> RequestRecord {
             usage_injected: case.is_usage_injected,
             ..RequestOptions::default()
         },
-        ..RequestRecord::begin(request_id, client, "POST", SystemTime::UNIX_EPOCH, Instant::now())
+        ..*RequestRecord::begin(request_id, client, "POST", SystemTime::UNIX_EPOCH, Instant::now())
     }
 }

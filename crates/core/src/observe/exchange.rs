@@ -77,17 +77,18 @@ impl Exchange {
     /// of `record` should be [`Outcome::Cancelled`], because a dropped exchange means that the
     /// client disconnected.
     pub fn open(
-        record: RequestRecord,
+        record: impl Into<Box<RequestRecord>>,
         receiver: Arc<dyn RecordReceiver>,
         registry: &Arc<ExchangeRegistry>,
     ) -> Self {
+        let record = record.into();
         let in_flight = registry.enter(record.timings.accepted);
         let rules = in_flight.settings().streams;
         // The state is made in its place. `Box::new` would copy it, and it is larger than 2 KiB.
         let inner = Box::write(
             Box::new_uninit(),
             ExchangeState {
-                record: RecordSlot::new(record),
+                record: RecordSlot(Some(record)),
                 response: AttemptResponse::default(),
                 policy: StreamPolicy { rules, ..StreamPolicy::default() },
                 receiver,
@@ -328,11 +329,13 @@ impl Exchange {
 
     /// Finishes the exchange when the body has ended.
     pub(super) fn end(mut self, termination: Termination) {
-        if termination == Termination::Complete {
-            self.on_end();
-        }
+        let now = clock::now();
         let ExchangeState { record, response, .. } = &mut *self.inner;
-        response.finalize_record(record, termination, clock::now());
+        if termination == Termination::Complete {
+            response.on_end(record, || now);
+        }
+        response.finalize_record(record, termination, now);
+        record.timings.ended = Some(now);
         self.record_refusal();
     }
 }
@@ -345,7 +348,7 @@ impl Drop for Exchange {
             record.bytes_in = bytes.load(Ordering::Relaxed);
         }
         let is_shutting_down = in_flight.is_cutting();
-        let now = clock::now();
+        let now = record.timings.ended.unwrap_or_else(clock::now);
         let is_aborted = abort.as_ref().is_some_and(ResponseAbortHandle::is_aborted);
         let early_end =
             if is_aborted { Termination::WriteTimeout } else { Termination::ClientDisconnected };
@@ -375,10 +378,6 @@ impl Drop for Exchange {
 }
 
 impl RecordSlot {
-    fn new(record: RequestRecord) -> Self {
-        Self(Some(Box::new(record)))
-    }
-
     /// Takes the record. The slot must not be dereferenced afterwards.
     fn take(&mut self) -> Option<Box<RequestRecord>> {
         self.0.take()

@@ -108,50 +108,54 @@ const MAX_TOKENS_PER_CHARACTER: u32 = 4;
 
 impl RequestRecord {
     /// The record of a request whose head was read at `accepted`. The outcome is
-    /// [`Outcome::Cancelled`] until the caller changes it.
+    /// [`Outcome::Cancelled`] until the caller changes it. It is made in its box: a copy would be one of
+    /// 2 KiB for each request.
     pub fn begin(
         request_id: RequestId,
         client: IpAddr,
         method: &'static str,
         started: SystemTime,
         accepted: Instant,
-    ) -> Self {
-        Self {
-            request_id,
-            trace: None,
-            spans: [1, 2],
-            head: RequestHeadAttributes::default(),
-            client,
-            method,
-            route: None,
-            api: None,
-            options: RequestOptions::default(),
-            model: ModelLabel::unknown(),
-            tier: Tier::default(),
-            caller: None,
-            decision: None,
-            attempts: Vec::new(),
-            not_retried: None,
-            resume: None,
-            continuations: Continuations::default(),
-            status: None,
-            refusal: None,
-            outcome: Outcome::Cancelled,
-            end: Termination::ClientDisconnected,
-            started,
-            timings: Timings::begin(accepted),
-            observed: ObservedResponse::default(),
-            condition: BackendCondition::default(),
-            wait_reports: WaitReports::default(),
-            slow: None,
-            sample_reason: None,
-            captured: None,
-            fingerprint: None,
-            prompt: None,
-            text_for: PayloadConsumers::default(),
-            bytes_in: 0,
-            bytes_out: 0,
-        }
+    ) -> Box<Self> {
+        Box::write(
+            Box::new_uninit(),
+            Self {
+                request_id,
+                trace: None,
+                spans: [1, 2],
+                head: RequestHeadAttributes::default(),
+                client,
+                method,
+                route: None,
+                api: None,
+                options: RequestOptions::default(),
+                model: ModelLabel::unknown(),
+                tier: Tier::default(),
+                caller: None,
+                decision: None,
+                attempts: Vec::new(),
+                not_retried: None,
+                resume: None,
+                continuations: Continuations::default(),
+                status: None,
+                refusal: None,
+                outcome: Outcome::Cancelled,
+                end: Termination::ClientDisconnected,
+                started,
+                timings: Timings::begin(accepted),
+                observed: ObservedResponse::default(),
+                condition: BackendCondition::default(),
+                wait_reports: WaitReports::default(),
+                slow: None,
+                sample_reason: None,
+                captured: None,
+                fingerprint: None,
+                prompt: None,
+                text_for: PayloadConsumers::default(),
+                bytes_in: 0,
+                bytes_out: 0,
+            },
+        )
     }
 
     /// Time to first token as the client sees it: request head read → first generated output.
