@@ -5,6 +5,7 @@
 //! limited. The lines of all other requests are always written.
 
 mod fields;
+mod json_object;
 mod phase_times;
 mod request_log_fields;
 mod start_line;
@@ -12,6 +13,7 @@ mod start_line;
 use super::sanitize;
 pub(super) use fields::millis;
 use fields::{seconds_to_millis, write_field};
+use json_object::{JsonObject, write_fields};
 use phase_times::AccessLogPhaseTimes;
 use request_log_fields::RequestLogFields;
 use serde::Serialize;
@@ -71,46 +73,43 @@ impl AccessLogCounts {
     }
 }
 
-/// The fields of an access log line, in the order of the JSON form.
-#[derive(Debug, Serialize)]
+/// A line in its two forms: JSON, and text by [`Display`].
+trait LogLine: Display {
+    fn write_json(&self, json: &mut JsonObject);
+}
+
+/// The fields of an access log line.
+#[derive(Debug)]
 struct AccessLogLine<'a> {
-    #[serde(flatten)]
     request: RequestLogFields<'a>,
     /// Why the trace of the request is sampled. Absent if the trace is not sampled.
-    #[serde(skip_serializing_if = "Option::is_none")]
     sample_reason: Option<&'static str>,
     status: Option<u16>,
     outcome: &'static str,
     /// The exact way in which the request ended.
     termination: &'static str,
     closed_by: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
     phase: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
     /// Why the request was slow. Absent if the request was not slow.
-    #[serde(skip_serializing_if = "Option::is_none")]
     slow_cause: Option<&'static str>,
     /// What became of a request with an `Idempotency-Key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     resume: Option<&'static str>,
     /// Why the response could not be inspected. The counts of tokens and events are then not
     /// reliable.
-    #[serde(skip_serializing_if = "Option::is_none")]
     uninspected_reason: Option<&'static str>,
     backend: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<&'static str>,
     /// Deciding reason of the routing decision.
-    #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'static str>,
     predicted_ttft_ms: Option<f64>,
     /// Prompt tokens predicted to be cached.
     predicted_cached: Option<f64>,
     attempts: usize,
-    /// Number of lines that the rate limit omitted between the previous line and this line.
-    #[serde(skip_serializing_if = "is_zero")]
-    omitted_lines: u64,
+    /// Number of lines that the rate limit omitted between the previous line and this line. Absent if
+    /// there are none.
+    omitted_lines: Option<u64>,
     stream: bool,
     finish: Vec<&'static str>,
     input_tokens: Option<u64>,
@@ -139,12 +138,9 @@ struct AccessLogLine<'a> {
     tokens_per_second: Option<f64>,
     overhead_us: Option<u128>,
     /// Time in the admission queue. Absent if the request was not queued.
-    #[serde(skip_serializing_if = "Option::is_none")]
     queued_ms: Option<f64>,
     /// The part of `queued_ms` in which no backend could serve the model. Absent without such a part.
-    #[serde(skip_serializing_if = "Option::is_none")]
     backend_wait_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     phases: Option<AccessLogPhaseTimes>,
     bytes_out: u64,
 }
@@ -200,13 +196,12 @@ impl AccessLog {
         (self.line_writer)(lines);
     }
 
-    fn write_line(&self, lines: &mut String, line: &(impl Serialize + Display)) {
+    fn write_line(&self, lines: &mut String, line: &impl LogLine) {
         if self.is_json {
-            let mut json = Vec::with_capacity(LINE_CAPACITY_BYTES);
-            // Serializing a struct of texts and numbers cannot fail.
-            let _ = serde_json::to_writer(&mut json, line);
+            let mut json = JsonObject::with_capacity(LINE_CAPACITY_BYTES);
+            line.write_json(&mut json);
             lines.reserve(LINE_CAPACITY_BYTES);
-            *lines += &sanitize::json(String::from_utf8(json).unwrap_or_default());
+            *lines += &sanitize::json(json.finish());
         } else {
             // Writing to a string cannot fail.
             let _ = write!(lines, "{line}");
@@ -243,7 +238,8 @@ impl Sink for AccessLog {
                 continue;
             }
             let omitted_lines = self.omitted_since_last_line.swap(0, Ordering::Relaxed);
-            let line = AccessLogLine { omitted_lines, ..AccessLogLine::from_record(record) };
+            let mut line = AccessLogLine::from_record(record);
+            line.omitted_lines = Some(omitted_lines).filter(|lines| *lines > 0);
             self.write_line(&mut lines, &line);
         }
         if !lines.is_empty() {
@@ -294,7 +290,7 @@ impl<'a> AccessLogLine<'a> {
             predicted_ttft_ms: predicted.map(|predicted| seconds_to_millis(predicted.ttft)),
             predicted_cached: predicted.map(|predicted| predicted.candidate.cached.round()),
             attempts: record.attempts.len(),
-            omitted_lines: 0,
+            omitted_lines: None,
             stream: observed.is_stream,
             finish: observed
                 .finish_reasons
@@ -333,6 +329,29 @@ impl<'a> AccessLogLine<'a> {
     }
 }
 
+impl LogLine for AccessLogLine<'_> {
+    #[rustfmt::skip] // one group of members a line
+    fn write_json(&self, json: &mut JsonObject) {
+        self.request.write_json(json);
+        write_fields!(json, self,
+            known: [sample_reason],
+            member: [status, outcome, termination, closed_by],
+            known: [phase, error, slow_cause, uninspected_reason],
+            member: [backend],
+            known: [policy, reason],
+            member: [predicted_ttft_ms, predicted_cached, attempts],
+            known: [omitted_lines],
+            member: [
+                stream, finish, input_tokens, output_tokens, cached_tokens, reasoning_tokens, usage, output_events, comments,
+                headers_ms, first_event_ms, ttft_ms, first_answer_ms, first_reasoning_ms, first_text_ms, first_tool_call_ms,
+                tpot_ms, itl_mean_ms, gap_mean_ms, gap_max_ms, stalls, write_stall_ms, duration_ms, tokens_per_second, overhead_us,
+            ],
+            known: [queued_ms, backend_wait_ms, phases],
+            member: [bytes_out],
+        );
+    }
+}
+
 /// The text form of a line, with the most important fields first.
 impl Display for AccessLogLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -357,14 +376,9 @@ impl Display for AccessLogLine<'_> {
         write_field(f, "out", self.output_tokens)?;
         write_field(f, "finish", (!self.finish.is_empty()).then(|| self.finish.join(",")))?;
         write_field(f, "attempts", (self.attempts > 1).then_some(self.attempts))?;
-        write_field(f, "omitted_lines", (self.omitted_lines > 0).then_some(self.omitted_lines))?;
+        write_field(f, "omitted_lines", self.omitted_lines)?;
         self.request.write_ids(f)
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 #[cfg(test)]

@@ -1,41 +1,31 @@
 //! The fields that the line at the start and the line at the end of a request have in common.
 
 use super::fields::write_field;
-use serde::Serialize;
+use super::json_object::{JsonObject, write_fields};
 use std::fmt;
 use std::net::IpAddr;
 use tokenweir_core::record::RequestRecord;
 
-/// The fields that are known when the body was read, in the order of the JSON form.
-#[derive(Debug, Serialize)]
+/// The fields that are known when the body was read.
+#[derive(Debug)]
 pub(super) struct RequestLogFields<'a> {
     ts: String,
     request_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
     client: IpAddr,
     method: &'a str,
     route: &'a str,
     model: &'a str,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    tier: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<&'a str>,
     tenant: Option<&'a str>,
     /// Name of the API key. The key itself is not logged.
-    #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) user: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) session: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     conversation: Option<&'a str>,
     /// Number of messages of a chat.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) messages: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_tokens: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     temperature: Option<f64>,
     bytes_in: u64,
 }
@@ -51,7 +41,7 @@ impl<'a> RequestLogFields<'a> {
             method: record.method,
             route: record.route.unwrap_or("-"),
             model: record.model.name(),
-            tier: record.tier.as_str(),
+            tier: Some(record.tier.as_str()).filter(|tier| !tier.is_empty()),
             tenant: caller.map(|principal| &*principal.tenant),
             key: caller.map(|principal| &*principal.key),
             user: options.identity.user.as_deref(),
@@ -62,6 +52,16 @@ impl<'a> RequestLogFields<'a> {
             temperature: options.parameters.temperature,
             bytes_in: record.bytes_in,
         }
+    }
+
+    pub(super) fn write_json(&self, json: &mut JsonObject) {
+        write_fields!(json, self,
+            member: [ts, request_id],
+            known: [trace_id],
+            member: [client, method, route, model],
+            known: [tier, tenant, key, user, session, conversation, messages, max_tokens, temperature],
+            member: [bytes_in],
+        );
     }
 
     /// Writes the first fields of the text form. `state` is the outcome, or the event of the line.

@@ -1,16 +1,16 @@
 //! The line at the start of a request. It has the fields that are known when the body was read, with
 //! the names of the line at the end.
 
+use super::LogLine;
 use super::fields::write_field;
+use super::json_object::{JsonObject, write_fields};
 use super::request_log_fields::RequestLogFields;
-use serde::Serialize;
 use std::fmt::{self, Display};
 use tokenweir_core::record::RequestRecord;
 
-/// The fields of a line, in the order of the JSON form.
-#[derive(Debug, Serialize)]
+/// The fields of a line.
+#[derive(Debug)]
 pub(super) struct StartLine<'a> {
-    #[serde(flatten)]
     request: RequestLogFields<'a>,
     /// Distinguishes the line from the line at the end, which has no such field.
     event: &'static str,
@@ -21,6 +21,13 @@ impl<'a> StartLine<'a> {
     pub(super) fn from_record(record: &'a RequestRecord) -> Self {
         let (request, stream) = (RequestLogFields::from_record(record), record.options.stream);
         Self { request, event: "start", stream }
+    }
+}
+
+impl LogLine for StartLine<'_> {
+    fn write_json(&self, json: &mut JsonObject) {
+        self.request.write_json(json);
+        write_fields!(json, self, member: [event, stream]);
     }
 }
 
