@@ -9,7 +9,7 @@ default:
 
 # --- before a change ---------------------------------------------------------------------------
 
-# Run everything that must pass before a merge: format, lints, tests, documents. `.ci/run --full` also counts instructions.
+# Run everything that must pass before a merge: format, lints, tests, documents. `.ci/run --full` also measures the hot path.
 ci:
     .ci/run
 
