@@ -93,8 +93,7 @@ struct AccessLogLine<'a> {
     error: Option<&'a str>,
     /// Why the request was slow. Absent if the request was not slow.
     slow_cause: Option<&'static str>,
-    /// What became of a request with an `Idempotency-Key`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// What became of a request with an `Idempotency-Key`. Absent if it was not kept.
     resume: Option<&'static str>,
     /// Why the response could not be inspected. The counts of tokens and events are then not
     /// reliable.
@@ -336,7 +335,7 @@ impl LogLine for AccessLogLine<'_> {
         write_fields!(json, self,
             known: [sample_reason],
             member: [status, outcome, termination, closed_by],
-            known: [phase, error, slow_cause, uninspected_reason],
+            known: [phase, error, slow_cause, resume, uninspected_reason],
             member: [backend],
             known: [policy, reason],
             member: [predicted_ttft_ms, predicted_cached, attempts],
