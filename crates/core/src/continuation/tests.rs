@@ -65,9 +65,9 @@ impl Engine {
             let mut event =
                 json!({"id": self.name, "created": self.name.len(), "choices": [choice]});
             if is_chat {
-                event["prompt_token_ids"] = json!(prompt)
+                event["prompt_token_ids"] = json!(prompt);
             } else {
-                event["choices"][0]["prompt_token_ids"] = json!(prompt)
+                event["choices"][0]["prompt_token_ids"] = json!(prompt);
             }
             events.push(format!("data: {event}\n\n"));
         };
@@ -88,7 +88,7 @@ impl Engine {
                 event(None, &[id], None, is_first);
                 break "stop";
             }
-            text.push_str(&format!("w{id}\u{e9} "));
+            text.extend(["w", &id.to_string(), "\u{e9} "]);
             pending.push(id);
             if made == max {
                 break "length";
@@ -150,7 +150,7 @@ fn read(stream: &[u8]) -> Read {
         let text = choice["delta"]["content"].as_str().or(choice["text"].as_str());
         read.text.push_str(text.unwrap_or_default());
         read.roles += usize::from(choice["delta"]["role"].is_string());
-        read.finish.extend(Some(choice["finish_reason"].clone()).filter(|it| it.is_string()));
+        read.finish.extend(Some(choice["finish_reason"].clone()).filter(Value::is_string));
         let prompt_ids =
             event["prompt_token_ids"].is_array() || choice["prompt_token_ids"].is_array();
         read.has_token_ids |= choice["token_ids"].is_array() || prompt_ids;
@@ -167,9 +167,10 @@ fn splicer(is_chat: bool, body: &Value, mode: ContinuationMode) -> StreamSplicer
 
 fn request(is_chat: bool, max_tokens: u64, temperature: f64) -> Value {
     let mut body = json!({"temperature": temperature, "max_tokens": max_tokens, "min_tokens": 2, "return_token_ids": true});
-    match is_chat {
-        true => body["messages"] = json!([{"role": "user", "content": "hi"}]),
-        false => body["prompt"] = json!("hi"),
+    if is_chat {
+        body["messages"] = json!([{"role": "user", "content": "hi"}]);
+    } else {
+        body["prompt"] = json!("hi");
     }
     body
 }
@@ -255,7 +256,7 @@ fn a_sampled_stream_is_continued_after_its_last_text_or_refused() {
                 Ok(read) => assert_eq!(read, whole, "cut at {cut}"),
                 Err(ContinuationRefusal::Finished) => {}
                 Err(refusal) => {
-                    assert_eq!((refusal, merges), (ContinuationRefusal::Diverged, true))
+                    assert_eq!((refusal, merges), (ContinuationRefusal::Diverged, true));
                 }
             }
         }
@@ -323,11 +324,14 @@ fn a_text_continuation_extends_the_messages_or_the_prompt() {
     for is_chat in [true, false] {
         let body = asked(&request(is_chat, 40, 0.0));
         let mut splicer = splicer(is_chat, &body, ContinuationMode::Text);
-        let text = |text: &str| match is_chat {
-            true => format!(
-                "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n"
-            ),
-            false => format!("data: {{\"choices\":[{{\"index\":0,\"text\":\"{text}\"}}]}}\n\n"),
+        let text = |text: &str| {
+            if is_chat {
+                format!(
+                    "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n"
+                )
+            } else {
+                format!("data: {{\"choices\":[{{\"index\":0,\"text\":\"{text}\"}}]}}\n\n")
+            }
         };
         for part in ["a \\\"b\\\"", " \\u00e9"] {
             let event = text(part);
