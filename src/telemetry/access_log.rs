@@ -13,7 +13,7 @@ mod start_line;
 use super::sanitize;
 pub(super) use fields::millis;
 use fields::{seconds_to_millis, write_field};
-use json_object::{JsonObject, write_fields};
+use json_object::{JsonObject, LogLine, write_fields};
 use phase_times::AccessLogPhaseTimes;
 use request_log_fields::RequestLogFields;
 use serde::Serialize;
@@ -71,11 +71,6 @@ impl AccessLogCounts {
     pub const fn by_result(&self) -> [(&'static str, u64); 3] {
         [("written", self.written), ("rate_limited", self.rate_limited), ("dropped", self.dropped)]
     }
-}
-
-/// A line in its two forms: JSON, and text by [`Display`].
-trait LogLine: Display {
-    fn write_json(&self, json: &mut JsonObject);
 }
 
 /// The fields of an access log line.

@@ -4,6 +4,12 @@
 //! to find what it must escape ([decision 0026](../../../docs/decisions/0026-hot-path.md)).
 
 use serde::Serialize;
+use std::fmt::Display;
+
+/// A line in its two forms: JSON, and text by [`Display`].
+pub(super) trait LogLine: Display {
+    fn write_json(&self, json: &mut JsonObject);
+}
 
 /// Writes the members of one JSON object.
 #[derive(Debug)]

@@ -1,9 +1,8 @@
 //! The line at the start of a request. It has the fields that are known when the body was read, with
 //! the names of the line at the end.
 
-use super::LogLine;
 use super::fields::write_field;
-use super::json_object::{JsonObject, write_fields};
+use super::json_object::{JsonObject, LogLine, write_fields};
 use super::request_log_fields::RequestLogFields;
 use std::fmt::{self, Display};
 use tokenweir_core::record::RequestRecord;
