@@ -35,6 +35,16 @@ pub(crate) fn tenant() -> TenantEntry {
     }
 }
 
+/// The key of [`other_tenant`].
+pub(crate) const OTHER_KEY: &str = "sk-tw-the-key-of-another-tenant";
+
+/// A second tenant, with the properties of `tenant`.
+pub(crate) fn other_tenant(tenant: TenantEntry) -> TenantEntry {
+    let hash = KeyDigest::from_key(OTHER_KEY.as_bytes());
+    let key = KeyEntry { name: "one".into(), hash, limits: UsageLimits::default() };
+    TenantEntry { name: "b".into(), keys: vec![key], ..tenant }
+}
+
 pub(crate) fn access(tenant: TenantEntry) -> Arc<AccessControl> {
     Arc::new(AccessControl::new(Some(&KeyFile { tenants: vec![tenant] }), Cors::default()))
 }

@@ -1,7 +1,7 @@
 //! A client that loses its connection and repeats its request gets the response of its first request. The
 //! engine runs it once, and its tenant pays once.
 
-use crate::access::{KEY, access, tenant};
+use crate::access::{KEY, OTHER_KEY, access, other_tenant, tenant};
 use crate::metrics::value;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, chunk, event_stream_head, json, paused,
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir::proxy::access::AccessControl;
 use tokenweir_core::access::cors::Cors;
-use tokenweir_core::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
+use tokenweir_core::access::{KeyFile, TenantEntry, UsageLimits};
 use tokenweir_core::openai::engine_control::{Permission, Permissions};
 use tokenweir_core::record::{Outcome, RequestRecord};
 use tokenweir_core::resume::ResumeSettings;
@@ -24,7 +24,6 @@ const STREAM: &str =
     r#"{"model":"tiny","stream":true,"stream_options":{"include_usage":true},"messages":[]}"#;
 const ASK: &str = r#"{"model":"tiny","messages":[]}"#;
 const EVENTS: [&str; 6] = [ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
-const OTHER_KEY: &str = "sk-tw-the-key-of-another-tenant";
 
 const RESUME: ResumeSettings = ResumeSettings { window: Duration::from_mins(1), memory: 256 << 20 };
 
@@ -163,16 +162,7 @@ async fn a_run_whose_client_does_not_return_is_aborted_after_the_window() {
 
 #[tokio::test]
 async fn a_key_is_not_shared_with_another_body_or_another_tenant() {
-    let other = TenantEntry {
-        name: "b".into(),
-        keys: vec![KeyEntry {
-            name: "one".into(),
-            hash: KeyDigest::from_key(OTHER_KEY.as_bytes()),
-            limits: UsageLimits::default(),
-        }],
-        ..allowed()
-    };
-    let keys = KeyFile { tenants: vec![allowed(), other] };
+    let keys = KeyFile { tenants: vec![allowed(), other_tenant(allowed())] };
     let access = Arc::new(AccessControl::new(Some(&keys), Cors::default()));
     let fake = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
     let gateway = start_with(&[fake.addr], setup(access)).await;

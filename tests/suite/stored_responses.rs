@@ -1,19 +1,18 @@
 //! Requests about a stored response go to the backend that has the response, and never to that of
 //! another tenant.
 
-use crate::access::{KEY, access, tenant};
+use crate::access::{KEY, OTHER_KEY, access, other_tenant, tenant};
 use crate::support::scripted_backend::{ScriptedBackend, Step, chunk, event_stream_head, json};
 use crate::support::test_gateway::{Running, Setup, body, post, start, start_with, status};
 use std::sync::Arc;
 use tokenweir::proxy::access::AccessControl;
 use tokenweir_core::access::cors::Cors;
-use tokenweir_core::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
+use tokenweir_core::access::{KeyFile, TenantEntry};
 use tokenweir_core::openai::engine_control::Permission;
 use tokenweir_core::record::Outcome;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const RESPONSES: &str = "/v1/responses";
-const OTHER_KEY: &str = "sk-tw-the-key-of-another-tenant";
 
 /// A backend that stores one response with this id. It answers 404 to requests about other ids.
 async fn storing(id: &'static str) -> ScriptedBackend {
@@ -48,16 +47,7 @@ fn request_lines(fake: &ScriptedBackend) -> Vec<String> {
 }
 
 fn two_tenants(allow: Vec<Permission>) -> Arc<AccessControl> {
-    let other = TenantEntry {
-        name: "b".into(),
-        keys: vec![KeyEntry {
-            name: "one".into(),
-            hash: KeyDigest::from_key(OTHER_KEY.as_bytes()),
-            limits: UsageLimits::default(),
-        }],
-        allow,
-        ..tenant()
-    };
+    let other = TenantEntry { allow, ..other_tenant(tenant()) };
     let tenants = vec![tenant(), other];
     Arc::new(AccessControl::new(Some(&KeyFile { tenants }), Cors::default()))
 }

@@ -216,6 +216,11 @@ pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     headers.get_all(UPGRADE).iter().any(is_other) && has_option()
 }
 
+/// Whether a response is an event stream.
+pub fn is_event_stream(headers: &HeaderMap) -> bool {
+    media_type(headers).eq_ignore_ascii_case("text/event-stream")
+}
+
 /// Turns a backend's response headers into those for the client.
 ///
 /// Event streams get headers that keep proxies from buffering them, unless the backend set these
@@ -223,7 +228,7 @@ pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
 pub fn rewrite_response_headers(headers: &mut HeaderMap, request_id: &RequestId) {
     strip_hop_by_hop(headers);
     headers.entry(X_REQUEST_ID).or_insert_with(|| request_id.0.clone());
-    if media_type(headers).eq_ignore_ascii_case("text/event-stream") {
+    if is_event_stream(headers) {
         headers.entry(X_ACCEL_BUFFERING).or_insert(HeaderValue::from_static("no"));
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache"));
     }

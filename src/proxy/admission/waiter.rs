@@ -9,6 +9,7 @@ use tokenweir_core::admission::{
     AdmissionQueue, EnqueueOutcome, QueuedRequest, QueuedRequestId, RejectedRequest,
 };
 use tokenweir_core::error::GatewayError;
+use tokenweir_core::openai::prompt::TOKENS_PER_BYTE;
 use tokenweir_core::record::RoutingDecision;
 use tokenweir_core::routing::PromptFingerprint;
 use tokio::sync::oneshot;
@@ -35,8 +36,6 @@ pub(super) type WaitResult = (Result<LeasedBackend, GatewayError>, Duration);
 /// Assumed number of output tokens of a request. With the estimated prompt tokens, it is the cost
 /// of the request in the fair queue.
 const EXPECTED_OUTPUT_TOKENS: u64 = 256;
-/// Assumed number of prompt tokens per byte of text, to estimate the prompt tokens.
-const TOKENS_PER_BYTE: f64 = 0.25;
 
 /// The entry of a request in the queue, and the receiver of its lease or error. `work`: see
 /// [`BackendPool::work`].

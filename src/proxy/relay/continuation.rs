@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokenweir_core::access::ConcurrencyPermit;
 use tokenweir_core::clock;
 use tokenweir_core::continuation::{ContinuationRefusal, InterruptionCause};
-use tokenweir_core::headers::media_type;
+use tokenweir_core::headers::is_event_stream;
 use tokenweir_core::observe::{Continue, Exchange};
 use tokenweir_core::resilience::FailureKind;
 use tokenweir_core::routing::PromptFingerprint;
@@ -178,21 +178,14 @@ fn continuing_body(
     let (status, kind) = match result {
         Ok(response) => {
             let status = response.status();
-            let is_stream =
-                media_type(response.headers()).eq_ignore_ascii_case("text/event-stream");
-            if status == StatusCode::OK && is_stream {
+            if status == StatusCode::OK && is_event_stream(response.headers()) {
                 lease.backend().on_response_started(now);
                 if let Some(attempt) = exchange.record().attempts.last_mut() {
                     attempt.status = Some(status.as_u16());
                 }
                 return Some(response.into_body());
             }
-            let kind = match status.as_u16() {
-                503 | 529 => FailureKind::Busy,
-                500.. => FailureKind::ServerError,
-                refusal => FailureKind::of_refusal(refusal),
-            };
-            (Some(status.as_u16()), kind)
+            (Some(status.as_u16()), FailureKind::of_status(status.as_u16()))
         }
         Err(error) => (None, failover::send_failure(&error).kind),
     };

@@ -23,8 +23,6 @@ use tokenweir_net::backend_body::BackendBody;
 /// Maximum bytes of a response that are buffered before its first output. A response that exceeds
 /// this size without output is forwarded like a response with output.
 const MAX_BUFFERED_BYTES: usize = 64 << 10;
-/// The status with which Anthropic's API and servers like it report that they are overloaded.
-const OVERLOADED: u16 = 529;
 /// Maximum wait for the body of an error response.
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Texts by which an error response of vLLM shows that its engine is dead. The vLLM process ends a
@@ -156,20 +154,19 @@ pub(super) fn classify_failure(
     model: Option<&str>,
 ) -> Option<FailureKind> {
     match status {
-        status if matches!(status.as_u16(), 503 | OVERLOADED) => Some(FailureKind::Busy),
         // A 404 that names the model is about the model.
         StatusCode::NOT_FOUND
             if model.is_some_and(|model| contains_any(prefetched, &[model.as_bytes()])) =>
         {
             Some(FailureKind::UnknownModel)
         }
-        StatusCode::NOT_IMPLEMENTED => Some(FailureKind::MissingPath),
-        status if status.is_server_error() && contains_any(prefetched, &ENGINE_DEAD_MESSAGES) => {
-            Some(FailureKind::EngineDead)
-        }
-        status if status.is_server_error() => Some(FailureKind::ServerError),
         status if status.is_success() => classify_in_band_failure(exchange, prefetched),
-        status => Some(FailureKind::of_refusal(status.as_u16())),
+        status => match FailureKind::of_status(status.as_u16()) {
+            FailureKind::ServerError if contains_any(prefetched, &ENGINE_DEAD_MESSAGES) => {
+                Some(FailureKind::EngineDead)
+            }
+            kind => Some(kind),
+        },
     }
 }
 

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokenweir_core::access::ConcurrencyPermit;
-use tokenweir_core::headers::media_type;
+use tokenweir_core::headers::is_event_stream;
 use tokenweir_core::observe::ObservedBody;
 use tokenweir_core::openai::Api;
 use tokenweir_net::backend_body::BackendBody;
@@ -175,8 +175,7 @@ impl EarlyBody {
 /// How the body of a response continues a stream that has begun.
 fn continuation(response: Response<ProxyResponseBody>) -> BodyState {
     let (head, body) = response.into_parts();
-    let is_stream = media_type(&head.headers).eq_ignore_ascii_case("text/event-stream");
-    if head.status.is_success() && is_stream {
+    if head.status.is_success() && is_event_stream(&head.headers) {
         return BodyState::Streaming(body);
     }
     BodyState::Failed { status: head.status, body, read: BytesMut::new() }

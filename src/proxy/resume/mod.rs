@@ -20,7 +20,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use tokenweir_core::error::{ErrorEnvelope, GatewayError, IdempotencyProblem, RateLimitKind};
 use tokenweir_core::headers::{
-    IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, LAST_EVENT_ID, X_REQUEST_ID, media_type,
+    IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, LAST_EVENT_ID, X_REQUEST_ID, is_event_stream,
     rewrite_response_headers,
 };
 use tokenweir_core::observe::{Exchange, ResponseAbortHandle};
@@ -172,8 +172,7 @@ fn respond(
     (reader, ids, abort): (Reader<RunHead>, Option<EventIds>, ResponseAbortHandle),
     exchange: Option<Exchange>,
 ) -> Response<ProxyResponseBody> {
-    let is_stream = media_type(&headers).eq_ignore_ascii_case("text/event-stream");
-    let ids = ids.filter(|_| is_stream);
+    let ids = ids.filter(|_| is_event_stream(&headers));
     let body = FollowedBody::new(reader, head.length, ids, exchange, abort);
     let mut response = Response::new(ProxyResponseBody::Followed(Box::new(body)));
     *response.status_mut() = head.status;

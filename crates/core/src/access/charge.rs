@@ -2,12 +2,9 @@
 //! engine reported, or an estimate if the engine reported none.
 
 use crate::openai::Api;
-use crate::openai::prompt::{PromptBytes, TOKENS_PER_MEDIA_BYTE};
+use crate::openai::prompt::{PromptBytes, TOKENS_PER_BYTE, TOKENS_PER_MEDIA_BYTE};
 use crate::record::{Outcome, RequestRecord};
 use crate::resilience::FailureKind;
-
-/// Tokens of one byte of text whose prompt parts the gateway does not know.
-const TOKENS_PER_BYTE: f64 = 0.25;
 
 /// Tokens charged to a tenant and a key for one request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,7 +59,11 @@ fn computes_prompt(record: &RequestRecord) -> bool {
 /// in the proportion of all text that can be prompt, and those of its media.
 fn estimated_tokens(record: &RequestRecord) -> Option<u64> {
     let predicted = record.selected_candidate()?.candidate.prompt;
-    let PromptBytes { parts, text, media } = record.options.prompt_bytes;
+    Some(tokens_of_body(predicted, record.options.prompt_bytes))
+}
+
+/// The tokens of all text and media. `predicted`: those of the prompt parts.
+fn tokens_of_body(predicted: f64, PromptBytes { parts, text, media }: PromptBytes) -> u64 {
     let media_in_parts = media.min(parts);
     let predicted = (predicted - media_in_parts as f64 * TOKENS_PER_MEDIA_BYTE).max(0.0);
     let parts = parts - media_in_parts;
@@ -73,7 +74,7 @@ fn estimated_tokens(record: &RequestRecord) -> Option<u64> {
     } else {
         predicted * text as f64 / parts as f64
     };
-    Some((text_tokens + media as f64 * TOKENS_PER_MEDIA_BYTE).round() as u64)
+    (text_tokens + media as f64 * TOKENS_PER_MEDIA_BYTE).round() as u64
 }
 
 #[cfg(test)]
@@ -130,8 +131,11 @@ mod tests {
         }
         assert_eq!(charged(Api::Chat, "/v1/chat/completions", [0, 4_000, 0]), 1_000);
         assert_eq!(charged(Api::Audio, "/v1/audio/transcriptions", [0, 0, 1 << 20]), 1_024);
-        let image = charged(Api::Chat, "/v1/chat/completions", [1 << 20, 1_024, (1 << 20) - 1_024]);
-        assert!((1_024..1_024 + 300).contains(&image), "{image}");
+        let (text, media) = (1_024, (1 << 20) - 1_024);
+        let image = PromptBytes { parts: text + media, text, media };
+        // Routing predicts the tokens of the media as well: 1,023 and 50.
+        let image = tokens_of_body(1_073.0, image);
+        assert!((1_023..1_100).contains(&image), "{image}");
         for route in ["/tokenize", "/v1/messages/count_tokens", "/v1/completions/render"] {
             assert_eq!(charged(Api::Other, route, [1_000, 1_000, 0]), 0, "{route}");
         }

@@ -113,6 +113,16 @@ impl FailureKind {
         Self::UnexpectedStatus,
     ];
 
+    /// The kind of a response whose status is not 2xx. 529 is that of Anthropic's API and of servers like
+    /// it for overload.
+    pub const fn of_status(status: u16) -> Self {
+        match status {
+            503 | 529 => Self::Busy,
+            500 | 502 | 504..=599 => Self::ServerError,
+            _ => Self::of_refusal(status),
+        }
+    }
+
     /// The kind of a response whose status is neither 2xx nor 5xx, or 501.
     pub const fn of_refusal(status: u16) -> Self {
         match status {

@@ -59,6 +59,8 @@ pub struct PromptBytes {
     pub media: u64,
 }
 
+/// Tokens of one byte of text before the first reported usage: English text in chat messages.
+pub const TOKENS_PER_BYTE: f64 = 0.25;
 /// Tokens of one byte of media, an estimate: about a thousand for an image of a megabyte.
 pub const TOKENS_PER_MEDIA_BYTE: f64 = 1.0 / 1024.0;
 /// Bytes of a body that are taken for the names and values of other fields.

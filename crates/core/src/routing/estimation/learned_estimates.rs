@@ -4,6 +4,7 @@
 use super::atomic_f64::AtomicF64;
 use super::linear_cost::{LinearFit, PrefillCost};
 use super::reservation::{Reservation, SlotWait, TokenCounts};
+use crate::openai::prompt::TOKENS_PER_BYTE;
 use std::sync::{Mutex, PoisonError};
 
 /// Estimates learned from the responses of one backend. Reading them takes no lock. NaN in a field:
@@ -32,8 +33,6 @@ pub struct LearnedEstimates {
 const EMA_WEIGHT: f64 = 0.05;
 /// What remains of the sums of recent prompts after each further prompt.
 const TEXT_RETENTION: f64 = 0.95;
-/// Tokens per byte of a prompt before the first reported usage: English text in chat messages.
-const DEFAULT_TOKENS_PER_BYTE: f64 = 0.25;
 /// Output tokens of a response before the first reported usage.
 const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
 /// Share of hits of a rendezvous backend before the first reported usage.
@@ -162,7 +161,7 @@ impl LearnedEstimates {
 
     /// Prompt tokens per byte of the prompt in the request body.
     pub fn tokens_per_byte(&self) -> f64 {
-        non_nan_value(&self.tokens_per_byte).unwrap_or(DEFAULT_TOKENS_PER_BYTE)
+        non_nan_value(&self.tokens_per_byte).unwrap_or(TOKENS_PER_BYTE)
     }
 
     /// Moving average of the uncached prompt tokens of a request. 0: no usage reported yet.
