@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokenweir_api::{ClientSummary, History, LastMinute, RequestTotals, rank_clients};
 use tokenweir_core::observe::{ExchangeRegistry, Sink};
-use tokenweir_core::record::RequestRecord;
+use tokenweir_core::record::{RequestRecord, SlowCause};
 use tokenweir_core::slo::Objective;
 
 /// The sink that collects the statistics and the lists of recent requests.
@@ -61,6 +61,8 @@ pub struct RecentCounts {
     pub failed: u64,
     /// Number of these requests that were slow because they waited for capacity.
     pub waited: u64,
+    /// The part of `waited` that waited in the gateway because all backends were full.
+    pub delayed: u64,
 }
 
 /// Number of complete windows that make a minute. The current window is not counted.
@@ -123,6 +125,7 @@ impl RecentRequests {
             refused: counts.refused + window.refused,
             failed: counts.failed + window.failed,
             waited: counts.waited + window.waited(),
+            delayed: counts.delayed + window.slow(SlowCause::GatewayQueue),
         })
     }
 

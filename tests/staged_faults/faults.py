@@ -82,7 +82,7 @@ UNDECIDED = r"prefill_starvation gpu. .cannot tell"
 SMALL_BATCH = Options(sim=["--max-num-seqs", "4"])
 
 
-@fault(r"prefill_starvation gpu. .the batch is at its limit", f"shedding|{UNDECIDED}", options=SMALL_BATCH)
+@fault(r"prefill_starvation gpu. .the batch is at its limit", f"shedding|gateway_queue|{UNDECIDED}", options=SMALL_BATCH)
 async def batch_limit(testbed: Testbed) -> AsyncIterator[None]:
     """More clients than the sequences of all batches."""
     async with more_clients(testbed, 30, words=60, tokens=150, pause=0.1):
@@ -92,7 +92,7 @@ async def batch_limit(testbed: Testbed) -> AsyncIterator[None]:
 SMALL_CACHE = Options(sim=["--blocks", "160"])
 
 
-@fault(r"kv_thrashing gpu", "shedding|kv_backlog|stalls gpu. .its sequences are preempted", options=SMALL_CACHE)
+@fault(r"kv_thrashing gpu", "shedding|gateway_queue|kv_backlog|stalls gpu. .its sequences are preempted", options=SMALL_CACHE)
 async def kv_thrash(testbed: Testbed) -> AsyncIterator[None]:
     """Sequences whose KV does not fit into the caches."""
     async with more_clients(testbed, 40, words=60, tokens=300, pause=0.1):
@@ -112,7 +112,8 @@ DRAINABLE = Options(
 )
 
 
-@fault(r"backend_drained gpu1", "backend_drained gpu2|shedding|prefill_starvation gpu0 .(the batch|cannot tell)",
+@fault(r"backend_drained gpu1",
+       "backend_drained gpu2|shedding|gateway_queue|prefill_starvation gpu0 .(the batch|cannot tell)",
        options=DRAINABLE, clients=12)
 async def drained(testbed: Testbed) -> AsyncIterator[None]:
     """An operator drains two of three backends, and the third cannot carry the load."""
@@ -137,7 +138,7 @@ OVERLOADED = Options(
 )
 
 
-@fault(r"shedding all .*every backend is full", "prefill_starvation gpu. .(the batch|cannot tell)", options=OVERLOADED)
+@fault(r"shedding all .*every backend is full", "gateway_queue|prefill_starvation gpu. .(the batch|cannot tell)", options=OVERLOADED)
 async def overload(testbed: Testbed) -> AsyncIterator[None]:
     """Three times as many requests as the backends can serve."""
     async with more_clients(testbed, 90, words=60, tokens=100, pause=0.3):
@@ -229,6 +230,24 @@ async def cut_streams(testbed: Testbed) -> AsyncIterator[None]:
     testbed.proxy.cut_share = 0.4
     yield
     testbed.proxy.cut_share = 0.0
+
+
+@fault(r"front_end_gap gpu2", "backend_avoided gpu2", options=Options(proxy=True))
+async def slow_writes(testbed: Testbed) -> AsyncIterator[None]:
+    """Each write of one backend arrives 80 ms late, and kv_aware routes around it."""
+    testbed.proxy.write_delay = 0.08
+    yield
+    testbed.proxy.write_delay = 0.0
+
+
+LIMITED = Options(config={"admission": {"max_in_flight": 4}})
+
+
+@fault(r"gateway_queue all .*max_in_flight", options=LIMITED)
+async def limit_too_low(testbed: Testbed) -> AsyncIterator[None]:
+    """More clients than `admission.max_in_flight` lets the engines serve, which have free slots."""
+    async with more_clients(testbed, 60, words=60, tokens=150, pause=0.1):
+        yield
 
 
 @fault(r"blind gpu2 .*stands still", options=PROXIED)

@@ -18,6 +18,8 @@ class Proxy:
         """Share of the responses to POST that are cut after their first bytes."""
         self.freezes_metrics = False
         """Whether the metrics page stays as it was."""
+        self.write_delay = 0.0
+        """Seconds before each write of a response to POST."""
         self.page = b""
         self.server: asyncio.Server | None = None
 
@@ -65,6 +67,8 @@ class Proxy:
         while data := await reader.read(65536):
             if len(received) < 1 << 20:
                 received += data
+            if is_post and self.write_delay:
+                await asyncio.sleep(self.write_delay)
             writer.write(data)
             await writer.drain()
             if is_cut and len(received) > 2000:

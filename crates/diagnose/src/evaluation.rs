@@ -41,6 +41,9 @@ pub(super) struct RuleMatch {
     pub(super) recommended: Option<u32>,
 }
 
+/// The time in which requests must wait in an engine that has a queue: shorter than the window of the
+/// other conditions, so that a queue is named within a minute after its begin.
+const QUEUE_WINDOW: Duration = Duration::from_secs(45);
 /// Share of streams with a TTFT above [`SLOW_START`] from which first tokens are late.
 const SLOW_TTFT_RATIO: f64 = 0.05;
 /// Mean time between tokens, in seconds, from which tokens are late even if it is usual.
@@ -157,9 +160,9 @@ pub(super) fn windows<'a>(
 }
 
 /// Whether the engine of a backend has a queue: at least two requests waited in it in at least 80 %
-/// of the samples of the last minute. False if fewer than half of these samples are known.
+/// of the samples of [`QUEUE_WINDOW`]. False if fewer than half of these samples are known.
 pub(super) fn has_queue(history: &BackendHistory) -> bool {
-    let window = history.window(FAST);
+    let window = history.window(QUEUE_WINDOW);
     window.has_signal(StepSignal::Waiting)
         && window.fraction_at_least(StepSignal::Waiting, 2.0) >= 0.8
 }

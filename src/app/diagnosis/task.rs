@@ -9,6 +9,7 @@ use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, BackendAvailability, Drain, Readiness};
 use crate::gpu::{GpuBackend, GpuMonitor};
 use crate::proxy::ProxyState;
+use crate::proxy::access::AccessControl;
 use crate::proxy::admission::AdmissionController;
 use crate::telemetry::recent_requests::RecentRequests;
 use crate::telemetry::status::StatusSnapshot;
@@ -36,6 +37,7 @@ use tokio::time::MissedTickBehavior;
 #[derive(Clone)]
 pub(crate) struct DiagnosisTask {
     pool: Arc<BackendPool>,
+    access: Arc<AccessControl>,
     admission: Arc<AdmissionController>,
     /// Counters of first outputs and ended requests, for each backend. The diagnosis task reads
     /// and resets them each time it takes a sample.
@@ -60,18 +62,19 @@ const FLEET_WINDOWS: u64 = 5;
 const FLEET_WINDOW_SECONDS: f64 = 30.0;
 
 /// The rules whose condition a single client can cause.
-const RULES_ABOUT_WORK: [&str; 4] =
-    ["shedding", "prefill_starvation", "kv_thrashing", "kv_backlog"];
+const RULES_ABOUT_WORK: [&str; 5] =
+    ["shedding", "gateway_queue", "prefill_starvation", "kv_thrashing", "kv_backlog"];
 
 impl DiagnosisTask {
     /// Creates the task that diagnoses the backends of the pool and publishes the result to
     /// `admin`.
     pub(crate) fn new(admin: &Admin, request_counters: Arc<BackendRequestCounters>) -> Self {
-        let ProxyState { pool, admission, open_streams, .. } = admin.proxy.clone();
+        let ProxyState { pool, access, admission, open_streams, .. } = admin.proxy.clone();
         let recent_requests = admin.recent_requests.clone();
         let (gpus, latest_diagnosis) = (admin.gpus.clone(), admin.diagnosis.clone());
         Self {
             pool,
+            access,
             admission,
             request_counters,
             recent_requests,
@@ -124,6 +127,13 @@ impl DiagnosisTask {
             (backend.identity.id.clone(), sample_backend(backend, counts, queued, gpus, now))
         });
         let samples: Vec<(BackendId, DiagnosisSample)> = samples.collect();
+        let limited_backends = self.admission.max_in_flight().map_or(0, |limit| {
+            let is_limited = |(_, sample): &&(BackendId, DiagnosisSample)| {
+                sample.gateway.is_some_and(|gateway| gateway.in_flight >= limit)
+                    && sample.page.and_then(|page| page.waiting) == Some(0.0)
+            };
+            samples.iter().filter(is_limited).count()
+        });
         let observed = observe_fleet(&readiness, &self.recent_requests, queued, now);
         let routes = self.pool.routes();
         let is_listed = |name: &str| routes.models().iter().any(|model| &*model.id == name);
@@ -133,6 +143,11 @@ impl DiagnosisTask {
         });
         let fleet = FleetObservation {
             backends: backends.collect(),
+            longest_wait_seconds: self
+                .admission
+                .oldest_waiting()
+                .map(|entered| now.saturating_duration_since(entered).as_secs_f64()),
+            limited_backends,
             awaited_models: self.awaited_models(now),
             gateway: self.observe_gateway(now),
             evicting_pairs: self.cache_map.evicting_pairs(),
@@ -178,7 +193,11 @@ impl DiagnosisTask {
         let streams = self.open_streams.snapshot(0, now);
         let unread = streams.phases.get(&StreamPhase::WriteStalled);
         GatewayConditions {
-            reload_problem: self.configuration.reload_problem().map(|it| (*it).clone()),
+            reload_problem: self
+                .configuration
+                .reload_problem()
+                .or_else(|| self.access.reload_error())
+                .map(|it| it.to_string()),
             certificates: certificates.collect(),
             lost_spans: status.spans.lost,
             span_export_failure: status.spans.last_failure,
@@ -203,6 +222,7 @@ fn observe_fleet(
         refused: counts.refused,
         failed: counts.failed,
         waited: counts.waited,
+        delayed: counts.delayed,
         window_seconds: FLEET_WINDOW_SECONDS,
         queued,
         ..FleetObservation::default()
@@ -307,6 +327,7 @@ fn name_main_client(diagnosis: &mut Diagnosis, ranked: &[ClientSummary]) {
 mod tests {
     use super::*;
     use tokenweir_api::rank_clients;
+    use tokenweir_core::access::Cors;
     use tokenweir_core::address::BackendAddress;
     use tokenweir_core::observe::ObservationSettings;
     use tokenweir_core::routing::Policy;
@@ -322,6 +343,7 @@ mod tests {
         let cache_map = Arc::new(CacheMap::new(pool.clone()));
         let diagnosis = DiagnosisTask {
             pool,
+            access: Arc::new(AccessControl::new(None, Cors::default())),
             admission,
             request_counters,
             recent_requests: Arc::new(RecentRequests::new(clock::now())),

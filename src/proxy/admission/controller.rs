@@ -105,6 +105,11 @@ impl AdmissionController {
         self.lock_queue().oldest()
     }
 
+    /// Number of requests of this gateway from which a backend is full. `None`: no number is.
+    pub fn max_in_flight(&self) -> Option<u32> {
+        self.settings.load().as_ref().and_then(|settings| settings.thresholds.in_flight)
+    }
+
     /// The models for which requests wait.
     pub fn waiting_models(&self) -> Vec<WaitingModel> {
         self.lock_queue().waiting_models().collect()

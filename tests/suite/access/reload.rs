@@ -144,6 +144,7 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
     program.replace("tenants:\n- name: c\n  keys:\n  - { name: k, hash: sk-secret }\n");
     wait_until!(program.status().await.contains("this is not the hash of a key"));
     assert!(program.status().await.contains("keys.yaml:4:22: "));
+    wait_until!(program.status().await.contains("\"reload_failed\""));
     assert_eq!(status(&program.ask("sk-new", &post(CHAT, ASK)).await), 200);
     fs::remove_file(program.folder.join("keys.yaml")).unwrap();
     wait_until!(program.status().await.contains("no such file"));

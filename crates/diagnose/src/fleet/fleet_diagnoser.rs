@@ -3,10 +3,11 @@
 use super::backend_failures::BackendFailures;
 use super::cache_contention::CacheContention;
 use super::fleet_rule::FleetMatch;
+use super::gateway_queue::GatewayQueue;
 use super::gateway_rules::GatewayRules;
 use super::observation::FleetObservation;
 use super::restarts::Restarts;
-use super::rules::{BACKEND_EJECTED, judge};
+use super::rules::{BACKEND_AWAITED, BACKEND_EJECTED, NO_CAPACITY, SHEDDING, judge};
 use super::unserved_models::UnservedModels;
 use crate::verdict::{Confidence, Verdict};
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ pub(crate) struct FleetDiagnoser {
     /// The begin of each verdict that holds, by the names of its rule and of its backend.
     begins: HashMap<(&'static str, Option<String>), Instant>,
     gateway: GatewayRules,
+    gateway_queue: GatewayQueue,
     cache_contention: CacheContention,
     failures: BackendFailures,
     restarts: Restarts,
@@ -28,6 +30,11 @@ impl FleetDiagnoser {
     /// The verdicts about the fleet and the gateway at `now`. A verdict begins and ends with its condition.
     pub(crate) fn diagnose(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
         let mut matches = judge(fleet);
+        let names_wait = |found: &FleetMatch| {
+            [NO_CAPACITY.name, SHEDDING.name, BACKEND_AWAITED.name].contains(&found.rule.name)
+        };
+        let is_named = matches.iter().any(names_wait);
+        matches.extend(self.gateway_queue.judge(fleet, is_named, now));
         let failing = self.failures.judge(fleet, now);
         // The failures are the reason of the ejection, and last longer than one.
         let is_named = |found: &FleetMatch| {

@@ -37,13 +37,14 @@ pub(super) static RELOAD_FAILED: FleetRule = FleetRule {
     scope: VerdictScope::Gateway,
     is_about_state: true,
     severity: "warning",
-    meaning: "The last reload of the configuration failed: the previous configuration stays active.",
+    meaning: "The last reload of the configuration, of a secret or of the API keys failed: the previous \
+              content stays active.",
     evidence: "The cause is the first line of the problem.",
     excluded: "a later reload succeeded",
-    remedy: "Correct the file, test it with tokenweir check, and run tokenweir reload. A restart \
-             with this file would fail.",
-    disproof: "tokenweir check accepts the file, and config_reloads in /status has \
-               last_successful: true.",
+    remedy: "Correct the file, test it with tokenweir check, and run tokenweir reload. Changed keys are \
+             read by themselves. A restart with this file would fail.",
+    disproof: "tokenweir check accepts the file, and in /status config_reloads has last_successful: \
+               true and access has no problem.",
     pages: false,
 };
 

@@ -7,6 +7,7 @@ mod fleet_rule;
 
 mod backend_failures;
 mod cache_contention;
+mod gateway_queue;
 mod gateway_rules;
 mod restarts;
 mod unserved_models;

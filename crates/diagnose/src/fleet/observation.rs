@@ -17,10 +17,17 @@ pub struct FleetObservation {
     pub failed: u64,
     /// Number of these requests that were slow because they waited for capacity.
     pub waited: u64,
+    /// The part of `waited` that waited in the gateway because all backends were full.
+    pub delayed: u64,
     /// Length of the interval in which requests are counted, in seconds.
     pub window_seconds: f64,
     /// Number of requests that wait in the gateway.
     pub queued: usize,
+    /// Time for which the oldest of them has waited, in seconds. `None`: no request waits.
+    pub longest_wait_seconds: Option<f64>,
+    /// Number of backends that get no further request because of `admission.max_in_flight`, although no
+    /// request waits in their engines.
+    pub limited_backends: usize,
     /// The models that no backend can serve now and for which requests wait.
     pub awaited_models: Vec<AwaitedModel>,
     /// The gateway itself.
@@ -77,7 +84,7 @@ pub struct EvictedGroup {
 /// The observations of the gateway about itself.
 #[derive(Debug, Clone, Default)]
 pub struct GatewayConditions {
-    /// Why the last reload of the configuration failed. `None`: it did not fail.
+    /// Why the last reload of the configuration or of the API keys failed. `None`: neither failed.
     pub reload_problem: Option<String>,
     /// The certificates that the gateway presents: the name of the peer, and the seconds until the
     /// certificate expires.

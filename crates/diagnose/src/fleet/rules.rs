@@ -3,6 +3,7 @@
 use super::backend_failures::BACKEND_FAILING;
 use super::cache_contention::PREFIX_CACHE_CONTENTION;
 use super::fleet_rule::{FleetMatch, FleetRule};
+use super::gateway_queue::GATEWAY_QUEUE;
 use super::gateway_rules::{
     CERTIFICATE_EXPIRES, CONNECTIONS_REFUSED, RELOAD_FAILED, SLOW_CLIENTS, SPANS_LOST,
 };
@@ -21,7 +22,7 @@ const FORGOTTEN_DRAIN_SECONDS: f64 = 3_600.0;
 /// Number of models that the cause of `backend_awaited` names.
 const MAX_NAMED: usize = 3;
 
-static NO_CAPACITY: FleetRule = FleetRule {
+pub(super) static NO_CAPACITY: FleetRule = FleetRule {
     name: "no_capacity",
     scope: VerdictScope::Fleet,
     is_about_state: true,
@@ -36,7 +37,7 @@ static NO_CAPACITY: FleetRule = FleetRule {
     pages: true,
 };
 
-static BACKEND_AWAITED: FleetRule = FleetRule {
+pub(super) static BACKEND_AWAITED: FleetRule = FleetRule {
     name: "backend_awaited",
     scope: VerdictScope::Fleet,
     is_about_state: true,
@@ -51,7 +52,7 @@ static BACKEND_AWAITED: FleetRule = FleetRule {
     pages: false,
 };
 
-static SHEDDING: FleetRule = FleetRule {
+pub(super) static SHEDDING: FleetRule = FleetRule {
     name: "shedding",
     scope: VerdictScope::Fleet,
     is_about_state: true,
@@ -107,10 +108,11 @@ static BACKEND_DRAINED: FleetRule = FleetRule {
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&FleetRule; 15] = [
+pub static FLEET_RULES: [&FleetRule; 16] = [
     &NO_CAPACITY,
     &BACKEND_AWAITED,
     &SHEDDING,
+    &GATEWAY_QUEUE,
     &MODEL_GONE,
     &BACKEND_FAILING,
     &BACKEND_DOWN,

@@ -129,7 +129,9 @@ pub(crate) const MEASURES: [MeasureDefinition; COUNT] = [
     MeasureDefinition::new(WindowMeasure::CancelRatio, "cancelled", "ratio", |window| {
         window.ratio(StepSignal::Cancelled, StepSignal::Finished, 20.0)
     }),
-    MeasureDefinition::new(WindowMeasure::FrontEnd, "front_end_lag", "s", front_end_lag),
+    MeasureDefinition::new(WindowMeasure::FrontEnd, "front_end_lag", "s", |window| {
+        window.front_end_lag(MIN_COMPARED_STREAMS)
+    }),
     MeasureDefinition::new(
         WindowMeasure::StallsPerStream,
         "stalls_per_stream",
@@ -167,21 +169,6 @@ fn in_prefill(window: &StepWindow<'_>) -> Option<f64> {
     }
 }
 
-/// The mean TTFT of the gateway minus the mean TTFT of the engine, in seconds. `None` if both do
-/// not count the same requests. They count the same requests if the gateway had at least 20 first
-/// outputs, at most 10 % of its ended requests were no streams, and the counts of both differ by at
-/// most one fifth.
-fn front_end_lag(window: &StepWindow<'_>) -> Option<f64> {
-    let (outputs, tokens) =
-        (window.sum(StepSignal::FirstOutputs)?, window.sum(StepSignal::FirstTokens)?);
-    let streams = window.ratio(StepSignal::Streams, StepSignal::Finished, 1.0).unwrap_or(1.0);
-    let counts_same_requests = outputs >= MIN_COMPARED_STREAMS
-        && (outputs - tokens).abs() <= 0.2 * outputs
-        && streams >= 0.9;
-    let lag = window.get(WindowMeasure::Ttft)? - window.get(WindowMeasure::EngineTtft)?;
-    counts_same_requests.then_some(lag)
-}
-
 // === impl WindowMeasure ===
 
 impl WindowMeasure {
@@ -195,6 +182,20 @@ impl StepWindow<'_> {
     /// The value of a measure in the window. `None`: too little data.
     pub(crate) fn get(&self, measure: WindowMeasure) -> Option<f64> {
         measure.definition().value_in(self)
+    }
+
+    /// The mean TTFT of the gateway minus the mean TTFT of the engine, in seconds. `None` if both do
+    /// not count the same requests. They count the same requests if the gateway had at least
+    /// `min_streams` first outputs, at most 10 % of its ended requests were no streams, and the counts of
+    /// both differ by at most one fifth.
+    pub(crate) fn front_end_lag(&self, min_streams: f64) -> Option<f64> {
+        let (outputs, tokens) =
+            (self.sum(StepSignal::FirstOutputs)?, self.sum(StepSignal::FirstTokens)?);
+        let streams = self.ratio(StepSignal::Streams, StepSignal::Finished, 1.0).unwrap_or(1.0);
+        let counts_same_requests =
+            outputs >= min_streams && (outputs - tokens).abs() <= 0.2 * outputs && streams >= 0.9;
+        let lag = self.get(WindowMeasure::Ttft)? - self.get(WindowMeasure::EngineTtft)?;
+        counts_same_requests.then_some(lag)
     }
 }
 

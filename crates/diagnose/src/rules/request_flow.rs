@@ -5,7 +5,7 @@ use super::rule::DiagnosisRule;
 use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleOutcome, windows};
 use crate::harm::{HARMED_SHARE, is_share_above};
 use crate::history::{
-    FAST, HistoryStep, MIN_COMPARED_STREAMS, StepSignal, StepWindow, WindowMeasure,
+    FAST, HistoryStep, MIN_COMPARED_STREAMS, RECENT, StepSignal, StepWindow, WindowMeasure,
 };
 use crate::verdict::{Evidence, VerdictSeverity};
 use std::time::Duration;
@@ -28,6 +28,11 @@ const PAGE_COUNTERS: [StepSignal; 5] = [
 ];
 /// Minimum lag of the front end for the rule `front_end_gap`, in seconds.
 const MIN_LAG_SECONDS: f64 = 0.1;
+/// Minimum number of streams in the recent window whose lag is compared with that of the peers, and the
+/// part of the lag that a peer may have. The last minute would mix it with the time before the condition,
+/// and routing soon sends few requests to the backend.
+const MIN_RECENT_STREAMS: f64 = 8.0;
+const MAX_LAG_OF_PEER: f64 = 0.5;
 /// Minimum of the usual share of clients that disconnect. A smaller usual share counts as this
 /// value.
 const MIN_CANCEL_RATIO: f64 = 0.05;
@@ -106,8 +111,8 @@ pub(super) const FRONT_END_GAP: DiagnosisRule = DiagnosisRule {
     meaning: "Requests lose time between the gateway and the engine: in the API server of the \
               backend, or on the network.",
     evidence: "Mean TTFT of the gateway minus that of the engine ≥ 100 ms, 20 % of the TTFT and \
-               twice usual; below 20 streams a minute, ≥ 250 ms over five. Both must count the \
-               same streams.",
+               twice usual; below 20 streams a minute, ≥ 250 ms over five; or in 20 s and twice \
+               that of each peer. Both must count the same streams.",
     excluded: "",
     remedy: "Give the API server more CPU or processes (--api-server-count), and measure the \
              round-trip time from the gateway to the backend.",
@@ -271,18 +276,25 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleOutcome {
 }
 
 fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
-    let short = evaluation.short_window();
-    let has_few = short.sum(StepSignal::FirstOutputs).unwrap_or(0.0) < MIN_COMPARED_STREAMS;
-    let window = if has_few { evaluation.long_window() } else { short };
-    let Some(lag) = window.get(WindowMeasure::FrontEnd) else { return RuleOutcome::Absent };
+    let (short, recent) = (evaluation.short_window(), evaluation.recent_window());
+    let recent_lag = lag_above_peers(evaluation);
+    let has_few = recent_lag.is_none()
+        && short.sum(StepSignal::FirstOutputs).unwrap_or(0.0) < MIN_COMPARED_STREAMS;
+    let window = match recent_lag {
+        Some(_) => recent,
+        None if has_few => evaluation.long_window(),
+        None => short,
+    };
+    let Some(lag) = recent_lag.or_else(|| window.get(WindowMeasure::FrontEnd)) else {
+        return RuleOutcome::Absent;
+    };
     let ttft = window.get(WindowMeasure::Ttft).unwrap_or(0.0);
     let min_lag = if has_few { MIN_LAG_SECONDS_OF_FEW } else { MIN_LAG_SECONDS };
     let is_significant = lag >= min_lag.max(MIN_LAG_RATIO * ttft);
     // A lag of the usual length is attributed to the network, not to the front end.
     let is_new =
         evaluation.baseline(WindowMeasure::FrontEnd).is_none_or(|usual| lag >= 2.0 * usual.median);
-    let (recent, min_count) =
-        if has_few { (short, 2.0) } else { (evaluation.recent_window(), 5.0) };
+    let (recent, min_count) = if has_few { (short, 2.0) } else { (recent, 5.0) };
     let is_over = recent
         .ratio(StepSignal::FirstOutputSeconds, StepSignal::FirstOutputs, min_count)
         .zip(recent.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, min_count))
@@ -297,16 +309,24 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let has_risen = evaluation.has_risen(WindowMeasure::FrontEnd, 2.0);
     let signals = 1 + usize::from(is_queued_outside) + usize::from(has_risen);
     let measures = [
-        WindowMeasure::FrontEnd,
         WindowMeasure::Ttft,
         WindowMeasure::EngineTtft,
         WindowMeasure::InFlight,
         WindowMeasure::Running,
     ];
     let mut evidence = evaluation.evidence_for_all(&measures);
-    if has_few {
-        let name = WindowMeasure::FrontEnd.definition().name;
-        evidence.insert(0, Evidence::new(name, lag, "s", window.seconds()));
-    }
+    let name = WindowMeasure::FrontEnd.definition().name;
+    let usual = evaluation.baseline(WindowMeasure::FrontEnd).map(|usual| usual.median);
+    evidence.insert(0, Evidence { usual, ..Evidence::new(name, lag, "s", window.seconds()) });
     RuleOutcome::Present(RuleMatch::new(signals, evidence))
+}
+
+/// The lag of the recent window, if it is significant and each peer has a far smaller one, so that the
+/// gateway is not its cause. `None`: it is not, or there are too few streams.
+fn lag_above_peers(evaluation: &Evaluation<'_>) -> Option<f64> {
+    let lag = evaluation.recent_window().front_end_lag(MIN_RECENT_STREAMS)?;
+    let peers = windows(evaluation.peers(), RECENT);
+    let lags = peers.iter().filter_map(|peer| peer.front_end_lag(MIN_RECENT_STREAMS));
+    let highest = lags.reduce(f64::max)?;
+    (lag >= MIN_LAG_SECONDS && highest <= MAX_LAG_OF_PEER * lag).then_some(lag)
 }

@@ -1,0 +1,162 @@
+//! The rule about requests that wait in the gateway because all backends are full.
+
+use super::fleet_rule::{FleetMatch, FleetRule};
+use super::observation::FleetObservation;
+use crate::debounce::VerdictDebounce;
+use crate::harm::is_critical_harm;
+use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
+use std::time::Instant;
+
+/// Minimum number of requests that wait, or that waited and were slow.
+const MIN_REQUESTS: usize = 3;
+/// Time in the queue, in seconds, that harms a client: the default of `slow.ttft`.
+const HARMFUL_WAIT_SECONDS: f64 = 2.0;
+/// Minimum share of the requests that waited and were slow, as of a warning on the screens.
+const MIN_SHARE: f64 = 0.02;
+
+pub(super) static GATEWAY_QUEUE: FleetRule = FleetRule {
+    name: "gateway_queue",
+    scope: VerdictScope::Fleet,
+    is_about_state: true,
+    severity: "warning, critical above 5 %",
+    meaning: "Requests wait long in the gateway, because no backend has capacity for them.",
+    evidence: "Twice in three evaluations three requests wait, one for 2 s, or three and 2 % of \
+               those of 30 s were slow by it. The cause names missing backends, or \
+               `admission.max_in_flight` where engines have no queue.",
+    excluded: "`no_capacity`, `shedding` or `backend_awaited` holds",
+    remedy: "Undrain or restart the backends that are missing. If none is missing, remove the limit \
+             that a verdict about the engines names, or add backends.",
+    disproof: "tokenweir_queue_requests is 0 in every sample of the last minute.",
+    pages: false,
+};
+
+/// The state of the rule between two evaluations.
+#[derive(Debug, Default)]
+pub(super) struct GatewayQueue {
+    debounce: VerdictDebounce,
+    /// The cause of the verdict, and the remedy if it is another one than that of the rule. `None`: no
+    /// verdict holds.
+    cause: Option<CauseAndRemedy>,
+}
+
+type CauseAndRemedy = (String, Option<&'static str>);
+
+impl GatewayQueue {
+    /// The condition, if it holds at `now`. `is_named`: another condition names the waiting requests.
+    pub(super) fn judge(
+        &mut self,
+        fleet: &FleetObservation,
+        is_named: bool,
+        now: Instant,
+    ) -> Option<FleetMatch> {
+        let wait = fleet.longest_wait_seconds.unwrap_or_default();
+        let is_waiting = fleet.queued >= MIN_REQUESTS && wait >= HARMFUL_WAIT_SECONDS;
+        let delayed = fleet.delayed as f64;
+        let was_waiting = delayed >= (MIN_REQUESTS as f64).max(MIN_SHARE * fleet.requests as f64);
+        let is_found = !is_named && (is_waiting || was_waiting);
+        self.debounce.update(is_found, now);
+        if self.debounce.since().is_none() {
+            self.cause = None;
+        }
+        self.debounce.since().filter(|_| !is_named)?;
+        // What is full now says nothing about the waits before, and a limit has moments without use.
+        let is_limit = self.cause.as_ref().is_some_and(|(_, remedy)| remedy.is_some());
+        if self.cause.is_none() || is_found && !is_limit {
+            self.cause = Some(cause_and_remedy(fleet));
+        }
+        let (cause, remedy) = self.cause.clone()?;
+        let is_critical = is_critical_harm(fleet.delayed, fleet.requests);
+        Some(FleetMatch {
+            rule: &GATEWAY_QUEUE,
+            backend: None,
+            severity: if is_critical {
+                VerdictSeverity::Critical
+            } else {
+                VerdictSeverity::Warning
+            },
+            cause: Some(cause),
+            evidence: vec![
+                Evidence::new("waiting_in_gateway", fleet.queued as f64, "requests", 0.0),
+                Evidence::new("longest_wait", wait, "s", 0.0),
+                Evidence::new("slow_by_wait", delayed, "requests", fleet.window_seconds),
+            ],
+            remedy: remedy.map(Into::into),
+        })
+    }
+}
+
+/// Why no backend has capacity, and the remedy if it is another one than that of the rule.
+fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
+    let up = fleet.backends.iter().filter(|backend| backend.is_up).count();
+    let limited = fleet.limited_backends;
+    // Engines that take all requests at once have capacity left.
+    if limited > 0 && 2 * limited >= up {
+        let cause = format!(
+            "{limited} of {up} backends have as many requests as admission.max_in_flight allows, and no \
+             queue in their engines"
+        );
+        let remedy = "Raise admission.max_in_flight until the engines have a short queue, or remove \
+                      it for engines with metrics.";
+        return (cause, Some(remedy));
+    }
+    let missing = fleet.missing_backends();
+    let cause = if missing.is_empty() {
+        "every backend is full".to_owned()
+    } else {
+        format!("{up} of {} backends get requests: {missing}", fleet.backends.len())
+    };
+    (cause, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::test_instant;
+    use std::time::Duration;
+
+    #[test]
+    fn requests_that_wait_for_full_backends_are_named_while_nothing_else_names_them() {
+        let (mut rule, mut now) = (GatewayQueue::default(), test_instant());
+        let mut judge = |queued, wait: f64, delayed, is_named| {
+            now += Duration::from_secs(5);
+            let fleet = FleetObservation {
+                queued,
+                longest_wait_seconds: Some(wait),
+                delayed,
+                requests: 100,
+                ..FleetObservation::default()
+            };
+            let found = rule.judge(&fleet, is_named, now);
+            found.map(|it| format!("{} {}", it.severity.as_str(), it.cause.unwrap()))
+        };
+        assert_eq!(judge(9, 1.5, 0, false), None, "a short wait harms nobody");
+        assert_eq!(judge(9, 2.5, 0, false), None, "a single look is no evidence");
+        assert_eq!(judge(9, 2.5, 0, true), None);
+        assert_eq!(judge(0, 0.0, 3, false).as_deref(), Some("warning every backend is full"));
+        assert_eq!(judge(5, 3.0, 40, false).as_deref(), Some("critical every backend is full"));
+        assert_eq!(judge(5, 3.0, 40, true), None, "requests are refused, too");
+        for _ in 0..4 {
+            assert!(judge(0, 0.0, 2, false).is_some(), "it ends after half a minute");
+        }
+        assert_eq!(judge(0, 0.0, 2, false), None);
+    }
+
+    #[test]
+    fn a_limit_of_the_gateway_is_the_cause_where_engines_have_no_queue() {
+        let (mut rule, start) = (GatewayQueue::default(), test_instant());
+        for (seconds, limited_backends, queued) in [(0, 1, 9), (5, 1, 9), (10, 0, 9), (15, 0, 0)] {
+            let fleet = FleetObservation {
+                limited_backends,
+                queued,
+                longest_wait_seconds: Some(3.0),
+                ..FleetObservation::default()
+            };
+            let found = rule.judge(&fleet, false, start + Duration::from_secs(seconds));
+            let is_named = found.is_some_and(|it| {
+                it.cause.is_some_and(|cause| cause.contains("admission.max_in_flight"))
+                    && it.remedy.is_some()
+            });
+            assert_eq!(is_named, seconds > 0, "{seconds} s");
+        }
+    }
+}
