@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use tokenweir_core::clock;
 use tokenweir_diagnose::Verdict;
 
@@ -46,6 +46,7 @@ const MAX_LISTED_DECISIONS: usize = 50;
 pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> Response {
     let accept = joined(&headers, &ACCEPT);
     let format = admin.proxy.telemetry.page_format(&accept);
+    *admin.metrics_read_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(clock::now());
     let is_compressed = accepts_gzip(&joined(&headers, &ACCEPT_ENCODING));
     let write = move || {
         cpu_time::measure(TelemetryPart::MetricsPage, || {

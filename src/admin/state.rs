@@ -16,8 +16,8 @@ use crate::telemetry::recent_requests::RecentRequests;
 use crate::telemetry::status::{ModelQueueStatus, RequestBodyVitals, StatusSnapshot};
 use crate::webhook::WebhookNotifier;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokenweir_api::{GatewayFacts, GatewayState, Harm, QueueSummary};
 use tokenweir_core::record::ModelLabel;
@@ -60,6 +60,8 @@ pub struct Admin {
     pub trace_ui_url: Option<String>,
     /// Whether the gateway drains: it shuts down and completes its open requests.
     pub draining: AtomicBool,
+    /// When the metrics page was last read. `None`: never.
+    pub metrics_read_at: Mutex<Option<Instant>>,
 }
 
 /// A function that writes the state of one part of the gateway into a status. Its second argument
@@ -75,6 +77,12 @@ impl Admin {
     /// Marks the gateway as draining, for its status and its readiness.
     pub fn begin_drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Seconds since the metrics page was last read. `None`: never.
+    pub(super) fn metrics_read_seconds_ago(&self, now: Instant) -> Option<f64> {
+        let read_at = *self.metrics_read_at.lock().unwrap_or_else(PoisonError::into_inner);
+        read_at.map(|at| now.saturating_duration_since(at).as_secs_f64())
     }
 
     /// The state of the gateway at `now`. Buffered records are counted first, so that every request
@@ -109,6 +117,7 @@ impl Admin {
             resume_bytes: self.proxy.resumption.used_bytes(),
             continuation_bytes: self.proxy.continuation_memory.used_bytes(),
             config_reloads: self.configuration.reloads(),
+            metrics_read_seconds_ago: self.metrics_read_seconds_ago(now),
             panics: PanicCounts::snapshot(),
             telemetry_cpu: TelemetryCpuTimes::snapshot(),
             ..StatusSnapshot::default()

@@ -72,6 +72,7 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
             .collect(),
         verdicts: status.diagnosis.verdicts.clone(),
         trace_ui: admin.trace_ui_url.clone(),
+        metrics_read_seconds_ago: status.metrics_read_seconds_ago.map(f64::round),
     }
 }
 

@@ -108,6 +108,7 @@ impl Application {
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
             draining: AtomicBool::new(false),
+            metrics_read_at: std::sync::Mutex::default(),
         });
         admin.gpus.configure(&config.gpu.scrape_settings(), &gpu_client);
         admin.webhooks.configure(config.webhook_settings(&host_name(), &env)?);

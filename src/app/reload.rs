@@ -73,6 +73,8 @@ struct PreparedReload {
 /// How long an update waits for the first health checks of new backends, and for the first results
 /// of new discovery sources, before it removes the old backends.
 const NEW_BACKEND_TIMEOUT: Duration = Duration::from_secs(1);
+/// The answer to a reload of a gateway that was started without a configuration file.
+const NO_FILE: &str = "the gateway was started without a configuration file: restart it with --config to enable reloads";
 
 // === impl ReloadTriggers ===
 
@@ -80,7 +82,7 @@ impl ReloadTriggers {
     /// Creates the triggers. From this call on, these events trigger a reload: a change of `file`
     /// (while `reload.watch` is set), a SIGHUP, and a request of the admin listener in `requests`.
     /// `file` is the configuration file. `None`: the gateway was started without a file, so a
-    /// triggered reload fails. Must be called inside a Tokio runtime.
+    /// triggered reload changes nothing. Must be called inside a Tokio runtime.
     pub(super) fn new(file: Option<PathBuf>, requests: ReloadRequests) -> Self {
         let sighups = SighupListener::new();
         let mut file_watcher = FileWatcher::new(file);
@@ -169,7 +171,12 @@ impl Reloader {
     /// Reloads the configuration. Returns a summary of the changes, or the problem. Both are texts
     /// for the response of the admin listener.
     async fn reload(&mut self) -> Result<String, String> {
-        let reloaded = self.load_and_apply();
+        let Some(file) = self.loaded.file.clone() else {
+            // Nothing could change, so no configuration is out of date and no reload has failed.
+            tracing::warn!("{NO_FILE}");
+            return Err(NO_FILE.to_owned());
+        };
+        let reloaded = self.load_and_apply(file);
         let reloaded =
             supervise::catch_panic_async(supervise::BackgroundTask::Reload, reloaded).await;
         let panicked = || {
@@ -186,12 +193,7 @@ impl Reloader {
         }
     }
 
-    async fn load_and_apply(&mut self) -> Result<ReloadOutcome, String> {
-        let Some(file) = self.loaded.file.clone() else {
-            return Err("the gateway was started without a configuration file: restart it with \
-                        --config to enable reloads"
-                .to_owned());
-        };
+    async fn load_and_apply(&mut self, file: PathBuf) -> Result<ReloadOutcome, String> {
         // A change of the file after this point triggers another reload.
         self.triggers.file_watcher.skip_current_within_limit().await;
         if let Some(problem) = self.triggers.file_watcher.problem() {

@@ -99,6 +99,8 @@ pub struct StatusSnapshot {
     pub certificates: tls::CertificateCounts,
     /// Number of configuration reloads by result, and the result of the last load.
     pub config_reloads: ConfigReloadStatus,
+    /// Seconds since the metrics page was last read. `None`: never.
+    pub metrics_read_seconds_ago: Option<f64>,
     /// Number of panics by background task.
     #[serde(skip)]
     pub panics: PanicCounts,

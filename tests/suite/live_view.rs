@@ -57,6 +57,14 @@ fn find_backend<'a>(document: &'a GatewaySnapshot, name: &str) -> &'a BackendSum
 }
 
 #[tokio::test]
+async fn the_document_says_when_the_metrics_page_was_read() {
+    let (_fake, gateway) = gateway_answering(answer()).await;
+    assert_eq!(live(&gateway).await.metrics_read_seconds_ago, None);
+    gateway.admin("/metrics").await;
+    assert!(live(&gateway).await.metrics_read_seconds_ago.is_some());
+}
+
+#[tokio::test]
 async fn an_open_stream_is_shown_and_its_request_after_the_end() {
     let script = |_: &_| paused(&[ROLE, WORD, WORD, WORD], &[FINISH, "[DONE]"]);
     let (fake, gateway) = gateway_scripted(script).await;

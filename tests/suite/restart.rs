@@ -102,6 +102,16 @@ fn changes(port: &Port, backends: &[SocketAddr], step: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_reload_without_a_configuration_file_is_refused_and_counts_as_no_failed_reload() {
+    let backend = format!("http://{}", start_backends(1).await[0]);
+    let variables = [("TOKENWEIR_BACKEND", backend.as_str()), ("TOKENWEIR_LISTEN", "127.0.0.1:0")];
+    let gateway = GatewayProcess::start_without_file(&variables).await;
+    let answer = gateway.reload().await;
+    assert!(answer.starts_with("HTTP/1.1 500") && answer.contains("--config"), "{answer}");
+    assert!(gateway.value("tokenweir_config_last_reload_successful").await > 0.5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_reloads_under_load_lose_no_request() {
     let (port, backends) = (Port::reserve(), start_backends(3).await);
     let file = folder("reloads").join("gateway.yaml");

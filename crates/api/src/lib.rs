@@ -86,6 +86,8 @@ pub struct GatewaySnapshot {
     /// URL template of a trace in the trace UI, with the placeholder `{trace_id}`. `None`: no trace
     /// UI is configured.
     pub trace_ui: Option<String>,
+    /// Seconds since `/metrics` was last read. `None`: never.
+    pub metrics_read_seconds_ago: Option<f64>,
 }
 
 /// One class of the admission queue.

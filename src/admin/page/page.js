@@ -11,6 +11,8 @@ import { count, duration, element, label, number, percent, seconds } from "./wor
 const INTERVAL_MS = 1000;
 const CACHE_INTERVAL_MS = 5000;
 const TIMEOUT_MS = 5000;
+/** Time after which a Prometheus should have read /metrics, in seconds. */
+const METRICS_READ_SECONDS = 300;
 /** Window of rates, in seconds. */
 const RATE_WINDOW = 5;
 /** Minimum length of the last interval of the history to be drawn, in seconds. */
@@ -291,6 +293,8 @@ function showNotes(live) {
   tables.streams.note = phases.join(" · ");
   const slow = live.ended.filter((request) => request.slow_cause).length;
   tables.ended.note = `the last requests and the last slow requests · ${slow} slow`;
+  const unread = live.metrics_read_seconds_ago ?? live.uptime_seconds;
+  $("metrics-read").textContent = unread < METRICS_READ_SECONDS ? "" : `Nobody has read /metrics for ${duration(unread)}.`;
   tables.clients.note = "the largest shares of the requests of the last minute and of the open streams";
 }
 

@@ -3,6 +3,7 @@
 #![expect(clippy::panic, reason = "a test that cannot go on has failed")]
 
 use super::scripted_backend::ScriptedBackend;
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -51,7 +52,12 @@ impl GatewayProcess {
     /// Starts the gateway with additional environment variables.
     pub(crate) async fn start_with(config: &Path, variables: &[(&str, &str)]) -> Self {
         let command = Command::new(env!("CARGO_BIN_EXE_tokenweir"));
-        Self::run(command, config, variables).await
+        Self::run(command, Some(config), variables).await
+    }
+
+    /// Starts the gateway without a configuration file, with these environment variables.
+    pub(crate) async fn start_without_file(variables: &[(&str, &str)]) -> Self {
+        Self::run(Command::new(env!("CARGO_BIN_EXE_tokenweir")), None, variables).await
     }
 
     /// Starts the gateway with a limit of open files.
@@ -59,12 +65,13 @@ impl GatewayProcess {
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
         command.args(["-c", &limited, env!("CARGO_BIN_EXE_tokenweir")]);
-        Self::run(command, config, &[]).await
+        Self::run(command, Some(config), &[]).await
     }
 
-    async fn run(mut command: Command, config: &Path, variables: &[(&str, &str)]) -> Self {
-        command.args(["serve", "--log-format", "human", "--access-log", "false", "--config"]);
-        command.arg(config).env("TOKENWEIR_ADMIN", "127.0.0.1:0").envs(variables.iter().copied());
+    async fn run(mut command: Command, config: Option<&Path>, variables: &[(&str, &str)]) -> Self {
+        command.args(["serve", "--log-format", "human", "--access-log", "false"]);
+        command.args(config.iter().flat_map(|config| [OsStr::new("--config"), config.as_os_str()]));
+        command.env("TOKENWEIR_ADMIN", "127.0.0.1:0").envs(variables.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
