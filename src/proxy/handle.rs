@@ -64,10 +64,9 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
             principal.rate_limit_status.write(headers);
             context.state.access.cors().apply(origin.as_ref(), headers);
         };
-        let early_headers = || {
+        let early_headers = |media_type| {
             let mut headers = HeaderMap::new();
-            let stream = HeaderValue::from_static("text/event-stream; charset=utf-8");
-            headers.insert(CONTENT_TYPE, stream);
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
             complete_headers(&mut headers);
             headers
         };

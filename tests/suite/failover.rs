@@ -447,6 +447,55 @@ async fn comments_before_the_first_output_do_not_end_failover() {
     assert_eq!(gateway.record().await.attempts.len(), 2);
 }
 
+/// A response in chunks that a backend keeps open with `kept`, and then breaks off.
+fn kept_open(media_type: &str, kept: &str) -> impl Fn() -> Vec<Step> + Send + Sync + use<> {
+    let begun = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ntransfer-encoding: chunked\r\n\r\n\
+         {:x}\r\n{kept}\r\n",
+        kept.len()
+    );
+    move || vec![Step::Send(begun.clone().into_bytes()), Step::Wait, Step::Close]
+}
+
+#[tokio::test]
+async fn bytes_that_keep_a_response_open_reach_the_client_and_end_no_failover() {
+    let (document, stream) = (r#"{"choices":[]}"#, "\n\r\n \n\nevent: ping\ndata: {}\n\ndata:\n\n");
+    let cases = [
+        ("application/json", "\n \t", CHAT_BODY, json("200 OK", document), document),
+        ("text/event-stream", stream, CHAT_STREAM_BODY, stream_of(&GOOD), "data: [DONE]\n\n"),
+    ];
+    for (media_type, kept, request, good, end) in cases {
+        let fakes = first_of_two(kept_open(media_type, kept), good).await;
+        let gateway = gateway_for(&fakes).await;
+        let mut client = gateway.begin(CHAT, request).await;
+        let mut answer = Vec::new();
+        read_until(&mut client, &mut answer, kept).await;
+        let head = text(&answer).to_ascii_lowercase();
+        assert!(head.contains(&format!("content-type: {media_type}")), "{head}");
+        fakes.iter().for_each(ScriptedBackend::go);
+        read_until(&mut client, &mut answer, "0\r\n\r\n").await;
+        let (bytes, is_whole) = body(&answer);
+        let received = text(&bytes);
+        assert!(is_whole && received.starts_with(kept) && received.ends_with(end), "{received}");
+        let record = gateway.record().await;
+        assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 2));
+        assert_eq!(record.observed.output_events, u64::from(media_type != "application/json"));
+    }
+}
+
+#[tokio::test]
+async fn json_that_has_begun_with_white_space_is_cut_if_no_backend_answers() {
+    let script = kept_open("application/json", "\n");
+    let fake = ScriptedBackend::start(move |_| script()).await;
+    let gateway = start_with(&[fake.addr], Setup::default()).await;
+    let mut client = gateway.begin(CHAT, CHAT_BODY).await;
+    let mut answer = Vec::new();
+    read_until(&mut client, &mut answer, "1\r\n\n\r\n").await;
+    fake.go();
+    client.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(body(&answer), (b"\n".to_vec(), false), "no error looks like an answer");
+}
+
 /// The head has the status 200 by then, so the failure is in the stream.
 #[tokio::test]
 async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {

@@ -2,7 +2,7 @@
 //! without the marker of the API. What is unknown reaches the client at once and is no failure.
 
 use crate::support::scripted_backend::{
-    FINISH, ROLE, ScriptedBackend, Step, WORD, event_stream_head, framed, json, stream_of,
+    FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, event_stream_head, framed, json, stream_of,
 };
 use crate::support::test_gateway::{CHAT, Running, Setup, body, start_with, status};
 use http::Method;
@@ -28,6 +28,24 @@ async fn strict(fakes: &[&ScriptedBackend], setup: Setup) -> Running {
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.addr).collect();
     let routes = ConfiguredRoutes::new([route].into_iter());
     start_with(&addresses, Setup { health, routes, ..setup }).await
+}
+
+#[tokio::test]
+async fn an_empty_error_in_each_event_and_white_space_around_the_end_marker_are_no_failure() {
+    for error in ["null", "{}", "\"\"", "false"] {
+        let with_error = |event: &str| event.replacen('{', &format!("{{\"error\":{error},"), 1);
+        let events = [with_error(ROLE), with_error(WORD), with_error(FINISH)].map(|it| chunk(&it));
+        let ends = ["data:\t[DONE]\n\n", "data:  [DONE] \n\n"].map(|end| framed(&[end]));
+        for end in ends {
+            let answer =
+                [event_stream_head(), events.concat(), end, b"0\r\n\r\n".to_vec()].concat();
+            let fake = ScriptedBackend::answering(answer).await;
+            let gateway = strict(&[&fake], Setup::default()).await;
+            assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+            let record = gateway.record().await;
+            assert_eq!((record.outcome, record.observed.uninspected_reason), (Outcome::Ok, None));
+        }
+    }
 }
 
 fn data(event: &str) -> String {

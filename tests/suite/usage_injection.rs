@@ -122,6 +122,25 @@ async fn with_an_unknown_server_or_without_injection_the_request_is_unchanged() 
 }
 
 #[tokio::test]
+async fn usage_is_not_requested_again_after_it_came_in_a_stream_that_cannot_be_read() {
+    let labels = ["x-no-type: 1", "content-type: text/plain", "content-type: application/json"];
+    let encoded = "content-type: text/event-stream\r\ncontent-encoding: br";
+    for label in [&labels[..], &[encoded]].concat() {
+        let events = lines(&ANSWER);
+        let head =
+            format!("HTTP/1.1 200 OK\r\n{label}\r\ncontent-length: {}\r\n\r\n", events.len());
+        let fake = ScriptedBackend::answering((head + &events).into_bytes()).await;
+        let gateway = injecting(&fake).await;
+        for sent in [EDITED, PLAIN] {
+            assert_eq!(text(&gateway.post(CHAT, PLAIN).await), (events.clone(), true), "{label}");
+            let seen = fake.seen().pop().expect("a request");
+            assert_eq!(String::from_utf8_lossy(&seen.body), sent, "{label}");
+            gateway.record().await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_error_response_to_an_edited_request_passes_unchanged() {
     let error = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
     let fake = ScriptedBackend::answering(json("400 Bad Request", error)).await;

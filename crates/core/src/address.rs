@@ -60,6 +60,9 @@ pub enum BackendAddressError {
     /// The URL has a query, or a path that ends with `/v1` as that of a request begins.
     #[error("`{0}`: leave out the path; the gateway appends the path of each request")]
     UnexpectedPath(String),
+    /// The port is no number from 1 to 65535.
+    #[error("`{0}`: the port must be a number from 1 to 65535")]
+    InvalidPort(String),
     /// The URL has a user name or a password.
     #[error("a backend URL must not contain a user name or password")]
     Credentials,
@@ -85,6 +88,12 @@ impl BackendAddress {
         let authority = uri.authority().cloned().ok_or_else(not_url)?;
         if authority.as_str().contains('@') {
             return Err(BackendAddressError::Credentials);
+        }
+        // The parser of the URI takes any digits, and none of them for the default port.
+        let after_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+        let port = after_host.strip_prefix(':').filter(|port| !port.is_empty());
+        if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
+            return Err(BackendAddressError::InvalidPort(url.to_owned()));
         }
         // One allocation, shared by the URI and the `Host` header of each request.
         let authority_bytes = Bytes::copy_from_slice(authority.as_str().as_bytes());
@@ -244,6 +253,11 @@ mod tests {
             BackendAddress::parse("ftp://a"),
             Err(BackendAddressError::UnsupportedScheme(_))
         ));
+        for port in ["0", "65536", "99999"] {
+            let url = format!("http://[::1]:{port}");
+            let parsed = BackendAddress::parse(&url);
+            assert_eq!(parsed, Err(BackendAddressError::InvalidPort(url.clone())), "{url}");
+        }
         assert!(matches!(BackendAddress::parse("http://"), Err(BackendAddressError::NotUrl(_))));
         assert_eq!(
             BackendAddress::parse("http://u:secret@a:1"),

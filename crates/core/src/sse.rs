@@ -50,6 +50,8 @@ enum LineState {
     /// At the start of a line.
     #[default]
     Start,
+    /// In white space at the start of a line.
+    Space,
     FieldName,
     /// After the colon of a field. A space that comes next is not part of the value.
     AfterColon(SseField),
@@ -100,6 +102,7 @@ impl SseDecoder {
                     self.read_byte_order_mark(matched, byte, input)
                 }
                 LineState::Start => self.read_line_start(byte, input),
+                LineState::Space => self.read_space(input),
                 LineState::FieldName => self.read_field_name(input),
                 LineState::AfterColon(field) => self.read_after_colon(field, byte, input),
                 LineState::FieldValue(field) => self.read_field_value(field, input),
@@ -171,6 +174,10 @@ impl SseDecoder {
                 *input = &input[1..];
                 Some(SsePiece::Comment)
             }
+            b' ' | b'\t' => {
+                self.line_state = LineState::Space;
+                None
+            }
             _ => {
                 self.is_in_block = true;
                 self.field_name.clear();
@@ -178,6 +185,25 @@ impl SseDecoder {
                 None
             }
         }
+    }
+
+    /// Reads white space at the start of a line. A line of white space keeps a connection open and has no
+    /// field.
+    fn read_space<'a>(&mut self, input: &mut &'a [u8]) -> Option<SsePiece<'a>> {
+        let is_space = |byte: &&u8| matches!(byte, b' ' | b'\t');
+        let length = input.iter().take_while(is_space).count();
+        match input.get(length) {
+            None => *input = &[],
+            Some(&ending @ (b'\n' | b'\r')) => self.end_line(ending, length, input),
+            Some(_) => {
+                self.is_in_block = true;
+                self.field_name.clear();
+                self.field_name.extend(b" ");
+                self.line_state = LineState::FieldName;
+                *input = &input[length..];
+            }
+        }
+        None
     }
 
     fn read_field_name<'a>(&mut self, input: &mut &'a [u8]) -> Option<SsePiece<'a>> {
@@ -360,6 +386,20 @@ mod tests {
     }
 
     #[test]
+    fn a_line_of_white_space_is_nothing_and_white_space_before_a_field_name_belongs_to_it() {
+        let unknown_lines = |text: &[u8]| {
+            let (mut decoder, mut rest) = (SseDecoder::new(), text);
+            let pieces = std::iter::from_fn(|| decoder.next(&mut rest));
+            let unknown = pieces.filter(|piece| *piece == SsePiece::UnknownLine).count();
+            (unknown, decoder.is_between_blocks())
+        };
+        assert_eq!(unknown_lines(b" \n\t \r\n  \n"), (0, true));
+        assert_eq!(unknown_lines(b" data: 1\n"), (1, false));
+        assert_eq!(events_of_text("data: 1\n \ndata: 2\n\n"), [event("", "1\n2")]);
+        assert_eq!(events_of_text(" data: 1\n\ndata: 2\n\n"), [event("", "2")]);
+    }
+
+    #[test]
     fn an_error_field_is_an_event_of_that_type() {
         assert_eq!(events_of_text("error: {\"code\":500}\n\n"), [event("error", "{\"code\":500}")]);
     }
@@ -381,7 +421,7 @@ mod tests {
     proptest! {
         #[test]
         fn splitting_the_stream_never_changes_its_events(
-            text in "(\u{FEFF})?((data|event|id|:|x|data: a|event: b)[:]? ?[ab\u{E9}]{0,3}(\r|\n|\r\n){1,2}){0,12}",
+            text in "(\u{FEFF})?(( |\t|data|event|id|:|x|data: a|event: b)[:]? ?[ab\u{E9}]{0,3}(\r|\n|\r\n){1,2}){0,12}",
             cuts in proptest::collection::vec(0_usize..100, 0..8),
         ) {
             let bytes = text.as_bytes();

@@ -16,7 +16,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::time::Duration;
 use tokenweir_core::clock;
-use tokenweir_core::observe::{Exchange, PrefetchedBody, ResponseObserver};
+use tokenweir_core::observe::{Exchange, PrefetchedBody};
 use tokenweir_core::resilience::FailureKind;
 use tokenweir_net::backend_body::BackendBody;
 
@@ -37,8 +37,9 @@ const LENGTH_MESSAGES: [&[u8]; 3] = [b"context length", b"max_model_len", b"cont
 /// Reads and buffers the beginning of a response: to its first output, to its end, or for at most
 /// `max_wait`.
 ///
-/// Backends send comments to keep connections alive. Comments before the first event reach the
-/// client at once through `early`. Later comments are buffered, because they follow buffered events.
+/// Backends send comments, blank lines, empty events or white space to keep connections alive. Before any
+/// other event or the JSON document these bytes reach the client at once through `early`. Later ones are
+/// buffered, because they follow buffered events.
 ///
 /// Fails with the deadline that passes first.
 pub(super) async fn buffer_until_first_output(
@@ -66,7 +67,7 @@ pub(super) async fn buffer_until_first_output(
         let next_frame = poll_fn(|cx| {
             let frame = Pin::new(&mut prefetched.rest).poll_frame(cx);
             if let Some(early) = early.filter(|_| frame.is_pending() && status.is_success()) {
-                send_comments(exchange, early, &mut prefetched.frames);
+                send_keep_alive(exchange, early, &mut prefetched.frames);
             }
             frame
         });
@@ -102,12 +103,17 @@ pub(super) async fn buffer_until_first_output(
     Ok(prefetched)
 }
 
-/// Sends the buffered bytes to the client if they are comments.
-fn send_comments(exchange: &Exchange, early: &EarlyResponse, frames: &mut VecDeque<Frame<Bytes>>) {
-    let has_only_comments = exchange.observer().is_some_and(ResponseObserver::has_only_comments);
-    if has_only_comments && early.is_allowed() {
+/// Sends the buffered bytes to the client if they only keep the connection open.
+fn send_keep_alive(
+    exchange: &Exchange,
+    early: &EarlyResponse,
+    frames: &mut VecDeque<Frame<Bytes>>,
+) {
+    let Some(observer) = exchange.observer().filter(|_| !frames.is_empty()) else { return };
+    let is_stream = observer.observed().is_stream;
+    if observer.has_only_keep_alive() && early.is_allowed(is_stream) {
         for frame in frames.drain(..) {
-            early.send(frame.data_ref().map(AsRef::as_ref).unwrap_or_default());
+            early.send(is_stream, frame.data_ref().map(AsRef::as_ref).unwrap_or_default());
         }
     }
 }

@@ -1,10 +1,12 @@
-//! The beginning of a response to a streamed request, before a backend is decided: comments that
-//! reach the client while the request can still fail over.
+//! The beginning of a response before a backend is decided: bytes that keep the connection open, and
+//! that reach the client while the request can still fail over.
 //!
 //! Proxies between client and gateway close connections on which nothing arrives for some time. A
-//! comment has no output, so it belongs to no backend. The comments are those that a backend sends
-//! before its first event, and those of `streams.keep_alive`. After them the response has the status
-//! 200, so a later failure becomes an error event in the format of the API.
+//! comment has no output, so it belongs to no backend. The bytes are the comments and blank lines that a
+//! backend sends before its first event, the white space that it sends before JSON, and the comments of
+//! `streams.keep_alive`. After them the response has the status 200, so a later failure becomes an error
+//! event in the format of the API, and JSON is cut: a document with an error and the status 200 would
+//! look like an answer.
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
@@ -27,6 +29,8 @@ struct EarlyState {
     /// The API of the request, if the response may begin early. `None`: the request has not been
     /// read, or it requests no stream.
     api: Option<Api>,
+    /// The response is JSON and no event stream.
+    is_json: bool,
     /// The time without bytes for the client after which a comment is due. `None`: the gateway adds
     /// no comments.
     interval: Option<Duration>,
@@ -47,9 +51,10 @@ impl EarlyResponse {
         (state.api, state.interval) = (Some(api), interval);
     }
 
-    /// Whether comments of a backend can be sent before its first event.
-    pub(in crate::proxy) fn is_allowed(&self) -> bool {
-        self.lock().api.is_some()
+    /// Whether bytes of a backend can be sent before its first event (`is_stream`) or its JSON.
+    pub(in crate::proxy) fn is_allowed(&self, is_stream: bool) -> bool {
+        let state = self.lock();
+        (state.api.is_some() || !is_stream) && (!state.has_begun || state.is_json != is_stream)
     }
 
     /// Whether the head of the response has been sent.
@@ -57,28 +62,30 @@ impl EarlyResponse {
         self.lock().has_begun
     }
 
-    /// Sends comments of a backend. The handling of the request must wait next, because a response
-    /// that does not begin early loses the comments.
-    pub(in crate::proxy) fn send(&self, comments: &[u8]) {
+    /// Sends bytes of a backend, as [`Self::is_allowed`] permits. The handling of the request must wait
+    /// next, because a response that does not begin early loses the bytes.
+    pub(in crate::proxy) fn send(&self, is_stream: bool, comments: &[u8]) {
         let mut state = self.lock();
         state.comments.extend_from_slice(comments);
-        state.timer = None;
+        (state.is_json, state.timer) = (!is_stream, None);
     }
 
-    /// Called when the handling of the request waits. `head` makes the headers of the response.
+    /// Called when the handling of the request waits. `head` makes the headers of the response with this
+    /// media type.
     pub(in crate::proxy) fn on_pending(
         &self,
         cx: &mut Context<'_>,
-        head: impl FnOnce() -> HeaderMap,
+        head: impl FnOnce(&'static str) -> HeaderMap,
     ) {
         let mut state = self.lock();
-        if state.api.is_none() {
+        if state.api.is_none() && state.comments.is_empty() {
             return;
         }
         state.poll_timer(cx);
         if !state.comments.is_empty() && !state.has_begun {
             state.has_begun = true;
-            state.head = Some(head());
+            let stream = "text/event-stream; charset=utf-8";
+            state.head = Some(head(if state.is_json { "application/json" } else { stream }));
         }
     }
 
@@ -90,6 +97,11 @@ impl EarlyResponse {
     /// The API of the request. `None`: the response may not begin early.
     pub(super) fn api(&self) -> Option<Api> {
         self.lock().api
+    }
+
+    /// Whether the response is JSON and no event stream.
+    pub(super) fn is_json(&self) -> bool {
+        self.lock().is_json
     }
 
     /// Whether comments are to be sent.
@@ -111,7 +123,7 @@ impl EarlyResponse {
 impl EarlyState {
     /// Adds a comment if one is due.
     fn poll_timer(&mut self, cx: &mut Context<'_>) {
-        let Some(interval) = self.interval else { return };
+        let Some(interval) = self.interval.filter(|_| !self.is_json) else { return };
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(interval)));
         while timer.as_mut().poll(cx).is_ready() {
             self.comments.extend_from_slice(&KEEP_ALIVE_COMMENT);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokenweir_core::access::ConcurrencyPermit;
 use tokenweir_core::headers::is_event_stream;
-use tokenweir_core::observe::ObservedBody;
+use tokenweir_core::observe::{ObservedBody, ObservedBodyError};
 use tokenweir_core::openai::Api;
 use tokenweir_net::backend_body::BackendBody;
 
@@ -54,6 +54,8 @@ enum BodyState {
         body: ProxyResponseBody,
         read: BytesMut,
     },
+    /// The response is an error after the beginning of JSON.
+    Cut,
     Ended,
 }
 
@@ -136,7 +138,9 @@ impl EarlyBody {
             }
             match &mut self.state {
                 BodyState::Handling(handling) => match handling.as_mut().poll(cx) {
-                    Poll::Ready(response) => self.state = continuation(response),
+                    Poll::Ready(response) => {
+                        self.state = continuation(response, self.early.is_json());
+                    }
                     Poll::Pending if !self.early.has_comments() => return Poll::Pending,
                     Poll::Pending => {}
                 },
@@ -154,6 +158,10 @@ impl EarlyBody {
                         return Poll::Ready(Some(Ok(Frame::data(event))));
                     }
                 },
+                BodyState::Cut => {
+                    self.state = BodyState::Ended;
+                    return Poll::Ready(Some(Err(ObservedBodyError::Followed)));
+                }
                 BodyState::Ended => return Poll::Ready(None),
             }
         }
@@ -172,11 +180,14 @@ impl EarlyBody {
     }
 }
 
-/// How the body of a response continues a stream that has begun.
-fn continuation(response: Response<ProxyResponseBody>) -> BodyState {
+/// How the body of a response continues one that has begun.
+fn continuation(response: Response<ProxyResponseBody>, is_json: bool) -> BodyState {
     let (head, body) = response.into_parts();
-    if head.status.is_success() && is_event_stream(&head.headers) {
+    if head.status.is_success() && (is_json || is_event_stream(&head.headers)) {
         return BodyState::Streaming(body);
+    }
+    if is_json {
+        return BodyState::Cut;
     }
     BodyState::Failed { status: head.status, body, read: BytesMut::new() }
 }

@@ -14,6 +14,7 @@ pub struct MetricSample<'a> {
 impl<'a> MetricSample<'a> {
     /// Parses the part of a line after the metric name. `None`: the labels have no closing brace.
     pub fn parse(labels_and_value: &'a [u8]) -> Option<Self> {
+        let labels_and_value = labels_and_value.trim_ascii_start();
         let (labels, after_labels) = match labels_and_value.strip_prefix(b"{") {
             Some(labels) => {
                 let end = find_labels_end(labels)?;

@@ -87,6 +87,16 @@ fn a_gateway_is_read_as_the_sum_of_its_backends_and_its_queue() {
 }
 
 #[test]
+fn white_space_between_the_parts_of_a_line_has_no_meaning() {
+    for space in [" ", "\t", " \t "] {
+        let page = format!(
+            "vllm:num_requests_waiting{space}{{engine=\"0\" , m = \"a\"}}{space}2{space}\r\n"
+        );
+        assert_eq!(EngineLoad::read(page.as_bytes()).waiting, Some(2.0), "{page}");
+    }
+}
+
+#[test]
 fn an_invalid_value_is_ignored() {
     for value in ["NaN", "+Inf", "-1", "abc", "", "1e999"] {
         let page = format!("vllm:num_requests_waiting {value}\nvllm:kv_cache_usage_perc 1.5\n");

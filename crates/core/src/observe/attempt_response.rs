@@ -64,7 +64,11 @@ impl AttemptResponse {
         if let Some(prompt) = &record.prompt {
             observer.capture_text(TextExcerpt::new(prompt.capacity()));
         }
-        let is_identity = |value: &HeaderValue| value.as_bytes() == b"identity";
+        // Servers write an empty value or `none` to keep proxies from compressing.
+        let is_identity = |value: &HeaderValue| {
+            let names: [&[u8]; 3] = [b"identity", b"none", b""];
+            names.iter().any(|name| value.as_bytes().eq_ignore_ascii_case(name))
+        };
         let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| !is_identity(value));
         // The body of a stored response has the usage of an earlier request.
         let is_read = record.api != Some(Api::Http);

@@ -39,6 +39,10 @@ pub struct ResponseObserver {
     /// The request asked for the usage event and not for continuous usage, so the stream shows
     /// where the server writes usage.
     shows_usage_layout: bool,
+    /// The gateway requested usage, the response is not read as a stream, and no byte has arrived.
+    may_leak_usage: bool,
+    /// Number of events that only keep the connection open.
+    keep_alive_events: u64,
 }
 
 impl ResponseObserver {
@@ -55,6 +59,8 @@ impl ResponseObserver {
             usage_filter: None,
             usage_splitter: None,
             shows_usage_layout: false,
+            may_leak_usage: false,
+            keep_alive_events: 0,
         }
     }
 
@@ -94,10 +100,11 @@ impl ResponseObserver {
     /// Removes the usage that the gateway requested and the client did not. `fingerprint`: the
     /// `system_fingerprint` member that the usage filter of an earlier stream of the server learned.
     pub fn remove_injected_usage(&mut self, options: &RequestOptions, fingerprint: Option<Bytes>) {
+        let (event, counts) = (options.usage_injected, options.continuous_usage_injected);
         if self.mode != InspectionMode::Stream {
+            self.may_leak_usage = event || counts;
             return;
         }
-        let (event, counts) = (options.usage_injected, options.continuous_usage_injected);
         self.shows_usage_layout = (event || options.usage_requested) && !counts;
         self.observed.has_continuous_usage = counts;
         if event || counts {
@@ -124,7 +131,22 @@ impl ResponseObserver {
             InspectionMode::Json => self.reader.data(bytes),
             InspectionMode::Opaque => {}
         }
+        if std::mem::take(&mut self.may_leak_usage) {
+            self.look_for_events(bytes);
+        }
         ChunkSummary::default()
+    }
+
+    /// Notes that usage which the gateway requested reaches the client, if `start` is the beginning of
+    /// events that are not read: they are encoded or have another media type.
+    #[cold]
+    fn look_for_events(&mut self, start: &[u8]) {
+        let is_encoded =
+            self.observed.uninspected_reason == Some(UninspectedReason::ContentEncoded);
+        let fields: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
+        if is_encoded || fields.iter().any(|field| start.starts_with(field)) {
+            self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
+        }
     }
 
     /// The bytes to forward of a frame that was passed to [`ResponseObserver::on_data`].
@@ -197,9 +219,16 @@ impl ResponseObserver {
         self.mode == InspectionMode::Stream && self.decoder.is_between_blocks()
     }
 
-    /// Whether the stream so far consists of whole comments.
-    pub fn has_only_comments(&self) -> bool {
-        self.observed.comments > 0 && self.observed.events == 0 && self.is_between_events()
+    /// Whether the response so far only keeps the connection open: comments, blank lines and events
+    /// without content of a stream, or white space before JSON.
+    pub fn has_only_keep_alive(&self) -> bool {
+        match self.mode {
+            InspectionMode::Stream => {
+                self.observed.events == self.keep_alive_events && self.is_between_events()
+            }
+            InspectionMode::Json => self.reader.is_between_events(),
+            InspectionMode::Opaque => false,
+        }
     }
 
     /// Whether the engine aborted a choice.
@@ -348,6 +377,8 @@ impl ResponseObserver {
         } else if matches!(delta.finish, Some(FinishReason::Stop | FinishReason::ToolCalls)) {
             // The engine counts the end token, which has no text.
             self.observed.estimated_tokens += 1;
+        } else {
+            self.keep_alive_events += u64::from(delta.is_keep_alive);
         }
         if self.shows_usage_layout && (delta.usage.is_some() || delta.has_null_usage) {
             self.on_usage_member(&delta);

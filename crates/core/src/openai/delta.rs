@@ -30,6 +30,8 @@ pub struct Delta {
     pub terminal: bool,
     /// The data is not a valid event of this API, or a token count in it is not valid.
     pub malformed: bool,
+    /// The event only keeps the connection open: it has no data, or it is a heartbeat.
+    pub is_keep_alive: bool,
 }
 
 /// A kind of output that an event carries.

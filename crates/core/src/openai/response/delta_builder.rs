@@ -175,7 +175,8 @@ impl DeltaBuilder {
             ResponseField::PrefillMillis => self.engine_times_mut().prefill = value.as_millis(),
             ResponseField::DecodeMillis => self.engine_times_mut().decode = value.as_millis(),
             ResponseField::Error => {
-                if value == JsonValue::Object || value.is_scalar_with_content() {
+                // Some servers write an empty error into each event.
+                if value.has_content() {
                     self.error.get_or_insert_default();
                 }
             }
@@ -221,6 +222,7 @@ impl DeltaBuilder {
             error: self.error.take(),
             terminal: false,
             malformed: self.is_malformed,
+            is_keep_alive: false,
         }
     }
 

@@ -7,7 +7,7 @@ use super::phrase_matcher::PhraseMatcher;
 use super::response_summary::ResponseSummary;
 use crate::json::{JsonScanner, JsonValue};
 use crate::openai::shapes::{
-    self, EventOutput, REFUSAL_EVENT_TYPE, ResponseSchema, TEXT_EVENT_TYPES,
+    self, EventOutput, HEARTBEATS, REFUSAL_EVENT_TYPE, ResponseSchema, TEXT_EVENT_TYPES,
 };
 use crate::openai::{Api, Delta, OutputKind, OutputKinds, TextExcerpt, Usage};
 use std::sync::Arc;
@@ -89,8 +89,10 @@ impl ResponseReader {
                 return;
             }
             EventState::MatchingDone(matched) => {
-                if DONE_MARKER[matched..].starts_with(piece) {
-                    self.event_state = EventState::MatchingDone(matched + piece.len());
+                // White space has no meaning around `[DONE]` and between the tokens of JSON.
+                let trimmed = piece.trim_ascii();
+                if DONE_MARKER[matched..].starts_with(trimmed) {
+                    self.event_state = EventState::MatchingDone(matched + trimmed.len());
                     return;
                 }
                 self.event_state = EventState::Parsing;
@@ -146,7 +148,7 @@ impl ResponseReader {
         delta
     }
 
-    /// Whether no data has arrived since the end of the last event.
+    /// Whether nothing but white space has arrived since the end of the last event.
     pub fn is_between_events(&self) -> bool {
         self.event_state == EventState::MatchingDone(0)
     }
@@ -176,7 +178,8 @@ impl ResponseReader {
         let type_in_data = self.delta_builder.take_event_type();
         let event_type =
             if event_type.is_empty() { type_in_data.as_deref().unwrap_or("") } else { event_type };
-        let mut delta = if self.scanner.is_empty() {
+        let is_empty = self.scanner.is_empty();
+        let mut delta = if is_empty {
             Delta::default()
         } else {
             self.finish_delta(is_valid, (self.schema.event_output)(event_type))
@@ -187,6 +190,7 @@ impl ResponseReader {
         }
         self.summary.commit_or_discard_text(true);
         delta.terminal = self.schema.terminal_types.contains(&event_type);
+        delta.is_keep_alive = is_empty && !delta.terminal || HEARTBEATS.contains(&event_type);
         if event_type == "error" {
             delta.error.get_or_insert_default();
             if delta.output == OutputKind::Unknown.into() {

@@ -125,7 +125,7 @@ fn output_without_types(event: &str) -> EventOutput {
 }
 
 /// Types of events that only keep the connection open.
-pub(super) const HEARTBEATS: [&str; 3] = ["ping", "keepalive", "heartbeat"];
+pub(in crate::openai) const HEARTBEATS: [&str; 3] = ["ping", "keepalive", "heartbeat"];
 
 impl ResponseField {
     /// Whether the value is text that a model generated.
