@@ -468,7 +468,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
         draining: AtomicBool::new(false),
-        metrics_read_at: Default::default(),
+        metrics_read_at: std::sync::Mutex::default(),
     });
     let proxy = ProxyContext {
         state: proxy,
