@@ -3,6 +3,8 @@
 //! The observer can neither fail nor delay a stream. It forwards bytes that it cannot parse
 //! unchanged.
 
+mod usage;
+
 use super::choice_timer::{ChoiceTimer, MAX_TIMED_CHOICES};
 use super::inspection::{ChunkSummary, InspectionMode};
 use super::usage_filters::{EventParts, UsageFilter, UsageSplitter};
@@ -10,12 +12,10 @@ use crate::openai::{
     Api, Delta, FinishReason, OutputKind, PhraseMatcher, ResponseReader, TextExcerpt,
 };
 use crate::record::{
-    ObservedResponse, RequestOptions, ResponseBuckets, Timings, UninspectedReason,
-    UsageEventOutcome, UsageLayout,
+    ObservedResponse, ResponseBuckets, Timings, UninspectedReason, UsageEventOutcome,
 };
 use crate::sse::{SseDecoder, SsePiece};
 use bytes::Bytes;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -97,33 +97,6 @@ impl ResponseObserver {
         }
     }
 
-    /// Removes the usage that the gateway requested and the client did not. `fingerprint`: the
-    /// `system_fingerprint` member that the usage filter of an earlier stream of the server learned.
-    pub fn remove_injected_usage(&mut self, options: &RequestOptions, fingerprint: Option<Bytes>) {
-        let (event, counts) = (options.usage_injected, options.continuous_usage_injected);
-        if self.mode != InspectionMode::Stream {
-            self.may_leak_usage = event || counts;
-            return;
-        }
-        self.shows_usage_layout = (event || options.usage_requested) && !counts;
-        self.observed.has_continuous_usage = counts;
-        if event || counts {
-            self.usage_filter = Some(Box::new(UsageFilter::new(event, fingerprint)));
-        }
-        if event {
-            self.observed.usage_event = Some(UsageEventOutcome::Missing);
-        }
-        if counts {
-            self.usage_splitter = Some(Box::default());
-        }
-    }
-
-    /// Whether [`ResponseObserver::forward`] can return other bytes than it receives, because usage
-    /// is removed.
-    pub fn is_filtering_usage(&self) -> bool {
-        self.usage_filter.is_some()
-    }
-
     /// Observes a chunk of the body. Every event that it completes has the time `now`.
     pub fn on_data(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> ChunkSummary {
         match self.mode {
@@ -135,18 +108,6 @@ impl ResponseObserver {
             self.look_for_events(bytes);
         }
         ChunkSummary::default()
-    }
-
-    /// Notes that usage which the gateway requested reaches the client, if `start` is the beginning of
-    /// events that are not read: they are encoded or have another media type.
-    #[cold]
-    fn look_for_events(&mut self, start: &[u8]) {
-        let is_encoded =
-            self.observed.uninspected_reason == Some(UninspectedReason::ContentEncoded);
-        let fields: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
-        if is_encoded || fields.iter().any(|field| start.starts_with(field)) {
-            self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
-        }
     }
 
     /// The bytes to forward of a frame that was passed to [`ResponseObserver::on_data`].
@@ -321,41 +282,6 @@ impl ResponseObserver {
         chunk_summary
     }
 
-    /// The parts of an event that matter to the usage filter.
-    fn event_parts(&self, delta: &Delta) -> EventParts {
-        EventParts {
-            is_event: true,
-            is_usage_event: delta.is_usage_event,
-            has_usage: delta.usage.is_some() && self.usage_splitter.is_some(),
-            usage_at: None,
-            has_finish: delta.finish.is_some(),
-        }
-    }
-
-    /// Reports the block that ends at this offset of the current frame to the usage filter.
-    fn on_block(&mut self, end: usize, event: EventParts) {
-        if let Some(filter) = &mut self.usage_filter
-            && filter.on_block(end, event)
-        {
-            self.observed.usage_event = Some(UsageEventOutcome::Stripped);
-        }
-    }
-
-    /// Parses the data of an event from which usage is removed. The usage is parsed separately from
-    /// the other data. Returns the byte range of the `usage` member in the frame, if it is known.
-    /// `offset`: the offset of the data in the frame.
-    #[cold]
-    fn read_without_usage(&mut self, data: &[u8], offset: usize) -> Option<Range<usize>> {
-        let splitter = self.usage_splitter.as_deref_mut();
-        let splitter = splitter.filter(|_| self.reader.is_between_events());
-        let Some(event) = splitter.and_then(|splitter| splitter.split(data)) else {
-            self.reader.data(data);
-            return None;
-        };
-        self.reader.push_data_without_usage(event.other_data, event.usage);
-        Some(event.member.start + offset..event.member.end + offset)
-    }
-
     fn on_event(
         &mut self,
         delta: Delta,
@@ -384,25 +310,6 @@ impl ResponseObserver {
             self.on_usage_member(&delta);
         }
         self.merge_delta(delta, now, timings);
-    }
-
-    /// Learns where the server writes usage if the request does not ask for continuous usage.
-    #[cold]
-    fn on_usage_member(&mut self, delta: &Delta) {
-        let layout = match delta.usage {
-            Some(_) if delta.is_usage_event => UsageLayout::AtEnd,
-            Some(_) => UsageLayout::EveryEvent,
-            None => UsageLayout::Nulls,
-        };
-        self.observed.usage_layout.get_or_insert(layout);
-        let filter = self.usage_filter.as_mut().filter(|filter| filter.is_searching());
-        if let Some(filter) = filter
-            && layout == UsageLayout::EveryEvent
-        {
-            // The backend sends usage with every event, also to clients that do not request it.
-            self.observed.usage_event = Some(UsageEventOutcome::AlwaysSent);
-            filter.stop();
-        }
     }
 
     fn on_output(&mut self, delta: &Delta, now: Instant) -> Option<Duration> {
