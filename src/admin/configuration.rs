@@ -14,6 +14,8 @@ pub struct ActiveConfiguration {
     reloads: Mutex<ConfigReloadStatus>,
     /// Why the last reload failed. `None`: it did not fail.
     reload_problem: ArcSwapOption<String>,
+    /// Why a discovery file cannot be used. `None`: all can be used.
+    discovery_problem: ArcSwapOption<String>,
     reload_requests: mpsc::Sender<ReloadRequest>,
 }
 
@@ -39,8 +41,9 @@ impl ActiveConfiguration {
         let (requests, receiver) = mpsc::channel(MAX_PENDING_RELOADS);
         let view = ArcSwap::from_pointee(view);
         let reloads = Mutex::new(ConfigReloadStatus::initial(now));
-        let reload_problem = ArcSwapOption::empty();
-        let active = Self { view, reloads, reload_problem, reload_requests: requests };
+        let (reload_problem, discovery_problem) = (ArcSwapOption::empty(), ArcSwapOption::empty());
+        let active =
+            Self { view, reloads, reload_problem, discovery_problem, reload_requests: requests };
         (Arc::new(active), receiver)
     }
 
@@ -67,9 +70,14 @@ impl ActiveConfiguration {
         *self.reloads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why the last reload failed. `None`: it did not fail.
+    /// Why the last reload failed or a discovery file cannot be used. `None`: neither is so.
     pub fn reload_problem(&self) -> Option<Arc<String>> {
-        self.reload_problem.load_full()
+        self.reload_problem.load_full().or_else(|| self.discovery_problem.load_full())
+    }
+
+    /// Sets why a discovery file cannot be used.
+    pub fn set_discovery_problem(&self, problem: Option<String>) {
+        self.discovery_problem.store(problem.map(Arc::new));
     }
 
     /// Requests a reload and waits for its result: a summary of the changes, or the problem.

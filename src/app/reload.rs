@@ -148,15 +148,20 @@ impl Reloader {
     async fn on_backends_discovered(&mut self) {
         let config = self.loaded.config.clone();
         let entries = self.sources.backends(&config);
+        let problem = self.sources.problem();
+        let is_usable = problem.is_none();
+        self.state.admin.configuration.set_discovery_problem(problem);
         let secret_files = SecretFiles::new(&config, &entries);
         match build_backends(&config, &entries) {
             Ok((backends, tls_contexts)) => {
                 self.secret_files = secret_files;
                 self.set_tls_contexts(tls_contexts);
-                tracing::info!(
-                    backends = entries.len(),
-                    "discovered backends changed: updating the pool"
-                );
+                if is_usable {
+                    tracing::info!(
+                        backends = entries.len(),
+                        "discovered backends changed: updating the pool"
+                    );
+                }
                 self.update_pool(backends, &config).await;
             }
             Err(error) => {
@@ -252,6 +257,7 @@ impl Reloader {
         // The file of a token may have changed, although its path has not.
         self.state.admin.webhooks.configure(prepared.webhooks);
         self.sources = sources;
+        self.state.admin.configuration.set_discovery_problem(self.sources.problem());
         self.update_pool(prepared.backends, config).await;
         self.set_tls_contexts(prepared.tls_contexts);
         self.state.proxy_context.store(Arc::new(proxy.reloaded(prepared.settings, client)));

@@ -199,6 +199,7 @@ impl DiagnosisTask {
                 .or_else(|| self.access.reload_error())
                 .map(|it| it.to_string()),
             certificates: certificates.collect(),
+            certificate_reloads: [status.certificates.reloaded, status.certificates.failed],
             lost_spans: status.spans.lost,
             span_export_failure: status.spans.last_failure,
             refused_connections: status.connections.full + status.connections.accept_errors,

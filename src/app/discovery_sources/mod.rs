@@ -168,6 +168,11 @@ impl DiscoverySources {
         self.configured.iter().any(|source| source.is_new && !source.has_results())
     }
 
+    /// Why the file of a source cannot be used. `None`: all files can be used.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.configured.iter().find_map(|source| source.task.discovered.problem())
+    }
+
     /// All backends: the `backends` of `config`, the discovered backends and, while a new source
     /// has no result, the replaced backends. If several backends have the same URL or the same
     /// name, only the first of them is included.

@@ -18,6 +18,8 @@ pub(super) struct DiscoveryTask {
 pub(super) struct DiscoveredBackends {
     /// The discovered backends. `None`: the source has no result yet.
     backends: Mutex<Option<Vec<BackendConfig>>>,
+    /// Why the file of the source cannot be used. `None`: it can, or the source is no file.
+    problem: Mutex<Option<String>>,
     /// Notifies [`DiscoverySources`](super::DiscoverySources) of each new result.
     change_sender: watch::Sender<()>,
 }
@@ -33,7 +35,8 @@ impl DiscoveryTask {
         change_sender: &watch::Sender<()>,
     ) -> Arc<Self> {
         let (backends, change_sender) = (Mutex::new(backends), change_sender.clone());
-        let discovered = Arc::new(DiscoveredBackends { backends, change_sender });
+        let problem = Mutex::default();
+        let discovered = Arc::new(DiscoveredBackends { backends, problem, change_sender });
         let (settings, results) = (settings.clone(), discovered.clone());
         let run = move || run(settings.clone(), results.clone());
         Arc::new(Self { discovered, _task: supervise::spawn(BackgroundTask::Discovery, run) })
@@ -47,6 +50,15 @@ impl DiscoveredBackends {
 
     pub(super) fn set(&self, backends: Vec<BackendConfig>) {
         *self.backends.lock().unwrap_or_else(PoisonError::into_inner) = Some(backends);
+        self.set_problem(None);
+    }
+
+    pub(super) fn problem(&self) -> Option<String> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_problem(&self, problem: Option<String>) {
+        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
         self.change_sender.send_replace(());
     }
 }
@@ -69,14 +81,17 @@ async fn run(settings: DiscoveryConfig, discovered: Arc<DiscoveredBackends>) {
 /// Watches a file of backends. An invalid or empty file keeps the previous backends.
 async fn watch_file(file: PathBuf, discovered: &DiscoveredBackends) {
     let mut watcher = FileWatcher::new([file.clone()]);
+    let keep_previous = |problem: String| {
+        tracing::error!(
+            problem,
+            "the discovery file cannot be used: keeping the previous backends"
+        );
+        discovered.set_problem(Some(problem));
+    };
     loop {
         watcher.changed().await;
         if let Some(problem) = watcher.problem() {
-            tracing::error!(
-                file = %file.display(),
-                problem,
-                "discovery file cannot be read: keeping the previous backends"
-            );
+            keep_previous(format!("{}: {problem}", file.display()));
             continue;
         }
         let read = file.clone();
@@ -87,14 +102,11 @@ async fn watch_file(file: PathBuf, discovered: &DiscoveredBackends) {
         };
         match backends {
             Ok(backends) if backends.is_empty() => {
-                tracing::warn!(
-                    file = %file.display(),
-                    "discovery file lists no backends: keeping the previous backends"
-                );
+                keep_previous(format!("{}: it lists no backends", file.display()));
             }
             Ok(backends) => discovered.set(backends),
             Err(error) => {
-                tracing::error!(%error, "discovery file is invalid: keeping the previous backends");
+                keep_previous(error.to_string());
                 if error.is_unreadable() {
                     watcher.retry_later();
                 }

@@ -43,6 +43,30 @@ fn backend_urls(sources: &DiscoverySources, config: &Config) -> Vec<String> {
     sources.backends(config).iter().map(|backend| backend.url.to_string()).collect()
 }
 
+#[tokio::test]
+async fn a_file_that_cannot_be_used_has_a_problem_until_it_can() {
+    let directory = TempConfigDir::new("problem");
+    directory.write("list", "[{ url: 'http://a:1' }]");
+    let config = directory.config("", "{ file: FOLDER/list }");
+    let mut sources = DiscoverySources::start(&config.discovery);
+    sources.wait_for_all_sources(TEST_TIMEOUT).await;
+    assert_eq!(sources.problem(), None);
+    for (text, problem) in [("a mistake", "list:1:1"), ("[]", "no backends"), ("- url: 'b:1'", "")]
+    {
+        directory.write("list", text);
+        let found = loop {
+            sources.changed().await;
+            let found = sources.problem().unwrap_or_default();
+            if found.contains(problem) && found.is_empty() == problem.is_empty() {
+                break found;
+            }
+        };
+        let urls = backend_urls(&sources, &config);
+        let expected = if problem.is_empty() { "http://b:1" } else { "http://a:1" };
+        assert_eq!(urls, [expected], "{found}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn changed_settings_of_a_source_apply_at_once_to_its_discovered_backends() {
     let directory = TempConfigDir::new("settings");

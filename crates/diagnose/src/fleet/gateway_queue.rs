@@ -101,7 +101,7 @@ fn cause_and_remedy(fleet: &FleetObservation) -> CauseAndRemedy {
     }
     let missing = fleet.missing_backends();
     let cause = if missing.is_empty() {
-        "every backend is full".to_owned()
+        "every backend that serves them is full".to_owned()
     } else {
         format!("{up} of {} backends get requests: {missing}", fleet.backends.len())
     };
@@ -132,8 +132,14 @@ mod tests {
         assert_eq!(judge(9, 1.5, 0, false), None, "a short wait harms nobody");
         assert_eq!(judge(9, 2.5, 0, false), None, "a single look is no evidence");
         assert_eq!(judge(9, 2.5, 0, true), None);
-        assert_eq!(judge(0, 0.0, 3, false).as_deref(), Some("warning every backend is full"));
-        assert_eq!(judge(5, 3.0, 40, false).as_deref(), Some("critical every backend is full"));
+        assert_eq!(
+            judge(0, 0.0, 3, false).as_deref(),
+            Some("warning every backend that serves them is full")
+        );
+        assert_eq!(
+            judge(5, 3.0, 40, false).as_deref(),
+            Some("critical every backend that serves them is full")
+        );
         assert_eq!(judge(5, 3.0, 40, true), None, "requests are refused, too");
         for _ in 0..4 {
             assert!(judge(0, 0.0, 2, false).is_some(), "it ends after half a minute");

@@ -37,14 +37,13 @@ pub(super) static RELOAD_FAILED: FleetRule = FleetRule {
     scope: VerdictScope::Gateway,
     is_about_state: true,
     severity: "warning",
-    meaning: "The last reload of the configuration, of a secret or of the API keys failed: the previous \
-              content stays active.",
+    meaning: "The last reload of the configuration, a secret, a certificate, the API keys or a discovery \
+              file failed: the previous content stays active.",
     evidence: "The cause is the first line of the problem.",
     excluded: "a later reload succeeded",
-    remedy: "Correct the file, test it with tokenweir check, and run tokenweir reload. Changed keys are \
-             read by themselves. A restart with this file would fail.",
-    disproof: "tokenweir check accepts the file, and in /status config_reloads has last_successful: \
-               true and access has no problem.",
+    remedy: "Correct the file, test it with tokenweir check, and run tokenweir reload. Changed keys, \
+             certificates and discovery files are read by themselves. A restart with this file would fail.",
+    disproof: "tokenweir check accepts the file, and the log has its successful reload.",
     pages: false,
 };
 
@@ -107,6 +106,10 @@ pub(super) struct GatewayRules {
     refused_connections: Option<u64>,
     /// Time of the last evaluation at which this number had grown.
     connection_refused_at: Option<Instant>,
+    /// The numbers of reloads of certificate files at the last evaluation. `None`: there was none.
+    certificate_reloads: Option<[u64; 2]>,
+    /// Whether the last of them failed.
+    has_certificate_failed: bool,
 }
 
 impl GatewayRules {
@@ -135,7 +138,8 @@ impl GatewayRules {
             };
             matches.push(found(&CERTIFICATE_EXPIRES, severity, Some(cause), Vec::new()));
         }
-        if let Some(problem) = &gateway.reload_problem {
+        let certificate_problem = self.certificate_problem(gateway.certificate_reloads);
+        if let Some(problem) = gateway.reload_problem.as_deref().or(certificate_problem) {
             let cause = problem.lines().next().unwrap_or_default();
             let cause = cause.chars().take(MAX_PROBLEM_CHARACTERS).collect();
             matches.push(found(&RELOAD_FAILED, VerdictSeverity::Warning, Some(cause), Vec::new()));
@@ -157,6 +161,18 @@ impl GatewayRules {
         }
         self.was_unread = is_unread;
         matches
+    }
+
+    /// The problem of certificate files whose last reload failed. `None`: it succeeded.
+    fn certificate_problem(&mut self, reloads: [u64; 2]) -> Option<&'static str> {
+        let [succeeded, failed] = reloads;
+        if let Some(before) = self.certificate_reloads.replace(reloads) {
+            let has_succeeded = succeeded > before[0];
+            self.has_certificate_failed =
+                failed > before[1] || self.has_certificate_failed && !has_succeeded;
+        }
+        self.has_certificate_failed
+            .then_some("certificate files cannot be used: the log has the error")
     }
 
     /// Whether connections were refused in the last [`CONNECTION_HOLD`].
@@ -229,6 +245,17 @@ mod tests {
         };
         assert!(!is_named(0, 9), "these are old");
         assert!(is_named(5, 10) && is_named(30, 10) && !is_named(35, 10));
+    }
+
+    #[test]
+    fn a_certificate_that_cannot_be_reloaded_is_named_until_one_is_reloaded() {
+        let mut rules = GatewayRules::default();
+        let mut is_named = |certificate_reloads| {
+            let gateway = GatewayConditions { certificate_reloads, ..GatewayConditions::default() };
+            !names(&mut rules, &gateway, test_instant()).is_empty()
+        };
+        assert!(!is_named([0, 3]), "these are old");
+        assert!(is_named([0, 4]) && is_named([0, 4]) && !is_named([1, 4]));
     }
 
     #[test]

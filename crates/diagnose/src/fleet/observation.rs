@@ -84,11 +84,15 @@ pub struct EvictedGroup {
 /// The observations of the gateway about itself.
 #[derive(Debug, Clone, Default)]
 pub struct GatewayConditions {
-    /// Why the last reload of the configuration or of the API keys failed. `None`: neither failed.
+    /// Why the last reload of the configuration, of the API keys or of a discovery file failed. `None`: none
+    /// failed.
     pub reload_problem: Option<String>,
     /// The certificates that the gateway presents: the name of the peer, and the seconds until the
     /// certificate expires.
     pub certificates: Vec<(&'static str, f64)>,
+    /// Number of reloads of certificate files since the start: those that succeeded, and those that
+    /// failed.
+    pub certificate_reloads: [u64; 2],
     /// Number of spans that were not exported since the start, because an export failed or because
     /// they did not fit into the queue.
     pub lost_spans: u64,
