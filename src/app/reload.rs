@@ -14,7 +14,7 @@ use crate::config::{
     self, BackendConfig, BackendTlsContexts, Config, ConfigError, LoadedConfig, LogLevel,
     Overrides, ReloadOutcome,
 };
-use crate::proxy::ProxySettings;
+use crate::proxy::{ProxySettings, ProxyState};
 use crate::server::descriptor_budget::DescriptorBudget;
 use crate::server::{ServerLimits, ServerState};
 use crate::telemetry::otel::resource::host_name;
@@ -268,12 +268,17 @@ impl Reloader {
         Ok(changed)
     }
 
-    /// Replaces the backends of the pool.
+    /// Replaces the backends of the pool. The streams of removed ones that can be continued go on at others.
     async fn update_pool(&mut self, backends: Vec<Backend>, config: &Config) {
-        let overload_guard = &self.state.admin.proxy.overload_guard;
+        let ProxyState { overload_guard, pool, open_streams, .. } = &self.state.admin.proxy;
         overload_guard.set_health_checkers(backends.len() + config.gpu.exporters.len());
-        let settings = config.pool_settings();
+        let (settings, previous) = (config.pool_settings(), pool.backends());
         self.health_checks.update_backends(backends, &settings, NEW_BACKEND_TIMEOUT).await;
+        let present = pool.backends();
+        for removed in previous.iter().filter(|it| !present.iter().any(|now| Arc::ptr_eq(it, now)))
+        {
+            open_streams.move_streams(removed.identity.id.as_str());
+        }
     }
 
     fn set_tls_contexts(&self, contexts: BackendTlsContexts) {

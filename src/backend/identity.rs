@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::clock;
-use tokenweir_core::rate_limiter::GcraLimiter;
+use tokenweir_core::limits::rate_limiter::GcraLimiter;
 use tokenweir_core::record::BackendId;
 use tokenweir_core::routing::mix;
 

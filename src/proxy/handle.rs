@@ -206,8 +206,8 @@ async fn forward_read<B: IncomingBody>(
         early.allow(api, exchange.policy().rules.keep_alive);
     }
     if let Some(plan) = plan {
-        let permit = state.continuation_memory.permit(body_owner);
-        continuation::begin(exchange, plan, &context.retry, permit, original.len());
+        let memory = (&*state.continuation_memory, body_owner);
+        continuation::begin(exchange, plan, &context.retry, memory, original.len());
     }
     let record = exchange.record();
     let lease = state.admission.lease(record, headers, requirements).await?;

@@ -22,8 +22,8 @@ use std::fmt::{self, Display, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use tokenweir_core::limits::rate_limiter::GcraLimiter;
 use tokenweir_core::observe::Sink;
-use tokenweir_core::rate_limiter::GcraLimiter;
 use tokenweir_core::record::{
     Outcome, RequestPhases, RequestRecord, SampleReason, SlowCause, UninspectedReason,
 };

@@ -20,16 +20,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     (
         "crates/core/src",
         &[
-            &[
-                "batch_queue",
-                "clock",
-                "histogram",
-                "json",
-                "metric_kind",
-                "rate_limiter",
-                "sse",
-                "units",
-            ],
+            &["batch_queue", "clock", "histogram", "json", "limits", "metric_kind", "sse", "units"],
             &["headers"],
             &["trace_context", "http1", "openai"],
             &["continuation"],
@@ -209,7 +200,7 @@ fn a_folder_has_a_limited_number_of_files() {
 
 #[test]
 fn modules_without_io_use_no_runtime_no_socket_and_no_clock() {
-    let with_clock = ["batch_queue", "clock", "observe", "rate_limiter"];
+    let with_clock = ["batch_queue", "clock", "limits", "observe"];
     for (name, sources) in crates() {
         if !matches!(
             name.as_str(),

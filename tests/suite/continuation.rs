@@ -2,8 +2,12 @@
 //! at another backend, or ends as it does without continuation, with a reason.
 
 use crate::metrics::value;
+use crate::restart::{Port, folder};
+use crate::support::process::GatewayProcess;
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step, chunk, event_stream_head};
-use crate::support::test_gateway::{CHAT, Running, Setup, body, read_rest, read_until, start_with};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, body, post, read_rest, read_until, start_with,
+};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -194,6 +198,33 @@ async fn a_stream_whose_backend_dies_anywhere_is_the_same_stream() {
 }
 
 #[tokio::test]
+async fn a_stream_that_lacks_only_its_end_is_completed_without_another_backend() {
+    for members in [json!({"stream_options": {"include_usage": true}}), json!({})] {
+        let request = request(CHAT, &members);
+        let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
+        // The end of the body, `[DONE]`, and the usage, which the gateway asks for in any case.
+        for lacking in 0..3 {
+            let cut = length_of(CHAT, &request, ANSWER + 4 - lacking);
+            let fakes = backends(cut, Break::Close).await;
+            let gateway = gateway(&fakes, setup(ContinuationMode::Exact)).await;
+            let received = body(&gateway.post(CHAT, &request).await);
+            let text = String::from_utf8(received.0).unwrap();
+            assert_eq!((text, received.1), (whole.clone(), true), "{lacking}");
+            let record = gateway.record().await;
+            let usage = &record.observed.usage;
+            assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
+            assert_eq!((usage.input, usage.output), (Some(3), Some(ANSWER as u64 + 1)));
+            let (refusal, failure) = match lacking {
+                0 => (None, None),
+                _ => (Some(ContinuationRefusal::Completed), Some("connection_reset")),
+            };
+            assert_eq!(record.continuations.refusal, refusal);
+            assert_eq!(record.attempts[0].failure, failure);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_stall_an_abort_and_an_engine_error_are_survived() {
     let abort =
         r#"{"id":"first","created":5,"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}"#;
@@ -375,6 +406,35 @@ async fn a_drain_with_migrate_moves_the_streams_of_the_backend() {
     assert_eq!(record.continuations.begun[0].cause, InterruptionCause::Migrated);
     assert_eq!((record.attempts[0].failure, record.outcome), (None, Outcome::Ok));
     assert!(gateway.pool.backends()[from].load.in_flight() == 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_streams_of_a_removed_backend_go_on_at_another_one() {
+    let request = request(CHAT, &json!({}));
+    let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
+    let (port, file) = (Port::reserve(), folder("removed-backend").join("gateway.yaml"));
+    let write = |fakes: &[ScriptedBackend]| {
+        let line = |fake: &ScriptedBackend| format!("\n  - {{ url: 'http://{}' }}", fake.addr);
+        let list: String = fakes.iter().map(line).collect();
+        let streams = "listen_reuse_port: true\nstreams: { continuation: exact }";
+        let text = format!("listen: {}\n{streams}\nbackends:{list}\n", port.addr);
+        std::fs::write(&file, text).unwrap();
+    };
+    write(&fakes);
+    let gateway = GatewayProcess::start(&file).await;
+    let mut client = tokio::net::TcpStream::connect(port.addr).await.unwrap();
+    client.write_all(post(CHAT, &request).as_bytes()).await.unwrap();
+    let mut received = read_until(&mut client, "w3").await;
+    let kept = usize::from(!fakes[0].seen().is_empty());
+    write(&fakes[kept..=kept]);
+    gateway.reload().await;
+    received.extend(read_rest(client).await);
+    let (text, is_whole) = body(&received);
+    let text = String::from_utf8(text).unwrap();
+    assert!(
+        is_whole && (0..ANSWER).all(|word| text.matches(&format!("w{word} ")).count() == 1),
+        "{text}"
+    );
 }
 
 #[tokio::test]

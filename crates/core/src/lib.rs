@@ -12,8 +12,8 @@ pub mod batch_queue;
 pub mod clock;
 pub mod histogram;
 pub mod json;
+pub mod limits;
 pub mod metric_kind;
-pub mod rate_limiter;
 pub mod sse;
 pub mod units;
 

@@ -75,7 +75,7 @@ impl Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> for StreamContinu
             let sending = self.interrupted.as_mut().and_then(|it| it.sending.as_mut());
             let Some(sending) = sending else {
                 if let Err(reason) = self.send(exchange, guard.0.backend(), cause) {
-                    self.give_up(exchange, reason, cause);
+                    self.give_up(exchange, guard.0.backend(), reason, cause);
                     return Poll::Ready(None);
                 }
                 continue;
@@ -86,7 +86,7 @@ impl Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> for StreamContinu
             if let Some(body) = continuing_body(exchange, &lease, result) {
                 let interrupted_at = interrupted.at;
                 self.interrupted = None;
-                report_failure(exchange, guard.0.backend(), cause);
+                report_failure(exchange, guard.0.backend(), cause, 1);
                 exchange.continue_at(lease.backend_feedback(), cause, interrupted_at);
                 guard.0 = lease;
                 return Poll::Ready(Some(body));
@@ -149,16 +149,25 @@ impl StreamContinuation {
         Ok(())
     }
 
-    /// The stream ends as it would without continuation. A stream that was to be moved goes on.
+    /// The stream ends as it would without continuation, or with the end that only it lacks. A stream that
+    /// was to be moved goes on.
     fn give_up(
         &mut self,
         exchange: &mut Exchange,
+        backend: &Backend,
         reason: ContinuationRefusal,
         cause: InterruptionCause,
     ) {
-        let is_diverged = cause == InterruptionCause::Diverged;
-        let reason = if is_diverged { ContinuationRefusal::Diverged } else { reason };
-        exchange.refuse_continuation(reason, cause != InterruptionCause::Migrated);
+        let is_final = cause != InterruptionCause::Migrated;
+        let reason = match cause {
+            InterruptionCause::Diverged => ContinuationRefusal::Diverged,
+            _ if is_final && exchange.complete_stream() => {
+                report_failure(exchange, backend, cause, 0);
+                ContinuationRefusal::Completed
+            }
+            _ => reason,
+        };
+        exchange.refuse_continuation(reason, is_final);
         // The attempt whose response the client has is the last one of the record.
         let asked = self.interrupted.take().map_or(0, |interrupted| interrupted.tried.len() - 1);
         let attempts = &mut exchange.record().attempts;
@@ -201,16 +210,21 @@ fn continuing_body(
     None
 }
 
-/// Reports the failure of the backend whose stream was continued. Its attempt is the last one with a
-/// response before that of the continuation.
-fn report_failure(exchange: &mut Exchange, backend: &Backend, cause: InterruptionCause) {
+/// Reports the failure of the backend whose stream was continued or completed. Its attempt is the last one
+/// with a response before the `later` attempts of the continuation.
+fn report_failure(
+    exchange: &mut Exchange,
+    backend: &Backend,
+    cause: InterruptionCause,
+    later: usize,
+) {
     let now = clock::now();
     let failure = failure_of(cause);
     let attempts = &mut exchange.record().attempts;
     let of_backend = attempts
         .iter_mut()
         .rev()
-        .skip(1)
+        .skip(later)
         .find(|attempt| attempt.backend == backend.identity.id && attempt.ended.is_none());
     if let Some(attempt) = of_backend {
         attempt.ended = Some(now);

@@ -5,11 +5,12 @@ use crate::proxy::retry::RetryController;
 use http::request;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokenweir_core::continuation::{
-    ContinuationMode, ContinuationPlan, ContinuationRefusal, MemoryBudget, StreamSplicer,
+    ContinuationMode, ContinuationPlan, ContinuationRefusal, StreamSplicer,
 };
 use tokenweir_core::headers;
+use tokenweir_core::limits::memory_charge::{Charge, MemoryLimits};
 use tokenweir_core::observe::Exchange;
 use tokenweir_core::openai::Splice;
 use tokenweir_core::openai::engine_control::FieldEdit;
@@ -19,17 +20,20 @@ use tokenweir_core::openai::request_fields::RequestFields;
 #[derive(Debug)]
 pub struct ContinuationMemory {
     limit: AtomicUsize,
-    /// The bytes of each tenant, or of each address of clients without one.
-    used: Mutex<HashMap<BodyOwner, usize>>,
+    total: Arc<AtomicUsize>,
+    owners: Mutex<Owners>,
 }
 
-/// The memory of one stream. Dropping it returns the bytes.
-#[derive(Debug)]
-pub(crate) struct ContinuationPermit {
-    memory: Arc<ContinuationMemory>,
-    owner: BodyOwner,
-    bytes: usize,
+/// The bytes of each tenant, or of each address of clients without one.
+#[derive(Debug, Default)]
+struct Owners {
+    used: HashMap<BodyOwner, Arc<AtomicUsize>>,
+    /// With this many owners, those without a stream are removed.
+    prune_at: usize,
 }
+
+/// Fewest owners from which on those without a stream are removed.
+const MIN_PRUNED_OWNERS: usize = 256;
 
 /// The field of vLLM that requests the token ids of prompt and output.
 const TOKEN_IDS_FIELD: &str = "return_token_ids";
@@ -73,14 +77,15 @@ pub(crate) fn begin(
     exchange: &mut Exchange,
     plan: Result<ContinuationPlan, ContinuationRefusal>,
     retry: &RetryController,
-    mut permit: ContinuationPermit,
+    (memory, owner): (&ContinuationMemory, BodyOwner),
     bytes: usize,
 ) {
+    let (mut charge, limits) = (memory.charge(owner), memory.limits());
+    let has_memory = plan.is_err() || charge.add(bytes, &limits).is_ok();
     if plan.is_ok() {
         retry.deposit_stream();
     }
-    let has_memory = plan.is_err() || permit.take(bytes);
-    let mut splicer = StreamSplicer::new(plan, Box::new(permit));
+    let mut splicer = StreamSplicer::new(plan, charge, limits);
     if !has_memory {
         splicer.refuse(ContinuationRefusal::Memory);
     }
@@ -90,55 +95,34 @@ pub(crate) fn begin(
 impl ContinuationMemory {
     /// A counter with a limit in bytes.
     pub fn new(limit: usize) -> Self {
-        Self { limit: AtomicUsize::new(limit), used: Mutex::default() }
+        Self { limit: AtomicUsize::new(limit), total: Arc::default(), owners: Mutex::default() }
     }
 
-    /// Changes the limit. Streams keep what they have.
+    /// Changes the limit for streams that begin from now on.
     pub fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Number of bytes that all streams keep now.
     pub fn used_bytes(&self) -> usize {
-        self.lock().values().sum()
+        self.total.load(Ordering::Relaxed)
     }
 
-    /// A permit for a stream of `owner`, which has no bytes yet.
-    pub(crate) fn permit(self: &Arc<Self>, owner: BodyOwner) -> ContinuationPermit {
-        ContinuationPermit { memory: self.clone(), owner, bytes: 0 }
+    /// The limits of a stream. One tenant or address may use half of the memory.
+    fn limits(&self) -> MemoryLimits {
+        let total = self.limit.load(Ordering::Relaxed);
+        MemoryLimits { one: total, party: total / 2, total }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<BodyOwner, usize>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl MemoryBudget for ContinuationPermit {
-    /// Fails at the limit, and at half of it for one tenant or address.
-    fn take(&mut self, bytes: usize) -> bool {
-        let limit = self.memory.limit.load(Ordering::Relaxed);
-        let mut used = self.memory.lock();
-        let total: usize = used.values().sum();
-        let of_owner = used.get(&self.owner).copied().unwrap_or(0);
-        let is_free =
-            total.saturating_add(bytes) <= limit && of_owner.saturating_add(bytes) <= limit / 2;
-        if is_free {
-            used.insert(self.owner, of_owner + bytes);
-            self.bytes += bytes;
+    /// A charge of a stream of `owner`, which has no bytes yet.
+    fn charge(&self, owner: BodyOwner) -> Charge {
+        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let Owners { used, prune_at } = &mut *owners;
+        if used.len() >= *prune_at {
+            used.retain(|_, bytes| Arc::strong_count(bytes) > 1);
+            *prune_at = (2 * used.len()).max(MIN_PRUNED_OWNERS);
         }
-        is_free
-    }
-}
-
-impl Drop for ContinuationPermit {
-    fn drop(&mut self) {
-        let mut used = self.memory.lock();
-        let rest = used.get(&self.owner).copied().unwrap_or(0).saturating_sub(self.bytes);
-        if rest == 0 {
-            used.remove(&self.owner);
-        } else {
-            used.insert(self.owner, rest);
-        }
+        Charge::new(used.entry(owner).or_default().clone(), self.total.clone())
     }
 }
 
@@ -147,18 +131,32 @@ mod tests {
     use super::*;
     use std::net::IpAddr;
 
+    fn owner(tenant: &str) -> BodyOwner {
+        BodyOwner::new(Some(tenant), IpAddr::from([127, 0, 0, 1]))
+    }
+
     #[test]
     fn the_memory_of_continuations_is_limited_for_a_tenant_and_for_all() {
-        let memory = Arc::new(ContinuationMemory::new(100));
-        let owner = |tenant| BodyOwner::new(Some(tenant), IpAddr::from([127, 0, 0, 1]));
-        let (mut first, mut second) = (memory.permit(owner("a")), memory.permit(owner("a")));
-        assert!(first.take(30) && second.take(20));
-        assert!(!second.take(1), "half of the limit");
-        let mut other = memory.permit(owner("b"));
-        assert!(other.take(50));
-        assert!(!memory.permit(owner("c")).take(1), "the limit");
+        let memory = ContinuationMemory::new(100);
+        let take = |charge: &mut Charge, bytes| charge.add(bytes, &memory.limits()).is_ok();
+        let (mut first, mut second) = (memory.charge(owner("a")), memory.charge(owner("a")));
+        assert!(take(&mut first, 30) && take(&mut second, 20));
+        assert!(!take(&mut second, 1), "half of the limit");
+        let mut other = memory.charge(owner("b"));
+        assert!(take(&mut other, 50));
+        assert!(!take(&mut memory.charge(owner("c")), 1), "the limit");
         drop((first, other));
         assert_eq!(memory.used_bytes(), 20);
-        assert!(second.take(30));
+        assert!(take(&mut second, 30));
+    }
+
+    #[test]
+    fn an_owner_without_streams_is_forgotten() {
+        let memory = ContinuationMemory::new(100);
+        let _open = memory.charge(owner("open"));
+        for number in 0..3 * MIN_PRUNED_OWNERS {
+            memory.charge(owner(&number.to_string()));
+        }
+        assert!(memory.owners.lock().unwrap().used.len() <= MIN_PRUNED_OWNERS + 1);
     }
 }

@@ -67,3 +67,15 @@ pub(super) fn add_usage(
         }
     }
 }
+
+/// The edit that removes the details of the output tokens from `usage`. An engine counts those of its own
+/// output only.
+pub(super) fn without_output_details(event: &[u8], range: &Range<usize>) -> Option<Edit> {
+    let (usage, mut details) = (&event[range.clone()], None);
+    visit_members(usage, |member| {
+        if usage[member.name] == *b"completion_tokens_details" {
+            details = Some(member.value.start + range.start..member.value.end + range.start);
+        }
+    })?;
+    Some((details?, b"null".to_vec()))
+}

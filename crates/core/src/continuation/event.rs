@@ -12,7 +12,9 @@ pub(super) struct Event {
     /// The event reports an error.
     pub is_error: bool,
     pub id: Option<Range<usize>>,
+    pub object: Option<Range<usize>>,
     pub created: Option<Range<usize>>,
+    pub model: Option<Range<usize>>,
     /// The object `usage`.
     pub usage: Option<Range<usize>>,
     /// The array of the token ids of the prompt.
@@ -83,7 +85,9 @@ impl Event {
         let mut choices = None;
         members(bytes, data, |name, value| match &bytes[name] {
             b"id" => self.id = Some(value),
+            b"object" => self.object = Some(value),
             b"created" => self.created = Some(value),
+            b"model" => self.model = Some(value),
             b"usage" if bytes[value.start] == b'{' => self.usage = Some(value),
             b"prompt_token_ids" if bytes[value.start] == b'[' => self.prompt_ids = Some(value),
             b"error" => self.is_error = bytes[value] != *b"null",

@@ -6,7 +6,6 @@
 
 mod edit;
 mod event;
-mod memory;
 mod plan;
 mod reasons;
 mod request;
@@ -15,7 +14,6 @@ mod splicer;
 #[cfg(test)]
 mod tests;
 
-pub use memory::MemoryBudget;
 pub use plan::ContinuationPlan;
 pub use reasons::{ContinuationMode, ContinuationRefusal, InterruptionCause};
 pub use splicer::StreamSplicer;

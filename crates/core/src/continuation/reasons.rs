@@ -87,6 +87,8 @@ pub enum ContinuationRefusal {
     PoisonRequest,
     /// No other backend was available.
     NoOtherBackend,
+    /// Only the usage or the end of the stream was missing, and the gateway wrote it.
+    Completed,
 }
 
 impl InterruptionCause {
@@ -115,7 +117,7 @@ impl InterruptionCause {
 
 impl ContinuationRefusal {
     /// All reasons.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Api,
         Self::Choices,
         Self::Logprobs,
@@ -140,6 +142,7 @@ impl ContinuationRefusal {
         Self::Budget,
         Self::PoisonRequest,
         Self::NoOtherBackend,
+        Self::Completed,
     ];
 
     /// The name in metrics, logs and spans.
@@ -169,6 +172,7 @@ impl ContinuationRefusal {
             Self::Budget => "budget",
             Self::PoisonRequest => "poison",
             Self::NoOtherBackend => "no_other_backend",
+            Self::Completed => "completed",
         }
     }
 }

@@ -14,19 +14,21 @@
 mod events;
 
 use super::event::event_end;
-use super::memory::{MemoryBudget, NoMemory};
 use super::plan::ContinuationPlan;
 use super::reasons::{ContinuationRefusal, InterruptionCause};
 use super::request::Continued;
 use super::shown_text::ShownText;
+use crate::limits::memory_charge::{Charge, MemoryLimits};
 use bytes::{Bytes, BytesMut};
 
 /// Reads the stream of each backend in turn, and writes the stream of the client.
 #[derive(Debug)]
 pub struct StreamSplicer {
     plan: ContinuationPlan,
-    memory: Box<dyn MemoryBudget>,
-    /// Bytes that were taken from `memory`.
+    /// The memory of what is kept.
+    charge: Charge,
+    limits: MemoryLimits,
+    /// Bytes that were added to `charge`.
     taken: usize,
     /// The stream is forwarded as it is.
     is_passive: bool,
@@ -49,6 +51,10 @@ pub struct StreamSplicer {
     has_reasoning: bool,
     has_other_output: bool,
     is_finished: bool,
+    /// The stream reports usage.
+    has_usage: bool,
+    /// The event with the usage of the whole stream was read.
+    has_last_usage: bool,
     is_done: bool,
     text: ShownText,
     /// After the last event with text.
@@ -65,7 +71,9 @@ pub struct StreamSplicer {
 #[derive(Debug)]
 struct Head {
     id: Option<Box<[u8]>>,
+    object: Option<Box<[u8]>>,
     created: Option<Box<[u8]>>,
+    model: Option<Box<[u8]>>,
 }
 
 /// A place in the output.
@@ -102,10 +110,11 @@ const MEMORY_STEP: usize = 4 << 10;
 const MAX_EVENT_BYTES: usize = 8 << 20;
 
 impl StreamSplicer {
-    /// A splicer for the stream of a request with this plan.
+    /// A splicer for the stream of a request with this plan. `charge` gets what it keeps, within `limits`.
     pub fn new(
         plan: Result<ContinuationPlan, ContinuationRefusal>,
-        memory: Box<dyn MemoryBudget>,
+        charge: Charge,
+        limits: MemoryLimits,
     ) -> Self {
         let refusal = plan.as_ref().err().copied();
         let plan = plan.unwrap_or(ContinuationPlan {
@@ -118,7 +127,8 @@ impl StreamSplicer {
         });
         Self {
             plan,
-            memory,
+            charge,
+            limits,
             taken: 0,
             is_passive: refusal.is_some(),
             refusal,
@@ -134,6 +144,8 @@ impl StreamSplicer {
             has_reasoning: false,
             has_other_output: false,
             is_finished: false,
+            has_usage: false,
+            has_last_usage: false,
             is_done: false,
             text: ShownText::default(),
             latest: Position::default(),
@@ -151,9 +163,8 @@ impl StreamSplicer {
     /// The request is sent to another backend before its stream had output: nothing has been read.
     pub fn restart(&mut self) {
         if !self.is_passive {
-            let memory = std::mem::replace(&mut self.memory, Box::new(NoMemory));
-            let taken = self.taken;
-            *self = Self { taken, ..Self::new(Ok(self.plan.clone()), memory) };
+            let (taken, charge) = (self.taken, std::mem::take(&mut self.charge));
+            *self = Self { taken, ..Self::new(Ok(self.plan.clone()), charge, self.limits) };
         }
     }
 
@@ -231,7 +242,11 @@ impl StreamSplicer {
 
     /// What was held back, after the continuation of the stream was refused.
     pub fn release(&mut self) -> Bytes {
-        let (held, partial) = (self.held.split().freeze(), self.partial.split());
+        let held = self.held.split().freeze();
+        if self.is_done {
+            return held;
+        }
+        let partial = self.partial.split();
         if self.interruption == Some(InterruptionCause::Diverged) {
             return Bytes::new();
         }
@@ -239,6 +254,51 @@ impl StreamSplicer {
         let held = self.push(held);
         self.partial = partial;
         held
+    }
+
+    /// Completes a stream that had its finish reason: what it lacks is held until its
+    /// [`release`](Self::release). `reports_usage`: the request asks for usage. `false`: the stream had no
+    /// finish reason, or its usage is not known.
+    pub fn complete(&mut self, reports_usage: bool) -> bool {
+        let is_read = matches!(self.refusal, None | Some(ContinuationRefusal::Memory));
+        if !(self.is_finished && is_read) || self.is_done || self.is_passive {
+            return false;
+        }
+        let usage = if self.has_last_usage || !(reports_usage || self.has_usage) {
+            Vec::new()
+        } else if let Some(usage) = self.usage_event() {
+            usage
+        } else {
+            return false;
+        };
+        self.partial.clear();
+        self.held.clear();
+        self.interruption = None;
+        self.is_done = true;
+        self.held.extend_from_slice(&usage);
+        self.held.extend_from_slice(b"data: [DONE]\n\n");
+        true
+    }
+
+    /// The event with the usage of the whole stream. `None`: it is not known.
+    fn usage_event(&self) -> Option<Vec<u8>> {
+        let Head { id, object, created, model } = self.head.as_ref()?;
+        let prompt = self.prompt_tokens.filter(|_| self.has_all_ids)?;
+        let (output, mut event) = (self.tokens as u64, b"data: {".to_vec());
+        let members = [("id", id), ("object", object), ("created", created), ("model", model)];
+        for (name, value) in members {
+            if let Some(value) = value {
+                event.extend_from_slice(format!("\"{name}\":").as_bytes());
+                event.extend_from_slice(value);
+                event.push(b',');
+            }
+        }
+        let usage = format!(
+            "\"choices\":[],\"usage\":{{\"prompt_tokens\":{prompt},\"total_tokens\":{},\"completion_tokens\":{output}}}}}\n\n",
+            prompt + output
+        );
+        event.extend_from_slice(usage.as_bytes());
+        Some(event)
     }
 
     /// The beginning of an event with which the stream ended.
@@ -321,7 +381,7 @@ impl StreamSplicer {
         if kept > self.taken {
             let more = (kept - self.taken).next_multiple_of(MEMORY_STEP);
             self.taken += more;
-            if !self.memory.take(more) {
+            if self.charge.add(more, &self.limits).is_err() {
                 self.refuse(ContinuationRefusal::Memory);
             }
         }

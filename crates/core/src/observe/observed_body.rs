@@ -143,13 +143,20 @@ impl<B: Body, T> ObservedBody<B, T> {
         end: EarlyEnd<B::Error>,
         cx: &Context<'_>,
     ) -> Option<FramePoll<B::Error>> {
-        let exchange = self.exchange.as_ref();
-        if let Some(continuation) = &mut self.continuation
-            && let Some(cause) = exchange.and_then(|exchange| exchange.interruption(&end))
-        {
+        let (Some(continuation), Some(exchange)) = (&mut self.continuation, &self.exchange) else {
+            return self.end_early(end, cx);
+        };
+        if let Some(cause) = exchange.interruption(&end) {
             continuation.interrupted = Some((cause, end));
             return None;
         }
+        let end = match end {
+            // Only the end of the body itself is missing.
+            EarlyEnd::Body(_) | EarlyEnd::Stall if exchange.has_last_event() => {
+                EarlyEnd::Body(Ok(()))
+            }
+            end => end,
+        };
         self.end_early(end, cx)
     }
 
@@ -200,6 +207,7 @@ impl<B: Body, T> ObservedBody<B, T> {
                     return Some(self.terminate(Termination::UpstreamReset, result, cx));
                 }
                 let held = exchange.release_events();
+                let end = if exchange.has_last_event() { EarlyEnd::Body(Ok(())) } else { end };
                 if held.is_empty() {
                     return self.end_early(end, cx);
                 }

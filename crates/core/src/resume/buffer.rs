@@ -1,7 +1,6 @@
 //! The bytes of a response that readers at different positions can still need.
 
-use super::memory::{Charge, MemoryLimits};
-use crate::record::ResumeOutcome;
+use crate::limits::memory_charge::{Charge, ExceededLimit, MemoryLimits};
 use std::collections::VecDeque;
 
 /// A part of a response, in segments of equal size. The size of a segment is the step in which the
@@ -34,7 +33,7 @@ impl Buffer {
         &mut self,
         data: &[u8],
         limits: &MemoryLimits,
-    ) -> Result<(), ResumeOutcome> {
+    ) -> Result<(), ExceededLimit> {
         self.charge.add(self.growth(data.len()), limits)?;
         self.write(data);
         Ok(())

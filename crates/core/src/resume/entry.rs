@@ -2,12 +2,12 @@
 
 use super::buffer::Buffer;
 use super::digest::{Digest, RunKey};
-use super::memory::Charge;
 use super::producer::Producer;
 use super::reader::Reader;
 use super::registry::Registry;
 use super::run::Run;
 use super::settings::ResumeSettings;
+use crate::limits::memory_charge::Charge;
 use crate::record::ResumeOutcome;
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl<H> Registry<H> {
         let mut charge = Charge::new(used, self.used.clone());
         while let Err(limit) = charge.add(RUN_BYTES, &limits) {
             if !table.evict_delivered(&arrival.key, limit) {
-                return Entry::OverLimit(limit);
+                return Entry::OverLimit(limit.into());
             }
         }
         let buffer = Buffer::new(charge);

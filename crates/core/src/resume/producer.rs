@@ -53,7 +53,7 @@ impl<H> Producer<H> {
             let Err(limit) = appended else { return state.wake_readers() };
             drop(state);
             if !self.registry.evict_delivered(&self.run.key, limit) {
-                self.run.note.set(limit);
+                self.run.note.set(limit.into());
                 self.registry.forget(&self.run);
             }
         }

@@ -2,6 +2,7 @@
 
 use super::digest::{Digest, RunKey};
 use super::run::Run;
+use crate::limits::memory_charge::ExceededLimit;
 use crate::record::ResumeOutcome;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -86,7 +87,7 @@ impl<H> Registry<H> {
 
     /// Removes the run of the client that was delivered first, to make room for another. `false`: there is
     /// none, or it would not help.
-    pub(super) fn evict_delivered(&self, key: &RunKey, limit: ResumeOutcome) -> bool {
+    pub(super) fn evict_delivered(&self, key: &RunKey, limit: ExceededLimit) -> bool {
         self.lock().evict_delivered(key, limit)
     }
 
@@ -103,10 +104,10 @@ impl<H> Registry<H> {
 }
 
 impl<H> Table<H> {
-    pub(super) fn evict_delivered(&mut self, key: &RunKey, limit: ResumeOutcome) -> bool {
+    pub(super) fn evict_delivered(&mut self, key: &RunKey, limit: ExceededLimit) -> bool {
         let Self { runs, clients } = self;
         let Some(client) = clients.get_mut(&key.client) else { return false };
-        while limit != ResumeOutcome::RunMemory
+        while limit != ExceededLimit::One
             && let Some(delivered) = client.delivered.pop_front()
         {
             let Some(run) = runs.get(&delivered) else { continue };

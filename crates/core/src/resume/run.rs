@@ -2,8 +2,8 @@
 
 use super::buffer::Buffer;
 use super::digest::{Digest, RunKey};
-use super::memory::MemoryLimits;
 use super::settings::ResumeSettings;
+use crate::limits::memory_charge::MemoryLimits;
 use crate::record::ResumeNote;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;

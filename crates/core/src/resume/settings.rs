@@ -1,6 +1,6 @@
 //! The settings of runs that clients can return to.
 
-use super::memory::MemoryLimits;
+use crate::limits::memory_charge::MemoryLimits;
 use std::time::Duration;
 
 /// How long runs wait for their clients, and how much memory they take.
@@ -21,6 +21,6 @@ impl ResumeSettings {
     /// The limits of the memory of a run, of a client and of all.
     pub fn memory_limits(&self) -> MemoryLimits {
         let total = self.memory;
-        MemoryLimits { run: total / RUN_DIVISOR, client: total / CLIENT_DIVISOR, total }
+        MemoryLimits { one: total / RUN_DIVISOR, party: total / CLIENT_DIVISOR, total }
     }
 }

@@ -5,7 +5,7 @@ use super::context::{BAGGAGE, TRACEPARENT, TRACESTATE, TraceContext};
 use super::sampler::Sampler;
 use super::trace_parent::{RemoteTraceContext, TraceParent};
 use super::{b3, list_headers};
-use crate::rate_limiter::GcraLimiter;
+use crate::limits::rate_limiter::GcraLimiter;
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 use schemars::JsonSchema;

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 use tokenweir_core::error::SHED_REASONS;
-use tokenweir_core::rate_limiter::GcraLimiter;
+use tokenweir_core::limits::rate_limiter::GcraLimiter;
 use tokenweir_core::record::{ModelLabel, Outcome, RequestRecord, SampleReason};
 use tokenweir_core::trace_context::Sampler;
 

@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_core::rate_limiter::GcraLimiter;
+use tokenweir_core::limits::rate_limiter::GcraLimiter;
 use tokenweir_core::trace_context::{Propagation, PropagationFormats, Sampler, TraceParentMode};
 use tokenweir_net::tls::TlsClientSettings;
 

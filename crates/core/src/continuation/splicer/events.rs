@@ -40,7 +40,12 @@ impl StreamSplicer {
         self.head.get_or_insert_with(|| {
             let member =
                 |range: &Option<Range<usize>>| range.clone().map(|range| Box::from(&bytes[range]));
-            Head { id: member(&event.id), created: member(&event.created) }
+            Head {
+                id: member(&event.id),
+                object: member(&event.object),
+                created: member(&event.created),
+                model: member(&event.model),
+            }
         });
         if event.choices > 1 || event.is_other_choice {
             self.refuse(ContinuationRefusal::Choices);
@@ -50,6 +55,8 @@ impl StreamSplicer {
         }
         let Some(repeated) = self.on_output(&event, bytes) else { return self.diverge() };
         self.is_finished |= event.finish.is_some();
+        self.has_usage |= event.usage.is_some();
+        self.has_last_usage |= event.usage.is_some() && event.choices == 0;
         if self.is_dropped(&event, repeated) {
             return Action::Drop;
         }
@@ -94,7 +101,8 @@ impl StreamSplicer {
         self.has_other_output |= event.has_other_output;
         let ids = event.ids.clone().and_then(|ids| numbers(&bytes[ids]));
         let tokens = ids.as_ref().map_or(usize::from(event.text.is_some()), Vec::len);
-        self.has_all_ids &= ids.is_some() || event.text.is_none();
+        let has_tokens = event.text.is_some() || event.finish.is_some();
+        self.has_all_ids &= ids.is_some() || !has_tokens;
         self.tokens += tokens;
         if let Some(ids) = ids.filter(|_| self.plan.is_exact && self.refusal.is_none()) {
             // Room for a few events more, and not for twice as many.
@@ -168,7 +176,11 @@ impl StreamSplicer {
             }
             if let Some(usage) = &event.usage {
                 let prompt_tokens = self.prompt_tokens;
-                edit::add_usage(bytes, usage, continued.tokens as u64, prompt_tokens, &mut edits);
+                let earlier = continued.tokens as u64;
+                edit::add_usage(bytes, usage, earlier, prompt_tokens, &mut edits);
+                if self.has_reasoning {
+                    edits.extend(edit::without_output_details(bytes, usage));
+                }
             }
         }
         if edits.is_empty() {

@@ -45,6 +45,18 @@ impl Exchange {
         record.continuations.begun.push(begun);
     }
 
+    /// Completes the stream if only its usage or its end is missing. Returns whether it is complete.
+    pub fn complete_stream(&mut self) -> bool {
+        let ExchangeState { record, splicer, .. } = &mut *self.inner;
+        let reports_usage = record.options.usage_requested || record.options.usage_injected;
+        splicer.as_mut().is_some_and(|splicer| splicer.complete(reports_usage))
+    }
+
+    /// Whether the stream had its last event.
+    pub(in crate::observe) fn has_last_event(&self) -> bool {
+        self.inner.splicer.as_ref().is_some_and(|splicer| splicer.is_done())
+    }
+
     /// The stream is not continued after its present interruption. `is_final`: nor after a later one.
     pub fn refuse_continuation(&mut self, reason: ContinuationRefusal, is_final: bool) {
         let ExchangeState { record, splicer, .. } = &mut *self.inner;

@@ -14,7 +14,7 @@ pub struct StreamRules {
     /// comments.
     pub keep_alive: Option<Duration>,
     /// How a stream of chat completions or completions goes on at another backend, if its backend ends
-    /// it early, stalls or is drained with `migrate`.
+    /// it early, stalls, is drained with `migrate` or is removed.
     pub continuation: ContinuationMode,
     /// Whether only streams with `temperature` 0 are continued. A sampled stream that is continued is
     /// not the one that its first backend would have sent.

@@ -1,5 +1,6 @@
 //! What became of a request that its client can return to.
 
+use crate::limits::memory_charge::ExceededLimit;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// What became of a request with an `Idempotency-Key`.
@@ -63,6 +64,16 @@ impl ResumeOutcome {
             Self::RunMemory => "response_memory",
             Self::TenantMemory => "tenant_memory",
             Self::TotalMemory => "total_memory",
+        }
+    }
+}
+
+impl From<ExceededLimit> for ResumeOutcome {
+    fn from(limit: ExceededLimit) -> Self {
+        match limit {
+            ExceededLimit::One => Self::RunMemory,
+            ExceededLimit::Party => Self::TenantMemory,
+            ExceededLimit::Total => Self::TotalMemory,
         }
     }
 }

@@ -1,0 +1,80 @@
+//! Memory of which parties have shares: counted for each use, for its party and for all.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Limits in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Of one use.
+    pub one: usize,
+    /// Of all uses of one party.
+    pub party: usize,
+    /// Of all uses.
+    pub total: usize,
+}
+
+/// A limit that memory exceeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExceededLimit {
+    /// That of one use.
+    One,
+    /// That of a party.
+    Party,
+    /// That of all.
+    Total,
+}
+
+/// The bytes that one use takes. Dropping it returns them.
+#[derive(Debug, Default)]
+pub struct Charge {
+    bytes: usize,
+    party: Arc<AtomicUsize>,
+    total: Arc<AtomicUsize>,
+}
+
+impl Charge {
+    /// A charge of nothing.
+    pub fn new(party: Arc<AtomicUsize>, total: Arc<AtomicUsize>) -> Self {
+        Self { bytes: 0, party, total }
+    }
+
+    /// Adds bytes within the limits. Fails with the limit that they exceed, and adds nothing then.
+    pub fn add(&mut self, bytes: usize, limits: &MemoryLimits) -> Result<(), ExceededLimit> {
+        if self.bytes + bytes > limits.one {
+            return Err(ExceededLimit::One);
+        }
+        add_within(&self.party, bytes, limits.party).ok_or(ExceededLimit::Party)?;
+        if add_within(&self.total, bytes, limits.total).is_none() {
+            self.party.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(ExceededLimit::Total);
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Adds bytes that pass through and are not kept.
+    pub fn add_passing(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.party.fetch_add(bytes, Ordering::Relaxed);
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns bytes.
+    pub fn release(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        self.party.fetch_sub(bytes, Ordering::Relaxed);
+        self.total.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.release(self.bytes);
+    }
+}
+
+fn add_within(used: &AtomicUsize, bytes: usize, limit: usize) -> Option<()> {
+    let sum = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= limit);
+    used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).ok().map(|_| ())
+}
