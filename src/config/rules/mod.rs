@@ -225,7 +225,6 @@ fn check_kv_aware_weights(config: &Config) -> Result<(), RuleViolation> {
     let kv_aware = &config.routing.kv_aware;
     let weights = [
         ("routing.kv_aware.pressure", kv_aware.pressure),
-        ("routing.kv_aware.charge_base", kv_aware.charge_base),
         ("routing.kv_aware.session", kv_aware.session),
     ];
     let is_weight = |weight: f64| weight.is_finite() && weight >= 0.0;

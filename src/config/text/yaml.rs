@@ -298,7 +298,7 @@ const FIXED_DEFAULT: &str = "remove it: its default is fixed now";
 const NO_REDACTOR: &str = "the built-in patterns of `redact` remain; filter the file in its place";
 
 /// Keys of earlier versions: the key, a key beside which it was, and the replacement.
-const REPLACED_KEYS: [(&str, &str, &str); 17] = [
+const REPLACED_KEYS: [(&str, &str, &str); 18] = [
     ("headers_count", "header_timeout", FIXED_DEFAULT),
     ("streams_per_connection", "header_timeout", FIXED_DEFAULT),
     ("interval", "exporters", FIXED_DEFAULT),
@@ -306,10 +306,11 @@ const REPLACED_KEYS: [(&str, &str, &str); 17] = [
     ("max_page", "exporters", FIXED_DEFAULT),
     ("judge_timeout", "judge", FIXED_DEFAULT),
     ("timeout", "channel", FIXED_DEFAULT),
-    ("charge_per_waiting", "charge_base", FIXED_DEFAULT),
-    ("charge_max", "charge_base", FIXED_DEFAULT),
-    ("adapter_seconds", "charge_base", FIXED_DEFAULT),
-    ("ttft_objective_seconds", "charge_base", "write an objective of `ttft` in `slos`"),
+    ("charge_base", "pressure", FIXED_DEFAULT),
+    ("charge_per_waiting", "pressure", FIXED_DEFAULT),
+    ("charge_max", "pressure", FIXED_DEFAULT),
+    ("adapter_seconds", "pressure", FIXED_DEFAULT),
+    ("ttft_objective_seconds", "pressure", "write an objective of `ttft` in `slos`"),
     ("index_entries", "max_blocks", "`max_blocks` is the limit in its place"),
     ("continuous_usage", "kubernetes", "write the top-level `continuous_usage` in its place"),
     ("alertmanagers", "webhooks", "write `webhooks`: the gateway posts to webhooks in its place"),

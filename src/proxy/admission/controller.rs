@@ -32,7 +32,6 @@ pub struct AdmissionController {
 }
 
 /// What the backends have for a request.
-#[expect(clippy::large_enum_variant, reason = "it is destructured at once")]
 enum Capacity {
     /// A backend with capacity.
     Backend(BackendOffer),

@@ -23,7 +23,7 @@ impl RoutingContext {
         let has_affinity = matches!(policy.kind, PolicyKind::KvAware | PolicyKind::Session);
         let session_index = has_affinity.then(|| kv_aware::home(&candidates, &request)).flatten();
         let session_target = session_index.map(|index| candidates[index].target());
-        let fleet_load = FleetLoad::new(&policy.kv_aware, &candidates);
+        let fleet_load = FleetLoad::new(&candidates);
         Self { policy, candidates, request, session_target, fleet_load }
     }
 

@@ -2,30 +2,34 @@
 //! unit of weight, with a charge for the delay of other requests.
 //!
 //! ```text
-//! ttft     = base + queue + uncached × per_token + adapter + overdue
-//! cost     = (base + queue) × crowding + uncached × per_token × (1 + charge) + adapter + overdue
-//!            + half an objective, if ttft exceeds the objective
+//! prefill  = uncached × per_token
+//! ttft     = base + queue + prefill + adapter + overdue
+//! cost     = (base + queue + prefill × (1 + waiting)) × crowding
+//!            + prefill × k × (2 + pressure ÷ (1 − k))
+//!            + adapter + overdue + half an objective, if ttft exceeds the objective
 //!
 //! queue    = max(backlog × per_token, slot_wait)
-//! charge   = charge_base + min(charge_per_waiting × waiting requests per backend, charge_max) × crowding
-//!            + pressure × k ÷ (1 − k)
-//! crowding = (1 + running) ÷ (1 + mean of running over the candidates)
+//! waiting  = waiting requests per backend, at most 8
+//! crowding = (1 + requests) ÷ (1 + mean of requests over the candidates)
 //! k        = kv_usage + (uncached + output) ÷ capacity
 //! ```
+//!
+//! The first line is the delay of this request and of those that wait behind its prefill. In brackets: the
+//! points of goodput that are lost without the term (`docs/benchmarks/routing.md`, "Terms").
 //!
 //! - `base` and `per_token` are learned from the first outputs of the backend, so a slower backend
 //!   gets fewer requests. While nothing confirms it, an estimate moves to those of the fleet, see
 //!   [`impute_missing_estimates`](crate::routing::impute_missing_estimates).
-//! - `crowding`: a backend that runs more requests computes each step more slowly, and delays more
-//!   requests by a prefill. It is relative to the fleet, so prefill does not outweigh the queue where all
-//!   backends run many requests.
-//! - `charge`: the request waits for its own prefill, and so do the requests behind it. In an M/M/1
-//!   queue, their number is the number of requests in the queue. A prompt that is computed at a
-//!   second backend also evicts blocks there, therefore the charge of an idle fleet is not 0. Without
-//!   it, small and empty caches stay overloaded for longer (`overload_tests.rs` of the laboratory).
-//! - `pressure`: a prompt that is computed evicts other blocks, or makes the engine preempt requests,
-//!   the more the fuller the cache is. It multiplies the tokens to compute, so a request does not leave
-//!   a full backend that has its prefix, and a short prompt does not avoid a cache with room.
+//! - `crowding` (1.7 for the prefill): a backend with more requests computes each step more slowly, and a
+//!   prefill there delays more outputs. It counts waiting requests as well: those of a burst that have just
+//!   been sent crowd the next steps. It is relative to the fleet, so prefill does not outweigh the queue
+//!   where all backends have many requests.
+//! - `waiting` (2.1): in an M/M/1 queue, as many requests wait for a prefill as are in the queue.
+//! - `k` (eviction 0.4, pressure 0.7): a prompt that is computed evicts other blocks, the more the fuller
+//!   the cache is, and makes the engine preempt requests in a full one (`pressure`). It multiplies the
+//!   tokens to compute, so a request does not leave a full backend that has its prefix, and a short prompt
+//!   does not avoid a cache with room. Without it, small and empty caches stay overloaded
+//!   (`overload_tests.rs` of the laboratory).
 //! - `slot_wait`: an engine runs a limited number of sequences at once. Once that number is
 //!   learned, this is the time until one of them ends.
 //! - `uncached` excludes the expected share of tokens at the
@@ -34,18 +38,12 @@
 //! - `overdue`: time for which the oldest request without output has waited beyond its own
 //!   prediction. The cause also delays the requests behind it. No other term detects a frozen
 //!   engine.
-//! - A late candidate costs half an objective more, so one in time is picked unless its additional
+//! - A late candidate (0.6) costs half an objective more, so one in time is picked unless its additional
 //!   prefill delays other requests for longer. The preference must be bounded: in an overloaded fleet,
 //!   requests that leave the cached prefix for the backends in time make these backends compute and evict
 //!   so much that the overload stays.
 //!
-//! `docs/benchmarks/routing.md` has the goodput without each term and the ranges in which the constants
-//! do not matter.
-//!
-//! These terms were measured and left out: a lower value of a prefix in an
-//! almost full cache, sending late requests to the latest backend while all are late (it raises the
-//! goodput in overload by making few requests wait for minutes), the decode time that the request sees
-//! and causes, an objective of the time per output token, and the preemption rate.
+//! `docs/decisions/0014-routing-cost.md` has what was measured and left out.
 
 pub use super::selection::tie_limit;
 use super::selection::{least, longest_idle};
@@ -60,20 +58,9 @@ use serde::{Deserialize, Serialize};
 pub struct KvAwareSettings {
     /// Charge for prefill at a backend whose KV cache is half full.
     pub pressure: f64,
-    /// Charge for prefill in an idle fleet: 1 counts each second of prefill twice.
-    pub charge_base: f64,
-    /// Increase of the charge for each waiting request per backend.
-    #[serde(skip)]
-    pub charge_per_waiting: f64,
-    /// Upper limit of that increase.
-    #[serde(skip)]
-    pub charge_max: f64,
     /// Share of the prompt that counts as cached at the backend of its session, if less is known to
     /// be cached.
     pub session: f64,
-    /// Seconds that a backend takes to load a LoRA adapter.
-    #[serde(skip)]
-    pub adapter_seconds: f64,
     /// Age in seconds at which the last scraped load counts for half in predictions.
     pub horizon_seconds: f64,
     /// Predicted TTFT in seconds above which a backend counts as late: the strictest objective of
@@ -84,36 +71,29 @@ pub struct KvAwareSettings {
 
 impl Default for KvAwareSettings {
     fn default() -> Self {
-        Self {
-            pressure: 0.2,
-            charge_base: 0.7,
-            charge_per_waiting: 1.0,
-            charge_max: 8.0,
-            session: 0.5,
-            adapter_seconds: 1.0,
-            horizon_seconds: 5.0,
-            ttft_objective_seconds: 0.0,
-        }
+        Self { pressure: 0.2, session: 0.5, horizon_seconds: 5.0, ttft_objective_seconds: 0.0 }
     }
 }
 
+/// Cost of the blocks that a prefill evicts from a full cache, relative to the prefill: they are computed
+/// again, and evict others.
+const EVICTION: f64 = 2.0;
 /// KV cache usage above which the pressure does not grow, so that it stays finite.
 const MAX_PRESSURE_USAGE: f64 = 0.98;
-/// Multiple of the TTFT without a queue up to which no request is late. A long prompt on a slow
-/// engine would otherwise always be late.
-const MIN_SLOWDOWN: f64 = 1.5;
+/// Waiting requests per backend above which the cost of prefill does not grow.
+const MAX_WAITING: f64 = 8.0;
 /// Cost added to a late candidate, relative to the objective.
 const LATE_PENALTY: f64 = 0.5;
+/// Seconds that a backend takes to load a LoRA adapter.
+const ADAPTER_SECONDS: f64 = 1.0;
 
 /// What all candidates of a decision have in common.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct FleetLoad {
     /// Mean number of waiting requests per candidate backend.
     waiting: f64,
-    /// Mean number of running requests.
-    running: f64,
-    /// Predicted TTFT in seconds above which a candidate is late. 0: there is no objective.
-    ttft_limit: f64,
+    /// Mean number of waiting and running requests.
+    requests: f64,
 }
 
 /// The terms of a cost in seconds: see the [module documentation](self).
@@ -123,11 +103,11 @@ pub struct CostTerms {
     pub base: f64,
     /// Prompts that the engine computes before this one, or the wait for a slot, by crowding.
     pub queue: f64,
-    /// The prompt tokens of this request that are not cached.
+    /// The prompt tokens of this request that are not cached, by crowding.
     pub prefill: f64,
-    /// Delay of other requests by `prefill`.
+    /// Delay of the waiting requests by `prefill`.
     pub charge: f64,
-    /// Use of the KV cache by `prefill`.
+    /// Blocks that `prefill` evicts from the KV cache.
     pub pressure: f64,
     /// Loading of the LoRA adapter.
     pub adapter: f64,
@@ -144,7 +124,7 @@ pub(in crate::routing) fn pick(
     request: &RoutingRequest,
 ) -> PolicyChoice {
     let home = home(candidates, request);
-    let fleet = FleetLoad::new(settings, candidates);
+    let fleet = FleetLoad::new(candidates);
     let terms: Vec<CostTerms> = candidates
         .iter()
         .enumerate()
@@ -186,27 +166,26 @@ pub(super) fn terms_with(
     fleet: &FleetLoad,
 ) -> CostTerms {
     let uncached = candidate.prompt - cached;
-    let crowding = (1.0 + candidate.running) / (1.0 + fleet.running);
-    let waiting = (settings.charge_per_waiting * fleet.waiting).min(settings.charge_max);
+    let crowding = (1.0 + requests(candidate)) / (1.0 + fleet.requests);
     let k = match (candidate.kv_usage, candidate.capacity) {
         (Some(usage), Some(capacity)) => usage + (uncached + candidate.output) / capacity as f64,
         (usage, _) => usage.unwrap_or(0.0),
     };
     let k = k.clamp(0.0, MAX_PRESSURE_USAGE);
-    let prefill = uncached * candidate.prefill.per_token;
-    let (base, queue) = (candidate.prefill.base, queue(candidate));
-    let adapter = adapter(settings, candidate);
+    let (base, prefill) = (candidate.prefill.base, uncached * candidate.prefill.per_token);
+    let (queue, adapter) = (queue(candidate), adapter(candidate));
+    let objective = settings.ttft_objective_seconds;
     let ttft = base + queue + prefill + adapter + candidate.overdue;
-    let is_late = fleet.ttft_limit > 0.0 && ttft > fleet.ttft_limit;
+    let is_late = objective > 0.0 && ttft > objective;
     CostTerms {
         base: base * crowding,
         queue: queue * crowding,
-        prefill,
-        charge: prefill * (settings.charge_base + waiting * crowding),
-        pressure: prefill * settings.pressure * k / (1.0 - k),
+        prefill: prefill * crowding,
+        charge: prefill * fleet.waiting.min(MAX_WAITING) * crowding,
+        pressure: prefill * k * (EVICTION + settings.pressure / (1.0 - k)),
         adapter,
         overdue: candidate.overdue,
-        late: if is_late { LATE_PENALTY * fleet.ttft_limit } else { 0.0 },
+        late: if is_late { LATE_PENALTY * objective } else { 0.0 },
     }
 }
 
@@ -217,7 +196,7 @@ pub fn ttft(settings: &KvAwareSettings, candidate: &Candidate, is_session_candid
     candidate.prefill.base
         + queue(candidate)
         + uncached * candidate.prefill.per_token
-        + adapter(settings, candidate)
+        + adapter(candidate)
         + candidate.overdue
 }
 
@@ -228,8 +207,12 @@ fn queue(candidate: &Candidate) -> f64 {
     if candidate.slot_wait > backlog { candidate.slot_wait } else { backlog }
 }
 
-fn adapter(settings: &KvAwareSettings, candidate: &Candidate) -> f64 {
-    if candidate.has_adapter { 0.0 } else { settings.adapter_seconds }
+fn adapter(candidate: &Candidate) -> f64 {
+    if candidate.has_adapter { 0.0 } else { ADAPTER_SECONDS }
+}
+
+fn requests(candidate: &Candidate) -> f64 {
+    candidate.waiting + candidate.running
 }
 
 /// Tokens of the prompt that probably need not be computed.
@@ -252,22 +235,12 @@ pub(super) fn cached(
 
 impl FleetLoad {
     /// The values of these candidates.
-    pub fn new(settings: &KvAwareSettings, candidates: &[Candidate]) -> Self {
+    pub fn new(candidates: &[Candidate]) -> Self {
         let count = candidates.len().max(1) as f64;
-        let sums = candidates.iter().fold([0.0; 2], |[waiting, running], candidate| {
-            [waiting + candidate.waiting, running + candidate.running]
+        let sums = candidates.iter().fold([0.0; 2], |[waiting, all], candidate| {
+            [waiting + candidate.waiting, all + requests(candidate)]
         });
-        let objective = settings.ttft_objective_seconds;
-        let without_queue = |candidate: &Candidate| {
-            candidate.prefill.seconds((candidate.prompt - candidate.cached).max(0.0))
-        };
-        let ttft_limit = if objective > 0.0 {
-            let least = candidates.iter().map(without_queue).fold(f64::INFINITY, f64::min);
-            objective.max(MIN_SLOWDOWN * least)
-        } else {
-            0.0
-        };
-        Self { waiting: sums[0] / count, running: sums[1] / count, ttft_limit }
+        Self { waiting: sums[0] / count, requests: sums[1] / count }
     }
 }
 

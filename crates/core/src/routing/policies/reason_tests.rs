@@ -72,7 +72,7 @@ impl Decision {
         change: impl Fn(&mut Candidate),
         part: impl Fn(&kv_aware::CostTerms) -> f64,
     ) -> Vec<f64> {
-        let fleet = FleetLoad::new(&self.settings, &self.candidates);
+        let fleet = FleetLoad::new(&self.candidates);
         let cost = |(index, candidate): (usize, &Candidate)| {
             let mut candidate = *candidate;
             change(&mut candidate);
