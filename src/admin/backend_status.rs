@@ -16,6 +16,7 @@ use tokenweir_core::address::BackendAddress;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::engine_metrics::ScrapeError;
 use tokenweir_core::model::ServedModel;
+use tokenweir_core::prefill_leg::Role;
 use tokenweir_core::resilience::Availability;
 use tokenweir_core::routing::LoadEstimator;
 
@@ -68,6 +69,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         ejections: backend.health.breaker.ejections(),
         reason: unavailability_reason(&state),
         weight: backend.weight(),
+        role: backend.identity.role().map(Role::as_str),
         drained: backend.health.is_drained(),
         drain: backend.health.drain().map(|drain| drain_summary(&drain, now)),
         version: state.version.as_deref().map(Into::into),

@@ -14,6 +14,7 @@ use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::clock;
 use tokenweir_core::dialect::EngineKind;
 use tokenweir_core::openai::Api;
+use tokenweir_core::prefill_leg::Role;
 use tokenweir_core::record::{BackendCondition, BackendId};
 use tokenweir_core::resilience::{
     Availability, BreakerAction, CircuitBreakerSettings, FailureKind,
@@ -104,6 +105,12 @@ impl Backend {
     /// Sets whether the data-parallel ranks of the backend are targets of routing.
     pub fn with_data_parallel_ranks(self, are_targets: bool) -> Self {
         self.identity.set_data_parallel_ranks(are_targets);
+        self
+    }
+
+    /// Sets the legs of requests that the backend serves.
+    pub fn with_role(self, role: Option<Role>) -> Self {
+        self.identity.set_role(role);
         self
     }
 

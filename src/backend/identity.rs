@@ -2,12 +2,13 @@
 
 use super::kv_events::{BackendCache, KvEventSource};
 use http::HeaderValue;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::clock;
 use tokenweir_core::limits::rate_limiter::GcraLimiter;
+use tokenweir_core::prefill_leg::Role;
 use tokenweir_core::record::BackendId;
 use tokenweir_core::routing::mix;
 
@@ -43,6 +44,8 @@ pub struct BackendIdentity {
     routes_to_ranks: AtomicBool,
     /// Whether the configuration drains the backend. An operator can end this drain.
     has_configured_drain: AtomicBool,
+    /// The index in [`Role::ALL`]. Another number: the backend has no role.
+    role: AtomicU8,
     /// The configured weight. 0: the backend gets no new requests.
     weight: AtomicU32,
     /// The prefix cache of the backend, once its KV events are received.
@@ -76,6 +79,7 @@ impl BackendIdentity {
             may_inject_usage: AtomicBool::new(true),
             routes_to_ranks: AtomicBool::new(false),
             has_configured_drain: AtomicBool::new(false),
+            role: AtomicU8::new(u8::MAX),
             weight: AtomicU32::new(1),
             kv_cache: OnceLock::new(),
             id_hash,
@@ -98,6 +102,7 @@ impl BackendIdentity {
         self.set_weight(other.weight());
         self.set_usage_injection(other.may_inject_usage());
         self.set_data_parallel_ranks(other.routes_to_ranks());
+        self.set_role(other.role());
         self.set_continuous_usage_share(other.continuous_usage_share());
         self.set_gpu_cost(other.gpu_cost());
         self.set_pod(other.pod());
@@ -165,6 +170,15 @@ impl BackendIdentity {
         self.routes_to_ranks.store(are_targets, Ordering::Relaxed);
     }
 
+    /// The legs of requests that the backend serves. `None`: whole requests only.
+    pub fn role(&self) -> Option<Role> {
+        Role::ALL.get(usize::from(self.role.load(Ordering::Relaxed))).copied()
+    }
+
+    pub(super) fn set_role(&self, role: Option<Role>) {
+        self.role.store(role.map_or(u8::MAX, |role| role as u8), Ordering::Relaxed);
+    }
+
     /// Whether the configuration drains the backend.
     pub(super) fn has_configured_drain(&self) -> bool {
         self.has_configured_drain.load(Ordering::Relaxed)
@@ -226,12 +240,14 @@ mod tests {
         other.set_weight(7);
         other.set_usage_injection(false);
         other.set_data_parallel_ranks(true);
+        other.set_role(Some(Role::Both));
         other.set_continuous_usage_share(0.5);
         other.set_gpu_cost([Some(8.0), None]);
         other.set_pod(Some("vllm-7c9-x".into()));
         backend.adopt_settings(&other);
         assert_eq!((backend.weight(), backend.may_inject_usage()), (7, false));
         assert!(backend.routes_to_ranks());
+        assert_eq!(backend.role(), Some(Role::Both));
         assert_eq!(backend.continuous_usage_share().to_bits(), 0.5_f64.to_bits());
         assert_eq!(backend.gpu_cost(), [Some(8.0), None]);
         assert_eq!(backend.pod().as_deref(), Some("vllm-7c9-x"));

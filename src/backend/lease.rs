@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tokenweir_core::clock;
 use tokenweir_core::observe::BackendMonitor;
 use tokenweir_core::openai::Api;
+use tokenweir_core::prefill_leg::Role;
 use tokenweir_core::record::{BackendCondition, ObservedResponse, UsageSource, WaitReports};
 use tokenweir_core::routing::{
     Candidate, LoadEstimator, PromptFingerprint, Reservation, TokenCounts,
@@ -73,6 +74,25 @@ impl Lease {
     /// The value of `X-data-parallel-rank` of the request. `None`: it has no such header.
     pub fn rank_header(&self) -> Option<&HeaderValue> {
         self.0.rank.as_ref().map(LeasedRank::header)
+    }
+
+    /// Another backend computes the prompt (`is_elsewhere`), or after all this one.
+    pub(crate) fn move_prefill(&self, is_elsewhere: bool) {
+        let estimator = &self.backend().load.estimator;
+        estimator.move_prefill(&mut self.0.lock_reservation(), is_elsewhere);
+        self.0.observe_at_rank(|estimator, reservation| {
+            estimator.move_prefill(reservation, is_elsewhere);
+        });
+        self.backend().on_change(clock::now());
+    }
+
+    /// The prefill leg of the lease has ended with success.
+    pub(crate) fn on_prefilled(&self, counts: &TokenCounts, now: Instant) {
+        self.0.on_first_output(now);
+        let estimator = &self.backend().load.estimator;
+        estimator.answered(&mut self.0.lock_reservation(), counts);
+        self.0.observe_at_rank(|estimator, reservation| estimator.answered(reservation, counts));
+        self.backend().on_response_started(now);
     }
 
     /// The interface through which the exchange reads the state of the backend, and reports
@@ -182,6 +202,19 @@ impl BackendMonitor for LeaseState {
 }
 
 impl Backend {
+    /// Whether the backend serves prefill legs.
+    pub(super) fn serves_prefill_legs(&self) -> bool {
+        self.identity.role().is_some_and(Role::serves_prefill_legs) && !self.load.lacks_blocks()
+    }
+
+    /// Records that the response to a prefill leg names no blocks. Until the backend restarts, it gets
+    /// no prefill leg.
+    pub fn on_leg_without_blocks(&self) {
+        if self.load.set_lacks_blocks() {
+            tracing::warn!(backend = %self.identity.id, "the backend keeps no KV cache blocks for decode backends: it gets no prefill legs until it restarts");
+        }
+    }
+
     /// Prompt tokens that the engine has to compute before those of a new request.
     pub fn backlog_tokens(&self, now: Instant) -> f64 {
         let candidate = self.candidate(&PromptFingerprint::default(), None, now);

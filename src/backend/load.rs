@@ -29,6 +29,8 @@ pub struct BackendLoad {
     stall_count: AtomicU64,
     /// Number of restarts of the server process since the backend joined the gateway.
     restart_count: AtomicU64,
+    /// Whether a prefill leg at the backend had no blocks in its response: it has no KV connector.
+    lacks_blocks: AtomicBool,
     /// Whether a GPU of the backend lowers its clock because of a fault.
     is_gpu_throttled: AtomicBool,
     /// When a response last had output, in nanoseconds since `epoch`. 0: never.
@@ -51,6 +53,7 @@ impl BackendLoad {
             stream_profile: StreamProfile::default(),
             stall_count: AtomicU64::new(0),
             restart_count: AtomicU64::new(0),
+            lacks_blocks: AtomicBool::new(false),
             is_gpu_throttled: AtomicBool::new(false),
             last_output_nanos: AtomicU64::new(0),
             epoch: now,
@@ -94,6 +97,16 @@ impl BackendLoad {
         self.is_gpu_throttled.store(is_throttled, Ordering::Relaxed);
     }
 
+    /// Whether the backend answered a prefill leg without blocks since it started.
+    pub(super) fn lacks_blocks(&self) -> bool {
+        self.lacks_blocks.load(Ordering::Relaxed)
+    }
+
+    /// Records that the backend answered a prefill leg without blocks. Returns whether that is new.
+    pub(super) fn set_lacks_blocks(&self) -> bool {
+        !self.lacks_blocks.swap(true, Ordering::Relaxed)
+    }
+
     /// Records that a response of the backend had output: its engine works.
     pub(super) fn on_output(&self, now: Instant) {
         let nanos = now.saturating_duration_since(self.epoch).as_nanos() as u64;
@@ -125,6 +138,7 @@ impl BackendLoad {
         self.restart_count.fetch_add(1, Ordering::Relaxed);
         self.estimator.on_restart();
         self.ranks.end(false);
+        self.lacks_blocks.store(false, Ordering::Relaxed);
         self.stream_profile.on_restart();
     }
 

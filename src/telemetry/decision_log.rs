@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokenweir_core::continuation::ContinuationRefusal;
 use tokenweir_core::observe::Sink;
+use tokenweir_core::prefill_leg::PrefillSkip;
 use tokenweir_core::record::{
-    BackendId, ChunkTimings, ClientIdentity, Continuation, Continuations, ModelLabel,
-    PhaseDuration, PredictedCandidate, RequestPhases, RequestRecord, RoutingDecision,
+    Attempt, BackendId, ChunkTimings, ClientIdentity, Continuation, Continuations, ModelLabel,
+    PhaseDuration, PredictedCandidate, PrefillLegs, RequestPhases, RequestRecord, RoutingDecision,
     ShadowDecision, SlowCause,
 };
 use tokenweir_core::routing::PolicyKind;
@@ -66,6 +67,7 @@ pub struct DecisionLogEntry {
     /// What became of the request that its client can return to.
     resume: Option<&'static str>,
     continuations: Continuations,
+    prefill_legs: Option<Box<PrefillLegs>>,
     /// Milliseconds from the request head to the end of the response.
     ended_ms: u64,
     /// The times of the chunks. `None`: the stream was neither slow nor broken.
@@ -145,12 +147,7 @@ impl Sink for DecisionLog {
 impl DecisionLogEntry {
     /// The entry of a finished request. `None`: no backend was chosen for the request.
     fn from_record(record: &RequestRecord) -> Option<Self> {
-        let attempts = record.attempts.iter().map(|attempt| LoggedAttempt {
-            backend: attempt.backend.clone(),
-            status: attempt.status,
-            failure: attempt.failure,
-            took: attempt.ended.map(|ended| ended.saturating_duration_since(attempt.started)),
-        });
+        let attempts = record.attempts.iter().map(LoggedAttempt::new);
         let trace = record.trace.as_ref().filter(|_| record.sample_reason.is_some());
         let [input_tokens, _, cached_tokens, _] = record.engine_token_counts();
         Some(Self {
@@ -161,6 +158,7 @@ impl DecisionLogEntry {
             decision: record.decision.clone()?,
             attempts: attempts.collect(),
             continuations: record.continuations.clone(),
+            prefill_legs: record.prefill_legs.clone(),
             ttft: record.upstream_ttft().map(|ttft| ttft.as_secs_f64()),
             client_ttft: record.ttft(),
             first_answer: record.reasoning_wait(),
@@ -223,6 +221,7 @@ impl DecisionLogEntry {
             "client": self.client.to_string(),
             "trace_id": self.trace_id.map(|id| format!("{id:032x}")),
             "attempts": self.attempts.iter().map(LoggedAttempt::to_json).collect::<Vec<_>>(),
+            "prefill_legs": self.prefill_legs.as_deref().map(prefill_legs_to_json),
             "continuations": self.continuations.begun.iter().map(continuation_to_json).collect::<Vec<_>>(),
             "continuation_refused": self.continuations.refusal.map(ContinuationRefusal::as_str),
             "predicted": {
@@ -256,6 +255,15 @@ impl DecisionLogEntry {
 }
 
 impl LoggedAttempt {
+    fn new(attempt: &Attempt) -> Self {
+        Self {
+            backend: attempt.backend.clone(),
+            status: attempt.status,
+            failure: attempt.failure,
+            took: attempt.ended.map(|ended| ended.saturating_duration_since(attempt.started)),
+        }
+    }
+
     fn to_json(&self) -> Value {
         json!({
             "backend": self.backend.as_str(),
@@ -290,6 +298,17 @@ fn chunks_to_json(timings: &ChunkTimings, ended_ms: u64) -> Value {
         "samples_ms": timings.samples_ms(),
         "longest_gaps": gaps.collect::<Vec<_>>(),
         "ended_ms": ended_ms,
+    })
+}
+
+fn prefill_legs_to_json(legs: &PrefillLegs) -> Value {
+    let predicted = |index: usize| Some(round_significant(*legs.predicted?.get(index)?));
+    json!({
+        "sent": legs.sent.iter().map(|leg| LoggedAttempt::new(leg).to_json()).collect::<Vec<_>>(),
+        "used": legs.is_used,
+        "skipped": legs.skipped.map(PrefillSkip::as_str),
+        "predicted_ttft_seconds": predicted(0),
+        "predicted_ttft_seconds_without": predicted(1),
     })
 }
 

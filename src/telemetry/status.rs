@@ -188,6 +188,9 @@ pub struct BackendStatusSnapshot {
     pub reason: Option<String>,
     /// Weight of the backend: its share of requests relative to the weights of the other backends.
     pub weight: u32,
+    /// The legs of requests that the backend serves: `prefill`, `decode` or `both`. `None`: whole requests
+    /// only.
+    pub role: Option<&'static str>,
     /// Whether the backend is drained.
     pub drained: bool,
     /// The drain of the backend: its initiator, its begin, its reason and its end. `None`: the backend

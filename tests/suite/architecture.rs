@@ -23,7 +23,7 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
             &["batch_queue", "clock", "histogram", "json", "limits", "metric_kind", "sse", "units"],
             &["headers"],
             &["trace_context", "http1", "openai"],
-            &["continuation"],
+            &["continuation", "prefill_leg"],
             &["routing", "resilience"],
             &["record"],
             &["address", "dialect"],

@@ -359,6 +359,7 @@ fn every_key_of_the_reference_file_has_a_comment() {
             "kv_events: null",
             "tls: null",
             "weight",
+            "role: null",
             "drained",
         ]
         .iter()

@@ -57,6 +57,7 @@ mod own_cost;
 mod packages;
 mod paths;
 mod peer_exchange;
+mod prefill_legs;
 mod proxy;
 mod quality;
 mod readiness;

@@ -25,8 +25,9 @@ pub mod trace_context;
 pub mod http1;
 pub mod openai;
 
-// Continuation of streams at another backend.
+// Prefill legs, and continuation of streams at another backend.
 pub mod continuation;
+pub mod prefill_leg;
 
 // Routing policies and circuit breakers.
 pub mod resilience;

@@ -2,7 +2,9 @@
 
 use super::panic_mode;
 use crate::backend::Backend;
+use std::sync::Arc;
 use std::time::Instant;
+use tokenweir_core::routing::saturation::SaturationThresholds;
 use tokenweir_core::routing::{Candidate, Policy, PolicyChoice, PolicyKind, RoutingContext};
 use tokenweir_net::supervise::{self, BackgroundTask};
 
@@ -16,6 +18,21 @@ pub(super) enum BreakerMode {
     /// Ejections and slow start are ignored, because the circuit breakers exclude too many
     /// backends.
     Ignored,
+}
+
+/// Restrictions on the backends that may be leased to a request.
+#[derive(Clone, Copy)]
+pub(super) struct LeaseConstraints<'a> {
+    /// The backends of earlier attempts of the request. They are excluded.
+    pub(super) tried: &'a [Arc<Backend>],
+    /// Backends above one of these thresholds are saturated and excluded. `None`: saturation is
+    /// ignored.
+    pub(super) thresholds: Option<&'a SaturationThresholds>,
+    pub(super) breaker_mode: BreakerMode,
+    /// Whether backends that are down only because their engine seems stuck are allowed.
+    pub(super) allows_suspected: bool,
+    /// Whether the lease is for the prefill leg of a request.
+    pub(super) is_prefill_leg: bool,
 }
 
 /// The backends that may serve a request now.
@@ -38,7 +55,27 @@ pub(super) struct EligibleBackends {
     pub(super) ignores_ejections: bool,
 }
 
-// === impl EligibleBackends ===
+// === impl LeaseConstraints, EligibleBackends ===
+
+impl<'a> LeaseConstraints<'a> {
+    pub(super) const fn new(
+        tried: &'a [Arc<Backend>],
+        thresholds: Option<&'a SaturationThresholds>,
+    ) -> Self {
+        Self {
+            tried,
+            thresholds,
+            breaker_mode: BreakerMode::Enforced,
+            allows_suspected: false,
+            is_prefill_leg: false,
+        }
+    }
+
+    /// For the prefill leg of a request.
+    pub(super) const fn of_prefill_leg(tried: &'a [Arc<Backend>]) -> Self {
+        Self { is_prefill_leg: true, ..Self::new(tried, None) }
+    }
+}
 
 impl EligibleBackends {
     /// Whether the circuit breaker of a backend lets this request through. Counts a backend that it

@@ -6,6 +6,7 @@ use crate::backend::Backend;
 use crate::backend::routes::ModelRoute;
 use std::sync::Arc;
 use std::time::Instant;
+use tokenweir_core::prefill_leg::Role;
 use tokenweir_core::record::{BackendId, RoutingDecision};
 use tokenweir_core::resilience::Availability;
 use tokenweir_core::routing::{Candidate, CandidateSampler};
@@ -26,6 +27,21 @@ const LEARNED_MARGIN: f64 = 1.05;
 const LEAST_TOKENS_PER_BYTE: f64 = 1.0 / 8.0;
 
 impl PoolSnapshot {
+    /// Leaves the backends of `up` whose role allows the request: a prefill leg, or else a whole request.
+    /// If all others are gone, prefill backends serve whole requests. In a sample of the route they do
+    /// not, because others may be left.
+    pub(super) fn retain_role(&self, up: &mut Vec<usize>, is_prefill_leg: bool, is_sample: bool) {
+        let backend = |position: &usize| &self.backends[*position];
+        if is_prefill_leg {
+            return up.retain(|position| backend(position).serves_prefill_legs());
+        }
+        let is_for_legs =
+            |position: &usize| backend(position).identity.role() == Some(Role::Prefill);
+        if is_sample || !up.iter().all(is_for_legs) {
+            up.retain(|position| !is_for_legs(position));
+        }
+    }
+
     /// Leaves the backends of `up` that can serve the request. What the gateway knows of them can be
     /// wrong. So if none can, those are left that come nearest. In a sample of the route none is left,
     /// because others may be able to; nor after a failed attempt, whose response tells the client more.
@@ -117,6 +133,11 @@ impl PoolSnapshot {
                     "it does not serve the path"
                 }
                 None if is_too_short => "its context is too short for the request",
+                None if self.has_prefill_backends
+                    && backend.identity.role() == Some(Role::Prefill) =>
+                {
+                    "its role is prefill"
+                }
                 None if backend.health.breaker.is_shut(now) => "it reported overload a moment ago",
                 None => "it is full, or its share is limited after an ejection",
                 Some(reason) => reason,

@@ -18,10 +18,11 @@ use super::peers::Peers;
 use super::routes::{ModelConfig, RouteTable};
 use super::{Backend, Drain, DrainInitiator, LabelledModel, Lease, SleepSettings};
 use arc_swap::Guard;
+use eligible_backends::LeaseConstraints;
 use http::HeaderValue;
 use readiness::Readiness;
 use registry::{BackendRegistry, PoolSettings, PoolUpdate};
-use snapshot::{LeaseConstraints, PickedBackend, PoolSnapshot};
+use snapshot::{PickedBackend, PoolSnapshot};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -250,6 +251,17 @@ impl BackendPool {
         self.offer_within(&LeaseConstraints::new(&[], Some(thresholds)), requirements, now)
     }
 
+    /// Offers the backend that the policy picks for the prefill leg of a request, except the backends in
+    /// `tried`. `None`: there is none.
+    pub(crate) fn offer_prefill_leg(
+        &self,
+        requirements: BackendRequirements<'_>,
+        tried: &[Arc<Backend>],
+        now: Instant,
+    ) -> Option<BackendOffer> {
+        self.offer_within(&LeaseConstraints::of_prefill_leg(tried), requirements, now).ok()?
+    }
+
     /// Tokens that the engine has to compute for a request, on the backend that has most of the prompt
     /// in its cache. `None`: no backend is up.
     pub fn work(&self, requirements: BackendRequirements<'_>, now: Instant) -> Option<u64> {
@@ -297,6 +309,11 @@ impl BackendOffer {
         self.snapshot.lease(self.picked, &requirements, now)
     }
 
+    /// Predicted seconds to the first output of the offered backend.
+    pub(crate) fn ttft(&self) -> f64 {
+        self.picked.ttft()
+    }
+
     /// Number of prompt tokens that the offered backend must compute although another backend that
     /// may serve the request has them in its cache.
     pub fn lost_tokens(&self) -> f64 {
@@ -322,7 +339,8 @@ impl Sink for BackendPool {
 
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            if !record.shows_backend_fault() {
+            let is_prefilled = record.is_prefilled_elsewhere();
+            if !is_prefilled && !record.shows_backend_fault() {
                 continue;
             }
             let snapshot = self.registry.snapshot();
@@ -331,6 +349,12 @@ impl Sink for BackendPool {
                 .iter()
                 .find(|backend| Some(&backend.identity.id) == record.backend());
             let Some(backend) = backend else { continue };
+            if let Some(ttft) = record.upstream_ttft().filter(|_| is_prefilled) {
+                backend.load.estimator.on_decode_leg(ttft.as_secs_f64(), clock::now());
+            }
+            if !record.shows_backend_fault() {
+                continue;
+            }
             // A failure before the first output was already applied when its attempt failed.
             if record.timings.first_output.is_some() {
                 let is_aborted = record.outcome == Outcome::Aborted;

@@ -19,6 +19,7 @@ use std::time::Instant;
 use tokenweir_core::clock;
 use tokenweir_core::headers;
 use tokenweir_core::model::ServedModel;
+use tokenweir_core::prefill_leg::Role;
 use tokenweir_core::record::BackendId;
 use tokenweir_core::resilience;
 use tokenweir_core::routing::{CandidateSampler, Policy, PolicyKind};
@@ -116,6 +117,7 @@ impl BackendRegistry {
             shadow_policies: Arc::default(),
             panic_threshold: 0.0,
             sleep: SleepSettings::default(),
+            has_prefill_backends: false,
         };
         let state = RegistryState {
             model_lists: ModelListInterner::default(),
@@ -186,6 +188,8 @@ impl BackendRegistry {
         for (position, backend) in backends.iter().enumerate() {
             backend.set_position(position);
         }
+        let is_for_legs = |backend: &Arc<Backend>| backend.identity.role() == Some(Role::Prefill);
+        let has_prefill_backends = backends.iter().any(is_for_legs);
         state.model_labels.set_max_labels(settings.max_model_labels);
         self.snapshot.store(Arc::new(PoolSnapshot {
             routes: build_routes(&rules, &backends, &mut state.model_labels, backends_left),
@@ -200,6 +204,7 @@ impl BackendRegistry {
             shadow_policies: shadow_policies(&settings.policy, &settings.shadow_policies),
             panic_threshold: settings.panic_threshold,
             sleep: settings.sleep,
+            has_prefill_backends,
         }));
         state.prune_retiring();
     }

@@ -2,7 +2,7 @@
 //! finds the eligible backends for a request, runs the policy and leases the picked backend. Each
 //! change of the pool makes a new snapshot, so a request never sees a part of a change.
 
-use super::eligible_backends::{self, BreakerMode, EligibleBackends};
+use super::eligible_backends::{self, BreakerMode, EligibleBackends, LeaseConstraints};
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
 use super::route_building::build_routes;
@@ -48,6 +48,8 @@ pub(super) struct PoolSnapshot {
     pub(super) panic_threshold: f64,
     /// Whether sleeping engines are woken, and idle ones put to sleep.
     pub(super) sleep: SleepSettings,
+    /// Whether a backend serves only prefill legs.
+    pub(super) has_prefill_backends: bool,
 }
 
 /// The properties of a request that decide which backend may serve it.
@@ -80,19 +82,6 @@ pub struct BackendRequirements<'a> {
 /// Number of backends whose caches are compared to find the work of a request.
 const MAX_COMPARED_CACHES: usize = 64;
 
-/// Restrictions on the backends that may be leased to a request.
-#[derive(Clone, Copy)]
-pub(super) struct LeaseConstraints<'a> {
-    /// The backends of earlier attempts of the request. They are excluded.
-    pub(super) tried: &'a [Arc<Backend>],
-    /// Backends above one of these thresholds are saturated and excluded. `None`: saturation is
-    /// ignored.
-    pub(super) thresholds: Option<&'a SaturationThresholds>,
-    breaker_mode: BreakerMode,
-    /// Whether backends that are down only because their engine seems stuck are allowed.
-    allows_suspected: bool,
-}
-
 /// The backend that the policy picked for a request. It is not leased yet.
 pub(super) struct PickedBackend {
     context: RoutingContext,
@@ -121,6 +110,7 @@ impl PoolSnapshot {
             shadow_policies: self.shadow_policies.clone(),
             panic_threshold: self.panic_threshold,
             sleep: self.sleep,
+            has_prefill_backends: self.has_prefill_backends,
         }
     }
 
@@ -150,6 +140,7 @@ impl PoolSnapshot {
                 }
                 Ok(Some(PickedBackend { context, choice, most_cached, excluded }))
             }
+            None if constraints.is_prefill_leg => Ok(None),
             None if eligible.has_saturated => {
                 self.request_wake(route, now);
                 Ok(None)
@@ -317,6 +308,9 @@ impl PoolSnapshot {
     ) -> EligibleBackends {
         let mut up = self.filter_up(positions, requirements.backend, constraints);
         let is_sample = positions.len() < route.backends.len();
+        if self.has_prefill_backends || constraints.is_prefill_leg {
+            self.retain_role(&mut up, constraints.is_prefill_leg, is_sample);
+        }
         self.retain_capable(&mut up, route, requirements, (constraints.tried, is_sample), now);
         let mut eligible = EligibleBackends {
             candidates: Vec::with_capacity(up.len()),
@@ -373,7 +367,7 @@ impl PoolSnapshot {
     }
 }
 
-// === impl BackendRequirements, PickedBackend, LeaseConstraints ===
+// === impl BackendRequirements, PickedBackend ===
 
 impl BackendRequirements<'_> {
     /// The output tokens of all choices that the client allows. `None`: it states no limit.
@@ -389,18 +383,14 @@ impl BackendRequirements<'_> {
 }
 
 impl PickedBackend {
+    /// Predicted seconds to the first output.
+    pub(super) fn ttft(&self) -> f64 {
+        self.context.ttft(&self.context.candidates()[self.choice.index])
+    }
+
     /// Number of prompt tokens that the picked backend must compute although another eligible
     /// backend, saturated or not, has them in its cache.
     pub(super) fn lost_tokens(&self) -> f64 {
         self.most_cached - self.context.candidates()[self.choice.index].cached
-    }
-}
-
-impl<'a> LeaseConstraints<'a> {
-    pub(super) const fn new(
-        tried: &'a [Arc<Backend>],
-        thresholds: Option<&'a SaturationThresholds>,
-    ) -> Self {
-        Self { tried, thresholds, breaker_mode: BreakerMode::Enforced, allows_suspected: false }
     }
 }

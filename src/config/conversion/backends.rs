@@ -44,6 +44,7 @@ impl Config {
                 )
                 .with_pod(entry.pod.as_deref())
                 .with_weight(entry.weight)
+                .with_role(entry.role)
                 .with_circuit_breaker(self.circuit_breaker)
                 .with_load_horizon(horizon)
                 .with_data_parallel_ranks(self.routing.data_parallel_ranks)

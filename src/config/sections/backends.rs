@@ -7,6 +7,7 @@ use crate::config::violation::{RuleViolation, violation_at};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use tokenweir_core::address::{BackendAddress, BackendAddressError, MetricsUrl};
+use tokenweir_core::prefill_leg::Role;
 use tokenweir_core::record::BackendId;
 use tokenweir_net::tls::TlsClientSettings;
 
@@ -55,6 +56,10 @@ pub struct BackendConfig {
     /// Share of the requests relative to other backends, 0 to 1000000. 0: no new requests.
     #[serde(default = "default_weight")]
     pub weight: u32,
+    /// The legs of requests that the backend serves, if prefill and decode are split: `prefill`, `decode` or
+    /// `both`. `None`: whole requests only.
+    #[serde(default)]
+    pub role: Option<Role>,
     /// Whether the backend is drained at the start, and after a reload that changed this value.
     #[serde(default)]
     pub drained: bool,
@@ -82,6 +87,7 @@ impl BackendConfig {
             pod: None,
             tls: None,
             weight: default_weight(),
+            role: None,
             drained: false,
         }
     }

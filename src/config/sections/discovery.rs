@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokenweir_core::address::{BackendAddress, MetricsUrl};
+use tokenweir_core::prefill_leg::Role;
 use tokenweir_core::units;
 
 /// A discovery source. It has exactly one of `file`, `dns`, `srv` and `kubernetes`.
@@ -54,6 +55,9 @@ pub struct DiscoveryConfig {
     /// `weight` of the discovered backends. Not for `file`.
     #[serde(default)]
     pub weight: Option<u32>,
+    /// Default `role` of the discovered backends.
+    #[serde(default)]
+    pub role: Option<Role>,
 }
 
 fn default_interval() -> Duration {
@@ -70,6 +74,7 @@ impl DiscoveryConfig {
             metrics_url: backend.metrics_url.clone().or_else(|| self.metrics_url(&backend.url)),
             api_key: backend.api_key.or_else(|| self.api_key.clone()),
             usage: backend.usage.or(self.usage),
+            role: backend.role.or(self.role),
             weight: self.weight.unwrap_or(backend.weight),
             ..backend
         }

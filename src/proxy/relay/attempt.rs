@@ -55,15 +55,16 @@ impl PreparedRequest<'_> {
 /// If a pooled connection closes while the request is sent, the request is sent to the same backend
 /// once more, on a new connection. This requires that the backend cannot have executed the request,
 /// or that the request has no side effects. Any other close of a connection is an error of the
-/// backend.
+/// backend. `is_once`: the body may reach one engine once, so the request has a new connection.
 pub(super) async fn send(
     client: &HttpClient,
     record: &mut RequestRecord,
     lease: &Lease,
     prepared: &PreparedRequest<'_>,
-    body: &Bytes,
+    (body, is_once): (&Bytes, bool),
 ) -> Result<Response<BackendBody>, SendError> {
-    let mut via = ConnectionSource::Pool;
+    let new_connection = ConnectionSource::NewConnection { after_request_written: false };
+    let mut via = if is_once { new_connection } else { ConnectionSource::Pool };
     loop {
         // This is the only place that awaits `send_via`: each further place would add the whole
         // state of `send_via` to this future.
@@ -131,23 +132,25 @@ async fn send_via(
     result
 }
 
-/// Sends the request that continues a stream, on a new connection. The record gets the attempt.
-pub(super) fn send_continuation(
+/// Sends a request that the gateway made from that of the client, on a new connection. Returns its attempt
+/// and its response.
+pub(super) fn send_apart(
     client: &HttpClient,
-    record: &mut RequestRecord,
+    record: &RequestRecord,
     lease: &Lease,
     head_and_prompt: (&request::Parts, &Arc<PromptFingerprint>),
     body: &Bytes,
     timeout: Option<Duration>,
-) -> impl Future<Output = Result<Response<BackendBody>, SendError>> + Send + 'static {
+) -> (Attempt, impl Future<Output = Result<Response<BackendBody>, SendError>> + Send + 'static) {
     let span_id = fastrand::u64(1..);
     let request = build_outbound_request(record, lease, head_and_prompt, body, span_id);
-    record.attempts.push(new_attempt(lease.backend(), span_id));
     let (client, backend) = (client.clone(), lease.backend().clone());
-    async move {
+    let attempt = new_attempt(&backend, span_id);
+    let response = async move {
         let via = ConnectionSource::NewConnection { after_request_written: false };
         client.send_via(via, timeout, &backend.idle_pool, (request, None)).await
-    }
+    };
+    (attempt, response)
 }
 
 fn new_attempt(backend: &Backend, span_id: u64) -> Attempt {

@@ -10,6 +10,8 @@ use tokenweir_core::headers;
 use tokenweir_core::observe::PrefetchedBody;
 use tokenweir_core::resilience::FailureKind;
 use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::client::SendError;
+use tokenweir_net::resource_exhaustion;
 
 /// A response of a backend whose head and first frames have been read.
 pub(crate) type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
@@ -46,4 +48,26 @@ impl AttemptFailure {
     pub(super) fn apply_to(&self, backend: &Backend) {
         backend.on_failure(self.kind, &self.message, self.rest, clock::now());
     }
+}
+
+/// The failure of a request that was not sent, or that has no response head.
+pub(super) fn send_failure(error: &SendError) -> AttemptFailure {
+    let (kind, gateway_error) = match error {
+        SendError::Connect(_) => (FailureKind::Unreachable, GatewayError::NoBackend),
+        SendError::Exhausted(problem) => {
+            resource_exhaustion::warn_rate_limited(problem);
+            (FailureKind::GatewayExhausted, GatewayError::Exhausted)
+        }
+        SendError::StaleConnection { .. } | SendError::Closed(_) => {
+            (FailureKind::Died, GatewayError::Closed)
+        }
+        SendError::InvalidResponse(_) => (FailureKind::Garbage, GatewayError::Garbage),
+        // Only a request whose body is forwarded unread fails so, and it handles the error itself.
+        SendError::RequestBody(_) => (FailureKind::GatewayExhausted, GatewayError::IncompleteBody),
+        SendError::Timeout(limit) => (
+            FailureKind::ResponseHeadTimeout,
+            GatewayError::ResponseHeadTimeout { seconds: limit.as_secs() },
+        ),
+    };
+    AttemptFailure::without_response(kind, error.to_string(), gateway_error)
 }

@@ -1,7 +1,7 @@
 //! Continues a stream at another backend, after output was sent to the client.
 
 use super::attempt;
-use super::failover;
+use super::attempt_failure::send_failure;
 use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
 use crate::proxy::context::ProxyContext;
@@ -137,7 +137,7 @@ impl StreamContinuation {
         let (lease, decision) = leased.map_err(|_| ContinuationRefusal::NoOtherBackend)?;
         let record = exchange.record();
         record.decision = Some(decision);
-        let response = attempt::send_continuation(
+        let (attempt, response) = attempt::send_apart(
             &self.context.backend_client,
             record,
             &lease,
@@ -145,6 +145,7 @@ impl StreamContinuation {
             &body,
             self.response_headers_timeout,
         );
+        record.attempts.push(attempt);
         interrupted.sending = Some(Sending { lease, response: Box::pin(response) });
         Ok(())
     }
@@ -196,7 +197,7 @@ fn continuing_body(
             }
             (Some(status.as_u16()), FailureKind::of_status(status.as_u16()))
         }
-        Err(error) => (None, failover::send_failure(&error).kind),
+        Err(error) => (None, send_failure(&error).kind),
     };
     // Another request than that of the client may be refused without any fault.
     if !kind.is_judged_by_peers() {

@@ -2,8 +2,9 @@
 //! their first output.
 
 use super::attempt::{self, PreparedRequest};
-use super::attempt_failure::{AttemptFailure, PrefetchedResponse};
+use super::attempt_failure::{AttemptFailure, PrefetchedResponse, send_failure};
 use super::first_output;
+use super::prefill_leg::{self, Legs};
 use super::refusals::Refusals;
 use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
@@ -24,7 +25,6 @@ use tokenweir_core::record::{FailoverDenialReason, RoutingDecision};
 use tokenweir_core::resilience::{FailoverPolicy, FailureKind};
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::SendError;
-use tokenweir_net::resource_exhaustion;
 
 /// Time between two tries to lease another backend for a request whose backend is down.
 const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ pub(crate) async fn send(
     let (mut failed_attempts, mut waits_left) = (0, context.retry.max_attempts());
     // Kept for further attempts: those on shorter backends would be refused again.
     let mut longer_than = None;
-    let mut refusals = Refusals::default();
+    let (mut refusals, mut legs) = (Refusals::default(), Legs::default());
     loop {
         // The values of the attempt take no memory while the request waits.
         let next = {
@@ -57,7 +57,7 @@ pub(crate) async fn send(
             record.timings.routed = Some(clock::now());
             let result = tokio::select! {
                 biased;
-                result = send_to_backend(context, exchange, request, &lease) => result,
+                result = send_to_backend(context, exchange, (request, &lease), &mut legs) => result,
                 next = failover_when_down(
                     context, share, (request, longer_than), &lease, &tried, failed_attempts,
                 ) => {
@@ -152,11 +152,12 @@ fn allows_wait(kind: FailureKind) -> bool {
 }
 
 /// Excludes the backend of a failed attempt from further ones. A backend that refused the rank gets the
-/// request again, and chooses the rank itself.
+/// request again, and chooses the rank itself. One that did not get the blocks of a prefill leg may get
+/// the request again, and computes the prompt itself.
 fn exclude_failed(tried: &mut Vec<Arc<Backend>>, lease: &Lease, kind: FailureKind) {
     if kind == FailureKind::RankRefused {
         lease.backend().on_rank_refused();
-    } else {
+    } else if kind != FailureKind::TransferFailed {
         tried.push(lease.backend().clone());
     }
 }
@@ -234,17 +235,21 @@ async fn failover_when_down(
 async fn send_to_backend(
     context: &ProxyContext,
     exchange: &mut Exchange,
-    request: &PreparedRequest<'_>,
-    lease: &Lease,
+    (request, lease): (&PreparedRequest<'_>, &Lease),
+    legs: &mut Legs,
 ) -> Result<PrefetchedResponse, AttemptFailure> {
-    let (body, usage) = request.body.for_backend(lease.backend());
+    let (mut body, usage) = request.body.for_backend(lease.backend());
+    // Boxed, because few requests need the memory of this future.
+    let is_prefilled = prefill_leg::is_possible(lease, exchange)
+        && Box::pin(legs.prefill(context, exchange, (request, lease), &mut body)).await;
     exchange.on_request_sent(lease.backend_feedback());
     let record = exchange.record();
     let options = &mut record.options;
     options.usage_injected = usage.requests_usage_event();
     options.continuous_usage_injected = usage.requests_continuous_usage();
     let result = loop {
-        let sending = attempt::send(&context.backend_client, record, lease, request, &body);
+        let body = (&body, is_prefilled);
+        let sending = attempt::send(&context.backend_client, record, lease, request, body);
         let sending = pin!(sending);
         match within_deadline(request.deadlines.next(), sending).await.map_err(deadline_failure)? {
             // Closing an idle connection frees a file descriptor for this request.
@@ -252,6 +257,7 @@ async fn send_to_backend(
             result => break result,
         }
     };
+    legs.on_sent(!matches!(result, Err(SendError::Connect(_))));
     let (mut head, body) = result.map_err(|error| send_failure(&error))?.into_parts();
     headers::remove_gateway_headers(&mut head.headers);
     exchange.on_head(head.status.as_u16(), &head.headers);
@@ -266,6 +272,7 @@ async fn send_to_backend(
     .await;
     let prefetched = prefetched.map_err(deadline_failure)?;
     let failure_kind = classify_failure(exchange, request, head.status, &prefetched)
+        .map(|kind| if is_prefilled { legs.refine(kind) } else { kind })
         .map(|kind| refine_refusal(kind, context, (request, lease), &prefetched));
     if failure_kind.is_none() && head.status.is_success() && exchange.has_output_or_ended() {
         lease.backend().on_response_started(clock::now());
@@ -363,25 +370,4 @@ pub(super) fn give_up(
 pub(super) fn deadline_failure(deadline: ResponseDeadline) -> AttemptFailure {
     let kind = deadline.failure_kind();
     AttemptFailure::without_response(kind, kind.as_str(), deadline.error())
-}
-
-pub(super) fn send_failure(error: &SendError) -> AttemptFailure {
-    let (kind, gateway_error) = match error {
-        SendError::Connect(_) => (FailureKind::Unreachable, GatewayError::NoBackend),
-        SendError::Exhausted(problem) => {
-            resource_exhaustion::warn_rate_limited(problem);
-            (FailureKind::GatewayExhausted, GatewayError::Exhausted)
-        }
-        SendError::StaleConnection { .. } | SendError::Closed(_) => {
-            (FailureKind::Died, GatewayError::Closed)
-        }
-        SendError::InvalidResponse(_) => (FailureKind::Garbage, GatewayError::Garbage),
-        // Only a request whose body is forwarded unread fails so, and it handles the error itself.
-        SendError::RequestBody(_) => (FailureKind::GatewayExhausted, GatewayError::IncompleteBody),
-        SendError::Timeout(limit) => (
-            FailureKind::ResponseHeadTimeout,
-            GatewayError::ResponseHeadTimeout { seconds: limit.as_secs() },
-        ),
-    };
-    AttemptFailure::without_response(kind, error.to_string(), gateway_error)
 }

@@ -6,6 +6,7 @@ mod attempt_failure;
 mod continuation;
 mod failover;
 mod first_output;
+mod prefill_leg;
 mod refusals;
 mod unread;
 

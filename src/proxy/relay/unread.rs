@@ -1,7 +1,7 @@
 //! Sends a request whose body the gateway does not keep: once, without failover.
 
 use super::attempt::{self, PreparedRequest};
-use super::attempt_failure::{AttemptFailure, PrefetchedResponse};
+use super::attempt_failure::{AttemptFailure, PrefetchedResponse, send_failure};
 use super::failover;
 use super::first_output;
 use crate::backend::Lease;
@@ -50,7 +50,7 @@ pub(crate) async fn send(
             exchange.discard_attempt("request_body");
             return Err(ForwardedBody::<()>::gateway_error(&error));
         }
-        Ok(Err(error)) => failover::send_failure(&error),
+        Ok(Err(error)) => send_failure(&error),
         Err(deadline) => failover::deadline_failure(deadline),
     };
     // While the client holds its upload, it can make a timeout of the backend expire.

@@ -3,6 +3,7 @@
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_core::continuation::{ContinuationRefusal, InterruptionCause};
 use tokenweir_core::metric_kind::MetricKind;
+use tokenweir_core::prefill_leg::PrefillSkip;
 use tokenweir_core::record::{
     Continuation, FailoverDenialReason, Outcome, RequestRecord, ResumeOutcome,
 };
@@ -60,6 +61,40 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         read: MetricSource::Record(|record, emit| {
             for continuation in &record.continuations.begun {
                 emit(&[continuation.cause.as_str()], 1.0);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_prefill_legs_total",
+        help: "Prefill legs at other backends, by whether the decode backend got their blocks.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("result", || vec!["used", "unused", "failed"])],
+        read: MetricSource::Record(|record, emit| {
+            let mut is_used = record.is_prefilled_elsewhere();
+            for leg in record.prefill_legs.iter().flat_map(|legs| legs.sent.iter().rev()) {
+                let is_failed = leg.failure.is_some();
+                let result = if is_failed {
+                    "failed"
+                } else if is_used {
+                    "used"
+                } else {
+                    "unused"
+                };
+                is_used &= is_failed;
+                emit(&[result], 1.0);
+            }
+        }),
+    },
+    MetricDescriptor {
+        name: "tokenweir_prefill_legs_skipped_total",
+        help: "Requests to decode backends that computed the prompt themselves, by reason.",
+        kind: MetricKind::Counter,
+        labels: &[MetricLabel::fixed("reason", || {
+            PrefillSkip::ALL.map(PrefillSkip::as_str).to_vec()
+        })],
+        read: MetricSource::Record(|record, emit| {
+            if let Some(reason) = record.prefill_legs.as_ref().and_then(|legs| legs.skipped) {
+                emit(&[reason.as_str()], 1.0);
             }
         }),
     },

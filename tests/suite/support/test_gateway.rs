@@ -39,6 +39,7 @@ use tokenweir::telemetry::recent_requests::RecentRequests;
 use tokenweir::telemetry::trace_capture::{self, TraceCapture, TraceCaptureStats};
 use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::observe::{self, ExchangeRegistry, Sink};
+use tokenweir_core::prefill_leg::Role;
 use tokenweir_core::record::{RequestRecord, SampleReason, TierResolver};
 use tokenweir_core::resilience;
 use tokenweir_core::resume::ResumeSettings;
@@ -183,6 +184,8 @@ pub(crate) struct Setup {
     pub sleep: SleepSettings,
     /// Whether the data-parallel ranks of backends are targets of routing.
     pub data_parallel_ranks: bool,
+    /// The roles of the first backends. The others have none.
+    pub roles: &'static [Role],
 }
 
 struct RecordingSink(mpsc::UnboundedSender<RequestRecord>);
@@ -260,6 +263,7 @@ impl Default for Setup {
             connection_age: None,
             sleep: SleepSettings::default(),
             data_parallel_ranks: false,
+            roles: &[],
         }
     }
 }
@@ -334,7 +338,10 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
             .with_kv_events(kv_events)
             .with_data_parallel_ranks(setup.data_parallel_ranks)
     };
-    let backends = backends.iter().map(backend).collect();
+    let roles = setup.roles.iter().copied().map(Some).chain(std::iter::repeat(None));
+    let backends =
+        backends.iter().map(backend).zip(roles).map(|(backend, role)| backend.with_role(role));
+    let backends = backends.collect();
     let settings = PoolSettings {
         models: setup.models.clone(),
         policy: setup.policy,

@@ -1,7 +1,7 @@
 //! Reads from a request whether its stream can be continued.
 
 use super::reasons::{ContinuationMode, ContinuationRefusal};
-use crate::json::members::{visit_elements, visit_members};
+use crate::json::members::{is_set, number, visit_elements, visit_members};
 use crate::openai::Api;
 
 /// What the request of a stream says about a continuation of it.
@@ -160,19 +160,6 @@ impl PlanReader {
         }
         self.refusal.or(of_sampling).map_or(Ok(self.plan), Err)
     }
-}
-
-/// Whether a value is none of `null`, `false`, `""`, `[]` and `{}`.
-fn is_set(value: &[u8]) -> bool {
-    match value {
-        b"null" | b"false" | b"\"\"" => false,
-        [b'[' | b'{', inner @ .., _] => !inner.trim_ascii().is_empty(),
-        _ => true,
-    }
-}
-
-fn number(value: &[u8]) -> Option<f64> {
-    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 pub(super) fn integer(value: &[u8]) -> Option<u64> {

@@ -35,6 +35,20 @@ pub fn visit_elements(data: &[u8], mut visit: impl FnMut(Range<usize>)) -> Optio
     })
 }
 
+/// Whether a value is none of `null`, `false`, `""`, `[]` and `{}`.
+pub fn is_set(value: &[u8]) -> bool {
+    match value {
+        b"null" | b"false" | b"\"\"" => false,
+        [b'[' | b'{', inner @ .., _] => !inner.trim_ascii().is_empty(),
+        _ => true,
+    }
+}
+
+/// The number that a value is. `None`: it is none.
+pub fn number(value: &[u8]) -> Option<f64> {
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
 /// The offset after the bracket that closes the object or array in which `text` begins. `None`: none
 /// closes it.
 pub fn length_until_closed(text: &[u8]) -> Option<usize> {

@@ -51,6 +51,7 @@ pub fn streamed() -> RequestRecord {
         not_retried: None,
         resume: None,
         continuations: Continuations::default(),
+        prefill_legs: None,
         status: Some(200),
         refusal: None,
         outcome: Outcome::Ok,

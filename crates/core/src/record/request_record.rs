@@ -10,7 +10,7 @@ use super::response::{
 };
 use super::routing::{
     Attempt, BackendCondition, Continuations, FailoverDenialReason, PredictedCandidate,
-    RoutingDecision, WaitReports,
+    PrefillLegs, RoutingDecision, WaitReports,
 };
 use super::sample_reason::SampleReason;
 use super::slow_cause::SlowCause;
@@ -63,6 +63,8 @@ pub struct RequestRecord {
     pub resume: Option<Arc<ResumeNote>>,
     /// The continuations of the stream at other backends.
     pub continuations: Continuations,
+    /// The prefill legs at other backends. `None`: no backend of an attempt serves decode legs.
+    pub prefill_legs: Option<Box<PrefillLegs>>,
     /// HTTP status that the client received. `None`: the client disconnected before the response
     /// head.
     pub status: Option<u16>,
@@ -137,6 +139,7 @@ impl RequestRecord {
                 not_retried: None,
                 resume: None,
                 continuations: Continuations::default(),
+                prefill_legs: None,
                 status: None,
                 refusal: None,
                 outcome: Outcome::Cancelled,
@@ -247,12 +250,12 @@ impl RequestRecord {
     }
 
     /// Gateway overhead: request body received → request sent for the last attempt, without the
-    /// time in the admission queue and without the time of earlier attempts. `None`: the request
-    /// was not sent to a backend.
+    /// time in the admission queue, in earlier attempts and in prefill legs. `None`: the request was
+    /// not sent to a backend.
     pub fn overhead(&self) -> Option<Duration> {
         let received = self.timings.received?;
         let elapsed = self.timings.sent?.saturating_duration_since(received);
-        let waits = [self.gateway_queue_wait(), self.failed_attempts()];
+        let waits = [self.gateway_queue_wait(), self.failed_attempts(), self.prefill_leg_time()];
         Some(elapsed.saturating_sub(waits.into_iter().flatten().sum()))
     }
 
@@ -262,6 +265,17 @@ impl RequestRecord {
         let (_, earlier) = self.attempts.split_last()?;
         let took = |attempt: &Attempt| attempt.ended?.checked_duration_since(attempt.started);
         (!earlier.is_empty()).then(|| earlier.iter().filter_map(took).sum())
+    }
+
+    /// Time in prefill legs. `None`: there was none.
+    pub fn prefill_leg_time(&self) -> Option<Duration> {
+        let legs = self.prefill_legs.as_ref().filter(|legs| !legs.sent.is_empty())?;
+        Some(legs.took())
+    }
+
+    /// Whether another backend computed the prompt.
+    pub fn is_prefilled_elsewhere(&self) -> bool {
+        self.prefill_legs.as_ref().is_some_and(|legs| legs.is_used)
     }
 
     /// The times of the chunks of a stream that was slow, stalled or did not complete. `None`: another
@@ -365,17 +379,18 @@ impl RequestRecord {
     }
 
     /// Actual and predicted time from sending the request to the first output, in seconds. `None`:
-    /// one of the two is missing.
+    /// one of the two is missing, or another backend computed the prompt.
     pub fn actual_and_predicted_ttft(&self) -> Option<(f64, f64)> {
         let actual = self.upstream_ttft()?.as_secs_f64();
-        let predicted = self.selected_candidate()?.ttft;
+        let predicted = self.selected_candidate().filter(|_| !self.is_prefilled_elsewhere())?.ttft;
         predicted.is_finite().then_some((actual, predicted))
     }
 
     /// Cached prompt tokens: the engine's count and the prediction. `None` if the engine did not
-    /// report a count.
+    /// report a count, or another backend computed the prompt.
     pub fn reported_and_predicted_cached_tokens(&self) -> Option<(u64, f64)> {
-        let is_exact = self.observed.usage_source == UsageSource::Exact;
+        let is_exact =
+            self.observed.usage_source == UsageSource::Exact && !self.is_prefilled_elsewhere();
         let reported = self.observed.usage.cached.filter(|_| is_exact)?;
         let predicted = self.selected_candidate()?.candidate.cached;
         predicted.is_finite().then_some((reported, predicted))

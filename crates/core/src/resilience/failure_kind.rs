@@ -48,6 +48,8 @@ pub enum FailureKind {
     TooLong,
     /// The backend does not accept the data-parallel rank that the gateway chose.
     RankRefused,
+    /// The blocks of the KV cache that a prefill leg computed did not reach the decode backend.
+    TransferFailed,
     /// Any other status outside of 2xx and 5xx, such as 400 or a redirect.
     UnexpectedStatus,
 }
@@ -87,7 +89,7 @@ pub enum BreakerAction {
 
 impl FailureKind {
     /// All kinds.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Unreachable,
         Self::GatewayExhausted,
         Self::Died,
@@ -110,6 +112,7 @@ impl FailureKind {
         Self::MissingPath,
         Self::TooLong,
         Self::RankRefused,
+        Self::TransferFailed,
         Self::UnexpectedStatus,
     ];
 
@@ -171,6 +174,7 @@ impl FailureKind {
                 | Self::MissingPath
                 | Self::TooLong
                 | Self::RankRefused
+                | Self::TransferFailed
         )
     }
 
@@ -199,6 +203,7 @@ impl FailureKind {
             Self::MissingPath => "missing_path",
             Self::TooLong => "too_long",
             Self::RankRefused => "rank_refused",
+            Self::TransferFailed => "transfer_failed",
             Self::UnexpectedStatus => "unexpected_status",
         }
     }
@@ -206,9 +211,11 @@ impl FailureKind {
     /// Whether the request may fail over to another backend.
     pub const fn elsewhere(self) -> FailoverPolicy {
         match self {
-            Self::Unreachable | Self::NotStored | Self::TooLong | Self::RankRefused => {
-                FailoverPolicy::Always
-            }
+            Self::Unreachable
+            | Self::NotStored
+            | Self::TooLong
+            | Self::RankRefused
+            | Self::TransferFailed => FailoverPolicy::Always,
             // No connection to another backend can be opened either.
             Self::GatewayExhausted
             | Self::ResponseHeadTimeout
@@ -243,7 +250,8 @@ impl FailureKind {
             | Self::NotStored
             | Self::MissingPath
             | Self::TooLong
-            | Self::RankRefused => BreakerAction::Nothing,
+            | Self::RankRefused
+            | Self::TransferFailed => BreakerAction::Nothing,
             Self::Unreachable => BreakerAction::MarkDown,
             Self::Busy | Self::RateLimited => BreakerAction::BackOff,
             Self::EngineDead => BreakerAction::Eject,

@@ -16,6 +16,7 @@ use opentelemetry::trace::Event;
 use std::time::Instant;
 use tokenweir_core::continuation::ContinuationRefusal;
 use tokenweir_core::openai::{Api, FinishReason};
+use tokenweir_core::prefill_leg::PrefillSkip;
 use tokenweir_core::record::{
     Attempt, Continuation, Outcome, RequestIdentity, RequestPhase, RequestPhases, RequestRecord,
     SlowCause, UninspectedReason,
@@ -181,6 +182,10 @@ fn add_routing(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
     let attributes = attributes
         .put("tokenweir.attempts", count(record.attempts.len() as u64))
         .put_some(
+            "tokenweir.prefill_leg.skipped",
+            record.prefill_legs.as_ref().and_then(|legs| legs.skipped).map(PrefillSkip::as_str),
+        )
+        .put_some(
             "tokenweir.continuation.refused",
             record.continuations.refusal.map(ContinuationRefusal::as_str),
         )
@@ -236,6 +241,7 @@ fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAtt
             RequestPhase::GatewayQueue => "tokenweir.phase.gateway_queue",
             RequestPhase::Gateway => "tokenweir.phase.gateway",
             RequestPhase::FailedAttempts => "tokenweir.phase.failed_attempts",
+            RequestPhase::PrefillLeg => "tokenweir.phase.prefill_leg",
             RequestPhase::FrontEnd => "tokenweir.phase.front_end",
             RequestPhase::EngineQueue => "tokenweir.phase.queue",
             RequestPhase::Prefill => "tokenweir.phase.prefill",

@@ -36,21 +36,26 @@ pub(super) fn build_spans(
     conventions: &SpanConventions,
 ) -> Vec<SpanData> {
     let builder = SpanTreeBuilder::new(record, trace, conventions);
-    let mut spans = Vec::with_capacity(2 + record.attempts.len());
+    let mut spans = Vec::with_capacity(span_count(record) as usize);
     spans.push(builder.server_span());
     if inference::has_inference(record) {
         spans.push(builder.inference_span());
     }
-    let attempts = (0..).zip(&record.attempts);
-    spans.extend(
-        attempts.map(|(resend_count, attempt)| builder.attempt_span(resend_count, attempt)),
-    );
+    for (leg, attempts) in [(Some("prefill"), prefill_legs(record)), (None, &record.attempts)] {
+        let attempts = (0..).zip(attempts);
+        spans.extend(attempts.map(|(count, attempt)| builder.attempt_span(count, attempt, leg)));
+    }
     spans
 }
 
 /// Number of spans that [`build_spans`] returns.
 pub(super) fn span_count(record: &RequestRecord) -> u64 {
-    1 + u64::from(inference::has_inference(record)) + record.attempts.len() as u64
+    let attempts = record.attempts.len() + prefill_legs(record).len();
+    1 + u64::from(inference::has_inference(record)) + attempts as u64
+}
+
+fn prefill_legs(record: &RequestRecord) -> &[Attempt] {
+    record.prefill_legs.as_ref().map_or(&[], |legs| &legs.sent)
 }
 
 /// Whether the server span or the inference span of the request has the status error.
@@ -174,8 +179,16 @@ impl<'a> SpanTreeBuilder<'a> {
     }
 
     /// The client span of an attempt. `resend_count` is the number of attempts before this attempt.
-    fn attempt_span(&self, resend_count: i64, attempt: &Attempt) -> SpanData {
+    /// `leg`: `prefill` for a prefill leg.
+    fn attempt_span(
+        &self,
+        resend_count: i64,
+        attempt: &Attempt,
+        leg: Option<&'static str>,
+    ) -> SpanData {
         let record = self.record;
+        let is_last = record.attempts.last().is_some_and(|last| last.span_id == attempt.span_id);
+        let is_decode = is_last && record.is_prefilled_elsewhere();
         let (name, port) = &attempt.address;
         let route = record.route.unwrap_or_default();
         let error = self.attempt_error_type(attempt);
@@ -189,7 +202,8 @@ impl<'a> SpanTreeBuilder<'a> {
             .put_some("http.request.resend_count", (resend_count > 0).then_some(resend_count))
             .put_some("http.response.status_code", attempt.status.map(i64::from))
             .put_some("error.type", error)
-            .put("tokenweir.backend.id", text(attempt.backend.as_str()));
+            .put("tokenweir.backend.id", text(attempt.backend.as_str()))
+            .put_some("tokenweir.leg", leg.or(is_decode.then_some("decode")));
         let parent = record.spans[usize::from(inference::has_inference(record))];
         self.build_span(SpanFields {
             span_id: attempt.span_id,

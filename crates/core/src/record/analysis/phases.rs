@@ -11,10 +11,12 @@ pub enum RequestPhase {
     /// In the admission queue of the gateway.
     GatewayQueue,
     /// In the gateway: request body read → handed to the connection of the last attempt, minus the
-    /// time in the admission queue and in failed attempts.
+    /// time in the admission queue, in failed attempts and in prefill legs.
     Gateway,
     /// In the attempts before the last one, which failed.
     FailedAttempts,
+    /// In prefill legs at other backends.
+    PrefillLeg,
     /// Way to the engine and its API server: sent → response head, if the engine sends the head
     /// before it computes anything.
     FrontEnd,
@@ -48,10 +50,11 @@ pub struct RequestPhases([Option<PhaseDuration>; RequestPhase::ALL.len()]);
 impl RequestPhase {
     /// All phases in order of time. The unexplained time is somewhere between sending the request and
     /// its first output.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::GatewayQueue,
         Self::Gateway,
         Self::FailedAttempts,
+        Self::PrefillLeg,
         Self::FrontEnd,
         Self::EngineQueue,
         Self::Prefill,
@@ -65,6 +68,7 @@ impl RequestPhase {
             Self::GatewayQueue => "gateway_queue",
             Self::Gateway => "gateway",
             Self::FailedAttempts => "failed_attempts",
+            Self::PrefillLeg => "prefill_leg",
             Self::FrontEnd => "front_end",
             Self::EngineQueue => "queue",
             Self::Prefill => "prefill",
@@ -84,6 +88,7 @@ impl RequestPhases {
         phases.set(RequestPhase::GatewayQueue, record.gateway_queue_wait(), false);
         phases.set(RequestPhase::Gateway, record.overhead(), false);
         phases.set(RequestPhase::FailedAttempts, record.failed_attempts(), false);
+        phases.set(RequestPhase::PrefillLeg, record.prefill_leg_time(), false);
         phases.set(RequestPhase::Decode, engine.decode.or_else(|| record.decode()), false);
         if record.upstream_ttft().is_some() {
             phases.set_wait(&FirstOutputWait::from_record(record));

@@ -4,9 +4,11 @@ mod attempt;
 mod backend_condition;
 
 mod decision;
+mod prefill_legs;
 #[cfg(test)]
 mod tests;
 
 pub use attempt::{Attempt, Continuation, Continuations, FailoverDenialReason};
 pub use backend_condition::{BackendCondition, Stall, WaitReports};
 pub use decision::{PredictedCandidate, RoutingDecision, ShadowDecision};
+pub use prefill_legs::PrefillLegs;

@@ -230,14 +230,16 @@ impl LearnedEstimates {
             update_ema(&self.tokens_per_byte, ratio);
             self.add_text(text_bytes as f64, prompt as f64);
         }
-        let uncached = prompt.saturating_sub(counts.cached.unwrap_or(predicted_cached));
+        // The engine may count the blocks that it read from the other backend as cached, or not.
+        let cached = counts.cached.filter(|_| request.elsewhere.is_none());
+        let uncached = prompt.saturating_sub(cached.unwrap_or(predicted_cached));
         update_ema(&self.uncached_prompt_tokens, uncached as f64);
         if request.is_rendezvous && prompt > predicted_cached {
-            let found = counts.cached.unwrap_or(0).saturating_sub(predicted_cached);
+            let found = cached.unwrap_or(0).saturating_sub(predicted_cached);
             let share = found as f64 / (prompt - predicted_cached) as f64;
             update_ema(&self.rendezvous_hit_share, share.min(1.0));
         }
-        if let Some(cached) = counts.cached {
+        if let Some(cached) = cached {
             self.adjust_cache_retention(predicted_cached as f64, cached as f64, prompt as f64);
         }
     }

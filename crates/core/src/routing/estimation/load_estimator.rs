@@ -6,6 +6,7 @@
 //! gradually from the report to local load and the mean of external load: `certainty = horizon ÷
 //! (horizon + age)`. No threshold on the age makes choices change abruptly.
 
+mod decode_legs;
 mod delays;
 
 use super::atomic_f64::AtomicF64;
@@ -21,6 +22,7 @@ use crate::routing::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use decode_legs::DecodeLegs;
 use max_answering::MaxAnswering;
 pub use reported_queues::ReportedQueues;
 
@@ -63,6 +65,7 @@ pub struct LoadEstimator {
     sent_prompts: SentPrompts,
     peer_backlogs: PeerBacklogs,
     reported_queues: ReportedQueues,
+    decode_legs: DecodeLegs,
     /// Last, because its last fields are only used for learning.
     learned_estimates: LearnedEstimates,
 }
@@ -95,6 +98,7 @@ impl LoadEstimator {
             sent_prompts: SentPrompts::new(),
             peer_backlogs: PeerBacklogs::new(epoch),
             reported_queues: ReportedQueues::default(),
+            decode_legs: DecodeLegs::new(),
             learned_estimates: LearnedEstimates::default(),
         }
     }
@@ -217,6 +221,7 @@ impl LoadEstimator {
         let reservation = Reservation {
             tokens: uncached + candidate.output as u64,
             uncached,
+            elsewhere: None,
             cached: candidate.cached as u64,
             is_rendezvous: candidate.is_rendezvous,
             work: candidate.backlog + uncached as f64,
@@ -263,8 +268,10 @@ impl LoadEstimator {
         reservation.is_decoding = true;
         let decoding = self.decoding_streams.fetch_add(1, Ordering::Relaxed) + 1;
         self.most_running.fetch_max(decoding, Ordering::Relaxed);
-        let seconds = now.saturating_duration_since(reservation.sent).as_secs_f64();
-        self.learned_estimates.on_first_output(reservation, seconds);
+        if reservation.elsewhere.is_none() {
+            let seconds = now.saturating_duration_since(reservation.sent).as_secs_f64();
+            self.learned_estimates.on_first_output(reservation, seconds);
+        }
     }
 
     /// Records the token usage that a response reported, and learns from it.
@@ -389,6 +396,7 @@ impl LoadEstimator {
 }
 
 mod max_answering;
+mod remote_prefill;
 mod reported_queues;
 mod reports;
 #[cfg(test)]

@@ -32,6 +32,8 @@ pub struct Reservation {
     pub(super) tokens: u64,
     /// Prompt tokens that the engine has to compute.
     pub(super) uncached: u64,
+    /// Prompt tokens that another backend computes instead. `None`: this backend computes the prompt.
+    pub(super) elsewhere: Option<u64>,
     /// Prompt tokens that were predicted to be cached.
     pub cached: u64,
     /// Whether the backend is the rendezvous backend of the prompt.
@@ -88,7 +90,7 @@ impl Reservation {
 
     /// Predicted tokens of the prompt.
     pub fn prompt_tokens(&self) -> u64 {
-        self.uncached + self.cached
+        self.uncached + self.elsewhere.unwrap_or(0) + self.cached
     }
 
     /// Whether the first output of the response is observed.

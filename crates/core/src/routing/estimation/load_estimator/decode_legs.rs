@@ -1,0 +1,35 @@
+//! What the decode legs at one backend took.
+
+use super::super::atomic_f64::AtomicF64;
+
+/// What the decode legs of the backend took: seconds to the first output, and when that was learned.
+#[derive(Debug)]
+pub(super) struct DecodeLegs {
+    seconds: AtomicF64,
+    learned_at: AtomicF64,
+}
+
+/// Weight of a new value in the moving average.
+const EMA_WEIGHT: f64 = 0.3;
+/// The time after which what was learned beyond the prediction counts for half. Without decode legs
+/// nothing would correct it.
+const HALF_LIFE_SECONDS: f64 = 60.0;
+
+impl DecodeLegs {
+    pub(super) const fn new() -> Self {
+        Self { seconds: AtomicF64::new(0.0), learned_at: AtomicF64::new(0.0) }
+    }
+
+    /// The first output of a decode leg came after `seconds`.
+    pub(super) fn learn(&self, seconds: f64, now: f64) {
+        let before = if self.learned_at.get() == 0.0 { seconds } else { self.seconds.get() };
+        self.seconds.set(before + EMA_WEIGHT * (seconds - before));
+        self.learned_at.set(now);
+    }
+
+    /// The expected seconds of a decode leg that takes at least `least`.
+    pub(super) fn expected(&self, least: f64, now: f64) -> f64 {
+        let age = (now - self.learned_at.get()).max(0.0);
+        least + (self.seconds.get() - least).max(0.0) * (-age / HALF_LIFE_SECONDS).exp2()
+    }
+}

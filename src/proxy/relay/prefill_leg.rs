@@ -1,0 +1,232 @@
+//! Sends the prefill leg of a request to another backend, before its decode backend gets it.
+//!
+//! The decode backend is leased before. If a leg fails or would not be faster, the decode backend
+//! computes the prompt itself: a fault of prefill backends never fails a request.
+
+use super::attempt::{self, PreparedRequest};
+use super::attempt_failure::send_failure;
+use crate::backend::Lease;
+use crate::backend::pool::BackendRequirements;
+use crate::proxy::context::ProxyContext;
+use crate::proxy::request::deadline::ResponseDeadline;
+use bytes::Bytes;
+use http::Response;
+use http_body_util::{BodyExt, Limited};
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+use tokenweir_core::headers;
+use tokenweir_core::observe::Exchange;
+use tokenweir_core::prefill_leg::{self, PrefillResponse, PrefillSkip, Role};
+use tokenweir_core::record::Attempt;
+use tokenweir_core::resilience::FailureKind;
+use tokenweir_core::routing::TokenCounts;
+use tokenweir_net::backend_body::BackendBody;
+use tokenweir_net::client::SendError;
+
+/// The prefill legs of one request, over all its attempts.
+#[derive(Default)]
+pub(super) struct Legs {
+    /// The parameters of a leg that no engine has got before the present attempt.
+    parameters: Option<Box<Parameters>>,
+    /// Whether the decode backends compute the prompt themselves from now on.
+    is_off: bool,
+}
+
+/// The parameters with which one engine may read the blocks of a prefill leg once.
+struct Parameters {
+    text: String,
+    got_at: Instant,
+}
+
+/// Most legs of one attempt.
+const MAX_LEGS: usize = 2;
+/// Maximum size of the response to a leg. It lists the blocks of a prompt.
+const MAX_RESPONSE_BYTES: usize = 4 << 20;
+/// A leg may take this many times as long as the decode backend alone is predicted to take.
+const MAX_SLOWDOWN: f64 = 2.0;
+/// Range of the limit of a leg, in seconds.
+const LIMIT_SECONDS: (f64, f64) = (1.0, 600.0);
+/// Age up to which parameters are used. The prefill backend keeps the blocks for 30 s by default.
+const MAX_AGE: Duration = Duration::from_secs(10);
+
+/// Whether a request to this backend may have a prefill leg.
+pub(super) fn is_possible(lease: &Lease, exchange: &mut Exchange) -> bool {
+    if let Some(legs) = &mut exchange.record().prefill_legs {
+        // Of an earlier attempt.
+        legs.is_used = false;
+    }
+    lease.backend().identity.role().is_some_and(Role::serves_decode_legs)
+}
+
+impl Legs {
+    /// Sends a prefill leg if that is faster, and turns the `body` of the whole request into that of the
+    /// decode leg. Returns whether it did. If not, the backend of `lease` computes the prompt.
+    pub(super) async fn prefill(
+        &mut self,
+        context: &ProxyContext,
+        exchange: &mut Exchange,
+        (request, lease): (&PreparedRequest<'_>, &Lease),
+        body: &mut Bytes,
+    ) -> bool {
+        let unread = self.parameters.take();
+        let unread = unread.filter(|it| clock::now().duration_since(it.got_at) < MAX_AGE);
+        let result = match unread {
+            Some(parameters) => {
+                lease.move_prefill(true);
+                Ok(parameters)
+            }
+            None if self.is_off => Err(PrefillSkip::Failed),
+            None => send_legs(context, exchange, (request, lease), body).await.map(Box::new),
+        };
+        let legs = exchange.record().prefill_legs.get_or_insert_default();
+        legs.skipped = result.as_ref().err().copied();
+        self.parameters = result.ok();
+        let text = self.parameters.as_ref().map(|parameters| &*parameters.text);
+        let decode_body = text.and_then(|text| prefill_leg::decode_request(body, text));
+        legs.is_used = decode_body.is_some();
+        decode_body.map(|decode_body| *body = decode_body).is_some()
+    }
+
+    /// The request was sent. Only if its backend could not be reached may the next one use the parameters.
+    pub(super) fn on_sent(&mut self, was_reached: bool) {
+        if was_reached {
+            self.parameters = None;
+        }
+    }
+
+    /// The kind of a failure of a backend that got parameters. If they may be its cause, the request has
+    /// no further legs.
+    pub(super) fn refine(&mut self, kind: FailureKind) -> FailureKind {
+        let may_be_cause = matches!(
+            kind,
+            FailureKind::ServerError
+                | FailureKind::InBandError
+                | FailureKind::Empty
+                | FailureKind::UnexpectedStatus
+        );
+        self.is_off |= may_be_cause;
+        if may_be_cause { FailureKind::TransferFailed } else { kind }
+    }
+}
+
+/// Sends prefill legs until one succeeds.
+async fn send_legs(
+    context: &ProxyContext,
+    exchange: &mut Exchange,
+    (request, lease): (&PreparedRequest<'_>, &Lease),
+    body: &Bytes,
+) -> Result<Parameters, PrefillSkip> {
+    if headers::has_body_digest(&request.head.headers) {
+        return Err(PrefillSkip::SignedBody);
+    }
+    if request.has_side_effects() {
+        return Err(PrefillSkip::Field);
+    }
+    let leg_body = prefill_leg::prefill_request(exchange.record().api, body)?;
+    let requirements = BackendRequirements {
+        is_stream: true,
+        backend: None,
+        max_tokens: Some(1),
+        choices: 1,
+        ..*request.requirements
+    };
+    let mut tried = vec![lease.backend().clone()];
+    let mut skip = PrefillSkip::NoBackend;
+    while tried.len() <= MAX_LEGS {
+        let (pool, now) = (&context.state.pool, clock::now());
+        let Some(offer) = pool.offer_prefill_leg(requirements, &tried, now) else { break };
+        let record = exchange.record();
+        let Some(decision) = record.decision.as_deref() else { break };
+        let (alone, candidate) = (decision.selected().ttft, decision.selected_candidate());
+        let estimator = &lease.backend().load.estimator;
+        let settings = &pool.policy().kv_aware;
+        let with_leg = offer.ttft() + estimator.decode_leg_ttft(candidate, settings, now);
+        let legs = record.prefill_legs.get_or_insert_default();
+        legs.predicted = Some([with_leg, alone]);
+        if with_leg >= alone {
+            return Err(PrefillSkip::NotFaster);
+        }
+        let (leg_lease, _) = offer.accept(requirements, now);
+        let limit = (alone * MAX_SLOWDOWN).clamp(LIMIT_SECONDS.0, LIMIT_SECONDS.1);
+        let limit = now + Duration::from_secs_f64(limit);
+        lease.move_prefill(true);
+        let leg = (&leg_lease, &leg_body, limit);
+        if let Some(parameters) = send_leg(context, exchange, request, leg).await {
+            return Ok(parameters);
+        }
+        lease.move_prefill(false);
+        tried.push(leg_lease.backend().clone());
+        skip = PrefillSkip::Failed;
+    }
+    Err(skip)
+}
+
+/// Sends one prefill leg, and records it. `None`: it failed.
+async fn send_leg(
+    context: &ProxyContext,
+    exchange: &mut Exchange,
+    request: &PreparedRequest<'_>,
+    (lease, body, limit): (&Lease, &Bytes, Instant),
+) -> Option<Parameters> {
+    let (attempt, response) = attempt::send_apart(
+        &context.backend_client,
+        exchange.record(),
+        lease,
+        (request.head, request.requirements.prompt),
+        body,
+        request.response_headers_timeout,
+    );
+    exchange.record().prefill_legs.get_or_insert_default().sent.push(attempt);
+    let limit = request.deadlines.next_before(limit);
+    let result = tokio::select! {
+        biased;
+        result = receive(response) => result,
+        () = lease.backend().health.wait_declared_down() => Err((None, FailureKind::Down)),
+        () = tokio::time::sleep_until(limit.into()) => {
+            let passed = request.deadlines.passed(clock::now());
+            Err((None, passed.map_or(FailureKind::SlowOutput, ResponseDeadline::failure_kind)))
+        }
+    };
+    let now = clock::now();
+    let (status, failure) = match &result {
+        Ok(_) => (Some(200), None),
+        Err((status, kind)) => (*status, Some(*kind)),
+    };
+    if let Some(attempt) = last_leg(exchange) {
+        (attempt.status, attempt.ended) = (status, Some(now));
+        attempt.failure = failure.map(FailureKind::as_str);
+    }
+    match failure {
+        // The same request may be refused by all backends, without any fault.
+        Some(kind) if kind.is_judged_by_peers() => {}
+        Some(FailureKind::TransferFailed) => lease.backend().on_leg_without_blocks(),
+        Some(kind) => lease.backend().on_failure(kind, kind.as_str(), None, now),
+        None => {}
+    }
+    let PrefillResponse { parameters, prompt_tokens, cached_tokens } = result.ok()?;
+    let counts = TokenCounts { prompt: prompt_tokens, cached: cached_tokens, output: None };
+    lease.on_prefilled(&counts, now);
+    Some(Parameters { text: parameters?, got_at: now })
+}
+
+fn last_leg(exchange: &mut Exchange) -> Option<&mut Attempt> {
+    exchange.record().prefill_legs.as_mut()?.sent.last_mut()
+}
+
+/// Receives the response to a prefill leg. Fails with its status and the kind of the failure.
+async fn receive(
+    response: impl Future<Output = Result<Response<BackendBody>, SendError>>,
+) -> Result<PrefillResponse, (Option<u16>, FailureKind)> {
+    let response = response.await.map_err(|error| (None, send_failure(&error).kind))?;
+    let status = response.status();
+    if !status.is_success() {
+        return Err((Some(status.as_u16()), FailureKind::of_status(status.as_u16())));
+    }
+    let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
+    let body = body.map_err(|_| (Some(status.as_u16()), FailureKind::Died))?;
+    let response = PrefillResponse::read(&body.to_bytes());
+    if response.parameters.is_none() {
+        return Err((Some(status.as_u16()), FailureKind::TransferFailed));
+    }
+    Ok(response)
+}

@@ -1,0 +1,319 @@
+//! Prefill and decode on different backends: the protocol of both legs, and that no fault of a prefill
+//! leg fails a request or lets blocks be read twice.
+
+use crate::metrics::value;
+use crate::support::scripted_backend::{self, ScriptedBackend, Seen, Step, stream_of};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, start_with, status};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokenweir::backend::Backend;
+use tokenweir::telemetry::otel::TracingSettings;
+use tokenweir_core::clock;
+use tokenweir_core::prefill_leg::{PrefillSkip, Role};
+use tokenweir_core::record::{RequestPhase, RequestPhases, RequestRecord};
+use tokenweir_core::routing::{PromptFingerprint, TokenCounts};
+
+const EVENTS: [&str; 3] = [
+    r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":null}]}"#,
+    r#"{"id":"c","model":"tiny","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
+    "[DONE]",
+];
+
+/// The blocks that engines keep for decode backends.
+#[derive(Default)]
+struct Blocks {
+    next: AtomicUsize,
+    kept: Mutex<BTreeSet<u64>>,
+}
+
+/// What an engine does instead of its answer.
+type Fault = Option<Vec<Step>>;
+
+impl Blocks {
+    /// An engine with the connector. `fault` is what it does with a prefill leg, a decode leg with
+    /// blocks, or a whole request.
+    async fn engine(
+        self: &Arc<Self>,
+        fault: impl Fn(&str) -> Fault + Send + Sync + 'static,
+    ) -> ScriptedBackend {
+        let blocks = self.clone();
+        ScriptedBackend::start(move |seen| {
+            let kind = kind(seen);
+            if kind == "decode" {
+                let id = request(seen)["kv_transfer_params"]["remote_request_id"].as_u64().unwrap();
+                assert!(blocks.kept.lock().unwrap().remove(&id), "blocks are read once");
+            }
+            fault(kind).unwrap_or_else(|| blocks.answer(kind))
+        })
+        .await
+    }
+
+    fn answer(&self, kind: &str) -> Vec<Step> {
+        if kind != "prefill" {
+            return vec![Step::Send(stream_of(&EVENTS))];
+        }
+        let id = self.next.fetch_add(1, Ordering::SeqCst) as u64;
+        self.kept.lock().unwrap().insert(id);
+        let answer = json!({
+            "id": "c", "object": "chat.completion", "model": "tiny",
+            "usage": {"prompt_tokens": 5_000, "completion_tokens": 1},
+            "kv_transfer_params": {
+                "do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": [[1, 2]],
+                "remote_request_id": id, "remote_host": "10.0.0.1", "remote_port": 5600,
+            },
+        });
+        vec![Step::Send(scripted_backend::json("200 OK", &answer.to_string()))]
+    }
+
+    fn kept(&self) -> usize {
+        self.kept.lock().unwrap().len()
+    }
+}
+
+fn request(seen: &Seen) -> Value {
+    serde_json::from_slice(&seen.body).unwrap()
+}
+
+fn kind(seen: &Seen) -> &'static str {
+    let parameters = &request(seen)["kv_transfer_params"];
+    match (&parameters["do_remote_decode"], &parameters["do_remote_prefill"]) {
+        (Value::Bool(true), _) => "prefill",
+        (_, Value::Bool(true)) => "decode",
+        _ => "whole",
+    }
+}
+
+fn kinds(backend: &ScriptedBackend) -> Vec<&'static str> {
+    backend.seen().iter().map(kind).collect()
+}
+
+fn healthy(_: &str) -> Fault {
+    None
+}
+
+fn error(status: &str) -> Vec<Step> {
+    vec![Step::Send(scripted_backend::json(status, r#"{"error":{"message":"broken"}}"#))]
+}
+
+async fn start(backends: &[&ScriptedBackend], roles: &'static [Role]) -> Running {
+    let addresses: Vec<_> = backends.iter().map(|backend| backend.addr).collect();
+    let propagation = Some(TracingSettings::default().propagation);
+    start_with(&addresses, Setup { propagation, roles, ..Setup::default() }).await
+}
+
+/// Teaches the gateway that the backend takes `seconds` for a prompt like [`chat`].
+fn teach(backend: &Backend, seconds: f64) {
+    let (load, now) = (&backend.load.estimator, clock::now());
+    for seed in 0..30_u32 {
+        for (bytes, seconds) in [(200, 0.001), (20_000, seconds)] {
+            let text = vec![b'x'; bytes];
+            let prompt = PromptFingerprint::new(u64::from(seed), [&text[..]].into_iter());
+            let candidate = load.candidate(&prompt, now);
+            let mut reservation = load.reserve(&candidate, &prompt, true, now);
+            load.first_output(&mut reservation, now + Duration::from_secs_f64(seconds));
+            let counts = TokenCounts { output: Some(10), ..TokenCounts::default() };
+            load.answered(&mut reservation, &counts);
+            load.release(reservation, now + Duration::from_secs_f64(seconds));
+        }
+    }
+}
+
+fn chat(name: usize) -> String {
+    let text = format!("{name} {}", "word ".repeat(4_000));
+    let messages = json!([{"role": "user", "content": text}]);
+    json!({"model": "tiny", "messages": messages, "stream": true, "max_tokens": 9}).to_string()
+}
+
+/// Sends a request, which must succeed, and returns its record.
+async fn answered(gateway: &Running, name: usize) -> RequestRecord {
+    let answer = gateway.post(CHAT, &chat(name)).await;
+    let (text, is_whole) = body(&answer);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(status(&answer) == 200 && is_whole && text.contains("Hi"), "{text}");
+    assert!(!text.contains("kv_transfer_params"), "{text}");
+    gateway.record().await
+}
+
+fn skipped(record: &RequestRecord) -> Option<PrefillSkip> {
+    record.prefill_legs.as_ref().unwrap().skipped
+}
+
+fn is_unloaded(gateway: &Running) -> bool {
+    let loads = gateway.pool.backends();
+    let loads = loads.iter().map(|backend| backend.load.estimator.local_load());
+    loads.into_iter().all(|load| (load.in_flight, load.pending, load.backlog) == (0, 0, 0))
+}
+
+#[tokio::test]
+async fn the_decode_backend_reads_the_blocks_that_the_prefill_backend_computed() {
+    let blocks = Arc::<Blocks>::default();
+    let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
+    let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
+    teach(&gateway.pool.backends()[1], 20.0);
+    let record = answered(&gateway, 1).await;
+    assert_eq!((kinds(&prefill), kinds(&decode)), (vec!["prefill"], vec!["decode"]));
+    assert_eq!(blocks.kept(), 0);
+    let [leg, decoded] = [&prefill, &decode].map(|backend| backend.seen().remove(0));
+    let (leg_body, decode_body) = (request(&leg), request(&decoded));
+    assert_eq!((&leg_body["max_tokens"], &leg_body["stream"]), (&json!(1), &json!(false)));
+    assert_eq!(leg_body["messages"], decode_body["messages"]);
+    assert_eq!((&decode_body["max_tokens"], &decode_body["stream"]), (&json!(9), &json!(true)));
+    let header = |seen: &Seen, name: &str| {
+        let line = seen.head.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().to_owned()
+    };
+    assert_eq!(header(&leg, "x-request-id: "), header(&decoded, "x-request-id: "));
+    let parents = [&leg, &decoded].map(|seen| header(seen, "traceparent: "));
+    assert!(parents[0] != parents[1] && parents[0][..35] == parents[1][..35], "{parents:?}");
+    let legs = record.prefill_legs.as_ref().unwrap();
+    assert!(legs.is_used && legs.skipped.is_none() && legs.sent.len() == 1);
+    assert_eq!(record.attempts.len(), 1);
+    let phases = RequestPhases::from_record(&record);
+    assert!(phases.get(RequestPhase::PrefillLeg).is_some_and(|phase| !phase.took.is_zero()));
+    let id = record.request_id.as_str();
+    let shown = &gateway.document(&format!("/decisions/{id}")).await["prefill_legs"];
+    assert_eq!((&shown["used"], &shown["sent"][0]["status"]), (&json!(true), &json!(200)));
+    let used =
+        value(&gateway.admin("/metrics").await, "tokenweir_prefill_legs_total{result=\"used\"}");
+    assert!((used - 1.0).abs() < 0.5, "{used}");
+    wait_until!(is_unloaded(&gateway));
+}
+
+#[tokio::test]
+async fn a_leg_that_would_not_be_faster_is_not_sent() {
+    let blocks = Arc::<Blocks>::default();
+    let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
+    let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
+    let record = answered(&gateway, 1).await;
+    assert_eq!(skipped(&record), Some(PrefillSkip::NotFaster));
+    assert_eq!((kinds(&prefill), kinds(&decode)), (vec![], vec!["whole"]));
+    let series = "tokenweir_prefill_legs_skipped_total{reason=\"not_faster\"}";
+    let skips = value(&gateway.admin("/metrics").await, series);
+    assert!((skips - 1.0).abs() < 0.5, "{skips}");
+    teach(&gateway.pool.backends()[1], 20.0);
+    let predicted = [answered(&gateway, 2).await, answered(&gateway, 2).await];
+    let [first, cached] =
+        predicted.map(|record| record.prefill_legs.unwrap().predicted.unwrap()[1]);
+    assert!(cached < first / 10.0, "{cached} s after {first} s: the prefix is cached there");
+}
+
+#[tokio::test]
+async fn a_failed_leg_goes_to_another_prefill_backend_or_the_decode_backend_computes_the_prompt() {
+    let blocks = Arc::<Blocks>::default();
+    let broken = blocks.engine(|_| Some(error("500 Internal Server Error"))).await;
+    let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
+    let roles = &[Role::Prefill, Role::Prefill, Role::Decode];
+    let gateway = start(&[&broken, &prefill, &decode], roles).await;
+    teach(&gateway.pool.backends()[2], 20.0);
+    // The backend that works would be slower.
+    teach(&gateway.pool.backends()[0], 0.1);
+    teach(&gateway.pool.backends()[1], 5.0);
+    let record = answered(&gateway, 1).await;
+    let legs = record.prefill_legs.as_ref().unwrap();
+    let failures: Vec<_> = legs.sent.iter().map(|leg| leg.failure).collect();
+    assert_eq!((failures, legs.is_used), (vec![Some("server_error"), None], true));
+    assert_eq!(kinds(&decode), ["decode"]);
+
+    let gateway = start(&[&broken, &decode], &[Role::Prefill, Role::Decode]).await;
+    teach(&gateway.pool.backends()[1], 20.0);
+    let record = answered(&gateway, 2).await;
+    assert_eq!(skipped(&record), Some(PrefillSkip::Failed));
+    assert_eq!((kinds(&decode), blocks.kept()), (vec!["decode", "whole"], 0));
+    wait_until!(is_unloaded(&gateway));
+}
+
+#[tokio::test]
+async fn a_backend_that_keeps_no_blocks_gets_no_further_legs() {
+    let blocks = Arc::<Blocks>::default();
+    let plain = ScriptedBackend::answering(scripted_backend::json(
+        "200 OK",
+        r#"{"id":"c","choices":[],"kv_transfer_params":null}"#,
+    ));
+    let (plain, decode) = (plain.await, blocks.engine(healthy).await);
+    let gateway = start(&[&plain, &decode], &[Role::Prefill, Role::Decode]).await;
+    teach(&gateway.pool.backends()[1], 20.0);
+    let skips = [answered(&gateway, 1).await, answered(&gateway, 2).await];
+    let skips = skips.each_ref().map(skipped);
+    assert_eq!(skips, [Some(PrefillSkip::Failed), Some(PrefillSkip::NoBackend)]);
+    assert_eq!((kinds(&plain), kinds(&decode)), (vec!["prefill"], vec!["whole", "whole"]));
+}
+
+#[tokio::test]
+async fn a_decode_backend_that_does_not_get_the_blocks_computes_the_prompt() {
+    let blocks = Arc::<Blocks>::default();
+    let prefill = blocks.engine(healthy).await;
+    let fault = |kind: &str| (kind == "decode").then(|| error("500 Internal Server Error"));
+    let decode = blocks.engine(fault).await;
+    let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
+    teach(&gateway.pool.backends()[1], 20.0);
+    let record = answered(&gateway, 1).await;
+    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    assert_eq!(failures, [Some("transfer_failed"), None]);
+    assert_eq!((kinds(&prefill), kinds(&decode)), (vec!["prefill"], vec!["decode", "whole"]));
+    assert_eq!(gateway.pool.backends()[1].health.breaker.ejections(), 0);
+    wait_until!(is_unloaded(&gateway));
+}
+
+#[tokio::test]
+async fn blocks_that_no_engine_read_are_for_the_next_backend_and_others_are_computed_again() {
+    let blocks = Arc::<Blocks>::default();
+    let prefill = blocks.engine(healthy).await;
+    let reset = |kind: &str| (kind == "decode").then(|| vec![Step::Reset]);
+    let (resetting, decode) = (blocks.engine(reset).await, blocks.engine(healthy).await);
+    let roles = &[Role::Prefill, Role::Decode, Role::Decode];
+    let gateway = start(&[&prefill, &resetting, &decode], roles).await;
+    teach(&gateway.pool.backends()[1], 20.0);
+    teach(&gateway.pool.backends()[2], 21.0);
+    answered(&gateway, 1).await;
+    assert_eq!(kinds(&prefill), ["prefill", "prefill"], "each decode leg reads its own blocks");
+    assert_eq!((kinds(&resetting), kinds(&decode)), (vec!["decode"], vec!["decode"]));
+
+    // Nothing listens at the address now, and the gateway does not know it yet.
+    drop(resetting);
+    let record = answered(&gateway, 2).await;
+    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    if failures.len() > 1 {
+        assert_eq!(failures, [Some("connect_error"), None]);
+    }
+    assert_eq!((prefill.seen().len(), decode.seen().len(), blocks.kept()), (3, 2, 0));
+    assert!(record.is_prefilled_elsewhere());
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_during_the_leg_ends_it() {
+    let blocks = Arc::<Blocks>::default();
+    let prefill = blocks.engine(|_| Some(vec![Step::AwaitClose])).await;
+    let decode = blocks.engine(healthy).await;
+    let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
+    teach(&gateway.pool.backends()[1], 20.0);
+    let client = gateway.begin(CHAT, &chat(1)).await;
+    prefill.until_received(1).await;
+    drop(client);
+    prefill.closed().await;
+    let record = gateway.record().await;
+    assert_eq!((record.attempts.len(), record.prefill_legs.unwrap().sent.len()), (0, 1));
+    assert_eq!(decode.seen().len(), 0);
+    wait_until!(is_unloaded(&gateway));
+}
+
+#[tokio::test]
+async fn a_prefill_backend_serves_whole_requests_only_while_no_other_is_up() {
+    let blocks = Arc::<Blocks>::default();
+    let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
+    let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
+    for name in 0..5 {
+        answered(&gateway, name).await;
+    }
+    assert_eq!((prefill.seen().len(), decode.seen().len()), (0, 5));
+    let id = { answered(&gateway, 5).await.request_id };
+    let shown = gateway.document(&format!("/decisions/{}", id.as_str())).await;
+    assert_eq!(shown["excluded"][0]["reason"], "its role is prefill");
+    let shown = gateway.document("/status").await;
+    assert_eq!(shown["backends"][0]["role"], "prefill");
+    drop(decode);
+    answered(&gateway, 6).await;
+    assert_eq!(kinds(&prefill), ["whole"]);
+}
