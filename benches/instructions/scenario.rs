@@ -105,13 +105,14 @@ async fn connect(to: SocketAddr) -> Client {
 /// numbers.
 fn configuration(listen: SocketAddr, backend: SocketAddr, is_on: bool) -> String {
     let collector = if is_on {
-        "tracing: { endpoint: \"http://127.0.0.1:9\", ratio: 0.0, tail_sampling: false }\n"
+        "tracing: { endpoint: \"http://127.0.0.1:9\", ratio: 0.0, sampling: head }\n"
     } else {
         ""
     };
+    let level = if is_on { "standard" } else { "null" };
     format!(
         "listen: {listen}\nadmin: 127.0.0.1:0\nbackends: [{{ url: \"http://{backend}\" }}]\n\
-         usage: passive\nmetrics: {{ enabled: {is_on} }}\nlog: {{ access: {is_on}, format: json, level: error }}\n\
+         usage: passive\nmetrics: {{ level: {level} }}\nlog: {{ access: {is_on}, format: json, level: error }}\n\
          scrape: {{ min_interval: 1m, max_interval: 1m }}\n{collector}"
     )
 }

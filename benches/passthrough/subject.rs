@@ -227,11 +227,12 @@ fn configuration(kind: Kind, backends: &[SocketAddr]) -> String {
     } else {
         ""
     };
+    let level = if has_metrics { "standard" } else { "null" };
     let backend = |backend: &SocketAddr| format!("{{ url: \"http://{backend}\" }}");
     let backends = backends.iter().map(backend).collect::<Vec<_>>().join(", ");
     format!(
         "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{backends}]\n\
-         usage: passive\nadmission: {{ enabled: false }}\nmetrics: {{ enabled: {has_metrics} }}\n\
+         usage: passive\nadmission: {{ enabled: false }}\nmetrics: {{ level: {level} }}\n\
          log: {{ access: {has_log}, format: json }}\n{scrape}{collector}"
     )
 }

@@ -57,7 +57,7 @@ pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: Header
     let page = match tokio::task::spawn_blocking(write).await {
         Ok(Some(page)) => page,
         Ok(None) => {
-            let disabled = "metrics are disabled: set metrics.enabled\n";
+            let disabled = "metrics are disabled: set metrics.level\n";
             return (StatusCode::NOT_FOUND, disabled).into_response();
         }
         // A panic, or the end of the process.

@@ -5,7 +5,7 @@ use crate::config::LoadedConfig;
 
 /// The secrets that nobody must guess.
 const GUESSED_SECRETS: [&str; 3] =
-    ["access.admin_token", "access.cache_salt.secret", "identities.secret"];
+    ["access.admin_token", "access.cache_salt_secret", "identities.secret"];
 
 /// Minimum length of such a secret, in characters.
 const MIN_SECRET_CHARS: usize = 16;

@@ -13,7 +13,7 @@ use crate::telemetry::access_log::{AccessLog, AccessLogCounts};
 use crate::telemetry::batch_dispatcher::BatchDispatcherGuard;
 use crate::telemetry::decision_log::DecisionLog;
 use crate::telemetry::metric::KnownLabelValues;
-use crate::telemetry::metrics_registry::Prometheus;
+use crate::telemetry::metrics_registry::{MetricsLevel, Prometheus};
 use crate::telemetry::otel::{ExportFailure, Semconv, SpanSink, TracingSettings};
 use crate::telemetry::payload_log::{PayloadLog, PayloadLogSettings};
 use crate::telemetry::quality::{QualityMonitor, QualitySettings};
@@ -101,10 +101,11 @@ impl TelemetryPipeline {
         let has_keys = config.access.keys_file.is_some();
         let start_log = sinks.add_access_log(logs, has_keys).filter(|_| config.log.access_start);
         let spans = sinks.add_spans(&tracing)?;
-        let capture_ratio = sinks.add_trace_capture(&config.trace_capture)?;
+        let max_bytes = config.log.max_file_bytes as u64;
+        let capture_ratio = sinks.add_trace_capture(&config.trace_capture, max_bytes)?;
         sinks.batched.push(recent_requests.clone());
-        let log_ratio = sinks.add_payload_log(&config.log.payloads)?;
-        let quality_ratio = sinks.add_quality(&config.quality, &config.log.payloads)?;
+        let log_ratio = sinks.add_payload_log(&config.log.payloads, max_bytes)?;
+        let quality_ratio = sinks.add_quality(&config.quality, &config.log.payloads, max_bytes)?;
         sinks.batched.push(cache_map.clone());
         sinks.batched.push(request_counters.clone());
         let is_sampled = log_ratio > 0.0 || quality_ratio > 0.0;
@@ -112,8 +113,8 @@ impl TelemetryPipeline {
         let payload_sampling =
             is_sampled.then_some(PayloadSampling { log_ratio, quality_ratio, max_text_bytes });
         let semconv = tracing.style.semconv;
-        let build_metrics = || build_metrics(config, pool, semconv);
-        let metrics = config.metrics.enabled.then(build_metrics).transpose()?;
+        let build_metrics = |level| build_metrics(config, level, pool, semconv);
+        let metrics = config.metrics.level.map(build_metrics).transpose()?;
         let SinkSet { immediate, batched, status_sources, guards } = sinks;
         let (telemetry, dispatcher) = Telemetry::with_batch_dispatcher(metrics, immediate, batched);
         let propagation = tracing.propagation(now);
@@ -143,6 +144,7 @@ impl TelemetryPipeline {
 
 fn build_metrics(
     config: &Config,
+    level: MetricsLevel,
     pool: &BackendPool,
     semconv: Semconv,
 ) -> Result<Prometheus, ApplicationError> {
@@ -150,12 +152,11 @@ fn build_metrics(
     let label_values = KnownLabelValues {
         models: Vec::new(),
         backends: pool.backends().iter().map(|backend| backend.identity.id.to_string()).collect(),
-        tiers: config.tiers.all_names(),
+        tiers: config.tiers.names.clone(),
         // The tenants are read from the active keys at each scrape.
         tenants: Vec::new(),
         slos: Vec::new(),
     };
-    let level = config.metrics.level;
     let metrics =
         Prometheus::with_level(level, semconv, label_values, &buckets, config.slos.clone());
     let has_native = config.metrics.native_histograms;
@@ -227,9 +228,10 @@ impl SinkSet {
     fn add_trace_capture(
         &mut self,
         settings: &TraceCaptureConfig,
+        max_bytes: u64,
     ) -> Result<f64, ApplicationError> {
         let Some(file) = &settings.file else { return Ok(0.0) };
-        let started = TraceCapture::start(file, settings.max_bytes as u64);
+        let started = TraceCapture::start(file, max_bytes);
         let (capture, guard) =
             started.map_err(|source| ApplicationError::Capture { file: file.clone(), source })?;
         let stats = capture.counter();
@@ -239,8 +241,13 @@ impl SinkSet {
 
     /// Adds the payload log, if it is enabled. Returns the share of requests that it records, 0 to
     /// 1.
-    fn add_payload_log(&mut self, settings: &PayloadLogSettings) -> Result<f64, ApplicationError> {
-        let Some((payload_log, guard)) = PayloadLog::start(settings)? else { return Ok(0.0) };
+    fn add_payload_log(
+        &mut self,
+        settings: &PayloadLogSettings,
+        max_bytes: u64,
+    ) -> Result<f64, ApplicationError> {
+        let started = PayloadLog::start(settings, max_bytes)?;
+        let Some((payload_log, guard)) = started else { return Ok(0.0) };
         let stats = payload_log.counter();
         self.add(payload_log, guard, move |status, _| status.logs.content = stats.counts());
         Ok(settings.sample)
@@ -252,8 +259,9 @@ impl SinkSet {
         &mut self,
         settings: &QualitySettings,
         payloads: &PayloadLogSettings,
+        max_bytes: u64,
     ) -> Result<f64, ApplicationError> {
-        let started = QualityMonitor::start(settings, payloads);
+        let started = QualityMonitor::start(settings, payloads, max_bytes);
         let Some((quality, guard)) = started.map_err(ApplicationError::Quality)? else {
             return Ok(0.0);
         };

@@ -35,7 +35,7 @@ fn parse_keys(text: &str, file: &Path, tiers: Option<&TiersConfig>) -> Result<Ke
     let (keys, outline) = yaml::parse::<KeyFile>(text, file)
         .map_err(|error| Mistake { error: error.without_quotes(), paths: Vec::new() })?;
     let tier_names: Vec<&String> = match tiers {
-        Some(tiers) => tiers.names.iter().chain(tiers.keys.iter().map(|key| &key.tier)).collect(),
+        Some(tiers) => tiers.names.iter().collect(),
         None => keys.tenants.iter().filter_map(|tenant| tenant.tier.as_ref()).collect(),
     };
     keys.check(&tier_names).map_err(|violation| {

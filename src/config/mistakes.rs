@@ -183,7 +183,7 @@ admin: nonsense
             [
                 "3:3", "4:8", "6:22", "6:40", "6:53", "7:8", "8:1", "10:28", "10:43", "10:49",
                 "10:68", "12:12", "13:15", "13:43", "16:12", "17:13", "19:28", "20:11", "21:25",
-                "21:35", "22:1", "24:15", "25:11", "26:9", "27:20", "27:40", "27:47", "28:22",
+                "21:35", "22:1", "24:15", "25:3", "26:9", "27:20", "27:40", "27:47", "28:22",
                 "28:43", "28:51", "29:8",
             ],
             "{found:#?}"
@@ -195,7 +195,7 @@ admin: nonsense
         for (text, count, others) in [
             ("a: [\nb: }\n", 2, vec!["2:4"]),
             ("log: { level: loud\ndrain: { timeout: 1 }\nwrong: 1\n", 3, vec!["2:19", "3:1"]),
-            ("listen: 'a\nlimits: { header: 1KiB }\n", 2, vec!["2:19"]),
+            ("listen: 'a\nlimits: { body: 0 }\n", 2, vec!["2:17"]),
             ("log:\n\tlevel: debug\nwrong: 1\n", 2, vec!["3:1"]),
         ] {
             let found = mistakes("syntax", text);
@@ -214,7 +214,7 @@ admin: nonsense
             "backends:\n- url: [x]\n",
             "backends: [{ url: [x], name: a }]\n",
             "scrape: { min_interval: 5s, max_interval: 10 }\n",
-            "discovery: [{ dns: [a], port: 1 }]\n",
+            "discovery: [{ dns: [a], weight: 1 }]\n",
             "backends:\n- url: a:1\n  name: b\n- url: b:1\n  name: [c]\nmodels:\n- name: m\n  \
              backends: [c]\n",
             "backends:\n- url: a:1/v1\n  name: b\n- url: b:1\nmodels:\n- name: m\n  backends: [b]\n",
@@ -269,6 +269,44 @@ tenants:
         for end in (0..text.len().min(6_000)).step_by(37).filter(|end| text.is_char_boundary(*end))
         {
             assert!(mistakes("cut", &text[..end]).len() < MAX_REMOVALS);
+        }
+    }
+
+    #[test]
+    fn a_key_of_an_earlier_version_names_its_remedy() {
+        for (text, remedy) in [
+            ("limits: { header: 64KiB }", "its default is fixed now"),
+            ("limits: { header_timeout: 10s }", "its default is fixed now"),
+            ("limits: { websocket_idle_timeout: 5m }", "its default is fixed now"),
+            ("discovery: [{ srv: a, interval: 5s }]", "its default is fixed now"),
+            ("discovery: [{ dns: a, port: 8000 }]", "write `dns: NAME:PORT`"),
+            ("discovery: [{ srv: a, metrics_port: 1 }]", "write `metrics_url: :PORT/PATH`"),
+            ("discovery: [{ srv: a, metrics_path: /m }]", "write `metrics_url: :PORT/PATH`"),
+            ("retry: { min_retries_per_second: 10 }", "its default is fixed now"),
+            ("retry: { first_output_buffer_timeout: 1m }", "its default is fixed now"),
+            ("circuit_breaker: { slow_start: 30s }", "its default is fixed now"),
+            ("stalls: { p99_multiplier: 10 }", "its default is fixed now"),
+            ("backends: [{ url: a:1, kv_events: { topic: t } }]", "every topic is read"),
+            (
+                "backends: [{ url: a:1, continuous_usage: 1 }]",
+                "`continuous_usage` of `models[].policy`",
+            ),
+            ("quality: { baseline_window: 1day }", "24 times as long as `window`"),
+            ("quality: { max_file_bytes: 1GiB }", "`max_file_bytes` of `log`"),
+            ("log: { payloads: { max_file_bytes: 1GiB } }", "`max_file_bytes` of `log`"),
+            ("trace_capture: { max_bytes: 1GiB }", "`max_file_bytes` of `log`"),
+            ("peer_exchange: { channel: a }", "the key determines the channel"),
+            ("routing: { session_headers: [a] }", "`session_headers` of `identities`"),
+            ("access: { cache_salt: { derive: tenant } }", "`cache_salt_secret`"),
+            ("metrics: { enabled: false }", "`level: null`"),
+            ("tracing: { tail_sampling: false }", "`sampling: head`"),
+            ("tracing: { export_all: true }", "`sampling: all`"),
+            ("tiers: { keys: [] }", "`access.keys_file`"),
+            ("webhooks: [{ url: a:1, url_from: { env: A } }]", "write the location as `url`"),
+        ] {
+            let error =
+                Config::parse(text, Path::new("gateway.yaml"), Overrides::default()).unwrap_err();
+            assert!(error.to_string().contains(remedy), "{error}");
         }
     }
 }

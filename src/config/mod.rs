@@ -41,7 +41,7 @@ pub use reload::ReloadOutcome;
 pub use root::Config;
 pub use rules::tls::file_problems as tls_file_problems;
 pub use schema::schema;
-pub use sections::access::{AccessConfig, CacheSaltConfig, SaltSource};
+pub use sections::access::AccessConfig;
 pub use sections::backends::BackendConfig;
 pub use sections::discovery::DiscoveryConfig;
 pub use sections::discovery::kubernetes::{KubernetesConfig, PodPort};
@@ -51,7 +51,7 @@ pub use sections::limits::LimitsConfig;
 pub use sections::secret::{Secret, SecretError, SecretValue, UnreadableSecret};
 pub use sections::settings::{
     AdmissionConfig, CostConfig, DrainConfig, LogConfig, LogFormat, LogLevel, MetricsConfig,
-    RefusalDetectionConfig, ReloadConfig, RoutingConfig, TierKey, TiersConfig, TraceCaptureConfig,
+    RefusalDetectionConfig, ReloadConfig, RoutingConfig, TiersConfig, TraceCaptureConfig,
     UsageMode,
 };
 pub use text::error::{ConfigError, ConfigLocation, Position};

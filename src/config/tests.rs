@@ -68,11 +68,11 @@ const INVALID_CONFIGS: &[(&str, &str)] = &[
   = help: did you mean `kv_transfer`?",
     ),
     (
-        "access:\n  cache_salt: { derive: tenant }\n",
-        "gateway.yaml:2:25: salts are derived from tenants, which need access.keys_file: set it
+        "access:\n  cache_salt_secret: { env: SALT }\n",
+        "gateway.yaml:2:22: salts are derived from tenants, which need access.keys_file: set it
   |
-2 |   cache_salt: { derive: tenant }
-  |                         ^^^^^^",
+2 |   cache_salt_secret: { env: SALT }
+  |                      ^",
     ),
     (
         "routing:\n  policy: round_robbin\n",
@@ -237,12 +237,12 @@ const INVALID_CONFIGS: &[(&str, &str)] = &[
   |           ^",
     ),
     (
-        "trace_capture:
-  max_bytes: 64KiB\n",
-        "gateway.yaml:2:14: this must be 1MiB or more
+        "log:
+  max_file_bytes: 64KiB\n",
+        "gateway.yaml:2:19: this must be at least 1MiB and at least 32 times log.payloads.max_bytes
   |
-2 |   max_bytes: 64KiB
-  |              ^^^^^",
+2 |   max_file_bytes: 64KiB
+  |                   ^^^^^",
     ),
     (
         "trace_capture:

@@ -70,8 +70,6 @@ impl ServerLimits {
     ) -> Self {
         let limits = &config.limits;
         Self {
-            max_head_bytes: limits.header,
-            head_timeout: limits.header_timeout,
             keep_alive_timeout: limits.keep_alive,
             write_timeout: limits.write_timeout,
             max_connections: limits.connections.unwrap_or_else(|| descriptors.clients(backends)),

@@ -137,7 +137,6 @@ def config(cutters, port, admin):
 admin: 127.0.0.1:{admin}
 backends: {backends}
 streams: {{ continuation: {options.mode} }}
-circuit_breaker: {{ slow_start: 0s }}
 """
 
 

@@ -149,7 +149,7 @@ class Stand:
             "tracing": {
                 "endpoint": self.url("collector_grpc"),
                 "ratio": 0.2,
-                "export_all": True,
+                "sampling": "all",
                 "profiles": ["openinference"],
             },
             "slos": [{"name": "interactive", "objective": OBJECTIVE}],
@@ -161,7 +161,6 @@ class Stand:
                 "sample": 0.05,
                 "judge": f"{self.url('webhook')}/score",
                 "window": "2m",
-                "baseline_window": "48m",
             },
         }
         # JSON is valid YAML.

@@ -197,7 +197,6 @@ async fn the_configured_tier_of_a_tenant_overrides_the_header() {
     let tiers = tokenweir_core::record::TierResolver {
         header: Some("x-tier".parse().unwrap()),
         names: vec!["free".into(), "gold".into()],
-        keys: Vec::new(),
     };
     let access = access(TenantEntry { tier: Some("gold".into()), ..tenant() });
     let gateway = start_with(&[fake.addr], Setup { access, tiers, ..Setup::default() }).await;

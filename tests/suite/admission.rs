@@ -37,7 +37,6 @@ pub(crate) async fn one_at_each(
     let tiers = TierResolver {
         header: Some("x-tier".parse().unwrap()),
         names: vec!["gold".into(), "batch".into()],
-        keys: Vec::new(),
     };
     let admission = Some(admission_settings(&admission));
     start_with(&addrs, Setup { admission, tiers, scrape_interval, ..Setup::default() }).await

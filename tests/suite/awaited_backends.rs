@@ -295,11 +295,8 @@ async fn a_stream_that_cannot_meet_its_objective_is_refused_and_one_without_it_w
     let objective =
         serde_json::json!({ "name": "fast", "tier": "gold", "objective": "ttft < 40ms for 99 %" });
     admission.objectives = vec![serde_json::from_value::<Objective>(objective).unwrap()];
-    let tiers = TierResolver {
-        header: Some("x-tier".parse().unwrap()),
-        names: vec!["gold".into()],
-        keys: Vec::new(),
-    };
+    let tiers =
+        TierResolver { header: Some("x-tier".parse().unwrap()), names: vec!["gold".into()] };
     let scrape_interval = NO_SECOND_SCRAPE;
     let setup = Setup { admission: Some(admission), tiers, scrape_interval, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;

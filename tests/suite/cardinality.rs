@@ -81,11 +81,8 @@ async fn a_flood_of_unique_values_stays_within_the_formula_and_is_counted() {
     let answered = AtomicUsize::new(0);
     let script = move |_: &_| vec![Step::Send(answer(answered.fetch_add(1, Ordering::Relaxed)))];
     let fake = ScriptedBackend::start(script).await;
-    let tiers = TierResolver {
-        header: Some("x-tier".parse().unwrap()),
-        names: vec!["gold".into()],
-        keys: Vec::new(),
-    };
+    let tiers =
+        TierResolver { header: Some("x-tier".parse().unwrap()), names: vec!["gold".into()] };
     let known = KnownLabelValues { tiers: vec!["gold".into()], ..KnownLabelValues::default() };
     let definition = "ttft < 1s for 99 %".parse().unwrap();
     let slos = vec![Objective { name: "all".into(), model: None, tier: None, definition }];

@@ -105,7 +105,7 @@ backends:
 - { url: 'https://a:1', name: a, api_key: { env: KEY }, tls: { ca: /absent/ca.pem } }
 discovery:
 - { file: /absent/backends.yaml, api_key: { file: /absent/key } }
-tiers: { names: [paid], keys: [{ key: { env: PAID }, tier: paid }] }
+webhooks: [{ url: { env: HOOK } }]
 tls: { cert: /absent/cert.pem, key: /absent/key.pem }
 access: { keys_file: /absent/keys.yaml, admin_token: { env: TOKEN } }
 trace_capture: { file: /absent/capture.jsonl }
@@ -118,7 +118,7 @@ log: { payloads: { file: /absent/payloads.jsonl } }
         "strict.yaml:4:43: backends.0.api_key: cannot read the api_key of backend `a`: the \
          environment variable KEY is not set",
         "discovery.0.api_key: cannot read the api_key of discovery[0]: the file /absent/key",
-        "tiers.keys.0.key: cannot read the key of tier `paid`",
+        "webhooks.0.url: cannot read the URL of webhooks[0]",
         "access.admin_token: cannot read the admin token",
         "strict.yaml:9:22: access.keys_file: /absent/keys.yaml: no such file",
         "discovery.0.file: /absent/backends.yaml: no such file",
@@ -353,7 +353,6 @@ fn every_key_of_the_reference_file_has_a_comment() {
             "metrics_url",
             "api_key",
             "usage: null",
-            "continuous_usage: null",
             "gpus: null",
             "gpu_hour_price: null",
             "kv_events: null",

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
+use tokenweir_peers::ExchangeKey;
 use tokenweir_sim::SimulatorSettings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -64,7 +65,9 @@ impl Bus {
     async fn publish(&self, message: &[u8]) {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).await.unwrap();
         let mut request = format!("AUTH {PASSWORD}\r\n").into_bytes();
-        write!(PrintBytes(&mut request), "*3\r\n$7\r\nPUBLISH\r\n$9\r\ntokenweir\r\n").unwrap();
+        write!(PrintBytes(&mut request), "*3\r\n$7\r\nPUBLISH\r\n").unwrap();
+        let channel = ExchangeKey::new(KEY.as_bytes()).unwrap().channel();
+        write!(PrintBytes(&mut request), "${}\r\n{channel}\r\n", channel.len()).unwrap();
         write!(PrintBytes(&mut request), "${}\r\n", message.len()).unwrap();
         request.extend(message);
         request.extend(b"\r\n");

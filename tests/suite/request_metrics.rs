@@ -46,11 +46,8 @@ async fn a_client_that_left_is_not_in_the_durations_of_successes() {
         _ => vec![Step::Send(stream_of(&GOOD))],
     })
     .await;
-    let tiers = TierResolver {
-        header: Some("x-tier".parse().unwrap()),
-        names: vec!["gold".into()],
-        keys: Vec::new(),
-    };
+    let tiers =
+        TierResolver { header: Some("x-tier".parse().unwrap()), names: vec!["gold".into()] };
     let gateway = start_with(&[fake.addr], Setup { tiers, ..Setup::default() }).await;
     leave_after_first_output(&gateway).await;
     assert_eq!(gateway.record().await.outcome, Outcome::Cancelled);

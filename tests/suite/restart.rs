@@ -203,14 +203,14 @@ async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered(
     assert_eq!(both.len(), 2);
     let mut load = Load::start(port.addr, &model(), 4);
     fs::write(&list, "a mistake").unwrap();
-    for source in [format!("{of_file}, usage: passive"), "dns: vllm.invalid, port: 8000".into()] {
+    for source in [format!("{of_file}, usage: passive"), "dns: 'vllm.invalid:8000'".into()] {
         configure(&source);
         let answer = gateway.reload().await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert_eq!(fleet(&gateway).await, both, "{source}");
         load.goes_on(20).await;
     }
-    configure(&format!("dns: 127.0.0.1, port: {}", backends[0].port()));
+    configure(&format!("dns: '127.0.0.1:{}'", backends[0].port()));
     let answer = gateway.reload().await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     wait_until!(fleet(&gateway).await == BTreeSet::from([backends[0].to_string()]));

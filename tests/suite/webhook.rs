@@ -134,7 +134,7 @@ async fn the_program_posts_to_a_secret_url_with_a_token_and_shows_neither() {
         );
         std::fs::write(&file, text).unwrap();
     };
-    write("url_from: { env: HOOK }, token: { env: TOKEN }");
+    write("url: { env: HOOK }, token: { env: TOKEN }");
     let hook = format!("http://{}/hook/secret", webhook.addr);
     let gateway =
         GatewayProcess::start_with(&file, &[("HOOK", &hook), ("TOKEN", "abc"), ("WORD", "x")])
@@ -145,9 +145,9 @@ async fn the_program_posts_to_a_secret_url_with_a_token_and_shows_neither() {
     }
     assert!(gateway.get("/status").await.contains(&format!("\"webhook\":\"{}\"", webhook.addr)));
     for (secrets, problem) in [
-        ("url_from: { env: ABSENT }", "cannot read the URL of webhooks[0]"),
-        ("url_from: { env: HOOK }, token: { env: ABSENT }", "cannot read the token of webhooks[0]"),
-        ("url_from: { env: WORD }, token: { env: WORD }", "webhooks"),
+        ("url: { env: ABSENT }", "cannot read the URL of webhooks[0]"),
+        ("url: { env: HOOK }, token: { env: ABSENT }", "cannot read the token of webhooks[0]"),
+        ("url: { env: WORD }, token: { env: WORD }", "webhooks"),
     ] {
         write(secrets);
         let reloaded = gateway.reload().await;

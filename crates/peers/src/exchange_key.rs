@@ -13,6 +13,8 @@ pub struct ExchangeKey {
     shared: Prk,
     prompt_seeds: hmac::Key,
     outlines: hmac::Key,
+    /// Identifies the channel of the gateways with this key.
+    channel: u64,
 }
 
 /// The shared key has fewer than [`MIN_KEY_BYTES`] bytes.
@@ -41,7 +43,13 @@ impl ExchangeKey {
             key.map_err(|_| KeyTooShort(secret.len()))
         };
         let (prompt_seeds, outlines) = (derived(b"prompt seeds")?, derived(b"prompt outlines")?);
-        Ok(Self { shared, prompt_seeds, outlines })
+        let channel = leading_bits(hmac::sign(&derived(b"channel")?, b""));
+        Ok(Self { shared, prompt_seeds, outlines, channel })
+    }
+
+    /// The name of the channel of the message bus. Gateways with other keys have another one.
+    pub fn channel(&self) -> String {
+        format!("tokenweir:{:016x}", self.channel)
     }
 
     /// The seed of the hashes of a prompt for `model` with the `cache_salt` `salt`. Gateways hash
@@ -54,8 +62,7 @@ impl ExchangeKey {
             context.update(&length.to_le_bytes());
             context.update(part.unwrap_or_default().as_bytes());
         }
-        let tag = context.sign();
-        tag.as_ref().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        leading_bits(context.sign())
     }
 
     /// The key that authenticates the outlines of prompts in session ids.
@@ -70,6 +77,11 @@ impl ExchangeKey {
         let derived = self.shared.expand(&info, &CHACHA20_POLY1305).ok()?;
         Some(LessSafeKey::new(UnboundKey::from(derived)))
     }
+}
+
+/// The first 64 bits of a tag.
+fn leading_bits(tag: hmac::Tag) -> u64 {
+    tag.as_ref().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 impl std::fmt::Debug for ExchangeKey {
@@ -89,6 +101,8 @@ mod tests {
         let seed = |byte| key(byte).prompt_seed(Some("m"), None);
         assert_eq!(seed(1), seed(1));
         assert_ne!(seed(1), seed(2));
+        assert_eq!(key(1).channel(), key(1).channel());
+        assert_ne!(key(1).channel(), key(2).channel());
     }
 
     #[test]

@@ -5,16 +5,20 @@ use crate::config::{BackendConfig, DiscoveryConfig};
 use crate::discovery::dns::{DnsQuery, DnsResolver};
 use crate::discovery::dns_watcher::DnsWatcher;
 use std::future::ready;
+use std::time::Duration;
+
+/// Time from the end of one query to the next one.
+const QUERY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Publishes the backends of the name each time they change, until the future is dropped.
 pub(super) async fn watch(settings: &DiscoveryConfig, publish: impl Fn(Vec<BackendConfig>)) {
-    let query = match (&settings.dns, settings.port, &settings.srv) {
-        (Some(name), Some(port), _) => DnsQuery::Host { name: name.clone(), port },
-        (_, _, Some(name)) => DnsQuery::Service { name: name.clone() },
+    let query = match (settings.dns_host(), &settings.srv) {
+        (Some((name, port)), _) => DnsQuery::Host { name: name.to_owned(), port },
+        (_, Some(name)) => DnsQuery::Service { name: name.clone() },
         // Cannot happen: validation of the configuration requires a target.
         _ => return,
     };
     let message = "no DNS name server: no backends discovered, retrying";
     let resolver = retry_until_open(message, || ready(DnsResolver::from_system_config())).await;
-    publish_results(DnsWatcher::new(resolver, query, settings.interval), publish).await;
+    publish_results(DnsWatcher::new(resolver, query, QUERY_INTERVAL), publish).await;
 }

@@ -56,7 +56,7 @@ enum ReplacedBackends {
 #[derive(Debug, PartialEq, Eq)]
 enum DiscoveryTarget<'a> {
     File(&'a PathBuf),
-    Host(&'a str, Option<u16>),
+    Host(&'a str),
     Service(&'a str),
     Kubernetes(&'a KubernetesConfig),
     Unspecified,
@@ -105,18 +105,13 @@ impl DiscoverySources {
     }
 
     /// Creates the source with these settings. If `self` has a source with the same target, the
-    /// created source takes over its task, or only its result if the interval has changed.
+    /// created source takes over its task.
     fn reconfigure_source(&self, settings: &DiscoveryConfig) -> ConfiguredSource {
         let target = DiscoveryTarget::from_settings(settings);
         let settings = settings.clone();
         match self.configured.iter().find(|source| source.target() == target) {
-            Some(previous) if previous.settings.interval == settings.interval => {
-                ConfiguredSource { settings, task: previous.task.clone(), is_new: previous.is_new }
-            }
             Some(previous) => {
-                let backends = previous.task.discovered.get();
-                let task = DiscoveryTask::start(&settings, backends, &self.change_sender);
-                ConfiguredSource { settings, task, is_new: previous.is_new }
+                ConfiguredSource { settings, task: previous.task.clone(), is_new: previous.is_new }
             }
             None => {
                 let mut kept = self.replaced.iter().filter(|_| self.is_awaiting_results());
@@ -244,7 +239,7 @@ impl<'a> DiscoveryTarget<'a> {
         match settings {
             DiscoveryConfig { file: Some(file), .. } => Self::File(file),
             DiscoveryConfig { kubernetes: Some(kubernetes), .. } => Self::Kubernetes(kubernetes),
-            DiscoveryConfig { dns: Some(name), port, .. } => Self::Host(name, *port),
+            DiscoveryConfig { dns: Some(host), .. } => Self::Host(host),
             DiscoveryConfig { srv: Some(name), .. } => Self::Service(name),
             // Cannot happen: validation of the configuration requires a target.
             _ => Self::Unspecified,

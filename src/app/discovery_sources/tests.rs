@@ -77,8 +77,7 @@ async fn changed_settings_of_a_source_apply_at_once_to_its_discovered_backends()
     assert_eq!(backend_urls(&sources, &old), ["http://a:1", "http://b:1"]);
     directory.write("list", "a mistake");
     for (settings, key) in [("usage: passive", None), ("api_key: { env: KEY }", Some("KEY"))] {
-        let new =
-            directory.config("", &format!("{{ file: FOLDER/list, interval: 9s, {settings} }}"));
+        let new = directory.config("", &format!("{{ file: FOLDER/list, {settings} }}"));
         let mut next = sources.reconfigured(&old, &new);
         assert!(next.wait_for_new_sources(Duration::ZERO).await, "no source is new");
         let backends = next.backends(&new);

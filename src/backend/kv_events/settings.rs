@@ -36,8 +36,6 @@ pub struct KvEventSource {
     pub endpoint: Option<String>,
     /// Address at which the publisher of rank 0 replays events.
     pub replay_endpoint: Option<String>,
-    /// Beginning of the topic of the events. `None`: every topic.
-    pub topic: Option<String>,
     /// Number of data-parallel ranks with publishers, 1 to 64. Only with `endpoint` or
     /// `kv_events.port`.
     pub ranks: Option<u16>,
@@ -69,7 +67,6 @@ impl KvEventSource {
             enabled,
             endpoint,
             replay_endpoint: self.replay_endpoint.clone().or_else(replay),
-            topic: self.topic.clone(),
             ranks: self.ranks,
         })
     }

@@ -40,7 +40,7 @@ pub(in crate::backend) fn configured(source: &KvEventSource) -> Option<Vec<Publi
         Some(Publisher {
             endpoint: shifted(&endpoint, rank)?,
             replay_endpoint: replay.as_ref().and_then(|replay| shifted(replay, rank)),
-            topic: source.topic.clone().unwrap_or_default(),
+            topic: String::new(),
         })
     };
     (0..source.ranks.unwrap_or(1)).map(publisher).collect()
@@ -50,10 +50,9 @@ pub(in crate::backend) fn configured(source: &KvEventSource) -> Option<Vec<Publi
 pub(in crate::backend) async fn discover(
     fetcher: &mut PageFetcher,
     host: &str,
-    topic: Option<&str>,
 ) -> Option<Vec<Publisher>> {
     match fetcher.get("/kv_event_sources").await {
-        Ok((StatusCode::OK, body)) => listed(body, host, topic),
+        Ok((StatusCode::OK, body)) => listed(body, host),
         Ok((StatusCode::NOT_FOUND, _)) => Some(Vec::new()),
         _ => None,
     }
@@ -61,7 +60,7 @@ pub(in crate::backend) async fn discover(
 
 /// Reads a list of sources. The host of each is that of the backend: a backend must not be able to
 /// make the gateway connect elsewhere.
-fn listed(body: &[u8], host: &str, topic: Option<&str>) -> Option<Vec<Publisher>> {
+fn listed(body: &[u8], host: &str) -> Option<Vec<Publisher>> {
     let listed: BTreeMap<u16, ListedSource> = serde_json::from_slice(body).ok()?;
     if listed.len() > usize::from(MAX_RANKS) {
         return None;
@@ -81,7 +80,7 @@ fn listed(body: &[u8], host: &str, topic: Option<&str>) -> Option<Vec<Publisher>
         Some(Publisher {
             endpoint: at_backend(&source.endpoint)?,
             replay_endpoint: source.replay_endpoint.as_deref().and_then(at_backend),
-            topic: topic.map_or(source.topic, Into::into),
+            topic: source.topic,
         })
     };
     listed.into_values().map(publisher).collect()
@@ -98,7 +97,7 @@ mod tests {
 
     #[test]
     fn listed_ports_are_those_of_the_backend_in_the_order_of_ranks() {
-        let publishers = listed(LISTED.as_bytes(), "vllm", None).unwrap();
+        let publishers = listed(LISTED.as_bytes(), "vllm").unwrap();
         let endpoint = |port| ZmqEndpoint { host: "vllm".into(), port };
         assert_eq!(publishers[0].endpoint, endpoint(5557));
         assert_eq!(publishers[0].replay_endpoint, None);
@@ -113,15 +112,15 @@ mod tests {
     #[test]
     fn a_list_that_cannot_be_used_is_none_and_one_without_publishers_is_empty() {
         for body in ["[]", "", r#"{"0": {}}"#, r#"{"0": {"endpoint": "ipc://x"}}"#] {
-            assert_eq!(listed(body.as_bytes(), "vllm", None), None, "{body}");
+            assert_eq!(listed(body.as_bytes(), "vllm"), None, "{body}");
         }
         let disabled = r#"{"0": {"enable_kv_cache_events": false, "endpoint": "tcp://*:5557"}}"#;
         for body in ["{}", disabled] {
-            assert_eq!(listed(body.as_bytes(), "vllm", None), Some(Vec::new()), "{body}");
+            assert_eq!(listed(body.as_bytes(), "vllm"), Some(Vec::new()), "{body}");
         }
         let entry = |rank| format!(r#""{rank}": {{"endpoint": "tcp://*:5557"}}"#);
         let many: Vec<String> = (0..=MAX_RANKS).map(entry).collect();
-        assert_eq!(listed(format!("{{{}}}", many.join(",")).as_bytes(), "vllm", None), None);
+        assert_eq!(listed(format!("{{{}}}", many.join(",")).as_bytes(), "vllm"), None);
     }
 
     #[test]

@@ -101,8 +101,7 @@ impl PublisherFinder {
         if let Some(configured) = &self.configured {
             return Some(configured.clone());
         }
-        let topic = self.source.topic.as_deref();
-        sources::discover(&mut self.fetcher, &self.host, topic).await
+        sources::discover(&mut self.fetcher, &self.host).await
     }
 
     /// Waits until the backend has publishers. Each attempt without one is an error.

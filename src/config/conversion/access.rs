@@ -1,6 +1,6 @@
 //! Access control of clients, and the authorization of the admin listener.
 
-use crate::config::sections::access::{AccessConfig, CacheSaltConfig, SaltSource};
+use crate::config::sections::access::AccessConfig;
 use crate::config::sections::secret::UnreadableSecret;
 use crate::proxy::access::AccessControl;
 use tokenweir_core::access::{Cors, KeyDigest, KeyFile, SaltKey};
@@ -16,7 +16,8 @@ impl AccessConfig {
     ) -> Result<AccessControl, UnreadableSecret> {
         let access = AccessControl::new(keys, Cors::new(&self.cors))
             .with_permissions(Permissions::new(&self.allow));
-        Ok(access.with_salt_key(self.cache_salt.salt_key(env)?))
+        let salt = self.salt_secret().map(|secret| secret.resolve(env)).transpose()?;
+        Ok(access.with_salt_key(salt.map(|secret| SaltKey::new(secret.digest()))))
     }
 
     /// The digest of the token of the admin listener. `None`: no token is required.
@@ -26,17 +27,5 @@ impl AccessConfig {
     ) -> Result<Option<KeyDigest>, UnreadableSecret> {
         let token = self.admin_token_secret().map(|secret| secret.resolve(env));
         Ok(token.transpose()?.map(|token| token.digest()))
-    }
-}
-
-impl CacheSaltConfig {
-    /// The key that derives the `cache_salt` of each tenant. `None`: salts are not derived.
-    fn salt_key(
-        &self,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<Option<SaltKey>, UnreadableSecret> {
-        let Some(SaltSource::Tenant) = self.derive else { return Ok(None) };
-        let secret = self.salt_secret().map(|secret| secret.resolve(env));
-        Ok(Some(SaltKey::new(secret.transpose()?.map(|secret| secret.digest()))))
     }
 }

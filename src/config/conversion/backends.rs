@@ -29,7 +29,7 @@ impl Config {
             let usage = entry.usage.unwrap_or(self.usage);
             Ok(backend
                 .with_usage_injection(usage == UsageMode::Inject)
-                .with_continuous_usage(entry.continuous_usage.unwrap_or(self.continuous_usage))
+                .with_continuous_usage(self.continuous_usage)
                 .with_kv_events(
                     entry
                         .kv_events

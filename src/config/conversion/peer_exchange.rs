@@ -28,7 +28,7 @@ impl Config {
         let config = &self.peer_exchange;
         let Some(key) = config.key_secret() else { return Ok(Peers::default()) };
         let key = ExchangeKey::new(key.resolve(&env)?.as_bytes())?;
-        let bus = config.url.as_ref().map(|url| self.peer_bus(url, env)).transpose()?;
+        let bus = config.url.as_ref().map(|url| self.peer_bus(url, &key, env)).transpose()?;
         let settings = bus.map(|bus| PeerExchangeSettings { bus, key: key.clone() });
         Ok(Peers { key: Some(key), exchange: settings.map(PeerExchange::new) })
     }
@@ -36,6 +36,7 @@ impl Config {
     fn peer_bus(
         &self,
         url: &str,
+        key: &ExchangeKey,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<BusSettings, PeerExchangeError> {
         let config = &self.peer_exchange;
@@ -45,7 +46,7 @@ impl Config {
             url: url.to_owned(),
             username: config.username.clone(),
             password: password.map(|password| text(password.as_bytes())),
-            channel: config.channel.clone(),
+            channel: key.channel(),
             timeout: BUS_TIMEOUT,
         })
     }

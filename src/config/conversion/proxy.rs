@@ -3,7 +3,7 @@
 use crate::config::root::Config;
 use crate::config::sections::routes::RouteConfig;
 use crate::config::sections::secret::UnreadableSecret;
-use crate::config::sections::settings::{AdmissionConfig, ResumeConfig, TierKey, TiersConfig};
+use crate::config::sections::settings::{AdmissionConfig, ResumeConfig, TiersConfig};
 use crate::proxy::admission::AdmissionSettings;
 use crate::proxy::{ConfiguredRoutes, ProxySettings, RequestSettings};
 use crate::telemetry::metrics_registry::buckets::BucketOverridesError;
@@ -17,7 +17,7 @@ use tokenweir_core::slo::Objective;
 /// Why the settings of the proxy cannot be built from a valid configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxySettingsError {
-    /// A key of a tier cannot be read.
+    /// The secret of the hashes of identities cannot be read.
     #[error(transparent)]
     Secret(#[from] UnreadableSecret),
     /// The matcher of the model refusal phrases is too large.
@@ -28,6 +28,9 @@ pub enum ProxySettingsError {
     Buckets(#[from] BucketOverridesError),
 }
 
+/// Maximum time without bytes in both directions of a WebSocket.
+const WEBSOCKET_IDLE_TIMEOUT: std::time::Duration = std::time::Duration::from_mins(5);
+
 impl Config {
     /// The settings of the proxy. `available_memory`: the memory that the process may use, in
     /// bytes. `None`: unknown.
@@ -37,9 +40,8 @@ impl Config {
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<ProxySettings, ProxySettingsError> {
         let identities = &self.identities;
-        let of_identities =
-            || [&identities.session_headers[..], &identities.conversation_headers].concat();
-        let session_headers = self.routing.session_headers.clone().unwrap_or_else(of_identities);
+        let session_headers =
+            [&identities.session_headers[..], &identities.conversation_headers].concat();
         let identity_secret = self.identities.hash_secret().map(|secret| secret.resolve(&env));
         Ok(ProxySettings {
             requests: RequestSettings {
@@ -48,9 +50,9 @@ impl Config {
                 routes: ConfiguredRoutes::new(self.routes.iter().map(RouteConfig::to_route)),
                 max_body_bytes: self.limits.body,
                 body_idle_timeout: self.limits.body_idle_timeout,
-                websocket_idle_timeout: self.limits.websocket_idle_timeout,
+                websocket_idle_timeout: WEBSOCKET_IDLE_TIMEOUT,
                 identities: self.identities.reader(identity_secret.transpose()?.as_ref()),
-                tiers: self.tiers.resolver(&env)?,
+                tiers: self.tiers.resolver(),
                 // The rules have checked that the names parse.
                 session_headers: session_headers
                     .iter()
@@ -110,20 +112,12 @@ impl AdmissionConfig {
 }
 
 impl TiersConfig {
-    /// The resolver of the tier of a request, with the secrets of `tiers.keys`.
-    fn resolver(
-        &self,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<TierResolver, UnreadableSecret> {
-        let resolve_key = |configured: &TierKey| {
-            let secret = configured.key_secret().resolve(&env)?;
-            Ok((secret.bearer().clone(), Arc::from(configured.tier.as_str())))
-        };
-        Ok(TierResolver {
+    /// The resolver of the tier of a request.
+    fn resolver(&self) -> TierResolver {
+        TierResolver {
             // The rules have checked that the name parses.
             header: self.header.as_ref().and_then(|name| name.parse().ok()),
             names: self.names.iter().map(|name| name.as_str().into()).collect(),
-            keys: self.keys.iter().map(resolve_key).collect::<Result<_, UnreadableSecret>>()?,
-        })
+        }
     }
 }

@@ -2,12 +2,11 @@
 //! reads all.
 
 use crate::config::root::Config;
-use crate::config::sections::access::{AccessConfig, CacheSaltConfig};
+use crate::config::sections::access::AccessConfig;
 use crate::config::sections::backends::BackendConfig;
 use crate::config::sections::identities::IdentitiesConfig;
 use crate::config::sections::peer_exchange::PeerExchangeConfig;
 use crate::config::sections::secret::{Secret, SecretValue, UnreadableSecret};
-use crate::config::sections::settings::TierKey;
 use crate::config::sections::webhooks::WebhookConfig;
 
 /// A secret of the configuration with its use.
@@ -47,7 +46,7 @@ impl WebhookConfig {
     /// The secret URL of the webhook at this index.
     pub(super) fn url_secret(&self, index: usize) -> Option<ConfiguredSecret<'_>> {
         let purpose = format!("the URL of webhooks[{index}]");
-        Some(ConfiguredSecret { purpose, secret: self.url_from.as_ref()? })
+        Some(ConfiguredSecret { purpose, secret: self.url.secret()? })
     }
 }
 
@@ -56,12 +55,10 @@ impl AccessConfig {
         let purpose = "the admin token (access.admin_token)".to_owned();
         Some(ConfiguredSecret { purpose, secret: self.admin_token.as_ref()? })
     }
-}
 
-impl CacheSaltConfig {
     pub(super) fn salt_secret(&self) -> Option<ConfiguredSecret<'_>> {
-        let purpose = "the secret of access.cache_salt".to_owned();
-        Some(ConfiguredSecret { purpose, secret: self.secret.as_ref()? })
+        let purpose = "the secret of salts (access.cache_salt_secret)".to_owned();
+        Some(ConfiguredSecret { purpose, secret: self.cache_salt_secret.as_ref()? })
     }
 }
 
@@ -84,21 +81,14 @@ impl PeerExchangeConfig {
     }
 }
 
-impl TierKey {
-    pub(super) fn key_secret(&self) -> ConfiguredSecret<'_> {
-        let purpose = format!("the key of tier `{}` (tiers.keys)", self.tier);
-        ConfiguredSecret { purpose, secret: &self.key }
-    }
-}
-
 impl Config {
     /// The secrets that a reload reads again, without those of discovered backends.
     pub fn reloaded_secrets(&self) -> impl Iterator<Item = &Secret> {
         let backends = self.backends.iter().filter_map(|backend| backend.api_key.as_ref());
         let discovery = self.discovery.iter().filter_map(|source| source.api_key.as_ref());
-        let tiers = self.tiers.keys.iter().map(|key| &key.key);
-        let webhooks = self.webhooks.iter().flat_map(|entry| [&entry.url_from, &entry.token]);
-        backends.chain(discovery).chain(tiers).chain(webhooks.flatten())
+        let webhooks =
+            self.webhooks.iter().flat_map(|entry| [entry.url.secret(), entry.token.as_ref()]);
+        backends.chain(discovery).chain(webhooks.flatten())
     }
 
     /// All secrets, each with the path of its value.
@@ -111,24 +101,22 @@ impl Config {
             let secret = ConfiguredSecret { purpose, secret: source.api_key.as_ref()? };
             Some((format!("discovery.{index}.api_key"), secret))
         });
-        let tiers = self.tiers.keys.iter().enumerate();
-        let tiers = tiers.map(|(index, key)| (format!("tiers.keys.{index}.key"), key.key_secret()));
         let webhooks = self.webhooks.iter().enumerate().flat_map(|(index, webhook)| {
             let at = |key: &str| format!("webhooks.{index}.{key}");
-            let url = webhook.url_secret(index).map(|secret| (at("url_from"), secret));
+            let url = webhook.url_secret(index).map(|secret| (at("url"), secret));
             [url, webhook.token_secret(index).map(|secret| (at("token"), secret))]
         });
         let access = &self.access;
         let single = [
             ("access.admin_token", access.admin_token_secret()),
-            ("access.cache_salt.secret", access.cache_salt.salt_secret()),
+            ("access.cache_salt_secret", access.salt_secret()),
             ("identities.secret", self.identities.hash_secret()),
             ("peer_exchange.key", self.peer_exchange.key_secret()),
             ("peer_exchange.password", self.peer_exchange.password_secret()),
         ];
         let single =
             single.into_iter().filter_map(|(path, secret)| Some((path.to_owned(), secret?)));
-        backends.chain(discovery).chain(webhooks.flatten()).chain(single).chain(tiers).collect()
+        backends.chain(discovery).chain(webhooks.flatten()).chain(single).collect()
     }
 }
 
@@ -160,9 +148,9 @@ mod tests {
     #[test]
     fn the_list_has_each_secret_of_a_configuration() {
         let text = "backends: [{ url: a:1, api_key: { env: A } }]\n\
-                    discovery: [{ dns: a.example, port: 1, api_key: { env: B } }]\n\
-                    access: { admin_token: { env: C }, cache_salt: { secret: { env: D } } }\n\
-                    tiers: { keys: [{ key: { env: E }, tier: t }] }\n\
+                    discovery: [{ dns: 'a.example:1', api_key: { env: B } }]\n\
+                    access: { admin_token: { env: C }, cache_salt_secret: { env: D } }\n\
+                    webhooks: [{ url: { env: E } }]\n\
                     peer_exchange: { key: { env: F }, password: { env: G } }\n";
         let config: Config = serde_saphyr::from_str(text).unwrap();
         let mut expected = Vec::new();

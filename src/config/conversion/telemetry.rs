@@ -3,7 +3,6 @@
 
 use crate::config::Config;
 use crate::config::load::LoadedConfig;
-use crate::config::sections::settings::TiersConfig;
 use crate::config::text::source::ConfigSource;
 use crate::telemetry::metrics_registry::buckets::{BucketOverrides, BucketOverridesError};
 use crate::telemetry::otel::{OtelSettingsError, TracingConfig, TracingSettings};
@@ -41,16 +40,5 @@ impl Config {
     /// The buckets of the histograms: the configured ones, and the limits of the objectives.
     pub fn histogram_buckets(&self) -> Result<BucketOverrides, BucketOverridesError> {
         BucketOverrides::new(&self.metrics.buckets, &self.slos)
-    }
-}
-
-impl TiersConfig {
-    /// The names of all tiers, sorted and without duplicates.
-    pub fn all_names(&self) -> Vec<String> {
-        let key_tiers = self.keys.iter().map(|key| key.tier.clone());
-        let mut names: Vec<String> = self.names.iter().cloned().chain(key_tiers).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::config::root::Config;
 use crate::config::sections::secret::{SecretValue, UnreadableSecret};
-use crate::config::sections::webhooks::parse_url;
+use crate::config::sections::webhooks::{WebhookUrl, parse_url};
 use crate::webhook::{RetryTimes, WebhookEndpoint, WebhookSettings};
 
 /// Why a webhook cannot be used.
@@ -11,7 +11,7 @@ pub enum WebhooksError {
     /// The URL or the token cannot be read.
     #[error(transparent)]
     Secret(#[from] UnreadableSecret),
-    /// The secret of `url_from` is not a URL. The error does not contain it.
+    /// The secret is not a URL. The error does not contain it.
     #[error("the URL of webhooks[{0}] is not an http or https URL")]
     Url(usize),
 }
@@ -33,8 +33,10 @@ impl Config {
         for (index, webhook) in self.webhooks.iter().enumerate() {
             let secret_url = webhook.url_secret(index).map(|secret| secret.resolve(&env));
             let secret_url = secret_url.transpose()?;
-            let secret_url = secret_url.as_ref().map(SecretValue::as_bytes);
-            let url = secret_url.map_or(webhook.url.as_deref(), |url| str::from_utf8(url).ok());
+            let url = match (&webhook.url, &secret_url) {
+                (WebhookUrl::Plain(url), _) => Some(url.as_str()),
+                (_, secret) => secret.as_ref().and_then(|url| str::from_utf8(url.as_bytes()).ok()),
+            };
             let parsed = url.and_then(|url| parse_url(url).ok());
             let (address, path) = parsed.ok_or(WebhooksError::Url(index))?;
             let token = webhook.token_secret(index).map(|secret| secret.resolve(&env));

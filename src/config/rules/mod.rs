@@ -20,13 +20,10 @@ use tokenweir_core::admission::DEFAULT_CLASS;
 use tokenweir_core::error::listed;
 use tokenweir_core::record::BackendId;
 
-/// Minimum of `trace_capture.max_bytes`, so that a full file contains several of the longest lines.
-const MIN_CAPTURE_BYTES: usize = 1 << 20;
-
 /// Maximum of `routing.decision_log_size`.
 const MAX_DECISION_LOG_SIZE: usize = 16_384;
 
-/// Maximum number of entries in `tiers.names` and `tiers.keys` together.
+/// Maximum number of entries in `tiers.names`.
 const MAX_TIERS: usize = 20;
 
 /// Maximum number of `models`.
@@ -43,11 +40,10 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     routes::check(&config.routes)?;
     check_listeners_distinct(config)?;
     check_durations(config)?;
-    check_sizes(config)?;
     limits::check(&config.limits)?;
     tls::check(config)?;
     check_kv_aware_weights(config)?;
-    check_session_headers(config)?;
+    check_sizes(config)?;
     check_cost(config)?;
     check_gpus(config)?;
     webhooks::check(&config.webhooks)?;
@@ -60,7 +56,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
     check_tracing(config)?;
     check_trace_capture(config)?;
     failure_handling::check(config)?;
-    payload_log::check(&config.log.payloads)?;
+    payload_log::check(&config.log)?;
     quality::check(&config.quality, &config.log.payloads)?;
     access::check(&config.access)?;
     objectives::check(config)
@@ -177,17 +173,6 @@ fn check_sizes(config: &Config) -> Result<(), RuleViolation> {
     Ok(())
 }
 
-fn check_session_headers(config: &Config) -> Result<(), RuleViolation> {
-    let mut names = config.routing.session_headers.iter().flatten();
-    match names.find(|name| name.parse::<HeaderName>().is_err()) {
-        Some(name) => Err(violation_at(
-            "routing.session_headers",
-            format!("`{name}` is not a valid header name"),
-        )),
-        None => Ok(()),
-    }
-}
-
 fn check_cost(config: &Config) -> Result<(), RuleViolation> {
     match config.cost.gpu_hour_price.filter(|price| !backends::is_price(*price)) {
         Some(price) => Err(violation_at(
@@ -264,11 +249,9 @@ fn check_admission(config: &Config) -> Result<(), RuleViolation> {
             return Err(violation_at(&path, format!("`{class}` is listed twice: remove one")));
         }
         let tiers = &config.tiers;
-        let is_tier =
-            tiers.names.contains(class) || tiers.keys.iter().any(|key| key.tier == *class);
-        if !is_tier && class != DEFAULT_CLASS {
+        if !tiers.names.contains(class) && class != DEFAULT_CLASS {
             let problem = format!("`{class}` is neither a tier of `tiers` nor `{DEFAULT_CLASS}`");
-            let paths = [path.as_str(), "tiers", "tiers.names", "tiers.keys"];
+            let paths = [path.as_str(), "tiers", "tiers.names"];
             return Err(violation_of(paths, problem));
         }
     }
@@ -280,18 +263,14 @@ fn check_tiers(config: &Config) -> Result<(), RuleViolation> {
     if tiers.header.as_ref().is_some_and(|name| name.parse::<HeaderName>().is_err()) {
         return Err(violation_at("tiers.header", "this is not a valid header name"));
     }
-    let keys = tiers.keys.iter().enumerate();
-    let key_tiers = keys.map(|(index, key)| (format!("tiers.keys.{index}.tier"), &key.tier));
-    let names = tiers.names.iter().enumerate();
-    let names = names.map(|(index, name)| (format!("tiers.names.{index}"), name));
-    let mut tier_names = names.chain(key_tiers);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let is_label = |name: &str| (1..=32).contains(&name.len()) && name.chars().all(is_plain);
-    match tier_names.find(|(_, name)| !is_label(name)) {
-        Some((path, _)) => {
-            Err(violation_at(&path, "a tier has 1 to 32 characters: letters, digits and `-_.`"))
-        }
-        None if tiers.names.len() + tiers.keys.len() > MAX_TIERS => Err(violation_at(
+    match tiers.names.iter().position(|name| !is_label(name)) {
+        Some(index) => Err(violation_at(
+            &format!("tiers.names.{index}"),
+            "a tier has 1 to 32 characters: letters, digits and `-_.`",
+        )),
+        None if tiers.names.len() > MAX_TIERS => Err(violation_at(
             "tiers.names",
             "too many tiers: at most 20, because each adds time series",
         )),
@@ -300,10 +279,6 @@ fn check_tiers(config: &Config) -> Result<(), RuleViolation> {
 }
 
 fn check_stream_detection(config: &Config) -> Result<(), RuleViolation> {
-    let multiplier = config.stalls.p99_multiplier;
-    if !(multiplier.is_finite() && multiplier >= 1.0) {
-        return Err(violation_at("stalls.p99_multiplier", "this must be 1 or more"));
-    }
     if config.stalls.abort_after.is_some_and(|limit| limit < config.stalls.min_gap) {
         let paths = ["stalls.abort_after", "stalls.min_gap"];
         return Err(violation_of(paths, "this must not be less than stalls.min_gap"));
@@ -340,9 +315,6 @@ fn check_trace_capture(config: &Config) -> Result<(), RuleViolation> {
     let capture = &config.trace_capture;
     if !(capture.sample > 0.0 && capture.sample <= 1.0) {
         return Err(violation_at("trace_capture.sample", "this must be more than 0 and at most 1"));
-    }
-    if capture.max_bytes < MIN_CAPTURE_BYTES {
-        return Err(violation_at("trace_capture.max_bytes", "this must be 1MiB or more"));
     }
     if capture.file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
         return Err(violation_at("trace_capture.file", "write the path of a file, or null"));

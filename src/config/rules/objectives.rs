@@ -27,17 +27,15 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
             let problem = format!("`{}` is already the name of slos[{earlier}]", slo.name);
             return Err(violation_at(&path("name"), problem));
         }
-        let tiers = &config.tiers;
-        let names = || tiers.names.iter().chain(tiers.keys.iter().map(|key| &key.tier));
-        if let Some(tier) = slo.tier.as_ref().filter(|tier| names().all(|name| name != *tier)) {
-            let tier_names: Vec<&String> = names().collect();
-            let known = match tier_names.as_slice() {
+        let tiers = &config.tiers.names;
+        if let Some(tier) = slo.tier.as_ref().filter(|tier| !tiers.contains(tier)) {
+            let known = match tiers.as_slice() {
                 [] => "no tiers".to_owned(),
-                _ => listed(tier_names.into_iter()),
+                _ => listed(tiers.iter()),
             };
             let problem = format!("unknown tier `{tier}`: `tiers` has {known}");
             let path = path("tier");
-            let paths = [path.as_str(), "tiers", "tiers.names", "tiers.keys"];
+            let paths = [path.as_str(), "tiers", "tiers.names"];
             return Err(violation_of(paths, problem));
         }
     }

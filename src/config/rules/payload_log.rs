@@ -1,21 +1,22 @@
 //! Validation of `log.payloads`.
 
+use crate::config::sections::settings::LogConfig;
 use crate::config::violation::{RuleViolation, violation_at, violation_of};
-use crate::telemetry::payload_log::PayloadLogSettings;
 use http::Uri;
 
 /// Maximum of `log.payloads.max_bytes`, the maximum length of one logged text.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// Minimum of `max_file_bytes`, so that a full file contains several of the longest lines.
-pub(super) const MIN_FILE_BYTES: usize = 1 << 20;
+/// Minimum of `log.max_file_bytes`, so that a full file contains several of the longest lines.
+const MIN_FILE_BYTES: usize = 1 << 20;
 
-/// Minimum of `max_file_bytes` as a multiple of `max_bytes`. A line contains several texts, and
-/// JSON escapes lengthen them.
-pub(super) const MIN_TEXTS_PER_FILE: usize = 32;
+/// Minimum of `log.max_file_bytes` as a multiple of `log.payloads.max_bytes`. A line contains several
+/// texts, and JSON escapes lengthen them.
+const MIN_TEXTS_PER_FILE: usize = 32;
 
-/// Checks the rules of `log.payloads` and returns the first violation.
-pub(super) fn check(payloads: &PayloadLogSettings) -> Result<(), RuleViolation> {
+/// Checks the rules of `log.payloads` and `log.max_file_bytes`, and returns the first violation.
+pub(super) fn check(log: &LogConfig) -> Result<(), RuleViolation> {
+    let payloads = &log.payloads;
     let fail =
         |key: &str, problem: &str| Err(violation_at(&format!("log.payloads.{key}"), problem));
     if payloads.file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
@@ -27,12 +28,9 @@ pub(super) fn check(payloads: &PayloadLogSettings) -> Result<(), RuleViolation> 
     if !(1..=MAX_TEXT_BYTES).contains(&payloads.max_bytes) {
         return fail("max_bytes", "this must be between 1 and 1MiB");
     }
-    if payloads.max_file_bytes < MIN_FILE_BYTES.max(MIN_TEXTS_PER_FILE * payloads.max_bytes) {
-        let problem = "this must be at least 1MiB and at least 32 times max_bytes";
-        return Err(violation_of(
-            ["log.payloads.max_file_bytes", "log.payloads.max_bytes"],
-            problem,
-        ));
+    if log.max_file_bytes < MIN_FILE_BYTES.max(MIN_TEXTS_PER_FILE * payloads.max_bytes) {
+        let problem = "this must be at least 1MiB and at least 32 times log.payloads.max_bytes";
+        return Err(violation_of(["log.max_file_bytes", "log.payloads.max_bytes"], problem));
     }
     Ok(())
 }

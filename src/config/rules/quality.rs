@@ -1,7 +1,7 @@
 //! Validation of `quality`.
 
-use super::payload_log::{MIN_FILE_BYTES, MIN_TEXTS_PER_FILE, is_http};
-use crate::config::violation::{RuleViolation, violation_at, violation_of};
+use super::payload_log::is_http;
+use crate::config::violation::{RuleViolation, violation_at};
 use crate::telemetry::payload_log;
 use crate::telemetry::quality::QualitySettings;
 
@@ -24,20 +24,11 @@ pub(super) fn check(
     if quality.file.is_some() && quality.file == payloads.file {
         return fail("file", "log.payloads.file is the same file: write another path");
     }
-    // A line contains a prompt, a response and their metadata.
-    if quality.max_file_bytes < MIN_FILE_BYTES.max(MIN_TEXTS_PER_FILE * payloads.max_bytes) {
-        let problem = "this must be at least 1MiB and at least 32 times log.payloads.max_bytes";
-        return Err(violation_of(["quality.max_file_bytes", "log.payloads.max_bytes"], problem));
-    }
     if quality.judge.as_ref().is_some_and(|url| !is_http(url)) {
         return fail("judge", "write http://host:port/path, without a user name");
     }
     if quality.window.is_zero() {
         return fail("window", "this must be more than 0s");
-    }
-    if quality.baseline_window <= quality.window {
-        let paths = ["quality.baseline_window", "quality.window"];
-        return Err(violation_of(paths, "this must be longer than quality.window"));
     }
     if quality.share() > 0.0 && payloads.redact.is_empty() {
         let problem = "quality samples need redaction: set log.payloads.redact";
@@ -65,7 +56,7 @@ mod tests {
         assert_eq!(problem("", ""), None);
         let valid = "enabled: true, sample: 0.05, file: a, judge: 'http://judge:1/score'";
         assert_eq!(problem(valid, ""), None);
-        assert_eq!(problem("enabled: true, sample: 0, window: 1m, baseline_window: 2m", ""), None);
+        assert_eq!(problem("enabled: true, sample: 0, window: 1m", ""), None);
         for (quality, log, expected) in [
             ("sample: 0.06", "", SAMPLE),
             ("sample: 2", "", SAMPLE),
@@ -76,12 +67,6 @@ mod tests {
             ("judge: 'https://a'", "", " write http://host:port/path, without a user name"),
             ("judge: 'http://u:p@a'", "", " write http://host:port/path, without a user name"),
             ("window: 0s", "", " this must be more than 0s"),
-            ("window: 2day", "", " this must be longer than quality.window"),
-            (
-                "max_file_bytes: 1KiB",
-                "",
-                " this must be at least 1MiB and at least 32 times log.payloads.max_bytes",
-            ),
             (
                 "enabled: true, judge: 'http://a'",
                 "redact: []",

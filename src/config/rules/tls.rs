@@ -118,7 +118,6 @@ mod tests {
             ("limits: { keep_alive: 0s }", "1ms or more"),
             ("limits: { connections: 0 }", "more than 0"),
             ("limits: { memory: 1MiB }", "64MiB or more"),
-            ("limits: { header: 1KiB }", "8KiB or more"),
         ] {
             let problem = problem(text).unwrap_or_default();
             assert!(problem.contains(expected), "{text}: {problem}");

@@ -27,27 +27,10 @@ pub struct AccessConfig {
     /// Engine-control fields that every client may use; tenants and models have their own lists.
     /// See docs/operate/security.md.
     pub allow: Vec<Permission>,
-    /// Isolation of the engines' prefix caches between tenants.
-    pub cache_salt: CacheSaltConfig,
-}
-
-/// Isolation of the engines' prefix caches between tenants.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct CacheSaltConfig {
-    /// Source of the `cache_salt` of each request, combined with the client's own salt. `None`: the
-    /// gateway forwards the client's own salt.
-    pub derive: Option<SaltSource>,
-    /// Secret that makes the salts unpredictable, the same at all gateways.
-    pub secret: Option<Secret>,
-}
-
-/// Source of a derived `cache_salt`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum SaltSource {
-    /// The tenant: tenants do not share cached prefixes.
-    Tenant,
+    /// Secret, the same at all gateways, from which with the tenant and the client's own salt the
+    /// `cache_salt` of each request is derived, so that tenants do not share cached prefixes. `None`: the
+    /// client's own salt.
+    pub cache_salt_secret: Option<Secret>,
 }
 
 /// Checks the rules of `access` and returns the first violation.
@@ -55,9 +38,9 @@ pub(crate) fn check(access: &AccessConfig) -> Result<(), RuleViolation> {
     if access.keys_file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
         return Err(violation_at("access.keys_file", "write the path of a file, or null"));
     }
-    if access.cache_salt.derive.is_some() && access.keys_file.is_none() {
+    if access.cache_salt_secret.is_some() && access.keys_file.is_none() {
         let problem = "salts are derived from tenants, which need access.keys_file: set it";
-        return Err(violation_of(["access.cache_salt.derive", "access.keys_file"], problem));
+        return Err(violation_of(["access.cache_salt_secret", "access.keys_file"], problem));
     }
     let is_name = |name: &String| {
         !name.is_empty()

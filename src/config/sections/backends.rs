@@ -34,10 +34,6 @@ pub struct BackendConfig {
     /// Whether the gateway requests token counts that clients did not request. `None`: the global `usage`.
     #[serde(default)]
     pub usage: Option<UsageMode>,
-    /// Share of streams, 0 to 1, for which the gateway requests usage in every event. `None`: the
-    /// global `continuous_usage`.
-    #[serde(default, deserialize_with = "read_share")]
-    pub continuous_usage: Option<f64>,
     /// Number of GPUs of the backend. `None`: `cost.gpus`.
     #[serde(default)]
     pub gpus: Option<u32>,
@@ -80,7 +76,6 @@ impl BackendConfig {
             metrics_url: None,
             api_key: None,
             usage: None,
-            continuous_usage: None,
             gpus: None,
             gpu_hour_price: None,
             kv_events: None,
@@ -202,13 +197,4 @@ fn read_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Er
         return Err(D::Error::custom(problem));
     }
     Ok(Some(name))
-}
-
-/// Reads an optional number from 0 to 1.
-pub(crate) fn read_share<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
-    let share = Option::<f64>::deserialize(from)?;
-    if share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
-        return Err(D::Error::custom("this must be between 0 and 1"));
-    }
-    Ok(share)
 }

@@ -5,16 +5,14 @@ pub(in crate::config) mod kubernetes;
 use super::backends::{self, BackendConfig};
 use super::secret::Secret;
 use super::settings::UsageMode;
-use crate::config::violation::{RuleViolation, violation_at, violation_of};
+use crate::config::violation::{RuleViolation, violation_at};
 use http::uri::PathAndQuery;
 use kubernetes::KubernetesConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::time::Duration;
 use tokenweir_core::address::{BackendAddress, MetricsUrl};
 use tokenweir_core::prefill_leg::Role;
-use tokenweir_core::units;
 
 /// A discovery source. It has exactly one of `file`, `dns`, `srv` and `kubernetes`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,7 +21,8 @@ pub struct DiscoveryConfig {
     /// File with a list like `backends`, in YAML or JSON. The gateway polls it every second.
     #[serde(default)]
     pub file: Option<PathBuf>,
-    /// DNS name whose A or else AAAA records are backends. Needs `port`, and the feature `dns`.
+    /// DNS name whose A or else AAAA records are backends, and their port: `NAME:PORT`. Needs the feature
+    /// `dns`.
     #[serde(default)]
     pub dns: Option<String>,
     /// DNS name whose SRV records are the hosts and ports of backends. Needs the feature `dns`.
@@ -32,20 +31,10 @@ pub struct DiscoveryConfig {
     /// Kubernetes Service or `InferencePool` whose pods are backends. Needs the feature `kubernetes`.
     #[serde(default)]
     pub kubernetes: Option<KubernetesConfig>,
-    /// Port of the backends of `dns`.
+    /// Port and path of the metrics pages: `:PORT`, `/PATH` or `:PORT/PATH`. `None`: those that
+    /// `metrics_url` of a backend has. Not for `file`.
     #[serde(default)]
-    pub port: Option<u16>,
-    /// Port of the metrics pages. `None`: the port of the backend. Not for `file`.
-    #[serde(default)]
-    pub metrics_port: Option<u16>,
-    /// Path of the metrics pages. `None`: `/metrics`, and with the port of the backend also
-    /// `/prometheus/metrics`. Not for `file`.
-    #[serde(default)]
-    pub metrics_path: Option<String>,
-    /// Interval of DNS queries, at least 1s.
-    #[serde(default = "default_interval", with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
-    pub interval: Duration,
+    pub metrics_url: Option<String>,
     /// Default `api_key` of the discovered backends.
     #[serde(default)]
     pub api_key: Option<Secret>,
@@ -58,10 +47,6 @@ pub struct DiscoveryConfig {
     /// Default `role` of the discovered backends.
     #[serde(default)]
     pub role: Option<Role>,
-}
-
-fn default_interval() -> Duration {
-    Duration::from_secs(5)
 }
 
 // === impl DiscoveryConfig ===
@@ -82,10 +67,27 @@ impl DiscoveryConfig {
 
     /// The metrics page of a discovered backend. `None`: a known path of the backend.
     fn metrics_url(&self, backend: &BackendAddress) -> Option<MetricsUrl> {
-        let path = self.metrics_path.as_deref().and_then(|path| path.parse().ok());
-        let is_set = self.metrics_port.is_some() || path.is_some();
-        is_set.then(|| MetricsUrl::beside(backend, self.metrics_port, path))
+        let (port, path) = port_and_path(self.metrics_url.as_deref()?)?;
+        Some(MetricsUrl::beside(backend, port, path))
     }
+
+    /// The name and the port of `dns`. `None`: it has none.
+    pub fn dns_host(&self) -> Option<(&str, u16)> {
+        let (name, port) = self.dns.as_ref()?.rsplit_once(':')?;
+        Some((name, port.parse().ok().filter(|port| *port > 0 && !name.is_empty())?))
+    }
+}
+
+/// The parts of `metrics_url`: `:PORT`, `/PATH` or both. `None`: neither.
+fn port_and_path(text: &str) -> Option<(Option<u16>, Option<PathAndQuery>)> {
+    let (port, path) = text.split_at(text.find('/').unwrap_or(text.len()));
+    let port = match port.strip_prefix(':') {
+        Some(port) => Some(port.parse().ok().filter(|port| *port > 0)?),
+        None if port.is_empty() => None,
+        None => return None,
+    };
+    let path = if path.is_empty() { None } else { Some(path.parse().ok()?) };
+    (port.is_some() || path.is_some()).then_some((port, path))
 }
 
 /// Checks the rules of `discovery` and returns the first violation.
@@ -106,31 +108,17 @@ pub(crate) fn check(sources: &[DiscoveryConfig]) -> Result<(), RuleViolation> {
         {
             return fail(&format!(".kubernetes{key}"), problem);
         }
-        match (&source.dns, source.port) {
-            (Some(_), None) => return fail("", "`dns` needs `port`: DNS addresses have none"),
-            (None, Some(_)) => {
-                let problem = "only `dns` has a port: remove this key";
-                return Err(violation_of([&path(".port"), &path(".dns")], problem));
+        if source.dns.is_some() && source.dns_host().is_none() {
+            return fail(".dns", "write NAME:PORT: DNS addresses have no port");
+        }
+        if let Some(url) = &source.metrics_url {
+            if source.file.is_some() {
+                let problem = "not with `file`: write `metrics_url` into the file's entries";
+                return fail(".metrics_url", problem);
             }
-            _ => {}
-        }
-        let is_path = |path: &str| path.starts_with('/') && path.parse::<PathAndQuery>().is_ok();
-        if source.metrics_path.as_deref().is_some_and(|path| !is_path(path)) {
-            return fail(".metrics_path", "a path begins with `/` and has no spaces");
-        }
-        if source.metrics_port == Some(0) {
-            return fail(".metrics_port", "a port is 1 to 65535");
-        }
-        for (key, is_set) in [
-            (".metrics_port", source.metrics_port.is_some()),
-            (".metrics_path", source.metrics_path.is_some()),
-        ] {
-            if is_set && source.file.is_some() {
-                return fail(key, "not with `file`: write `metrics_url` into the file's entries");
+            if port_and_path(url).is_none() {
+                return fail(".metrics_url", "write :PORT, /PATH or :PORT/PATH");
             }
-        }
-        if source.interval < Duration::from_secs(1) {
-            return fail(".interval", "this must be 1s or more");
         }
         if source.weight.is_some_and(backends::is_weight_too_large) {
             return fail(".weight", "a weight is at most 1000000");
@@ -156,19 +144,22 @@ mod tests {
     #[test]
     fn a_source_has_exactly_one_target_and_all_required_keys() {
         for (source, expected) in [
-            ("dns: vllm.example, port: 8000, interval: 1s, weight: 2, usage: passive", ""),
+            ("dns: 'vllm.example:8000', weight: 2, usage: passive", ""),
             ("srv: _http._tcp.vllm.example", ""),
             ("file: backends.yaml, api_key: { env: KEY }", ""),
-            ("interval: 5s", "a source needs one of `file`, `dns`, `srv` and `kubernetes`"),
+            ("weight: 5", "a source needs one of `file`, `dns`, `srv` and `kubernetes`"),
             ("dns: a, srv: b", "a source has only one of `file`, `dns`, `srv` and `kubernetes`"),
-            ("dns: a", "`dns` needs `port`: DNS addresses have none"),
-            ("srv: a, port: 1", "only `dns` has a port: remove this key"),
-            ("srv: a, interval: 10ms", "this must be 1s or more"),
-            ("srv: a, metrics_port: 8080, metrics_path: /m", ""),
-            ("srv: a, metrics_port: 0", "a port is 1 to 65535"),
-            ("srv: a, metrics_path: m", "a path begins with `/` and has no spaces"),
+            ("dns: a", "write NAME:PORT: DNS addresses have no port"),
+            ("dns: 'a:0'", "write NAME:PORT: DNS addresses have no port"),
+            ("dns: a, port: 1", "unknown key `port`"),
+            ("srv: a, metrics_url: ':8080/m'", ""),
+            ("srv: a, metrics_url: /m", ""),
+            ("srv: a, metrics_url: ':8080'", ""),
+            ("srv: a, metrics_url: ':0'", "write :PORT, /PATH or :PORT/PATH"),
+            ("srv: a, metrics_url: m", "write :PORT, /PATH or :PORT/PATH"),
+            ("srv: a, metrics_url: ''", "write :PORT, /PATH or :PORT/PATH"),
             (
-                "file: a, metrics_port: 1",
+                "file: a, metrics_url: /m",
                 "not with `file`: write `metrics_url` into the file's entries",
             ),
             ("file: a, weight: 2", "not with `file`: write the weights into the file's entries"),
@@ -182,7 +173,7 @@ mod tests {
         for (target, is_supported) in [
             ("kubernetes: { service: vllm }", cfg!(feature = "kubernetes")),
             ("srv: _http._tcp.vllm.example", cfg!(feature = "dns")),
-            ("dns: vllm.example, port: 8000", cfg!(feature = "dns")),
+            ("dns: 'vllm.example:8000'", cfg!(feature = "dns")),
             ("file: backends.yaml", true),
         ] {
             let text = format!("discovery: [{{ {target} }}]");

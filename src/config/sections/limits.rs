@@ -24,22 +24,10 @@ pub struct LimitsConfig {
     #[serde(with = "units::bytes")]
     #[schemars(with = "units::schema::Size")]
     pub continuation_memory: usize,
-    /// Maximum size of the request line and the headers together, in bytes.
-    #[serde(with = "units::bytes")]
-    #[schemars(with = "units::schema::Size")]
-    pub header: usize,
-    /// Timeout for the request line and the headers.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
-    pub header_timeout: Duration,
     /// Maximum time between two chunks of a request body.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub body_idle_timeout: Duration,
-    /// Maximum time without bytes in both directions of a WebSocket.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
-    pub websocket_idle_timeout: Duration,
     /// Maximum time in which a client does not read any byte of its response.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
@@ -62,8 +50,6 @@ pub struct LimitsConfig {
     pub memory: Option<usize>,
 }
 
-/// Minimum of `header`: the smallest buffer that the HTTP server supports, in bytes.
-const MIN_HEADER_BYTES: usize = 8 << 10;
 /// Minimum of `memory`, in bytes. With a lower limit the gateway would reject every request.
 const MIN_MEMORY_LIMIT_BYTES: usize = 64 << 20;
 
@@ -87,18 +73,14 @@ impl LimitsConfig {
 }
 
 impl Default for LimitsConfig {
-    /// Bodies up to 64 MiB, heads up to 64 KiB with 100 headers. Timeouts: 10 s for a head, 30 s
-    /// between chunks of a body, 1 min for writes, 75 s between requests. As many connections and
-    /// requests as the limit of open files allows.
+    /// Bodies up to 64 MiB. Timeouts: 30 s between chunks of a body, 1 min for writes, 75 s between
+    /// requests. As many connections and requests as the limit of open files allows.
     fn default() -> Self {
         Self {
             body: 64 << 20,
             body_memory: None,
             continuation_memory: 256 << 20,
-            header: 64 << 10,
-            header_timeout: Duration::from_secs(10),
             body_idle_timeout: Duration::from_secs(30),
-            websocket_idle_timeout: Duration::from_mins(5),
             write_timeout: Duration::from_mins(1),
             keep_alive: Duration::from_secs(75),
             connections: None,
@@ -112,13 +94,8 @@ impl Default for LimitsConfig {
 
 /// Checks the rules of `limits` and returns the first violation.
 pub(crate) fn check(limits: &LimitsConfig) -> Result<(), RuleViolation> {
-    if limits.header < MIN_HEADER_BYTES {
-        return Err(violation_at("limits.header", "this must be 8KiB or more"));
-    }
     let durations = [
-        ("limits.header_timeout", limits.header_timeout),
         ("limits.body_idle_timeout", limits.body_idle_timeout),
-        ("limits.websocket_idle_timeout", limits.websocket_idle_timeout),
         ("limits.write_timeout", limits.write_timeout),
         ("limits.keep_alive", limits.keep_alive),
     ];

@@ -8,7 +8,7 @@ use tokenweir_peers::bus::BusSettings;
 
 /// The exchange with other gateways before the same backends: the prompts that each sends to which
 /// backend. Messages contain keyed hashes and numbers, never text.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PeerExchangeConfig {
     /// URL of a Redis or Valkey server: `redis://HOST:PORT`, with TLS `rediss://HOST:PORT`. `None`:
@@ -21,31 +21,10 @@ pub struct PeerExchangeConfig {
     /// The key that all gateways share, at least 32 characters. It encrypts the messages, and
     /// authenticates the outlines of prompts in KV events.
     pub key: Option<Secret>,
-    /// Name of the channel.
-    pub channel: String,
-}
-
-/// Maximum length of the name of the channel, in bytes.
-const MAX_CHANNEL_BYTES: usize = 128;
-
-impl Default for PeerExchangeConfig {
-    /// No exchange.
-    fn default() -> Self {
-        Self {
-            url: None,
-            username: None,
-            password: None,
-            key: None,
-            channel: "tokenweir".to_owned(),
-        }
-    }
 }
 
 /// Checks the section.
 pub(in crate::config) fn check(config: &PeerExchangeConfig) -> Result<(), RuleViolation> {
-    if !(1..=MAX_CHANNEL_BYTES).contains(&config.channel.len()) {
-        return Err(violation_at("peer_exchange.channel", "a channel has 1 to 128 bytes"));
-    }
     let Some(url) = &config.url else { return Ok(()) };
     if let Some(problem) = BusSettings::url_problem(url) {
         return Err(violation_at("peer_exchange.url", problem));

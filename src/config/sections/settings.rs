@@ -1,7 +1,6 @@
 //! The configuration sections that no other module defines: routing, tiers, admission, refusal
 //! detection, drain, reload, logs, metrics and trace capture.
 
-use super::secret::Secret;
 use crate::backend::DEFAULT_MAX_MODEL_LABELS;
 use crate::telemetry::metrics_registry::MetricsLevel;
 use crate::telemetry::payload_log;
@@ -24,8 +23,6 @@ use tokenweir_core::units;
 pub struct RoutingConfig {
     /// The policy that picks the backend.
     pub policy: PolicyKind,
-    /// Headers that contain a session id, in order of preference. `null`: those of `identities`.
-    pub session_headers: Option<Vec<String>>,
     /// Weights of the `kv_aware` policy. They scale its predictions in seconds.
     pub kv_aware: kv_aware::KvAwareSettings,
     /// Number of recent decisions that are kept, 0 to 16384, of up to 4.5 KiB each.
@@ -58,22 +55,11 @@ pub(crate) const DEFAULT_CONTINUOUS_USAGE_RATIO: f64 = 0.03;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TiersConfig {
-    /// Header that contains the tier of a request, such as `x-tier`.
+    /// Header that contains the tier of a request, such as `x-tier`. The tier of a tenant in the keys file
+    /// takes precedence.
     pub header: Option<String>,
     /// Accepted values of the header. Other values count as `_other`.
     pub names: Vec<String>,
-    /// Client tokens and their tiers. They take precedence over the header.
-    pub keys: Vec<TierKey>,
-}
-
-/// The tier of the clients with a token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct TierKey {
-    /// Token that the client sends.
-    pub key: Secret,
-    /// Tier of requests with the token.
-    pub tier: String,
 }
 
 /// The admission queue, in which requests wait while every backend of a model is saturated.
@@ -191,6 +177,11 @@ pub struct LogConfig {
     /// Maximum number of access log lines per second for successful requests without a tenant, and
     /// for requests that no backend got. All others are always logged. `None`: no limit.
     pub access_per_second: Option<u32>,
+    /// Maximum size of `payloads.file`, `quality.file` and `trace_capture.file`, each together with its
+    /// rotated file `FILE.old`. At least 1MiB, and 32 times `payloads.max_bytes`.
+    #[serde(with = "units::bytes")]
+    #[schemars(with = "units::schema::Size")]
+    pub max_file_bytes: usize,
     /// The payload log, with prompts and responses.
     pub payloads: payload_log::PayloadLogSettings,
 }
@@ -233,10 +224,8 @@ pub enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MetricsConfig {
-    /// Whether the gateway records metrics and serves `/metrics`.
-    pub enabled: bool,
-    /// How many series the gateway exports.
-    pub level: MetricsLevel,
+    /// How many series the gateway exports. `null`: none, and `/metrics` is 404.
+    pub level: Option<MetricsLevel>,
     /// Bucket bounds that replace the defaults, by histogram: ascending, in the metric's unit.
     pub buckets: BTreeMap<String, Vec<f64>>,
     /// Whether `/metrics` is also available with native histograms, for a Prometheus that asks for
@@ -265,8 +254,7 @@ impl Default for ResumeConfig {
 impl Default for MetricsConfig {
     fn default() -> Self {
         Self {
-            enabled: true,
-            level: MetricsLevel::default(),
+            level: Some(MetricsLevel::default()),
             buckets: BTreeMap::new(),
             native_histograms: false,
             max_models: DEFAULT_MAX_MODEL_LABELS,
@@ -280,10 +268,6 @@ impl Default for MetricsConfig {
 pub struct TraceCaptureConfig {
     /// File of the capture. `None`: no capture.
     pub file: Option<PathBuf>,
-    /// Maximum total size of the file and the rotated file `FILE.old`.
-    #[serde(with = "units::bytes")]
-    #[schemars(with = "units::schema::Size")]
-    pub max_bytes: usize,
     /// Share of requests in the capture, more than 0 and at most 1. Sessions are captured as a
     /// whole.
     pub sample: f64,
@@ -303,11 +287,10 @@ impl RoutingConfig {
 }
 
 impl Default for RoutingConfig {
-    /// Policy `kv_aware`, sessions as in `identities`, 1,024 decisions, no shadow policies, no data-parallel ranks.
+    /// Policy `kv_aware`, 1,024 decisions, no shadow policies, no data-parallel ranks.
     fn default() -> Self {
         Self {
             policy: PolicyKind::default(),
-            session_headers: None,
             kv_aware: kv_aware::KvAwareSettings::default(),
             decision_log_size: 1_024,
             shadow: Vec::new(),
@@ -365,15 +348,16 @@ impl Default for LogConfig {
             access: true,
             access_start: false,
             access_per_second: Some(1_000),
+            max_file_bytes: 1 << 30,
             payloads: payload_log::PayloadLogSettings::default(),
         }
     }
 }
 
 impl Default for TraceCaptureConfig {
-    /// No capture. With a file: all requests, up to 1 GiB.
+    /// No capture. With a file: all requests.
     fn default() -> Self {
-        Self { file: None, max_bytes: 1 << 30, sample: 1.0 }
+        Self { file: None, sample: 1.0 }
     }
 }
 

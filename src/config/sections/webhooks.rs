@@ -4,22 +4,66 @@ use super::secret::Secret;
 use crate::config::violation::{RuleViolation, violation_at};
 use http::uri::PathAndQuery;
 use schemars::JsonSchema;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use tokenweir_core::address::{BackendAddress, BackendAddressError};
 
 /// A webhook. It gets the begin and the end of each verdict as JSON with a `text`, as Slack expects it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WebhookConfig {
-    /// URL of the webhook. Required without `url_from`.
-    #[serde(default)]
-    pub url: Option<String>,
-    /// Location of the URL, for a URL that is a secret.
-    #[serde(default)]
-    pub url_from: Option<Secret>,
+    /// URL of the webhook, or the location of a URL that is a secret.
+    pub url: WebhookUrl,
     /// Bearer token. `None`: none.
     #[serde(default)]
     pub token: Option<Secret>,
+}
+
+/// The URL of a webhook.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum WebhookUrl {
+    /// The URL itself.
+    Plain(String),
+    /// Its location, as that of Slack, which has a token.
+    Secret(Secret),
+}
+
+/// A custom visitor, because the errors of an untagged enum do not name the mistake.
+struct UrlVisitor;
+
+impl<'de> Visitor<'de> for UrlVisitor {
+    type Value = WebhookUrl;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a URL, `{ env: NAME }` or `{ file: PATH }`")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, url: &str) -> Result<WebhookUrl, E> {
+        Ok(WebhookUrl::Plain(url.to_owned()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, location: A) -> Result<WebhookUrl, A::Error> {
+        Secret::deserialize(MapAccessDeserializer::new(location)).map(WebhookUrl::Secret)
+    }
+}
+
+impl<'de> Deserialize<'de> for WebhookUrl {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(UrlVisitor)
+    }
+}
+
+impl WebhookUrl {
+    /// The location of a URL that is a secret.
+    pub fn secret(&self) -> Option<&Secret> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Secret(secret) => Some(secret),
+        }
+    }
 }
 
 /// Maximum number of webhooks, because each has its own task and connection.
@@ -43,21 +87,13 @@ pub(crate) fn check(webhooks: &[WebhookConfig]) -> Result<(), RuleViolation> {
     }
     for (index, webhook) in webhooks.iter().enumerate() {
         let violation = |problem| Err(violation_at(&format!("webhooks.{index}.url"), problem));
-        match (&webhook.url, &webhook.url_from) {
-            (None, None) => return violation("write the URL of the webhook".to_owned()),
-            (Some(_), Some(_)) => {
-                return violation("`url_from` is set too: remove one of the two".to_owned());
-            }
-            // The other errors quote the URL, which may have a password.
-            (Some(url), None) if url.contains('@') => {
-                return violation("write the token in `token`, not in the URL".to_owned());
-            }
-            (Some(url), None) => {
-                if let Err(error) = parse_url(url) {
-                    return violation(error.to_string().replace("backend", "URL"));
-                }
-            }
-            (None, Some(_)) => {}
+        let WebhookUrl::Plain(url) = &webhook.url else { continue };
+        // The other errors quote the URL, which may have a password.
+        if url.contains('@') {
+            return violation("write the token in `token`, not in the URL".to_owned());
+        }
+        if let Err(error) = parse_url(url) {
+            return violation(error.to_string().replace("backend", "URL"));
         }
     }
     Ok(())
@@ -90,20 +126,18 @@ mod tests {
     #[test]
     fn mistakes_are_named_without_a_password() {
         assert!(
-            parse("[{ url_from: { env: HOOK } }, { url: 'http://a:1/b', token: { env: T } }]")
-                .is_ok()
+            parse("[{ url: { env: HOOK } }, { url: 'http://a:1/b', token: { env: T } }]").is_ok()
         );
         for (webhooks, problem) in [
             ("[{ url: \"http://u:secret@hook:80\" }]", "write the token in `token`"),
             ("[{ url: \"ftp://hook:80\" }]", "must be http:// or https://"),
-            ("[{ token: { env: A } }]", "write the URL of the webhook"),
-            ("[{ url: a:1, url_from: { env: A } }]", "remove one of the two"),
+            ("[{ token: { env: A } }]", "the key `url` is missing"),
             ("[{ url: a:1, token: abc }]", "do not write the secret here"),
-            ("[{ url_from: \"https://hooks/secret\" }]", "do not write the secret here"),
+            ("[{ url_from: { env: A } }]", "write the location as `url`"),
         ] {
             let error = parse(webhooks).unwrap_err();
             assert!(error.contains(problem), "{webhooks}: {error}");
-            assert!(!error.contains("u:secret") && !error.contains("hooks/secret"), "{error}");
+            assert!(!error.contains("u:secret"), "{error}");
         }
     }
 }

@@ -13,7 +13,6 @@ use tokenweir_core::clock;
 use tokenweir_core::continuation::ContinuationRefusal;
 use tokenweir_core::record::{FailoverDenialReason, RequestRecord};
 use tokenweir_core::resilience::{FailoverPolicy, FailureKind, PoisonRequestDetector};
-use tokenweir_core::units;
 use tower::retry::budget::{Budget, TpsBudget};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -25,11 +24,12 @@ pub struct RetrySettings {
     pub attempts: u32,
     /// Share of all requests that may be retried, from 0 to 1.
     pub budget_ratio: f32,
-    /// Retries per second that are allowed in any case, half of them for one tenant or address.
+    /// Retries per second that are allowed in any case, half of them for one tenant or address. Not a key
+    /// of the configuration.
+    #[serde(skip)]
     pub min_retries_per_second: u32,
-    /// Longest time that a response is buffered until its first output. 0 disables the buffering.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    /// Longest time that a response is buffered until its first output. Not a key of the configuration.
+    #[serde(skip)]
     pub first_output_buffer_timeout: Duration,
 }
 

@@ -119,7 +119,7 @@ impl ConnectionHandler {
             match tokio::time::timeout(self.state.limits.load().head_timeout, accepting).await {
                 Ok(Ok(stream)) => return Some(stream),
                 Ok(Err(error)) => error.to_string(),
-                Err(_) => "timed out (limits.header_timeout)".to_owned(),
+                Err(_) => "timed out".to_owned(),
             };
         self.state.connection_limiter.record_handshake_failure();
         tracing::debug!(%peer, error, "TLS handshake with a client failed");

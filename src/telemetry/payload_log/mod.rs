@@ -131,19 +131,20 @@ impl PayloadLog {
     /// the payload log is disabled.
     pub fn start(
         settings: &PayloadLogSettings,
+        max_file_bytes: u64,
     ) -> Result<Option<(Self, PayloadLogGuard)>, PayloadSinkStartError> {
-        Self::start_with_timeout(settings, SHUTDOWN_TIMEOUT)
+        Self::start_with_timeout(settings, max_file_bytes, SHUTDOWN_TIMEOUT)
     }
 
     /// Starts the payload log with another time for the queued requests at shutdown.
     fn start_with_timeout(
         settings: &PayloadLogSettings,
+        max_file_bytes: u64,
         shutdown_timeout: Duration,
     ) -> Result<Option<(Self, PayloadLogGuard)>, PayloadSinkStartError> {
         let Some(path) = &settings.file else { return Ok(None) };
         let counters = Arc::new(PayloadLogCounters::default());
-        let max_bytes = settings.max_file_bytes as u64 / 2;
-        let file = RotatingFile::open(path, max_bytes, counters.file_counters.clone())?;
+        let file = RotatingFile::open(path, max_file_bytes / 2, counters.file_counters.clone())?;
         let redactor = PayloadRedactor::new(settings);
         let mut worker =
             PayloadLogWorker { redactor, file, counters: counters.clone(), shutdown_timeout };

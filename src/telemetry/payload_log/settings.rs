@@ -20,10 +20,6 @@ pub struct PayloadLogSettings {
     pub max_bytes: usize,
     /// Kinds of private data that the built-in patterns redact.
     pub redact: Vec<RedactionKind>,
-    /// Limit of the total size of the file and the rotated file `<file>.old`.
-    #[serde(with = "units::bytes")]
-    #[schemars(with = "units::schema::Size")]
-    pub max_file_bytes: usize,
 }
 
 /// Number of bytes that are retained and redacted beyond the limit of written bytes. A secret that
@@ -42,12 +38,6 @@ impl Default for PayloadLogSettings {
     /// Disabled. With a file: 1 % of the requests, 4 KiB of each text, all kinds of private data
     /// redacted.
     fn default() -> Self {
-        Self {
-            file: None,
-            sample: 0.01,
-            max_bytes: 4 << 10,
-            redact: RedactionKind::ALL.to_vec(),
-            max_file_bytes: 1 << 30,
-        }
+        Self { file: None, sample: 0.01, max_bytes: 4 << 10, redact: RedactionKind::ALL.to_vec() }
     }
 }

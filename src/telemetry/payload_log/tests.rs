@@ -29,7 +29,7 @@ fn log_texts(
     texts: &[(&str, &str)],
 ) -> (Vec<serde_json::Value>, PayloadLogCounts) {
     let (log, guard) =
-        PayloadLog::start_with_timeout(settings, Duration::from_mins(1)).unwrap().unwrap();
+        PayloadLog::start_with_timeout(settings, 1 << 30, Duration::from_mins(1)).unwrap().unwrap();
     for (prompt, answer) in texts {
         let mut record = streamed();
         record.prompt = Some(excerpt(prompt, settings.excerpt_bytes()));
@@ -126,7 +126,7 @@ fn full_queue_drops_records_and_counts_them() {
 #[test]
 fn a_request_that_the_gateway_rejected_is_not_logged() {
     let settings = PayloadLogSettings { sample: 1.0, ..settings("rejected") };
-    let (log, guard) = PayloadLog::start(&settings).unwrap().unwrap();
+    let (log, guard) = PayloadLog::start(&settings, 1 << 30).unwrap().unwrap();
     let mut record = streamed();
     record.prompt = Some(excerpt("[]", settings.excerpt_bytes()));
     record.text_for.log = true;

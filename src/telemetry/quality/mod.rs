@@ -82,18 +82,19 @@ impl QualityMonitor {
     pub fn start(
         settings: &QualitySettings,
         payload_settings: &payload_log::PayloadLogSettings,
+        max_file_bytes: u64,
     ) -> Result<Option<(Self, Option<QualityMonitorGuard>)>, PayloadSinkStartError> {
         if !settings.enabled {
             return Ok(None);
         }
-        let trends = Arc::new(QualityTrends::new(settings.window, settings.baseline_window));
+        let trends = Arc::new(QualityTrends::new(settings.window, settings.baseline_window()));
         let counters = Arc::new(QualitySampleCounters::default());
         if settings.share() <= 0.0 {
             return Ok(Some((Self { trends, job_queue: None, counters }, None)));
         }
         let (deadline_sender, deadline) = watch::channel(None);
-        let max_bytes = settings.max_file_bytes as u64 / 2;
-        let open_file = |path| RotatingFile::open(path, max_bytes, counters.file_counters.clone());
+        let open_file =
+            |path| RotatingFile::open(path, max_file_bytes / 2, counters.file_counters.clone());
         let create_judge =
             |url: &String| QualityJudge::new(url, settings.judge_timeout, deadline.clone());
         let mut worker = QualityWorker {

@@ -16,26 +16,25 @@ pub struct QualitySettings {
     pub sample: f64,
     /// File for the sample, one JSON object per line. `None`: no file.
     pub file: Option<PathBuf>,
-    /// Limit of the total size of the file and the rotated file `<file>.old`.
-    #[serde(with = "units::bytes")]
-    #[schemars(with = "units::schema::Size")]
-    pub max_file_bytes: usize,
     /// URL of a judge server that scores responses. `None`: no judge.
     pub judge: Option<String>,
     /// Longest wait for the score of one response. Not a key of the configuration.
     #[serde(skip)]
     pub judge_timeout: Duration,
-    /// Time constant of the recent mean.
+    /// Time constant of the recent mean. That of the baseline mean, to which it is compared, is 24 times
+    /// as long.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub window: Duration,
-    /// Time constant of the baseline mean, to which the recent mean is compared.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
-    pub baseline_window: Duration,
 }
 
 impl QualitySettings {
+    /// Time constant of the baseline mean: it has the daily course of the traffic if the recent mean is
+    /// that of an hour.
+    pub(super) const fn baseline_window(&self) -> Duration {
+        self.window.saturating_mul(24)
+    }
+
     /// The share of requests whose prompts and responses are sampled, from 0 to 0.05. It is 0 if
     /// quality monitoring is disabled or has neither a file nor a judge.
     pub const fn share(&self) -> f64 {
@@ -53,11 +52,9 @@ impl Default for QualitySettings {
             enabled: false,
             sample: 0.01,
             file: None,
-            max_file_bytes: 1 << 30,
             judge: None,
             judge_timeout: Duration::from_secs(10),
             window: Duration::from_hours(1),
-            baseline_window: Duration::from_hours(24),
         }
     }
 }

@@ -45,7 +45,7 @@ fn process_records(
     sample_count: u64,
 ) -> (Vec<Value>, QualitySnapshot) {
     let settings = QualitySettings { enabled: true, sample: 0.05, ..settings };
-    let (quality, guard) = QualityMonitor::start(&settings, &texts()).unwrap().unwrap();
+    let (quality, guard) = QualityMonitor::start(&settings, &texts(), 1 << 30).unwrap().unwrap();
     for record in records {
         quality.finished(&[record]);
     }
@@ -100,11 +100,11 @@ fn judge_response(body: &str) -> &'static str {
 #[test]
 fn disabled_by_default_and_without_a_destination_no_text_is_sampled() {
     let settings = QualitySettings { file: Some(temp_file("off")), ..QualitySettings::default() };
-    assert!(QualityMonitor::start(&settings, &texts()).unwrap().is_none());
+    assert!(QualityMonitor::start(&settings, &texts(), 1 << 30).unwrap().is_none());
     assert!(!settings.file.as_ref().unwrap().exists());
     assert!(settings.share() <= 0.0);
     let enabled = QualitySettings { enabled: true, ..QualitySettings::default() };
-    let (quality, guard) = QualityMonitor::start(&enabled, &texts()).unwrap().unwrap();
+    let (quality, guard) = QualityMonitor::start(&enabled, &texts(), 1 << 30).unwrap().unwrap();
     assert!(guard.is_none() && quality.job_queue.is_none() && enabled.share() <= 0.0);
 }
 
@@ -197,7 +197,7 @@ fn only_complete_sampled_responses_are_exported() {
 /// A snapshot of the model after requests with these output tokens and refusals, one per minute.
 fn snapshot_after(requests: &[(u64, bool)]) -> ModelQuality {
     let enabled = QualitySettings { enabled: true, ..QualitySettings::default() };
-    let (quality, _) = QualityMonitor::start(&enabled, &texts()).unwrap().unwrap();
+    let (quality, _) = QualityMonitor::start(&enabled, &texts(), 1 << 30).unwrap().unwrap();
     let mut now = clock::now();
     for (tokens, is_refusal) in requests {
         now += Duration::from_mins(1);

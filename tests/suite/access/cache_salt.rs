@@ -25,7 +25,7 @@ async fn derived(fake: &ScriptedBackend) -> Running {
     };
     let key_file = KeyFile { tenants: ["a", "b", "free"].map(named).into() };
     let access = AccessControl::new(Some(&key_file), Cors::default());
-    let access = Arc::new(access.with_salt_key(Some(SaltKey::new(None))));
+    let access = Arc::new(access.with_salt_key(Some(SaltKey::new(KeyDigest::from_key(b"secret")))));
     start_with(&[fake.addr], Setup { access, captured: 1.0, ..Setup::default() }).await
 }
 

@@ -66,7 +66,7 @@ impl Program {
             "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n\
              backends: [{{ url: 'http://{backend}', api_key: {{ env: BACKEND_KEY }} }}]\n\
              timeouts: {{ response_headers: 20s }}\n\
-             tiers: {{ header: x-tier, names: [gold], keys: [{{ key: {{ env: TIER_KEY }}, tier: gold }}] }}\n\
+             tiers: {{ header: x-tier, names: [gold] }}\n\
              admission: {{ tenant_header: x-tenant }}\n\
              refusal_detection: {{ refusal_phrases: ['I cannot help'] }}\n\
              log: {{ level: trace, format: {format}, access_per_second: null{content} }}\n\
@@ -82,7 +82,6 @@ impl Program {
             .env_clear()
             .env("RUST_LOG", "trace")
             .env("BACKEND_KEY", secret("backend-key"))
-            .env("TIER_KEY", secret("tier-key"))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

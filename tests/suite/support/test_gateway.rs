@@ -398,7 +398,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     sinks.extend([recent.clone() as Arc<dyn Sink>, cache_map.clone()]);
     sinks.push(Arc::new(RecordingSink(sender)));
     let texts = payload_log::PayloadLogSettings::default();
-    let (quality, sampling) = QualityMonitor::start(&setup.quality, &texts).unwrap().unzip();
+    let (quality, sampling) =
+        QualityMonitor::start(&setup.quality, &texts, 1 << 30).unwrap().unzip();
     sinks.extend(quality.clone().map(|quality| Arc::new(quality) as Arc<dyn Sink>));
     let share = setup.quality.share();
     let payload_sampling = PayloadSampling {

@@ -10,16 +10,10 @@ use std::fmt;
 #[derive(Clone)]
 pub struct SaltKey(hmac::Key);
 
-/// Secret of a gateway without a configured secret. Anyone can compute the salts that follow from
-/// it, but a tenant cannot make the gateway use the salt of another tenant.
-const DEFAULT_SECRET: [u8; 32] = [0; 32];
-
 impl SaltKey {
-    /// A salt key from the digest of a secret that all gateways of a deployment share. `None`: no
-    /// secret is configured.
-    pub fn new(secret: Option<KeyDigest>) -> Self {
-        let bytes = secret.map_or(DEFAULT_SECRET, |digest| *digest.bytes());
-        Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+    /// A salt key from the digest of a secret that all gateways of a deployment share.
+    pub fn new(secret: KeyDigest) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, secret.bytes()))
     }
 
     /// The salt of a request: 64 hexadecimal digits, a format that vLLM accepts. `client_salt`: the
@@ -48,7 +42,7 @@ mod tests {
 
     #[test]
     fn different_tenants_and_client_salts_give_different_salts() {
-        let key = SaltKey::new(None);
+        let key = SaltKey::new(KeyDigest::from_key(b"one"));
         let pairs = [
             ("a", None),
             ("b", None),
@@ -67,10 +61,9 @@ mod tests {
     #[test]
     fn gateways_with_the_same_secret_derive_the_same_salts() {
         let derive =
-            |secret: &[u8]| SaltKey::new(Some(KeyDigest::from_key(secret))).derive("a", Some("s"));
+            |secret: &[u8]| SaltKey::new(KeyDigest::from_key(secret)).derive("a", Some("s"));
         assert_eq!(derive(b"one"), derive(b"one"));
         assert_ne!(derive(b"one"), derive(b"two"));
-        assert_ne!(derive(b"one"), SaltKey::new(None).derive("a", Some("s")));
-        assert!(!format!("{:?}", SaltKey::new(Some(KeyDigest::from_key(b"one")))).contains("one"));
+        assert!(!format!("{:?}", SaltKey::new(KeyDigest::from_key(b"one"))).contains("one"));
     }
 }

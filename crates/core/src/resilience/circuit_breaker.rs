@@ -35,9 +35,9 @@ pub struct CircuitBreakerSettings {
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub base_ejection_time: Duration,
-    /// Time in which the traffic of a re-admitted backend grows from 10 % to its full share.
-    #[serde(with = "units::duration")]
-    #[schemars(with = "units::schema::Duration")]
+    /// Time in which the traffic of a re-admitted backend grows from 10 % to its full share. Not a key of
+    /// the configuration.
+    #[serde(skip)]
     pub slow_start: Duration,
     /// Share of backends that are not ejected, from 0 to 1, below which ejections are ignored
     /// (panic mode).

@@ -34,7 +34,7 @@ pub(super) static PREFIX_CACHE_CONTENTION: FleetRule = FleetRule {
     evidence: "Within five minutes each group had 5 requests or more and computed 4,096 tokens or more \
                again that the other had evicted, and 20 % of those that could have been cached.",
     excluded: "only one group loses",
-    remedy: "Send the two groups to different backends (an entry in models for each) or to fewer \
+    remedy: "Send the groups to different backends (an entry in models for each) or to fewer \
              (routing.policy: prefix_affinity), or enlarge the KV cache.",
     disproof: "GET /cache shows that recomputed_tokens of both groups at the backend do not grow.",
     pages: false,

@@ -55,9 +55,8 @@ pub(super) static SPANS_LOST: FleetRule = FleetRule {
     meaning: "The collector does not accept spans: traces of requests are lost.",
     evidence: "An export failed in the last 45 s.",
     excluded: "",
-    remedy: "Start the collector or correct tracing.endpoint. If it answers too late, give it \
-             more resources or lower tracing.ratio. If it refuses the requests, compare \
-             tracing.protocol and the headers. The log has its error.",
+    remedy: "Start the collector or correct tracing.endpoint. Too late: more resources, or a \
+             lower tracing.ratio. Refused: compare tracing.protocol and the headers. The log has its error.",
     disproof: "spans in /status shows that exported grows and lost does not.",
     pages: false,
 };
@@ -67,13 +66,12 @@ pub(super) static SLOW_CLIENTS: FleetRule = FleetRule {
     scope: VerdictScope::Gateway,
     is_about_state: true,
     severity: "info",
-    meaning: "Clients do not read their responses as fast as these arrive: the backends are not the \
-              cause of their slow streams.",
+    meaning: "Clients do not read their responses as fast as these arrive.",
     evidence: "At two evaluations, the clients of two or more streams, and of 20 %, did not \
                read.",
     excluded: "",
-    remedy: "Find these clients: tokenweir top lists their streams with the phase write_stalled. \
-             Check their network, and whether they read while they process.",
+    remedy: "tokenweir top lists their streams with the phase write_stalled. Check their network, \
+             and whether they read while they process.",
     disproof: "The clients of the streams in the phase write_stalled read other servers fast.",
     pages: false,
 };

@@ -46,8 +46,7 @@ pub(super) static BACKEND_AWAITED: FleetRule = FleetRule {
     evidence: "The cause has the model, the time without a backend and the number of waiting \
                requests.",
     excluded: "no request for the model waits",
-    remedy: "Start a backend of the model, or wait until the one that starts is up: the requests \
-             begin at once. They get 503 after admission.max_backend_wait.",
+    remedy: "Start a backend of the model. The requests get 503 after admission.max_backend_wait.",
     disproof: "tokenweir_model_queue_requests is 0 for the model.",
     pages: false,
 };
@@ -61,8 +60,7 @@ pub(super) static SHEDDING: FleetRule = FleetRule {
     evidence: "Of the requests of 30 s, three or more and 1 % were refused. The cause names \
                missing backends.",
     excluded: "`no_capacity` holds",
-    remedy: "Undrain or restart the backends that are missing. If none is missing, add backends: \
-             a longer queue only trades a refusal for a longer wait.",
+    remedy: "Undrain or restart the backends that are missing. If none is missing, add backends.",
     disproof: "The access log has no request with outcome rejected in the last minute.",
     pages: false,
 };

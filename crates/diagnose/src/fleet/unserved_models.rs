@@ -19,13 +19,12 @@ pub(super) static MODEL_GONE: FleetRule = FleetRule {
     scope: VerdictScope::Fleet,
     is_about_state: true,
     severity: "warning, critical above 5 %",
-    meaning: "Requests come for a model that no backend lists any more: all of them fail with 404.",
+    meaning: "Requests come for a model that no backend lists any more: all fail with 404.",
     evidence: "Requests of five minutes got 404 for a model that a backend listed, or that the \
                configuration names.",
     excluded: "the backend is down",
-    remedy: "Start a backend with the model, or load the LoRA adapter again (--lora-modules). If \
-             it was removed on purpose, tell its clients, or give its name to another model \
-             (served_as in models).",
+    remedy: "Start a backend with the model, or load the LoRA adapter again (--lora-modules). Or \
+             give its name to another model (served_as in models).",
     disproof: "GET /v1/models of the gateway lists the model.",
     pages: false,
 };

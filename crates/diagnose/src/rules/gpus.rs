@@ -36,8 +36,8 @@ pub(super) const MEMORY_GROWTH: DiagnosisRule = DiagnosisRule {
     evidence: "The lowest memory of each five minutes grows by 2 %, without a fall. Needs a GPU \
                exporter.",
     excluded: "the backend restarted",
-    remedy: "Plan a restart before the memory is full, and report the version of the engine; \
-             check whether another process uses the GPU, and which requests the growth follows.",
+    remedy: "Plan a restart before the memory is full; check whether another process uses the \
+             GPU, and which requests the growth follows.",
     disproof: "nvidia-smi shows that another process owns the growing memory.",
     pages: false,
     explained_by: &[],

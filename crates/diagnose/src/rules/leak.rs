@@ -23,8 +23,7 @@ pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
     evidence: "For 45 s an idle engine held ≥ 2 % of its blocks, or had three requests more \
                than this gateway sent.",
     excluded: "other clients use it",
-    remedy: "Restart the backend when the others can take its load, and report the version of the \
-             engine.",
+    remedy: "Restart the backend when the others can take its load.",
     disproof: "Another client sends requests directly to the backend, not through the gateway.",
     pages: false,
     explained_by: &[],

@@ -2,7 +2,7 @@
 //! no responses, and none of these alerts fires.
 //!
 //! The gateway compares recent responses with a baseline (`quality.window`,
-//! `quality.baseline_window`). A lasting change becomes the baseline, so these alerts fire only for
+//! 24 times `quality.window`). A lasting change becomes the baseline, so these alerts fire only for
 //! some hours after a change.
 
 use super::alert::{Alert, AlertSeverity, Runbook};
@@ -95,7 +95,7 @@ fn samples_lost() -> Alert {
                       not be seen.",
             confirm: "`tokenweir_quality_samples_total` by `result`.",
             action: "`judge_failed`: is it up, and does it answer within 10 s? `dropped`: space \
-                     for `quality.max_file_bytes`, or lower `quality.sample`.",
+                     for `log.max_file_bytes`, or lower `quality.sample`.",
         },
         silences: Vec::new(),
     }

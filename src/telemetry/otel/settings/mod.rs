@@ -88,10 +88,8 @@ pub struct TracingConfig {
     pub ratio: Option<f64>,
     /// Most head-sampled traces per second, unless the ratio is 1. `None`: no limit.
     pub max_sampled_per_second: Option<u32>,
-    /// Whether the traces of requests that fail, stall, are slow or are cancelled are sampled too.
-    pub tail_sampling: bool,
-    /// Whether all spans are exported, also by the engines, for a collector that samples.
-    pub export_all: bool,
+    /// Which traces are exported besides those that are sampled at their head.
+    pub sampling: TraceSampling,
     /// How the trace context of a client is used.
     pub parent: TraceParentMode,
     /// Names of W3C baggage entries that are forwarded to backends. Other entries are removed.
@@ -103,6 +101,19 @@ pub struct TracingConfig {
     pub profiles: Vec<ViewerProfile>,
     /// URL of the trace viewer, with `{trace_id}` as a placeholder. The admin page links to it.
     pub ui: Option<String>,
+}
+
+/// Which traces are exported.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TraceSampling {
+    /// No others.
+    Head,
+    /// Those of requests that fail, stall, are slow or are cancelled.
+    #[default]
+    Tail,
+    /// All, also by the engines, for a collector that samples.
+    All,
 }
 
 const EXPORTER_VARIABLE: &str = "OTEL_TRACES_EXPORTER";
@@ -155,7 +166,7 @@ impl TracingSettings {
             endpoint: env.endpoint(&TRACES_SIGNAL, configured.endpoint, protocol)?,
             protocol,
             propagation: Propagation {
-                sampler: if configured.export_all {
+                sampler: if configured.sampling == TraceSampling::All {
                     Sampler { ratio: 1.0, ..sampler }
                 } else {
                     sampler
@@ -170,8 +181,8 @@ impl TracingSettings {
             max_sampled_per_second: configured
                 .max_sampled_per_second
                 .filter(|_| sampler.ratio < 1.0),
-            tail_sampling: configured.tail_sampling,
-            export_all: configured.export_all,
+            tail_sampling: configured.sampling != TraceSampling::Head,
+            export_all: configured.sampling == TraceSampling::All,
             service_name: env.service_name(),
             style: SpanConventions {
                 semconv: configured.semconv.unwrap_or_else(|| env.semconv()),
@@ -244,8 +255,7 @@ impl Default for TracingSettings {
 }
 
 impl Default for TracingConfig {
-    /// Tail sampling is enabled, at most 100 head-sampled traces per second are sampled, and
-    /// `export_all` is disabled. The environment variables determine the endpoint, the protocol,
+    /// Tail sampling, and at most 100 head-sampled traces per second. The environment variables determine the endpoint, the protocol,
     /// the sampling ratio and the semantic conventions.
     fn default() -> Self {
         Self {
@@ -253,8 +263,7 @@ impl Default for TracingConfig {
             protocol: None,
             ratio: None,
             max_sampled_per_second: Some(DEFAULT_MAX_SAMPLED_PER_SECOND),
-            tail_sampling: true,
-            export_all: false,
+            sampling: TraceSampling::default(),
             parent: TraceParentMode::default(),
             baggage: Vec::new(),
             semconv: None,

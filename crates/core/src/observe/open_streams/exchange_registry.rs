@@ -20,13 +20,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+/// Multiple of the p99 of the backend's recent output gaps above which a silence is a stall.
+const P99_MULTIPLIER: f64 = 10.0;
+
 /// When a silence between two outputs is a stall, and how long it may last.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct StallLimits {
-    /// Multiple of the p99 of the backend's recent output gaps above which a silence is a stall.
-    pub p99_multiplier: f64,
-    /// Shortest silence that is a stall.
+    /// Shortest silence that is a stall, if ten times the p99 of the backend's recent output gaps is not
+    /// longer.
     #[serde(with = "units::duration")]
     #[schemars(with = "units::schema::Duration")]
     pub min_gap: Duration,
@@ -82,9 +84,9 @@ pub struct InFlightGuard {
 }
 
 impl Default for StallLimits {
-    /// Ten times the p99 of the gaps, but at least one second. No stream is aborted.
+    /// At least one second. No stream is aborted.
     fn default() -> Self {
-        Self { p99_multiplier: 10.0, min_gap: Duration::from_secs(1), abort_after: None }
+        Self { min_gap: Duration::from_secs(1), abort_after: None }
     }
 }
 
@@ -92,7 +94,7 @@ impl Default for StallLimits {
 
 impl StallLimits {
     fn threshold(&self, backend: &dyn BackendMonitor) -> Duration {
-        let seconds = backend.usual_gap().map(|gap| gap * self.p99_multiplier);
+        let seconds = backend.usual_gap().map(|gap| gap * P99_MULTIPLIER);
         let from_gaps = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         from_gaps.unwrap_or_default().max(self.min_gap)
     }

@@ -90,7 +90,7 @@ struct StreamFixture {
 /// A registry without streams. `usual_gap` is the p99 of the backend's output gaps, in seconds.
 fn fixture(usual_gap: Option<f64>, abort_after: Option<Duration>) -> StreamFixture {
     let epoch = clock::now();
-    let stalls = StallLimits { p99_multiplier: 10.0, min_gap: MIN_GAP, abort_after };
+    let stalls = StallLimits { min_gap: MIN_GAP, abort_after };
     let registry = ExchangeRegistry::new(
         ObservationSettings { stalls, ..ObservationSettings::default() },
         epoch,

@@ -29,7 +29,7 @@ pub enum Permission {
     SessionId,
     /// `priority` and `X-Vllm-Priority`.
     Priority,
-    /// A `cache_salt` of the client. It is forwarded unchanged even if `access.cache_salt` is set.
+    /// A `cache_salt` of the client. It is forwarded unchanged even if `access.cache_salt_secret` is set.
     CacheSalt,
     /// `X-data-parallel-rank`, and SGLang's fields for the data-parallel rank.
     DataParallelRank,
@@ -170,7 +170,7 @@ pub static FIELDS: [EngineControl; 27] = [
         "cache_salt",
         P::CacheSalt,
         Pass,
-        "requests with equal salts share cached prefixes; `access.cache_salt` binds it to a tenant",
+        "requests with equal salts share cached prefixes; `access.cache_salt_secret` binds it to a tenant",
     ),
     EngineControl {
         api: Some(Api::Responses),

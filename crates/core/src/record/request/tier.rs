@@ -1,11 +1,9 @@
-//! The tier of a request: one of the configured names, from a header or from the client's API key.
+//! The tier of a request: one of the configured names, from a header or from the client's tenant.
 //! The tier is a label value, so the set of its values is closed.
 
 use crate::record::ModelLabel;
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName};
 use std::sync::Arc;
-use subtle::ConstantTimeEq;
 
 /// The tier of one request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,8 +24,6 @@ pub struct TierResolver {
     pub header: Option<HeaderName>,
     /// The configured names of tiers.
     pub names: Vec<Arc<str>>,
-    /// `Authorization` values and their tiers. They take precedence over the header.
-    pub keys: Vec<(HeaderValue, Arc<str>)>,
 }
 
 // === impl Tier ===
@@ -48,17 +44,9 @@ impl Tier {
 impl TierResolver {
     /// The tier of a request with these headers.
     pub fn resolve(&self, headers: &HeaderMap) -> Tier {
-        let key = headers.get(AUTHORIZATION);
-        let is_key = |configured: &HeaderValue| {
-            // The comparison takes constant time, because its duration must not reveal where the
-            // values differ.
-            key.is_some_and(|key| configured.as_bytes().ct_eq(key.as_bytes()).into())
-        };
-        let tier_of_key =
-            self.keys.iter().find(|(configured, _)| is_key(configured)).map(|(_, tier)| tier);
         let requested = || self.header.as_ref().and_then(|name| headers.get(name));
         let is_requested = |name: &&Arc<str>| requested().is_some_and(|value| value == &***name);
-        match tier_of_key.or_else(|| self.names.iter().find(is_requested)) {
+        match self.names.iter().find(is_requested) {
             Some(configured) => Tier::Known(configured.clone()),
             None if requested().is_some_and(|value| !value.is_empty()) => Tier::Other,
             None => Tier::None,
@@ -69,15 +57,13 @@ impl TierResolver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderValue;
 
     #[test]
-    fn a_tier_is_one_that_is_known_and_a_key_wins_over_a_header() {
-        let mut gold = HeaderValue::from_static("Bearer gold-key");
-        gold.set_sensitive(true);
+    fn a_tier_is_one_that_is_known() {
         let resolver = TierResolver {
             header: Some(HeaderName::from_static("x-tier")),
             names: vec!["gold".into(), "free".into()],
-            keys: vec![(gold.clone(), "gold".into())],
         };
         let tier = |pairs: &[(&'static str, &'static str)]| {
             let header = |(name, value): &(&'static str, &'static str)| {
@@ -89,7 +75,5 @@ mod tests {
         assert_eq!(tier(&[("x-tier", "free")]), "free");
         assert_eq!(tier(&[("x-tier", "made-up-by-a-client")]), "_other");
         assert_eq!(tier(&[("x-tier", "")]), "");
-        assert_eq!(tier(&[("x-tier", "free"), ("authorization", "Bearer gold-key")]), "gold");
-        assert_eq!(tier(&[("authorization", "Bearer other")]), "");
     }
 }
