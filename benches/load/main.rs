@@ -28,6 +28,8 @@ mod cpu;
 mod gateway;
 #[path = "../accuracy/noise.rs"]
 mod noise;
+#[path = "../passthrough/scripts.rs"]
+mod scripts;
 mod slow;
 mod streams;
 

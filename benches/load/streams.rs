@@ -109,8 +109,8 @@ async fn connect(gateway: &Gateway, kind: Kind) -> Sender {
 /// Reads a stream to its end. Returns the milliseconds to its first chunk, or its fault.
 async fn read(sender: Sender, mark: usize, chunks: usize) -> Result<f64, String> {
     let body = format!(
-        "{{\"model\":\"tiny\",\"stream\":true,\"chunks\":{chunks},\"every_us\":{PACE_US},\
-         \"mark\":{mark},\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}"
+        "{{\"model\":\"tiny\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\
+         \"content\":\"chunks {chunks} every_us {PACE_US} mark {mark}\"}}]}}"
     );
     let request = Request::post("http://gateway/v1/chat/completions")
         .header("host", "gateway")

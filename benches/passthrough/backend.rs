@@ -1,9 +1,10 @@
-//! The backends, on one thread with scripted responses. The beginning of a request body selects the
-//! script: `"chunks"` and `"every_us"` select a stream, otherwise the response is short and
-//! complete. With a number in `"mark"`, each chunk has this number and its own number. The backends
+//! The backends, on one thread with scripted responses. The prompt selects the script, because some routers
+//! remove fields that they do not know: `chunks 9 every_us 5` selects a stream, otherwise the response is short
+//! and complete. With a number after `mark`, each chunk has this number and its own number. The backends
 //! also accept spans, as a collector does.
 
 use super::clients::{EPOCH, words};
+use super::scripts;
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -91,6 +92,9 @@ async fn converse(mut stream: TcpStream) -> io::Result<()> {
             }
             "/health" | "/v1/traces" => whole(&mut stream, "").await?,
             "/version" => whole(&mut stream, r#"{"version":"0.33.0"}"#).await?,
+            _ if body.contains(scripts::SCRIPT) => {
+                scripts::play(&mut stream, number(&body, scripts::SCRIPT)).await?;
+            }
             _ if body.contains("\"stream\":true") => play(&mut stream, &Script::of(&body)).await?,
             _ => whole(&mut stream, WHOLE).await?,
         }
@@ -159,7 +163,7 @@ async fn rest(stream: &mut TcpStream, time: Duration) -> io::Result<()> {
     }
 }
 
-fn framed(event: &str) -> String {
+pub(crate) fn framed(event: &str) -> String {
     format!("{:x}\r\n{event}\r\n", event.len())
 }
 
@@ -174,11 +178,11 @@ impl Script {
     fn of(body: &str) -> Self {
         let micros = |word| Duration::from_micros(number(body, word) as u64);
         Self {
-            chunks: number(body, "\"chunks\":"),
-            every: micros("\"every_us\":"),
-            silent: micros("\"silent_us\":"),
-            ahead: number(body, "\"ahead\":"),
-            mark: number(body, "\"mark\":"),
+            chunks: number(body, "chunks "),
+            every: micros("every_us "),
+            silent: micros("silent_us "),
+            ahead: number(body, "ahead "),
+            mark: number(body, "mark "),
         }
     }
 }

@@ -41,29 +41,28 @@ pub(crate) fn stream(chunks: usize, every_us: usize, silent_us: usize) -> String
 
 /// A request for a stream that is faster than it can be forwarded, in writes of `ahead` bytes.
 pub(crate) fn flood(chunks: usize, ahead: usize) -> String {
-    post(&format!(
-        "{{\"model\":\"tiny\",\"stream\":true,\"chunks\":{chunks},\"ahead\":{ahead},{}}}",
-        messages(0)
-    ))
+    streamed(&format!("chunks {chunks} ahead {ahead}"), 0)
 }
 
 /// A request for a stream with a prompt of this many bytes.
 pub(crate) fn stream_of(prompt: usize, chunks: usize, every_us: usize, silent_us: usize) -> String {
-    post(&format!(
-        "{{\"model\":\"tiny\",\"stream\":true,\"chunks\":{chunks},\"every_us\":{every_us},\
-         \"silent_us\":{silent_us},{}}}",
-        messages(prompt)
-    ))
+    streamed(&format!("chunks {chunks} every_us {every_us} silent_us {silent_us}"), prompt)
 }
 
 /// A request for a complete response, with a prompt of this many bytes.
 pub(crate) fn whole(prompt: usize) -> String {
-    post(&format!("{{\"model\":\"tiny\",{}}}", messages(prompt)))
+    post(&format!("{{\"model\":\"tiny\",{}}}", messages("Hello", prompt)))
 }
 
-fn messages(prompt: usize) -> String {
+/// A request for the stream of a script of the backend.
+pub(crate) fn streamed(script: &str, prompt: usize) -> String {
+    let messages = messages(script, prompt);
+    post(&format!("{{\"model\":\"tiny\",\"stream\":true,{messages}}}"))
+}
+
+fn messages(script: &str, prompt: usize) -> String {
     let words = "word ".repeat(prompt / 5);
-    format!("\"messages\":[{{\"role\":\"user\",\"content\":\"Hello {words}\"}}]")
+    format!("\"messages\":[{{\"role\":\"user\",\"content\":\"{script} {words}\"}}]")
 }
 
 fn post(body: &str) -> String {
@@ -131,8 +130,7 @@ pub(crate) async fn repeat(to: SocketAddr, request: &str, until: Instant) -> Vec
     while begun < until {
         stream.write_all(request.as_bytes()).await.unwrap();
         buffer.clear();
-        // The scripted response ends with this text and has it nowhere else.
-        while !buffer.ends_with(b"\"total_tokens\":12}}") {
+        while !is_whole(&buffer) {
             assert!(stream.read_buf(&mut buffer).await.unwrap() > 0, "a truncated response");
         }
         let ended = clock::now();
@@ -140,6 +138,18 @@ pub(crate) async fn repeat(to: SocketAddr, request: &str, until: Instant) -> Vec
         begun = ended;
     }
     times
+}
+
+/// Whether a response is complete. The scripted response ends with a text that it has nowhere else; a
+/// router that writes its own JSON declares a length.
+fn is_whole(response: &[u8]) -> bool {
+    if response.ends_with(b"\"total_tokens\":12}}") {
+        return true;
+    }
+    let Some(end) = memchr::memmem::find(response, b"\r\n\r\n") else { return false };
+    let head = String::from_utf8_lossy(&response[..end]).to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    length.and_then(|length| length.parse().ok()) == Some(response.len() - end - 4)
 }
 
 /// The time in the next chunk, and its end position. The time is `None` if chunked framing splits

@@ -3,7 +3,7 @@
 //! ```text
 //! core 1: this process                core 0: a child
 //! clients ───────────────────────────► floor: hyper, and nothing else       ──┐
-//!                                      nginx, `HAProxy`, if installed        ──┤
+//!                                      other proxies, if installed          ──┤
 //!                                      off, metrics, all: the real program  ──┤
 //! backend with scripted answers ◄─────────────────────────────────────────────┘
 //! ```
@@ -16,17 +16,18 @@
 //!
 //! | variable | |
 //! |---|---|
-//! | `PASSTHROUGH` | sections: `chunks,requests,latency,memory,prompts,idle,fleet,cores` |
+//! | `PASSTHROUGH` | sections: `behavior,chunks,requests,latency,memory,prompts,idle,fleet,cores` |
 //! | `PASSTHROUGH_LONG=1` | also run the section that takes minutes |
 //! | `PASSTHROUGH_ROUNDS` | number of rounds |
 //! | `PASSTHROUGH_PROGRAM` | the gateway to measure, such as the one of `packaging/release.sh`; its own build if not given |
 //! | `PASSTHROUGH_RECORD=1` | writes the ratios to hyper to `ratios.txt`; else the bench fails if one is more than 10 % worse |
 //! | `PASSTHROUGH_BACKENDS` | number of backends in the section `fleet`; default: 1,000 |
-//! | `PASSTHROUGH_ONLY` | subjects: `hyper,nginx,haproxy,off,metrics,log,traces,all`; `all` alone to profile it |
+//! | `PASSTHROUGH_ONLY` | subjects: `hyper,nginx,haproxy,envoy,vllm-router,smg,litellm,off,metrics,log,traces,all`; `all` alone to profile it |
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "the results are printed")]
 
 mod backend;
+mod behavior;
 mod clients;
 mod cpu;
 mod fleet;
@@ -34,6 +35,7 @@ mod floor;
 mod loads;
 mod memory;
 mod ratios;
+mod scripts;
 mod section;
 mod servers;
 mod subject;

@@ -1,12 +1,21 @@
 //! The sections of the bench, with their quantities and limits.
 
 use super::subject::{Kind, Subject};
-use super::{fleet, loads, memory};
+use super::{behavior, fleet, loads, memory};
+use futures_util::FutureExt;
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Time after which a subject has failed. Ten million requests take less.
+const TOO_LONG: Duration = Duration::from_mins(15);
 
 /// Quantities that are measured together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Section {
+    /// What a proxy does to streams.
+    Behavior,
     Chunks,
     Requests,
     Latency,
@@ -46,6 +55,12 @@ const fn figure(name: &'static str, decimals: usize, bars: &'static [Bar]) -> Fi
     Figure { name, decimals, bars }
 }
 
+const BEHAVIOR: &[Figure] = &[
+    figure("streams with changed bytes, of 6", 0, &[Bar::AtMost(0.0)]),
+    figure("broken streams that look complete, of 2", 0, &[Bar::AtMost(0.0)]),
+    figure("first event of an unknown channel after, ms", 1, &[Bar::AtMost(50.0)]),
+    figure("the backend sees that the client left after, ms", 1, &[Bar::AtMost(50.0)]),
+];
 const CHUNKS: &[Figure] = &[
     figure(
         "CPU a chunk, 200 streams at 20 ms, µs",
@@ -106,7 +121,8 @@ const LONG: &[Figure] =
 
 impl Section {
     /// The sections that do not take long.
-    pub(crate) const SHORT: [Self; 8] = [
+    pub(crate) const SHORT: [Self; 9] = [
+        Self::Behavior,
         Self::Chunks,
         Self::Requests,
         Self::Latency,
@@ -120,6 +136,7 @@ impl Section {
     /// The name in tables and variables.
     pub(crate) const fn name(self) -> &'static str {
         match self {
+            Self::Behavior => "behavior",
             Self::Chunks => "chunks",
             Self::Requests => "requests",
             Self::Latency => "latency",
@@ -138,13 +155,14 @@ impl Section {
         let compared: &[Kind] = match self {
             Self::Idle | Self::Long => &[Kind::All],
             Self::Fleet | Self::Cores => &[Kind::Floor, Kind::All],
-            Self::Chunks | Self::Requests | Self::Memory => {
+            Self::Behavior | Self::Chunks | Self::Requests | Self::Memory => {
                 &[Kind::Floor, Kind::NGINX, Kind::HAPROXY, Kind::Off, Kind::Metrics, Kind::All]
             }
             _ => &[Kind::Floor, Kind::Off, Kind::Metrics, Kind::All],
         };
         // The other proxies do not scrape or select backends.
-        let suits = |kind: Kind| kind.is_gateway() || compared.contains(&kind);
+        let is_about_proxies = compared.contains(&Kind::NGINX) || self == Self::Latency;
+        let suits = |kind: Kind| kind.is_gateway() || is_about_proxies || compared.contains(&kind);
         let is_asked = |kind: &Kind| match only {
             Some(list) => list.split(',').any(|name| name == kind.name()) && suits(*kind),
             None => compared.contains(kind),
@@ -155,6 +173,7 @@ impl Section {
     /// The quantities in the order of the measured values.
     pub(crate) const fn figures(self) -> &'static [Figure] {
         match self {
+            Self::Behavior => BEHAVIOR,
             Self::Chunks => CHUNKS,
             Self::Requests => REQUESTS,
             Self::Latency => LATENCY,
@@ -179,6 +198,7 @@ impl Section {
                 let figures = loads::latency(&subjects, backends[0]).await;
                 figures.into_iter().map(Vec::from).collect()
             }
+            Self::Behavior => in_turn(kinds, async |kind| behavior::of(&start(kind)).await).await,
             Self::Chunks => in_turn(kinds, async |kind| loads::chunks(&start(kind)).await).await,
             Self::Requests => {
                 in_turn(kinds, async |kind| loads::requests(&start(kind)).await).await
@@ -193,14 +213,17 @@ impl Section {
     }
 }
 
-/// Measures one subject after the other.
+/// Measures one subject after the other. Another program that fails under a load has no values.
 async fn in_turn<const NUMBERS: usize>(
     kinds: &[Kind],
     measure: impl AsyncFn(Kind) -> [f64; NUMBERS],
 ) -> Vec<Vec<f64>> {
     let mut figures = Vec::new();
     for kind in kinds {
-        figures.push(measure(*kind).await.into());
+        let values = AssertUnwindSafe(measure(*kind)).catch_unwind();
+        let values = timeout(TOO_LONG, values).await.ok().and_then(Result::ok);
+        assert!(values.is_some() || matches!(kind, Kind::Other(_)), "{} failed", kind.name());
+        figures.push(values.unwrap_or([f64::NAN; NUMBERS]).into());
     }
     figures
 }

@@ -1,33 +1,42 @@
-//! Other proxies as subjects: nginx and `HAProxy`, with their own access logs.
+//! Other proxies and routers as subjects, each with its own access log and its default settings.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::Command;
 
-/// A proxy of the system that is a subject.
+/// A program of the system that is a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Server {
     Nginx,
     Haproxy,
+    Envoy,
+    VllmRouter,
+    Smg,
+    LiteLlm,
 }
 
 /// Folders of programs that `PATH` of a user may lack.
 const FOLDERS: &str = "/usr/local/sbin:/usr/sbin:/sbin";
 
 impl Server {
+    /// The name of the program.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Nginx => "nginx",
             Self::Haproxy => "haproxy",
+            Self::Envoy => "envoy",
+            Self::VllmRouter => "vllm-router",
+            Self::Smg => "smg",
+            Self::LiteLlm => "litellm",
         }
     }
 
     /// Whether the program is installed.
     pub(crate) fn is_installed(self) -> bool {
-        Command::new(self.name()).arg("-v").env("PATH", search_path()).output().is_ok()
+        search_path().split(':').any(|folder| Path::new(folder).join(self.name()).is_file())
     }
 
-    /// The configuration of a server at `address`, which writes its files to `folder`.
+    /// The configuration file of a server at `address`, which writes its files to `folder`. Empty: the
+    /// arguments configure it.
     pub(crate) fn configuration(
         self,
         [address, backend]: [SocketAddr; 2],
@@ -60,22 +69,84 @@ http {{
             Self::Haproxy => format!(
                 "global\n nbthread {cores}\n maxconn 8000\n log stdout format raw local0\n\
                  defaults\n mode http\n log global\n option httplog\n timeout connect 5s\n timeout client 3600s\n \
-                 timeout server 3600s\n http-reuse always\n\
+                timeout server 3600s\n http-reuse always\n option http-no-delay\n option abortonclose\n\
                  frontend clients\n bind {address}\n default_backend engines\n\
                  backend engines\n server one {backend}\n"
             ),
+            Self::Envoy => format!(
+                r#"static_resources:
+  listeners:
+  - address: {{ socket_address: {{ address: {ip}, port_value: {port} }} }}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: clients
+          stream_idle_timeout: 0s
+          access_log:
+          - name: envoy.access_loggers.file
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
+              path: {folder}/envoy-access.log
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }}
+          route_config:
+            virtual_hosts:
+            - {{ name: all, domains: ["*"], routes: [{{ match: {{ prefix: / }}, route: {{ cluster: engines, timeout: 0s }} }}] }}
+  clusters:
+  - name: engines
+    circuit_breakers: {{ thresholds: [{{ max_connections: 20000, max_requests: 20000, max_pending_requests: 20000 }}] }}
+    load_assignment:
+      cluster_name: engines
+      endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: {backend_ip}, port_value: {backend_port} }} }} }} }}] }}]
+"#,
+                ip = address.ip(),
+                port = address.port(),
+                backend_ip = backend.ip(),
+                backend_port = backend.port(),
+            ),
+            Self::LiteLlm => format!(
+                "model_list:\n- model_name: tiny\n  litellm_params: {{ model: hosted_vllm/tiny, api_base: \
+                 \"http://{backend}/v1\", api_key: none }}\n"
+            ),
+            Self::VllmRouter | Self::Smg => String::new(),
         }
     }
 
-    /// The arguments with which the server runs in the foreground with this configuration.
-    pub(crate) fn arguments(self, configuration: &Path) -> Vec<&std::ffi::OsStr> {
-        let (before, after) = match self {
-            Self::Nginx => (vec!["-c"], None),
-            Self::Haproxy => (vec!["-f"], Some("-db")),
+    /// The arguments with which the server runs in the foreground.
+    pub(crate) fn arguments(
+        self,
+        [address, backend]: [SocketAddr; 2],
+        configuration: &Path,
+        cores: usize,
+    ) -> Vec<String> {
+        let file = configuration.display();
+        let (ip, port) = (address.ip(), address.port());
+        let router = format!(
+            "--host {ip} --port {port} --worker-urls http://{backend} --prometheus-port {}",
+            free_address().port()
+        );
+        let arguments = match self {
+            Self::Nginx => format!("-c {file}"),
+            Self::Haproxy => format!("-f {file} -db"),
+            Self::Envoy => {
+                format!("-c {file} --concurrency {cores} --disable-hot-restart -l error")
+            }
+            Self::VllmRouter => router,
+            Self::Smg => format!("launch {router}"),
+            Self::LiteLlm => {
+                format!("--config {file} --host {ip} --port {port} --num_workers {cores}")
+            }
         };
-        let before = before.into_iter().map(AsRef::as_ref);
-        before.chain([configuration.as_os_str()]).chain(after.map(AsRef::as_ref)).collect()
+        arguments.split(' ').map(str::to_owned).collect()
     }
+}
+
+/// An address that is currently free.
+pub(crate) fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// The folders in which the programs are.

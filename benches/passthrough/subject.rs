@@ -1,10 +1,10 @@
 //! A measured subject: a child process on a separate core.
 
 use super::servers::{self, Server};
-use super::{cpu, floor};
+use super::{clients, cpu, floor};
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -31,10 +31,14 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// In the order of the measurements.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Floor,
         Self::NGINX,
         Self::HAPROXY,
+        Self::Other(Server::Envoy),
+        Self::Other(Server::VllmRouter),
+        Self::Other(Server::Smg),
+        Self::Other(Server::LiteLlm),
         Self::Off,
         Self::Metrics,
         Self::Log,
@@ -121,20 +125,24 @@ impl Subject {
         })
     }
 
-    /// Starts another proxy, and waits until it accepts connections.
+    /// Starts another proxy, and waits until it answers a request.
     fn of_server(server: Server, cores: usize, backend: SocketAddr, folder: &Path) -> Self {
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let file = folder.join(format!("passthrough-{}.conf", server.name()));
-        fs::write(&file, server.configuration([address, backend], folder, cores)).unwrap();
+        let addresses = [servers::free_address(), backend];
+        let file = folder.join(format!("passthrough-{}.yaml", server.name()));
+        fs::write(&file, server.configuration(addresses, folder, cores)).unwrap();
         let mut command = on_its_cores(cores, Path::new(server.name()));
         let log = fs::File::create(folder.join(format!("passthrough-{}.log", server.name())));
-        command.args(server.arguments(&file)).stdout(log.unwrap()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        while TcpStream::connect(address).is_err() {
-            assert_eq!(child.try_wait().unwrap(), None, "{} has ended", server.name());
-            thread::sleep(Duration::from_millis(10));
+        command.args(server.arguments(addresses, &file, cores));
+        command.stdout(log.unwrap()).stderr(Stdio::null()).current_dir(folder);
+        // LiteLLM would wait for a list of prices from the network, and refuses to run without keys.
+        command.env("LITELLM_LOCAL_MODEL_COST_MAP", "True");
+        command.env("LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY", "true");
+        let mut subject = Self { child: command.spawn().unwrap(), address: addresses[0] };
+        while !answers(subject.address).unwrap_or(false) {
+            assert_eq!(subject.child.try_wait().unwrap(), None, "{} has ended", server.name());
+            thread::sleep(Duration::from_millis(50));
         }
-        Self { child, address }
+        subject
     }
 
     /// Starts the process. A line of its output contains its address.
@@ -186,6 +194,16 @@ impl Drop for Subject {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether a proxy answers a small request with the response of the backend.
+fn answers(address: SocketAddr) -> io::Result<bool> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(clients::whole(0).as_bytes())?;
+    let mut begin = [0; 12];
+    stream.read_exact(&mut begin)?;
+    Ok(begin == *b"HTTP/1.1 200")
 }
 
 /// The gateway: the program in `PASSTHROUGH_PROGRAM`, or the one that was built with this bench.

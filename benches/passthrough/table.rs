@@ -43,7 +43,11 @@ impl Measured {
             let _ = write!(text, "| {} |", figure.name);
             for (kind, _) in &self.subjects {
                 let value = median(self.rounds(*kind, index));
-                let _ = write!(text, " {value:.*} |", figure.decimals);
+                let _ = if value.is_nan() {
+                    write!(text, " – |")
+                } else {
+                    write!(text, " {value:.*} |", figure.decimals)
+                };
             }
             let verdicts = figure.bars.iter().filter_map(|bar| self.verdict(*bar, index));
             let (texts, reached): (Vec<String>, Vec<bool>) = verdicts.unzip();

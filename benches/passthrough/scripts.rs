@@ -1,0 +1,62 @@
+//! Streams that show what a proxy does to the unusual: the scripts of the backend for the section `behavior`.
+
+use super::backend::framed;
+use std::io;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+/// The text before the number of a script, which is part of the prompt: some routers remove fields that they
+/// do not know.
+pub(crate) const SCRIPT: &str = "script number ";
+/// Streams that a server may send. None is of a provider that the other programs know by its name.
+pub(crate) const STREAMS: [&str; 6] = [
+    // Members in another order, and members that no list has.
+    "data: {\"model\":\"tiny\",\"x\":{\"y\":[1,2]},\"object\":\"chat.completion.chunk\",\"id\":\"a\",\"choices\":[{\"delta\":{\"content\":\"Hi\"},\"finish_reason\":null,\"index\":0,\"token_ids\":[7]}],\"created\":1}\n\ndata: {\"model\":\"tiny\",\"object\":\"chat.completion.chunk\",\"id\":\"a\",\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\",\"index\":0}],\"created\":1}\n\ndata: [DONE]\n\n",
+    // Comments, carriage returns, ids.
+    ": OPENROUTER PROCESSING\r\n\r\nid: 1\r\ndata: {\"id\":\"a\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"tiny\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"},\"finish_reason\":\"stop\"}]}\r\n\r\n: ping\r\n\r\ndata: [DONE]\r\n\r\n",
+    // Events with names.
+    "event: progress\ndata: {\"prompt\":0.5}\n\nevent: message\ndata: {\"id\":\"a\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"tiny\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
+    // Escapes and characters that a second encoding would write in another way.
+    "data: {\"id\":\"a\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"tiny\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\\u00e4\\/ä\\ud83d\\ude00\"},\"finish_reason\":\"stop\"}],\"logprob\":-0.10}\n\ndata: [DONE]\n\n",
+    // No end marker.
+    "data: {\"id\":\"a\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"tiny\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"},\"finish_reason\":\"stop\"}]}\n\n",
+    // An error in the stream.
+    "data: {\"id\":\"a\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"tiny\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"},\"finish_reason\":null}]}\n\ndata: {\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"code\":500}}\n\ndata: [DONE]\n\n",
+];
+/// The script of a stream that breaks after its first event: its connection is closed, or reset.
+pub(crate) const BROKEN: [usize; 2] = [100, 101];
+/// The script of a stream with one event of a channel that no API has. Then the stream is silent.
+pub(crate) const UNKNOWN: usize = 102;
+const UNKNOWN_EVENT: &str = "data: {\"id\":\"a\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"tiny\",\"choices\":[{\"index\":0,\"delta\":{\"thoughts_v9\":\"Hm\"},\"finish_reason\":null}]}\n\n";
+/// When the backend saw that the client of a script left.
+pub(crate) static LEFT: Mutex<Option<Instant>> = Mutex::new(None);
+
+/// Plays a script as the backend.
+pub(crate) async fn play(stream: &mut TcpStream, number: usize) -> io::Result<()> {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+    stream.write_all(head.as_bytes()).await?;
+    if let Some(text) = STREAMS.get(number) {
+        return stream.write_all(format!("{}0\r\n\r\n", framed(text)).as_bytes()).await;
+    }
+    let event = if number == UNKNOWN {
+        UNKNOWN_EVENT
+    } else {
+        STREAMS[0].split_inclusive("\n\n").next().unwrap_or_default()
+    };
+    stream.write_all(framed(event).as_bytes()).await?;
+    if number == UNKNOWN {
+        let _ = stream.read_u8().await;
+        *LEFT.lock().unwrap() = Some(clock::now());
+    } else {
+        // The event has arrived before the connection ends.
+        sleep(Duration::from_millis(50)).await;
+        if number == BROKEN[1] {
+            socket2::SockRef::from(&*stream).set_linger(Some(Duration::ZERO))?;
+        }
+    }
+    Err(io::ErrorKind::ConnectionAborted.into())
+}
