@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir::telemetry::metrics_registry::MetricsLevel;
 
 /// Maximum number of series for each further backend at the level `standard`, with one model.
-const MAX_STANDARD_SERIES_PER_BACKEND: usize = 165;
+const MAX_STANDARD_SERIES_PER_BACKEND: usize = 166;
 /// Maximum size of a compressed page of 50 backends at the level `standard`.
 const MAX_COMPRESSED_BYTES: usize = 100_000;
 

@@ -3,5 +3,6 @@
 pub(super) mod error;
 pub(super) mod file;
 pub(super) mod remaining;
+mod replaced_keys;
 pub(super) mod source;
 pub(super) mod yaml;

@@ -3,6 +3,7 @@
 //! value, and into the types of the configuration.
 
 use super::error::{ConfigError, ExcerptRedaction, Position, is_secret_error};
+use super::replaced_keys;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_saphyr::{
@@ -292,71 +293,6 @@ fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
     }
 }
 
-/// The replacement of a key whose default is the only value now.
-const FIXED_DEFAULT: &str = "remove it: its default is fixed now";
-/// The replacement of a key of the external redactors.
-const NO_REDACTOR: &str = "the built-in patterns of `redact` remain; filter the file in its place";
-
-/// The replacement of the sizes of single files.
-const FILE_SIZE: &str = "write `max_file_bytes` of `log`, which holds for each file";
-
-/// Keys of earlier versions: the key, a key beside which it was, and the replacement.
-const REPLACED_KEYS: [(&str, &str, &str); 43] = [
-    ("headers_count", "body_idle_timeout", FIXED_DEFAULT),
-    ("streams_per_connection", "body_idle_timeout", FIXED_DEFAULT),
-    ("header", "body_idle_timeout", FIXED_DEFAULT),
-    ("header_timeout", "body_idle_timeout", FIXED_DEFAULT),
-    ("websocket_idle_timeout", "body_idle_timeout", FIXED_DEFAULT),
-    ("interval", "kubernetes", FIXED_DEFAULT),
-    ("min_retries_per_second", "budget_ratio", FIXED_DEFAULT),
-    ("first_output_buffer_timeout", "budget_ratio", FIXED_DEFAULT),
-    ("p99_multiplier", "min_gap", FIXED_DEFAULT),
-    ("slow_start", "stuck_after", FIXED_DEFAULT),
-    ("keys", "names", "write tenants with a `tier` into `access.keys_file`"),
-    ("url_from", "token", "write the location as `url`"),
-    ("port", "kubernetes", "write `dns: NAME:PORT`"),
-    ("metrics_port", "kubernetes", "write `metrics_url: :PORT/PATH`"),
-    ("metrics_path", "kubernetes", "write `metrics_url: :PORT/PATH`"),
-    ("topic", "replay_endpoint", "remove it: every topic is read"),
-    ("baseline_window", "judge", "remove it: the baseline is 24 times as long as `window`"),
-    ("channel", "username", "remove it: the key determines the channel"),
-    ("session_headers", "shadow", "write `session_headers` of `identities` in its place"),
-    (
-        "continuous_usage",
-        "metrics_url",
-        "write `continuous_usage` of `models[].policy` in its place",
-    ),
-    ("cache_salt", "keys_file", "write its secret as `cache_salt_secret`"),
-    ("enabled", "native_histograms", "write `level: null` for no metrics"),
-    ("tail_sampling", "sampling", "write `sampling: head` for no tail sampling"),
-    ("export_all", "sampling", "write `sampling: all` to export all spans"),
-    ("max_bytes", "sample", FILE_SIZE),
-    ("max_file_bytes", "redact", FILE_SIZE),
-    ("max_file_bytes", "judge", FILE_SIZE),
-    ("interval", "exporters", FIXED_DEFAULT),
-    ("timeout", "exporters", FIXED_DEFAULT),
-    ("max_page", "exporters", FIXED_DEFAULT),
-    ("judge_timeout", "judge", FIXED_DEFAULT),
-    ("timeout", "username", FIXED_DEFAULT),
-    ("charge_base", "pressure", FIXED_DEFAULT),
-    ("charge_per_waiting", "pressure", FIXED_DEFAULT),
-    ("charge_max", "pressure", FIXED_DEFAULT),
-    ("adapter_seconds", "pressure", FIXED_DEFAULT),
-    ("ttft_objective_seconds", "pressure", "write an objective of `ttft` in `slos`"),
-    ("index_entries", "max_blocks", "`max_blocks` is the limit in its place"),
-    ("continuous_usage", "kubernetes", "write the top-level `continuous_usage` in its place"),
-    ("alertmanagers", "webhooks", "write `webhooks`: the gateway posts to webhooks in its place"),
-    ("otlp", "native_histograms", "let the Prometheus receiver of a collector scrape /metrics"),
-    ("command", "redact", NO_REDACTOR),
-    ("url", "redact", NO_REDACTOR),
-];
-
-/// The replacement of a key of an earlier version. `None`: it was no key.
-fn replacement(field: &str, expected: &[&str]) -> Option<&'static str> {
-    let is_it = |(key, beside, _): &&(&str, &str, &str)| *key == field && expected.contains(beside);
-    REPLACED_KEYS.iter().find(is_it).map(|(_, _, replacement)| *replacement)
-}
-
 /// The problem of a parse error, and how to fix it if that is known.
 fn describe_parse_error(error: &Error) -> (String, Option<String>) {
     let without_help = |problem: &str| (problem.to_owned(), None);
@@ -366,7 +302,7 @@ fn describe_parse_error(error: &Error) -> (String, Option<String>) {
         }
         Error::Message { msg, .. } => without_help(msg),
         Error::SerdeUnknownField { field, expected, .. } => {
-            let help = replacement(field, expected).map(str::to_owned);
+            let help = replaced_keys::replacement(field, expected).map(str::to_owned);
             (format!("unknown key `{field}`"), help.or_else(|| Some(suggest_name(field, expected))))
         }
         Error::SerdeUnknownVariant { variant, expected, .. } => {

@@ -51,13 +51,18 @@ mod tests {
     use crate::routing::PromptFingerprint;
     use std::time::Duration;
 
+    fn start() -> Instant {
+        #[expect(clippy::disallowed_methods, reason = "any moment will do")]
+        Instant::now()
+    }
+
     fn prompt() -> PromptFingerprint {
         PromptFingerprint::new(1, [&[b'x'; 4_000][..]].into_iter())
     }
 
     #[test]
     fn a_prompt_that_another_backend_computes_is_no_backlog_until_it_comes_back() {
-        let now = crate::clock::now();
+        let now = start();
         let load = LoadEstimator::new(now, Duration::from_secs(5));
         let candidate = load.candidate(&prompt(), now);
         let mut reservation = load.reserve(&candidate, &prompt(), true, now);
@@ -80,7 +85,7 @@ mod tests {
 
     #[test]
     fn slow_decode_legs_are_expected_again_for_a_while() {
-        let now = crate::clock::now();
+        let now = start();
         let load = LoadEstimator::new(now, Duration::from_secs(5));
         let candidate = load.candidate(&prompt(), now);
         let settings = kv_aware::KvAwareSettings::default();
