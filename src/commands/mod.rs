@@ -76,7 +76,12 @@ pub fn resolve_optional_secret(
 
 /// Runs an asynchronous command on a new multi-threaded runtime.
 pub fn block_on(command: impl Future<Output = ExitCode>) -> ExitCode {
-    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    // On one core, a scheduler of several threads costs its synchronization and gains nothing.
+    let mut builder = match std::thread::available_parallelism() {
+        Ok(cores) if cores.get() == 1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    match builder.enable_all().build() {
         Ok(runtime) => runtime.block_on(command),
         Err(error) => report_error(&error),
     }
