@@ -32,11 +32,11 @@ pub(crate) async fn of(subject: &Subject) -> [f64; 4] {
             }
         }
     };
-    let first = timeout(PATIENCE, first).await.map_or(PATIENCE, |()| begun.elapsed());
+    let first = timeout(PATIENCE, first).await.map_or(PATIENCE, |()| clock::now() - begun);
     *LEFT.lock().unwrap() = None;
     let left = clock::now();
     drop(client);
-    while LEFT.lock().unwrap().is_none() && left.elapsed() < PATIENCE {
+    while LEFT.lock().unwrap().is_none() && clock::now() - left < PATIENCE {
         sleep(Duration::from_millis(1)).await;
     }
     let seen = LEFT.lock().unwrap().map_or(PATIENCE, |seen| seen.saturating_duration_since(left));

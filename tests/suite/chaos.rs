@@ -71,7 +71,7 @@ async fn setup(seed: u64) -> (Fleet, Vec<FaultInjectionProxy>, Running) {
     }
     let addresses: Vec<_> = imps.iter().map(|imp| imp.addr).collect();
     let second = Duration::from_secs(1);
-    let stalls = StallLimits { abort_after: Some(second), min_gap: second, ..Default::default() };
+    let stalls = StallLimits { abort_after: Some(second), min_gap: second };
     let setup = Setup {
         first_output: Some(2 * second),
         header_timeout: 2 * second,

@@ -109,22 +109,19 @@ impl DiscoverySources {
     fn reconfigure_source(&self, settings: &DiscoveryConfig) -> ConfiguredSource {
         let target = DiscoveryTarget::from_settings(settings);
         let settings = settings.clone();
-        match self.configured.iter().find(|source| source.target() == target) {
-            Some(previous) => {
-                ConfiguredSource { settings, task: previous.task.clone(), is_new: previous.is_new }
-            }
-            None => {
-                let mut kept = self.replaced.iter().filter(|_| self.is_awaiting_results());
-                let backends = kept.find_map(|replaced| match replaced {
-                    ReplacedBackends::Source(_, backends) if replaced.reads_from(&target) => {
-                        Some(backends.clone())
-                    }
-                    _ => None,
-                });
-                let task = DiscoveryTask::start(&settings, backends, &self.change_sender);
-                ConfiguredSource { settings, task, is_new: true }
-            }
+        if let Some(previous) = self.configured.iter().find(|source| source.target() == target) {
+            let task = previous.task.clone();
+            return ConfiguredSource { settings, task, is_new: previous.is_new };
         }
+        let mut kept = self.replaced.iter().filter(|_| self.is_awaiting_results());
+        let backends = kept.find_map(|replaced| match replaced {
+            ReplacedBackends::Source(_, backends) if replaced.reads_from(&target) => {
+                Some(backends.clone())
+            }
+            _ => None,
+        });
+        let task = DiscoveryTask::start(&settings, backends, &self.change_sender);
+        ConfiguredSource { settings, task, is_new: true }
     }
 
     /// Waits until every source has a result, at most for `timeout`.
