@@ -1,6 +1,7 @@
 //! The result of a diagnosis: verdicts with their evidence, remedies and disproofs, and the rules
 //! that could not be determined. These types are the JSON document of `/diagnose`.
 
+use crate::harm::is_critical_harm;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -245,6 +246,11 @@ impl<'a> VerdictGroup<'a> {
 // === impl VerdictSeverity ===
 
 impl VerdictSeverity {
+    /// The severity of a condition that harms so many of `total` requests.
+    pub(crate) fn of_harm(harmed: u64, total: u64) -> Self {
+        if is_critical_harm(harmed, total) { Self::Critical } else { Self::Warning }
+    }
+
     /// All severities, the lowest first.
     pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Critical];
 

@@ -143,7 +143,9 @@ async fn send_legs(
         let with_leg = offer.ttft() + estimator.decode_leg_ttft(candidate, settings, now);
         let legs = record.prefill_legs.get_or_insert_default();
         legs.predicted = Some([with_leg, alone]);
-        if with_leg >= alone {
+        // A prediction that is no number is not faster.
+        let is_faster = with_leg < alone;
+        if !is_faster {
             return Err(PrefillSkip::NotFaster);
         }
         let (leg_lease, _) = offer.accept(requirements, now);

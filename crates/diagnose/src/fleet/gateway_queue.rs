@@ -3,7 +3,6 @@
 use super::fleet_rule::{FleetMatch, FleetRule};
 use super::observation::FleetObservation;
 use crate::debounce::VerdictDebounce;
-use crate::harm::is_critical_harm;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::time::Instant;
 
@@ -65,15 +64,10 @@ impl GatewayQueue {
             self.cause = Some(cause_and_remedy(fleet));
         }
         let (cause, remedy) = self.cause.clone()?;
-        let is_critical = is_critical_harm(fleet.delayed, fleet.requests);
         Some(FleetMatch {
             rule: &GATEWAY_QUEUE,
             backend: None,
-            severity: if is_critical {
-                VerdictSeverity::Critical
-            } else {
-                VerdictSeverity::Warning
-            },
+            severity: VerdictSeverity::of_harm(fleet.delayed, fleet.requests),
             cause: Some(cause),
             evidence: vec![
                 Evidence::new("waiting_in_gateway", fleet.queued as f64, "requests", 0.0),

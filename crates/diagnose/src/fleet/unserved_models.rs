@@ -2,7 +2,6 @@
 
 use super::fleet_rule::{FleetMatch, FleetRule};
 use super::observation::FleetObservation;
-use crate::harm::is_critical_harm;
 use crate::verdict::{Evidence, VerdictScope, VerdictSeverity};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -66,7 +65,6 @@ impl UnservedModels {
             let recent = missed.iter().flat_map(|(_, model)| &model.recent);
             recent.filter(|(at, _)| age(*at) < window).map(|(_, requests)| requests).sum::<u64>()
         };
-        let is_critical = is_critical_harm(sum(SEVERITY_WINDOW), fleet.requests);
         let names: Vec<&str> =
             missed.iter().take(MAX_NAMED).map(|(name, _)| name.as_str()).collect();
         let mut cause = names.join(", ");
@@ -77,11 +75,7 @@ impl UnservedModels {
         Some(FleetMatch {
             rule: &MODEL_GONE,
             backend: None,
-            severity: if is_critical {
-                VerdictSeverity::Critical
-            } else {
-                VerdictSeverity::Warning
-            },
+            severity: VerdictSeverity::of_harm(sum(SEVERITY_WINDOW), fleet.requests),
             cause: Some(cause),
             evidence: vec![Evidence::new(
                 "failed_requests",
