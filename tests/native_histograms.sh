@@ -25,8 +25,10 @@ fi
 printf 'metrics: { native_histograms: true }\n' >"$work/tokenweir.yaml"
 "$binary" sim --listen 127.0.0.1:0 >"$work/sim" 2>&1 &
 pids+=($!)
-python3 - "$work" "$binary" "$prometheus" <<'PY'
+PYTHONPATH=tests/common python3 - "$work" "$binary" "$prometheus" <<'PY'
 import json, re, subprocess, sys, time, urllib.parse, urllib.request
+
+from servers import free_ports
 
 work, binary, prometheus = sys.argv[1:]
 started = []
@@ -43,12 +45,6 @@ def wait_for(what, find, seconds=30):
         time.sleep(0.2)
     raise SystemExit(f"no {what} within {seconds} s")
 
-def free_port():
-    import socket
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
 def start(*command, log):
     started.append(subprocess.Popen(command, stdout=open(f"{work}/{log}", "w"), stderr=subprocess.STDOUT))
 
@@ -63,13 +59,12 @@ def query(port, expression):
 
 try:
     address = wait_for("simulator", lambda: re.search(r"127\.0\.0\.1:\d+", open(f"{work}/sim").read()))
-    listen, admin = free_port(), free_port()
+    listen, admin, *prometheus_ports = free_ports(4)
     start(binary, "serve", "--config", f"{work}/tokenweir.yaml", "--backend", f"http://{address.group(0)}",
           "--listen", f"127.0.0.1:{listen}", "--admin", f"127.0.0.1:{admin}", log="gateway")
     wait_for("ready gateway", lambda: get(f"http://127.0.0.1:{admin}/readyz"))
-    ports = {}
+    ports = dict(zip(("classic", "native"), prometheus_ports))
     for name, flags in (("classic", []), ("native", ["--enable-feature=native-histograms"])):
-        ports[name] = free_port()
         with open(f"{work}/{name}.yml", "w") as file:
             file.write("global: { scrape_interval: 1s }\nscrape_configs:\n- job_name: tokenweir\n"
                        f"  static_configs: [{{ targets: ['127.0.0.1:{admin}'] }}]\n")

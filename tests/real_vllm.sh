@@ -86,11 +86,7 @@ client_python() {
 }
 
 free_ports() {
-  "$python" - "$1" <<'P'
-import socket, sys
-sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(int(sys.argv[1]))]
-print(*(s.getsockname()[1] for s in sockets))
-P
+  PYTHONPATH=$here/common "$python" -c 'import sys, servers; print(*servers.free_ports(int(sys.argv[1])))' "$1"
 }
 
 start_receiver() {

@@ -1,6 +1,7 @@
 """Servers on this machine: free ports, and waiting for an answer."""
 
 import asyncio
+import random
 import socket
 import time
 import urllib.error
@@ -17,8 +18,15 @@ def answers(url: str) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports."""
-    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Free ports below the ports of outgoing connections: such a connection could take a port before its server starts."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as limits:
+        first = min(int(limits.read().split()[0]), 32768)
+    listeners: list[socket.socket] = []
+    while len(listeners) < count:
+        try:
+            listeners.append(socket.create_server(("127.0.0.1", random.randrange(first // 2, first))))
+        except OSError:
+            continue
     ports = [listener.getsockname()[1] for listener in listeners]
     for listener in listeners:
         listener.close()

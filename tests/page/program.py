@@ -28,7 +28,7 @@ class Program:
     def stop(self) -> None:
         self.process.terminate()
         self.process.stderr.close()
-        self.process.wait()
+        self.process.wait(timeout=40)
 
 
 def get(url: str) -> dict:

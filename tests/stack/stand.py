@@ -145,7 +145,7 @@ class Stand:
             "admin": self.at("admin"),
             **({"discovery": [{"file": str(listed)}]} if self.gateway_only else {"backends": backends}),
             "cost": {"gpus": 1, "gpu_hour_price": 2.5},
-            "gpu": {"exporters": [{"url": f"{self.url('pages')}/gpus", "backends": gpus}], "interval": "1s"},
+            "gpu": {"exporters": [{"url": f"{self.url('pages')}/gpus", "backends": gpus}]},
             "tracing": {
                 "endpoint": self.url("collector_grpc"),
                 "ratio": 0.2,

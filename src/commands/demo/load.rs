@@ -26,8 +26,11 @@ pub(crate) struct DemoCounters {
 
 const TOPICS: [&str; 4] = ["weirs", "rivers", "token streams", "prefix caches"];
 
+/// How long the demo waits for the last responses. A backend with the fault `hang` never responds.
+const LAST_RESPONSES: Duration = Duration::from_secs(5);
+
 /// Sends `rate` requests per second to the gateway until `stop` receives a message or is closed,
-/// and waits for the last response.
+/// and waits for the last responses. A request without a response by then is not counted.
 pub(crate) async fn run(
     gateway: BackendAddress,
     client: HttpClient,
@@ -54,7 +57,8 @@ pub(crate) async fn run(
             counter.fetch_add(1, Ordering::Relaxed);
         });
     }
-    while requests.join_next().await.is_some() {}
+    let last = async { while requests.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(LAST_RESPONSES, last).await;
 }
 
 /// Sends a request. Returns whether the response was successful and complete.
