@@ -16,6 +16,9 @@ const LONG_WINDOW: Duration = Duration::from_mins(5);
 const MIN_FAILED: u64 = 3;
 /// Number of successes in succession from which old failures say nothing about now.
 const RECOVERED_AFTER: u64 = 10;
+/// A backend that is down for this time has the verdict `backend_down`, which covers its failures. A
+/// shorter time does not cover them: a backend that goes up and down with each failure is failing.
+const COVERED_BY_DOWN: Duration = Duration::from_secs(15);
 /// The kind of failure with which a backend reports that it is full.
 const BUSY: &str = "busy";
 
@@ -52,6 +55,8 @@ struct BackendAttempts {
     /// The failures that were found. They are kept while no attempt shows whether they last.
     found: Vec<AttemptFailures>,
     is_failing: bool,
+    /// Since when the backend has been down.
+    down_since: Option<Instant>,
 }
 
 impl BackendFailures {
@@ -70,6 +75,7 @@ impl BackendFailures {
         for backend in &fleet.backends {
             let attempts = self.backends.entry(backend.id.clone()).or_default();
             attempts.push(observed(backend, fleet), now);
+            attempts.note_state(backend.is_up, now);
             // Without any request nothing shows that the condition lasts.
             attempts.is_failing = !is_idle && attempts.is_failing_at(now);
             let gets_requests =
@@ -101,6 +107,19 @@ impl BackendAttempts {
         self.successes = if failed > 0 { 0 } else { self.successes + counts.attempts };
         if counts.attempts > 0 {
             self.recent.push_back((now, counts));
+        }
+    }
+
+    /// Forgets the attempts at a backend that has been down for [`COVERED_BY_DOWN`]: they say nothing
+    /// about the backend that comes back.
+    fn note_state(&mut self, is_up: bool, now: Instant) {
+        if is_up {
+            self.down_since = None;
+            return;
+        }
+        let since = *self.down_since.get_or_insert(now);
+        if now.saturating_duration_since(since) >= COVERED_BY_DOWN {
+            *self = Self { down_since: self.down_since, ..Self::default() };
         }
     }
 
@@ -310,6 +329,27 @@ mod tests {
         }
         assert!(fixture.step(9, 0).is_some(), "nine successes are few");
         assert!(fixture.step(1, 0).is_none());
+    }
+
+    #[test]
+    fn failures_before_a_backend_was_down_for_long_are_forgotten_and_those_of_a_flapping_one_are_not() {
+        let found_after = |down_steps: u64| {
+            let mut fixture = Fixture::new();
+            fixture.step(10, 10);
+            for _ in 0..down_steps {
+                fixture.now += Duration::from_secs(5);
+                let down = FleetBackend {
+                    state: Availability::Down,
+                    is_up: false,
+                    ..backend("bad", AttemptCounts::default())
+                };
+                let fleet = FleetObservation { backends: vec![down], ..FleetObservation::default() };
+                assert_eq!(fixture.rule.judge(&fleet, fixture.now).len(), 0);
+            }
+            fixture.step(1, 0).is_some()
+        };
+        assert!(found_after(1), "a backend that flaps");
+        assert!(!found_after(5));
     }
 
     #[test]
