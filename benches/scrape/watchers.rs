@@ -15,6 +15,7 @@ use tokenweir::telemetry::metric::KnownLabelValues;
 use tokenweir::telemetry::metrics_registry::BucketOverrides;
 use tokenweir::telemetry::metrics_registry::Prometheus;
 use tokenweir_core::address::BackendAddress;
+use tokenweir_core::clock;
 use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::engine_metrics::ScrapeError;
 use tokenweir_core::routing::Policy;
@@ -80,7 +81,7 @@ async fn measure(addresses: &str, settings: ScrapeSettings) -> (u64, Duration) {
     let count =
         Arc::new(Count { telemetry, scrapes: AtomicU64::new(0), errors: AtomicU64::new(0) });
     let client = HttpClient::new(HttpClientTimeouts::default());
-    let mut watchers = JoinSet::new();
+    let (mut watchers, origin) = (JoinSet::new(), clock::now());
     for backend in pool.backends().iter() {
         watchers.spawn(health_checker::run(
             pool.clone(),
@@ -88,6 +89,7 @@ async fn measure(addresses: &str, settings: ScrapeSettings) -> (u64, Duration) {
             client.clone(),
             settings,
             count.clone(),
+            origin,
         ));
     }
     tokio::time::sleep(WARM_UP).await;

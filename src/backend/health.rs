@@ -13,7 +13,7 @@ use tokenweir_core::record::BackendId;
 use tokenweir_core::resilience::{
     Availability, BreakerAction, CircuitBreaker, CircuitBreakerSettings,
 };
-use tokio::sync::{Notify, SetOnce, watch};
+use tokio::sync::{Notify, SetOnce};
 
 /// The health of a backend.
 #[derive(Debug)]
@@ -47,7 +47,9 @@ struct HealthSignals {
     first_check_completed: SetOnce<()>,
     /// Whether the health checker declared the backend down. A connection of a request that failed
     /// does not set this.
-    declared_down: watch::Sender<bool>,
+    is_declared_down: AtomicBool,
+    /// Wakes requests when the backend is declared down, in the order in which they began to wait.
+    went_down: Notify,
     /// Whether the log says that the backend is down.
     is_down_logged: AtomicBool,
     /// Whether requests wait until the sleeping engine is awake.
@@ -78,7 +80,8 @@ impl BackendHealth {
             signals: Box::new(HealthSignals {
                 check_requested: Notify::new(),
                 first_check_completed: SetOnce::new(),
-                declared_down: watch::Sender::new(false),
+                is_declared_down: AtomicBool::new(false),
+                went_down: Notify::new(),
                 is_down_logged: AtomicBool::new(false),
                 is_wake_requested: AtomicBool::new(false),
                 sleep_counts: Default::default(),
@@ -316,13 +319,19 @@ impl BackendHealth {
 
     /// Records whether the health checker declared the backend down.
     pub(super) fn set_declared_down(&self, is_down: bool) {
-        self.signals.declared_down.send_replace(is_down);
+        self.signals.is_declared_down.store(is_down, Ordering::SeqCst);
+        if is_down {
+            self.signals.went_down.notify_waiters();
+        }
     }
 
     /// Waits until the health checker declares the backend down.
     pub async fn wait_declared_down(&self) {
-        // This cannot fail, because the sender lives as long as `self`.
-        let _ = self.signals.declared_down.subscribe().wait_for(|is_down| *is_down).await;
+        // It waits from its creation on, so that it misses no call after the value was read.
+        let went_down = self.signals.went_down.notified();
+        if !self.signals.is_declared_down.load(Ordering::SeqCst) {
+            went_down.await;
+        }
     }
 
     /// Records that a health check has completed.

@@ -144,6 +144,13 @@ impl HttpClient {
         Self::with_tls(timeouts, outbound).with_descriptors(self.descriptors)
     }
 
+    /// Opens connections without sockets, for a simulation.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn with_dial(self, dial: crate::tls::Dial) -> Self {
+        Self { connector: self.connector.with_dial(dial), ..self }
+    }
+
     /// The TLS contexts of the connections to backends.
     pub fn outbound_tls(&self) -> &Arc<OutboundTls> {
         self.connector.outbound()

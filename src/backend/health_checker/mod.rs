@@ -93,8 +93,10 @@ pub async fn run(
     client: HttpClient,
     settings: ScrapeSettings,
     scrape_observer: Arc<dyn ScrapeObserver>,
+    alignment_origin: Instant,
 ) {
-    let mut checker = HealthChecker::new(pool, backend, client, settings, scrape_observer);
+    let mut checker =
+        HealthChecker::new(pool, backend, client, settings, scrape_observer, alignment_origin);
     loop {
         checker.check().await;
         checker.tend_sleep().await;
@@ -153,6 +155,7 @@ impl HealthChecker {
         client: HttpClient,
         settings: ScrapeSettings,
         scrape_observer: Arc<dyn ScrapeObserver>,
+        alignment_origin: Instant,
     ) -> Self {
         let BackendIdentity { address, authorization: key, .. } = &backend.identity;
         let (timeout, max_page) = (settings.timeout, settings.max_page);
@@ -162,7 +165,7 @@ impl HealthChecker {
         Self {
             pool,
             backend,
-            alignment_origin: clock::epoch(),
+            alignment_origin,
             fetcher,
             settings,
             scrape_observer,

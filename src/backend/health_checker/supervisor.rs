@@ -8,7 +8,8 @@ use crate::backend::pool::BackendPool;
 use crate::backend::tasks::kv_event_receiver;
 use crate::backend::{Backend, PoolSettings};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 
@@ -20,6 +21,8 @@ pub struct HealthCheckSupervisor {
     scrape_observer: Arc<dyn ScrapeObserver>,
     cache_knowledge: Arc<CacheKnowledge>,
     checked_backends: Vec<CheckedBackend>,
+    /// Origin of the time grid to which the checks of all backends are aligned.
+    alignment_origin: Instant,
     _learner: SupervisedTask,
 }
 
@@ -49,6 +52,7 @@ impl HealthCheckSupervisor {
             scrape_observer,
             cache_knowledge,
             checked_backends: Vec::new(),
+            alignment_origin: clock::now(),
         };
         supervisor.start_all_checkers();
         supervisor
@@ -116,10 +120,11 @@ impl HealthCheckSupervisor {
     fn start_checker(&mut self, backend: Arc<Backend>) {
         let (pool, client) = (self.pool.clone(), self.client.clone());
         let (settings, observer) = (self.settings, self.scrape_observer.clone());
+        let origin = self.alignment_origin;
         let checked_backend = backend.clone();
         let run_checker = move || {
             let (pool, observer) = (pool.clone(), observer.clone());
-            super::run(pool, checked_backend.clone(), client.clone(), settings, observer)
+            super::run(pool, checked_backend.clone(), client.clone(), settings, observer, origin)
         };
         let task = supervise::spawn(BackgroundTask::HealthCheck, run_checker);
         let event_receiver = self.start_event_receiver(&backend);

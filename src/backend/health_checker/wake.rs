@@ -25,10 +25,12 @@ pub(super) async fn wait_next_check(
         backend.load.wait_first_request().await;
         tokio::time::sleep(first_request_delay).await;
     };
+    // In order, so that the same events always give the same reason.
     tokio::select! {
+        biased;
+        () = backend.health.wait_check_requested() => WakeReason::RequestFailed,
         () = tokio::time::sleep(interval) => WakeReason::IntervalElapsed,
         () = first_request => WakeReason::FirstRequest,
-        () = backend.health.wait_check_requested() => WakeReason::RequestFailed,
     }
 }
 

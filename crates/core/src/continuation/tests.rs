@@ -208,6 +208,20 @@ fn an_abort_or_an_engine_error_is_held_and_released_only_if_nothing_continues() 
 }
 
 #[test]
+fn an_error_of_the_next_backend_is_released_if_nothing_continues_then() {
+    let error = b"data: {\"error\":{\"message\":\"EngineCore died\",\"code\":500}}\n\n";
+    let body = request(true, 40, 0.0);
+    let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
+    let stream = ENGINE.answer(true, body.to_string().as_bytes());
+    push(&mut splicer, stream[..4].concat().as_bytes());
+    splicer.request(body.to_string().as_bytes()).unwrap();
+    splicer.switch();
+    assert!(push(&mut splicer, error).is_empty());
+    splicer.refuse(ContinuationRefusal::MaxAttempts);
+    assert_eq!(splicer.release(), error[..]);
+}
+
+#[test]
 fn a_text_continuation_extends_the_messages_or_the_prompt() {
     for is_chat in [true, false] {
         let body = asked(&request(is_chat, 40, 0.0));

@@ -2,6 +2,8 @@
 //!
 //! All outbound clients use this connector, so that servers are authenticated in one place.
 
+#[cfg(feature = "testing")]
+use super::SimulatedStream;
 use super::file_backed::Reloadable;
 use super::{Alpn, MaybeTlsStream, TlsClientContext, TlsError};
 use arc_swap::ArcSwap;
@@ -34,7 +36,18 @@ pub struct Connector {
     outbound: Arc<OutboundTls>,
     /// Timeout for the TCP connection, and again for the TLS handshake.
     timeout: Duration,
+    /// Opens the connections of a simulation. `None`: connections have sockets.
+    #[cfg(feature = "testing")]
+    dial: Option<Dial>,
 }
+
+/// Opens a connection of a simulation.
+#[cfg(feature = "testing")]
+pub type Dial = Arc<
+    dyn Fn(&Uri) -> futures_util::future::BoxFuture<'static, io::Result<Box<dyn SimulatedStream>>>
+        + Send
+        + Sync,
+>;
 
 /// Why an outbound connection failed.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +61,10 @@ pub enum ConnectError {
     /// The TLS handshake failed.
     #[error("TLS handshake failed: {0}")]
     Handshake(io::Error),
+    /// The connection of a simulation failed.
+    #[cfg(feature = "testing")]
+    #[error(transparent)]
+    Simulated(io::Error),
     /// The TLS handshake did not complete within the timeout.
     #[error("TLS handshake not completed within {0:?}")]
     Timeout(Duration),
@@ -119,7 +136,20 @@ impl Connector {
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(timeout));
         tcp.set_keepalive(Some(Duration::from_secs(30)));
-        Self { tcp, outbound, timeout }
+        Self {
+            tcp,
+            outbound,
+            timeout,
+            #[cfg(feature = "testing")]
+            dial: None,
+        }
+    }
+
+    /// Opens connections without sockets.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn with_dial(self, dial: Dial) -> Self {
+        Self { dial: Some(dial), ..self }
     }
 }
 
@@ -139,6 +169,15 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
+        #[cfg(feature = "testing")]
+        if let Some(dial) = &self.dial {
+            let dialing = tokio::time::timeout(self.timeout, dial(&uri));
+            return Box::pin(async move {
+                let stream = dialing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+                let stream = stream.map_err(ConnectError::Simulated)?;
+                Ok(TokioIo::new(MaybeTlsStream::Simulated(stream)))
+            });
+        }
         let context =
             (uri.scheme() == Some(&Scheme::HTTPS)).then(|| self.outbound.context_for(&uri));
         let host = context.is_some().then(|| uri.host().unwrap_or_default().to_owned());

@@ -28,9 +28,13 @@ mod credentials;
 
 pub use acceptor::Acceptor;
 pub use client_context::TlsClientContext;
+#[cfg(feature = "testing")]
+pub use connector::Dial;
 pub use connector::{ConnectError, Connector, OutboundTls};
 pub use credentials::{CertificateCounts, Credentials, TlsPeer};
 pub use error::TlsError;
 pub use provider::{Alpn, is_server_name};
 pub use settings::{TlsClientSettings, TlsServerSettings};
 pub use stream::MaybeTlsStream;
+#[cfg(feature = "testing")]
+pub use stream::SimulatedStream;

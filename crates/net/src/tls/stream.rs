@@ -15,27 +15,34 @@ pub enum MaybeTlsStream {
     Plain(TcpStream),
     /// TLS over TCP.
     Tls(Box<TlsStream<TcpStream>>),
+    /// A connection of a simulation, without a socket.
+    #[cfg(feature = "testing")]
+    Simulated(Box<dyn SimulatedStream>),
 }
 
-impl MaybeTlsStream {
-    /// The underlying TCP stream.
-    pub fn tcp_stream(&self) -> &TcpStream {
-        match self {
-            Self::Plain(stream) => stream,
-            Self::Tls(stream) => stream.get_ref().0,
-        }
-    }
+/// A connection of a simulation.
+#[cfg(feature = "testing")]
+pub trait SimulatedStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
+#[cfg(feature = "testing")]
+impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> SimulatedStream for T {}
+
+impl MaybeTlsStream {
     /// The address of the other end of the connection.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.tcp_stream().peer_addr()
+        match self {
+            Self::Plain(stream) => stream.peer_addr(),
+            Self::Tls(stream) => stream.get_ref().0.peer_addr(),
+            #[cfg(feature = "testing")]
+            Self::Simulated(_) => Err(io::ErrorKind::NotConnected.into()),
+        }
     }
 
     /// Whether ALPN selected HTTP/2.
     pub fn is_http2(&self) -> bool {
         match self {
-            Self::Plain(_) => false,
             Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
+            _ => false,
         }
     }
 }
@@ -46,6 +53,8 @@ macro_rules! either {
         match $self.get_mut() {
             MaybeTlsStream::Plain($stream) => $call,
             MaybeTlsStream::Tls($stream) => $call,
+            #[cfg(feature = "testing")]
+            MaybeTlsStream::Simulated($stream) => $call,
         }
     };
 }
@@ -89,6 +98,8 @@ impl AsyncWrite for MaybeTlsStream {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
+            #[cfg(feature = "testing")]
+            Self::Simulated(_) => false,
         }
     }
 

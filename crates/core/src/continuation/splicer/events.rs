@@ -84,7 +84,8 @@ impl StreamSplicer {
             }
             Some(continued) if self.plan.is_exact && !continued.is_checked => {
                 continued.is_checked = true;
-                let sent = self.prompt_ids.iter().chain(&self.ids[..continued.tokens]);
+                // Nothing is kept to compare with after a refusal.
+                let sent = self.prompt_ids.iter().chain(self.ids.iter().take(continued.tokens));
                 self.refusal.is_some() || ids.is_some_and(|ids| ids.iter().eq(sent))
             }
             Some(_) => true,

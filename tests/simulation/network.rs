@@ -1,0 +1,360 @@
+//! The network of the simulation: connections without sockets, whose reads and writes wait, are short and
+//! fail as a seed decides, and the backends at their other ends.
+
+use super::engine::{Received, chunk};
+use futures_util::FutureExt;
+use http::Uri;
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{self, ErrorKind};
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokenweir_core::clock;
+use tokenweir_net::tls::{Dial, SimulatedStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+
+/// What a seed decides, and what the backends have seen.
+pub(super) struct World {
+    random: Mutex<fastrand::Rng>,
+    /// Share of requests that fail in some way.
+    faults: f64,
+    /// Which backends accept no connection.
+    down: Mutex<Vec<bool>>,
+    /// Number of requests that reached an engine, by the number of the request.
+    pub reached: Mutex<HashMap<usize, usize>>,
+    /// What happened, with its time since the beginning.
+    pub told: Arc<Mutex<String>>,
+    begun: Instant,
+    /// A backend got a request that no gateway may send.
+    pub has_failed: AtomicBool,
+    /// No further faults.
+    is_calm: AtomicBool,
+}
+
+/// What a backend does with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// Closes without a response.
+    CloseAtOnce,
+    /// Answers with an error status.
+    Status(&'static str),
+    /// Sends nothing.
+    Hang,
+    /// Ends after a part of the response: in order, by a reset, or not at all.
+    Cut(Ending),
+    /// Reports an abort or an error in the stream.
+    Event(&'static str),
+    /// Does not read token ids in a chat, or writes none.
+    IgnoresIds,
+    WritesNoIds,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Close,
+    Reset,
+    Silence,
+}
+
+const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 1.0\n\
+    vllm:num_requests_waiting{engine=\"0\"} 0.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n";
+const ABORT: &str = r#"{"id":"a","created":1,"choices":[{"index":0,"delta":{},"text":"","finish_reason":"abort"}]}"#;
+const ERROR: &str =
+    r#"{"error":{"message":"EngineCore died","type":"InternalServerError","code":500}}"#;
+
+impl World {
+    pub(super) fn new(seed: u64, backends: usize, told: Arc<Mutex<String>>) -> Arc<Self> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let faults = random.f64() * 0.8;
+        Arc::new(Self {
+            random: Mutex::new(random),
+            faults,
+            down: Mutex::new(vec![false; backends]),
+            reached: Mutex::default(),
+            told,
+            begun: clock::now(),
+            has_failed: AtomicBool::new(false),
+            is_calm: AtomicBool::new(false),
+        })
+    }
+
+    /// Tells what happened.
+    pub(super) fn tell(&self, what: std::fmt::Arguments<'_>) {
+        let at = clock::now() - self.begun;
+        // The state of the random numbers shows the first event that differs.
+        let random = self.random(|random| random.get_seed() % 10_000);
+        writeln!(self.told.lock().unwrap(), "{at:?} [{random}] {what}").unwrap();
+    }
+
+    pub(super) fn random<T>(&self, draw: impl FnOnce(&mut fastrand::Rng) -> T) -> T {
+        draw(&mut self.random.lock().unwrap())
+    }
+
+    pub(super) fn chance(&self, share: f64) -> bool {
+        self.random(fastrand::Rng::f64) < share
+    }
+
+    pub(super) fn below(&self, limit: usize) -> usize {
+        self.random(|random| random.usize(..limit))
+    }
+
+    /// Waits for a random time, often not at all.
+    pub(super) async fn pause(&self, max: Duration) {
+        if self.chance(0.3) {
+            let share = self.random(fastrand::Rng::f64);
+            tokio::time::sleep(max.mul_f64(share)).await;
+        } else if self.chance(0.5) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    pub(super) fn calm(&self) {
+        self.is_calm.store(true, Ordering::Relaxed);
+        self.down.lock().unwrap().fill(false);
+    }
+
+    pub(super) fn set_down(&self, backend: usize, is_down: bool) {
+        self.down.lock().unwrap()[backend] = is_down && !self.is_calm.load(Ordering::Relaxed);
+    }
+
+    fn fault(&self) -> Fault {
+        if self.is_calm.load(Ordering::Relaxed) || !self.chance(self.faults) {
+            return Fault::None;
+        }
+        match self.below(20) {
+            0 => Fault::CloseAtOnce,
+            1 => Fault::Status("500 Internal Server Error"),
+            2 => Fault::Status("503 Service Unavailable"),
+            3 => Fault::Status("429 Too Many Requests"),
+            4 => Fault::Status("400 Bad Request"),
+            5 => Fault::Hang,
+            6..=8 => Fault::Cut(Ending::Close),
+            9..=12 => Fault::Cut(Ending::Reset),
+            13..=14 => Fault::Cut(Ending::Silence),
+            15..=16 => Fault::Event(ABORT),
+            17 => Fault::Event(ERROR),
+            18 => Fault::IgnoresIds,
+            _ => Fault::WritesNoIds,
+        }
+    }
+
+    /// Opens the connections of the gateway. The port of a backend is its number.
+    pub(super) fn dial(self: &Arc<Self>) -> Dial {
+        let world = self.clone();
+        Arc::new(move |uri: &Uri| {
+            let (world, backend) = (world.clone(), usize::from(uri.port_u16().unwrap()) - 1);
+            Box::pin(async move {
+                world.tell(format_args!("connection to {backend}"));
+                world.pause(Duration::from_millis(20)).await;
+                if world.down.lock().unwrap()[backend] {
+                    return Err(ErrorKind::ConnectionRefused.into());
+                }
+                if !world.is_calm.load(Ordering::Relaxed) && world.chance(world.faults / 30.0) {
+                    std::future::pending::<()>().await;
+                }
+                let capacity = 1 + world.below(4_000);
+                let (gateway, server) = tokio::io::duplex(capacity);
+                let is_reset = Arc::new(AtomicBool::new(false));
+                let serving = serve(server, world.clone(), backend, is_reset.clone());
+                let (serving, failed) = (AssertUnwindSafe(serving).catch_unwind(), world.clone());
+                tokio::spawn(async move {
+                    if serving.await.is_err() {
+                        failed.has_failed.store(true, Ordering::Relaxed);
+                    }
+                });
+                let stream = FaultyStream { inner: gateway, world, is_reset };
+                Ok(Box::new(stream) as Box<dyn SimulatedStream>)
+            })
+        })
+    }
+}
+
+/// The end of a connection that the gateway has.
+struct FaultyStream {
+    inner: DuplexStream,
+    world: Arc<World>,
+    is_reset: Arc<AtomicBool>,
+}
+
+impl FaultyStream {
+    /// Whether the operation waits for its next turn.
+    fn waits(&self, cx: &Context<'_>) -> bool {
+        let waits = self.world.chance(0.15);
+        if waits {
+            cx.waker().wake_by_ref();
+        }
+        waits
+    }
+}
+
+impl AsyncRead for FaultyStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.waits(cx) {
+            return Poll::Pending;
+        }
+        let most = 1 + self.world.below(if self.world.chance(0.3) { 20 } else { 2_000 });
+        let mut part = buffer.take(most);
+        let result = Pin::new(&mut self.inner).poll_read(cx, &mut part);
+        let read = part.filled().len();
+        if result.is_ready() && read == 0 && self.is_reset.load(Ordering::Relaxed) {
+            return Poll::Ready(Err(ErrorKind::ConnectionReset.into()));
+        }
+        // The bytes are initialized: `DuplexStream` copies into them.
+        let bytes = part.filled().to_vec();
+        buffer.put_slice(&bytes);
+        result
+    }
+}
+
+impl AsyncWrite for FaultyStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.waits(cx) {
+            return Poll::Pending;
+        }
+        let most = (1 + self.world.below(1_000)).min(bytes.len());
+        Pin::new(&mut self.inner).poll_write(cx, &bytes[..most])
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+/// A whole response.
+pub(super) fn response(status: &str, body: &str) -> Vec<u8> {
+    let length = body.len();
+    format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").into()
+}
+
+async fn serve(
+    mut stream: DuplexStream,
+    world: Arc<World>,
+    backend: usize,
+    is_reset: Arc<AtomicBool>,
+) {
+    while let Some((head, body)) = read_request(&mut stream).await {
+        let path = head.split(' ').nth(1).unwrap_or_default();
+        world.tell(format_args!("{backend} gets {path}"));
+        let page = match path {
+            "/health" => response("200 OK", "{}"),
+            "/version" => response("200 OK", r#"{"version":"0.33.0"}"#),
+            "/v1/models" => response(
+                "200 OK",
+                r#"{"object":"list","data":[{"id":"tiny","object":"model","owned_by":"vllm"}]}"#,
+            ),
+            "/metrics" => response("200 OK", METRICS),
+            _ if path.starts_with("/v1/") => {
+                if answer(&mut stream, &world, backend, path, &body, &is_reset).await.is_none() {
+                    return;
+                }
+                continue;
+            }
+            _ => response("404 Not Found", "{}"),
+        };
+        if stream.write_all(&page).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Answers an inference request. `None`: the connection has ended.
+async fn answer(
+    stream: &mut DuplexStream,
+    world: &World,
+    backend: usize,
+    path: &str,
+    body: &[u8],
+    is_reset: &AtomicBool,
+) -> Option<()> {
+    let fault = world.fault();
+    let received =
+        Received::read(path, body, fault != Fault::IgnoresIds, fault != Fault::WritesNoIds);
+    world.tell(format_args!("{backend} answers {}: {fault:?}", received.asked.number));
+    *world.reached.lock().unwrap().entry(received.asked.number).or_default() += 1;
+    world.pause(Duration::from_millis(300)).await;
+    let name = format!("{}{}", "engine".repeat(backend + 1), received.asked.number);
+    let mut parts = if received.asked.is_stream {
+        received.events(&name, world)
+    } else {
+        vec![received.whole()]
+    };
+    let mut ending = None;
+    match fault {
+        Fault::None | Fault::IgnoresIds | Fault::WritesNoIds => {}
+        Fault::CloseAtOnce => return None,
+        Fault::Status(status) => {
+            parts = vec![response(status, r#"{"error":{"message":"no","code":0}}"#)];
+        }
+        Fault::Hang => ending = Some((0, Ending::Silence)),
+        Fault::Cut(how) => {
+            let length: usize = parts.iter().map(Vec::len).sum();
+            ending = Some((world.below(length), how));
+        }
+        Fault::Event(_) if !received.asked.is_stream => return None,
+        Fault::Event(event) => {
+            // After the headers, and before `[DONE]`.
+            let at = 1 + world.below(parts.len() - 2);
+            parts.truncate(at);
+            parts.extend([chunk(event), chunk("[DONE]"), b"0\r\n\r\n".to_vec()]);
+        }
+    }
+    let mut left = ending.map_or(usize::MAX, |(bytes, _)| bytes);
+    for part in parts {
+        let sent = &part[..part.len().min(left)];
+        stream.write_all(sent).await.ok()?;
+        left -= sent.len();
+        if left == 0 {
+            break;
+        }
+        world.pause(Duration::from_millis(150)).await;
+    }
+    match ending {
+        None => return Some(()),
+        Some((_, Ending::Close)) => {}
+        Some((_, Ending::Reset)) => is_reset.store(true, Ordering::Relaxed),
+        Some((_, Ending::Silence)) => while matches!(stream.read(&mut [0; 64]).await, Ok(1..)) {},
+    }
+    None
+}
+
+/// Reads a request: its head and its body. `None`: the connection has ended.
+async fn read_request(stream: &mut DuplexStream) -> Option<(String, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    let end = loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            break end + 4;
+        }
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+    let length = head
+        .to_ascii_lowercase()
+        .split("content-length: ")
+        .nth(1)
+        .map_or(0, |rest| rest.split("\r\n").next().unwrap().parse().unwrap());
+    while bytes.len() < end + length {
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    }
+    Some((head, bytes[end..end + length].to_vec()))
+}
