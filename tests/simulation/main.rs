@@ -616,7 +616,7 @@ fn check(gateway: &Gateway, world: &World, all: &[(Asked, Vec<Received>)]) {
 
 /// The seeds in `SEEDS`: `100000` or `16..17`.
 fn seeds() -> Range<u64> {
-    let given = std::env::var("SEEDS").unwrap_or_else(|_| "120".to_owned());
+    let given = std::env::var("SEEDS").unwrap_or_else(|_| "60".to_owned());
     let (from, to) = given.split_once("..").unwrap_or(("0", &given));
     from.parse().unwrap()..to.parse().unwrap()
 }

@@ -164,7 +164,10 @@ impl StreamSplicer {
     pub fn restart(&mut self) {
         if !self.is_passive {
             let (taken, charge) = (self.taken, std::mem::take(&mut self.charge));
-            *self = Self { taken, ..Self::new(Ok(self.plan.clone()), charge, self.limits) };
+            // The memory that lacks is that of the request.
+            let refusal = self.refusal.filter(|reason| *reason == ContinuationRefusal::Memory);
+            let fresh = Self::new(Ok(self.plan.clone()), charge, self.limits);
+            *self = Self { taken, refusal, ..fresh };
         }
     }
 

@@ -208,6 +208,14 @@ fn an_abort_or_an_engine_error_is_held_and_released_only_if_nothing_continues() 
 }
 
 #[test]
+fn a_stream_without_memory_for_its_request_is_not_continued_after_a_failover_either() {
+    let mut splicer = splicer(true, &request(true, 40, 0.0), ContinuationMode::Exact);
+    splicer.refuse(ContinuationRefusal::Memory);
+    splicer.restart();
+    assert_eq!(splicer.refusal(), Some(ContinuationRefusal::Memory));
+}
+
+#[test]
 fn an_error_of_the_next_backend_is_released_if_nothing_continues_then() {
     let error = b"data: {\"error\":{\"message\":\"EngineCore died\",\"code\":500}}\n\n";
     let body = request(true, 40, 0.0);

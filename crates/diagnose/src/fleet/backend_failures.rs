@@ -332,7 +332,8 @@ mod tests {
     }
 
     #[test]
-    fn failures_before_a_backend_was_down_for_long_are_forgotten_and_those_of_a_flapping_one_are_not() {
+    fn failures_before_a_backend_was_down_for_long_are_forgotten_and_those_of_a_flapping_one_are_not()
+     {
         let found_after = |down_steps: u64| {
             let mut fixture = Fixture::new();
             fixture.step(10, 10);
@@ -343,7 +344,8 @@ mod tests {
                     is_up: false,
                     ..backend("bad", AttemptCounts::default())
                 };
-                let fleet = FleetObservation { backends: vec![down], ..FleetObservation::default() };
+                let fleet =
+                    FleetObservation { backends: vec![down], ..FleetObservation::default() };
                 assert_eq!(fixture.rule.judge(&fleet, fixture.now).len(), 0);
             }
             fixture.step(1, 0).is_some()
