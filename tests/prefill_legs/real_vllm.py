@@ -2,10 +2,12 @@
 of one server, faults of each leg fail no request that one server would have answered, and no lease stays.
 
 real_vllm.py GATEWAY PREFILL_URL DECODE_URL [--seconds 60] [--clients 4] [--words 220] [--leave 0.0] [--roles yes]
+    [--fault KILL|STOP --pids PID... [--fault-at 15] [--stopped-for 20]]
 
---leave: share of clients that leave at a random moment. `kill -STOP`, `kill -9` of a server are left to the caller.
+--leave: share of clients that leave at a random moment. --fault: the signal that the processes get.
 """
-import argparse, asyncio, collections, json, pathlib, random, re, subprocess, tempfile, time, urllib.request
+import argparse, asyncio, collections, json, os, pathlib, random, re, signal, statistics, subprocess, tempfile, time
+import urllib.error, urllib.request
 
 options = argparse.ArgumentParser()
 options.add_argument("gateway")
@@ -15,6 +17,11 @@ options.add_argument("--clients", type=int, default=4)
 options.add_argument("--words", type=int, default=220)
 options.add_argument("--leave", type=float, default=0.0)
 options.add_argument("--roles", default="yes")
+options.add_argument("--tokens", type=int, default=30)
+options.add_argument("--fault", choices=["KILL", "STOP"])
+options.add_argument("--pids", type=int, nargs="+")
+options.add_argument("--fault-at", type=float, default=15)
+options.add_argument("--stopped-for", type=float, default=20)
 options.add_argument("--ports", default="23690,23691")
 options = options.parse_args()
 WORDS = "river stone count apple letters sky ocean poem list seven color train logic".split()
@@ -45,13 +52,20 @@ async def answer(port, body, leaves_after=None):
 
 def request(chance):
     prompt = " ".join(chance.choices(WORDS, k=options.words))
-    return {"model": "tiny", "stream": True, "temperature": 0, "max_tokens": 30, "ignore_eos": True,
+    return {"model": "tiny", "stream": True, "temperature": 0, "max_tokens": options.tokens, "ignore_eos": True,
             "messages": [{"role": "user", "content": prompt}]}
 
 
 def metrics(url, names):
     page = urllib.request.urlopen(url + "/metrics", timeout=30).read().decode()
     return [line for line in page.splitlines() if line.startswith(names) and not line.endswith((" 0", " 0.0"))]
+
+
+def is_up(url):
+    try:
+        return urllib.request.urlopen(url + "/health", timeout=5).status == 200
+    except OSError:
+        return False
 
 
 async def client(number, ends, counts, ttfts):
@@ -64,6 +78,7 @@ async def client(number, ends, counts, ttfts):
             counts["left"] += 1
         elif not is_whole:
             counts["FAILED"] += 1
+            failures.append((round(time.monotonic() - began, 1), text[:40]))
         else:
             counts["whole"] += 1
             ttfts.append(first or 0)
@@ -71,7 +86,33 @@ async def client(number, ends, counts, ttfts):
             expected.append((body, text))
 
 
-expected = []
+expected, failures = [], []
+began = time.monotonic()
+
+
+async def fault():
+    await asyncio.sleep(options.fault_at)
+    for pid in options.pids:
+        os.kill(pid, getattr(signal, "SIG" + options.fault))
+    if options.fault == "STOP":
+        await asyncio.sleep(options.stopped_for)
+        for pid in options.pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def predictions(port):
+    """Of the newest requests, by use of a leg: their number, and the medians of predictions, legs and first outputs in ms."""
+    get = lambda path: json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30))
+    rows = collections.defaultdict(list)
+    for one in get("/decisions")["decisions"][:200]:
+        details = get("/decisions/" + one["request_id"])
+        legs = details["prefill_legs"]
+        if legs and legs["predicted_ttft_seconds"]:
+            took = sum(leg["seconds"] or 0 for leg in legs["sent"])
+            row = legs["predicted_ttft_seconds"], legs["predicted_ttft_seconds_without"], took, details["actual"]["client_ttft_seconds"] or 0
+            rows[legs["skipped"] or "used"].append(row)
+    names = "with", "without", "leg", "first output"
+    return {use: dict(zip(names, (round(1e3 * statistics.median(column)) for column in zip(*all)))) | {"requests": len(all)} for use, all in rows.items()}
 
 
 async def main():
@@ -84,19 +125,22 @@ async def main():
     try:
         await asyncio.sleep(4)
         ends = time.monotonic() + options.seconds
-        await asyncio.gather(*(client(number, ends, counts, ttfts) for number in range(options.clients)))
+        faults = [fault()] if options.fault else []
+        await asyncio.gather(*faults, *(client(number, ends, counts, ttfts) for number in range(options.clients)))
+        print("legs:", predictions(PORTS[1]))
         print("\n".join(metrics(f"http://127.0.0.1:{PORTS[1]}", ("tokenweir_prefill_legs", "tokenweir_attempts_total"))))
         # The leases of unread blocks end after 30 s.
         await asyncio.sleep(35)
         for url in options.engines:
             try:
-                names = ("vllm:nixl_num", "vllm:nixl_bytes_transferred_sum", "vllm:nixl_bytes_transferred_count", "vllm:num_requests", "vllm:kv_cache_usage", "vllm:prompt_tokens_by_source_total")
+                names = ("vllm:nixl_num_failed", "vllm:nixl_num_kv_expired_reqs_total", "vllm:nixl_bytes_transferred_sum", "vllm:nixl_bytes_transferred_count", "vllm:num_requests", "vllm:kv_cache_usage", "vllm:prompt_tokens_by_source_total")
                 print(url, *metrics(url, names), sep="\n  ")
             except OSError as error:
                 print(url, error)
+        alive = next(filter(is_up, options.engines))
         checked = random.Random(1).sample(expected, min(60, len(expected)))
         for body, text in checked:
-            alone, _, _ = await answer(int(options.engines[0].rsplit(":", 1)[1]), body)
+            alone, _, _ = await answer(int(alive.rsplit(":", 1)[1]), body)
             counts["equal" if alone == text else "other text"] += 1
     except (OSError, ValueError) as error:
         print("comparison:", error)
@@ -105,6 +149,7 @@ async def main():
         gateway.wait()
     ttfts.sort()
     at = lambda share: round(1e3 * ttfts[int(share * (len(ttfts) - 1))]) if ttfts else None
+    print("failures (seconds, text):", failures[:10])
     print(f"{dict(counts)}, TTFT p50 {at(0.5)} ms, p90 {at(0.9)} ms")
 
 
