@@ -110,9 +110,10 @@ impl Fleet {
     fn candidates(&self, prompt: &PromptFingerprint, request: &RoutingRequest) -> Vec<Candidate> {
         let short = self.candidate_sampler.sample(self.policy.kind, &self.all, prompt, request);
         let positions = short.as_deref().unwrap_or(&self.all);
-        let candidate = |place: &usize| Candidate {
-            position: *place,
-            ..self.load_estimators[*place].candidate(prompt, self.now)
+        let candidate = |place: &usize| {
+            let mut candidate = self.load_estimators[*place].candidate(prompt, self.now);
+            candidate.position = *place;
+            candidate
         };
         positions.iter().map(candidate).collect()
     }

@@ -331,9 +331,10 @@ impl PoolSnapshot {
             }
             let may_have = |adapter| backend.health.load_state().may_have_adapter(adapter);
             let has_adapter = route.adapter_hash.is_none_or(may_have);
-            let visit = |candidate: Candidate| {
-                let output = requirements.bounded_output(candidate.output);
-                let candidate = Candidate { position, has_adapter, output, ..candidate };
+            let visit = |mut candidate: Candidate| {
+                // A new value would be another copy of all fields.
+                candidate.output = requirements.bounded_output(candidate.output);
+                (candidate.position, candidate.has_adapter) = (position, has_adapter);
                 eligible.most_cached = eligible.most_cached.max(candidate.cached);
                 let is_saturated = |limits: &SaturationThresholds| limits.is_saturated(&candidate);
                 if constraints.thresholds.is_some_and(is_saturated) {

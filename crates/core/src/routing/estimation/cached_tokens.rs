@@ -1,6 +1,7 @@
 //! How much of a prompt a backend has in its prefix cache: by its KV events where they decide, and
 //! otherwise by the prompts that this gateway sent to it.
 
+use super::atomic_f64::at_most;
 use serde::Serialize;
 
 /// Source of the cached tokens of a candidate.
@@ -80,10 +81,10 @@ impl CachedTokens {
         }
         let matched = matched();
         let cached = f64::from(matched) * block_tokens;
-        let resident_tokens = resident.map_or(0.0, |resident| resident.tokens);
+        let cached = resident.map_or(cached, |resident| cached.max(resident.tokens));
         Self {
             prompt,
-            cached: cached.max(resident_tokens).min(prompt),
+            cached: at_most(cached, prompt),
             cached_blocks: resident.map_or(matched, |resident| matched.max(resident.blocks)),
             source: CachedSource::Approximate,
         }

@@ -9,7 +9,7 @@
 mod decode_legs;
 mod delays;
 
-use super::atomic_f64::AtomicF64;
+use super::atomic_f64::{AtomicF64, at_least_0, at_most};
 use super::cached_tokens::{CachedTokens, ResidentPrompt};
 use super::learned_estimates::LearnedEstimates;
 use super::load_report::LastReport;
@@ -166,13 +166,14 @@ impl LoadEstimator {
         let pending = || self.sent_prompts.matched_since(prompt, oldest);
         let cached = CachedTokens::new(tokens, block_tokens, resident, pending, matched);
         let certainty = self.certainty_at(now);
-        let external = self.last_report.external_requests(certainty);
-        let waiting = self.last_report.waiting(&local_load, certainty);
-        let external_waiting = (waiting - f64::from(local_load.pending)).max(0.0).min(external);
+        let load = self.last_report.load(&local_load, certainty);
+        let (in_flight, pending) = (f64::from(local_load.in_flight), f64::from(local_load.pending));
+        let external_waiting = at_most(at_least_0(load.waiting - pending), load.external);
         let reported_backlog = external_waiting * self.learned_estimates.prompt_tokens();
         let peer_backlog = self.peer_backlogs.tokens(prefill.per_token, now);
-        let backlog =
-            self.remaining_backlog(&local_load, &prefill, now) + reported_backlog.max(peer_backlog);
+        let others = if reported_backlog > peer_backlog { reported_backlog } else { peer_backlog };
+        let backlog = self.remaining_backlog(&local_load, &prefill, now) + others;
+        let slots = &self.slot_estimator;
         Candidate {
             position: 0,
             rank: None,
@@ -193,16 +194,14 @@ impl LoadEstimator {
             prefill_freshness: self.prefill_freshness(&local_load, now),
             is_calibrated: self.learned_estimates.ttft().is_some(),
             has_usage: self.learned_estimates.has_usage(),
-            idle_seconds: (now - self.last_sent_at.get()).max(0.0),
-            waiting,
-            running: (f64::from(local_load.in_flight) + external - waiting).max(0.0),
-            reported: self.last_report.last(&local_load),
-            kv_usage: self.last_report.kv_usage(&local_load, certainty),
+            idle_seconds: at_least_0(now - self.last_sent_at.get()),
+            waiting: load.waiting,
+            running: at_least_0(in_flight + load.external - load.waiting),
+            reported: load.reported,
+            kv_usage: load.kv_usage,
             capacity: self.last_report.capacity(),
             certainty,
-            slot_wait: self
-                .slot_estimator
-                .wait(f64::from(local_load.in_flight) + external, self.learned_estimates.answer()),
+            slot_wait: slots.wait(in_flight + load.external, self.learned_estimates.answer()),
             overdue: self.overdue(&local_load, now),
         }
     }

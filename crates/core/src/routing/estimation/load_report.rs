@@ -3,7 +3,7 @@
 //! Each value is one atomic. A reader may see some values of one report and some of the next; each
 //! value is valid by itself.
 
-use super::atomic_f64::AtomicF64;
+use super::atomic_f64::{AtomicF64, at_least_0, at_most};
 use super::reservation::LocalLoad;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -33,6 +33,17 @@ pub struct ReportedLoad {
     pub running: f64,
     /// Requests that this gateway sent since the report, less its requests that ended since.
     pub sent_since: f64,
+}
+
+/// The estimated load of an engine.
+pub(super) struct EngineLoad {
+    /// Requests that this gateway did not send.
+    pub(super) external: f64,
+    /// Requests that wait in the engine.
+    pub(super) waiting: f64,
+    /// KV cache usage. `None`: not reported.
+    pub(super) kv_usage: Option<f64>,
+    pub(super) reported: ReportedLoad,
 }
 
 /// The last report.
@@ -123,7 +134,7 @@ impl LastReport {
     /// Age in seconds. `None`: no report yet.
     pub(super) fn age(&self, now: f64) -> Option<f64> {
         let age = now - self.reported_at.get();
-        (!age.is_nan()).then(|| age.max(0.0))
+        (!age.is_nan()).then(|| at_least_0(age))
     }
 
     /// Capacity of the KV cache in tokens.
@@ -137,36 +148,26 @@ impl LastReport {
         self.capacity().map_or(DEFAULT_CACHE_BLOCKS, blocks)
     }
 
-    /// The reported load, and the change of local load since.
-    pub(super) fn last(&self, local_load: &LocalLoad) -> ReportedLoad {
-        let in_flight_then = self.local_in_flight.load(Ordering::Relaxed);
-        ReportedLoad {
-            waiting: self.waiting.get(),
-            running: self.running.get(),
-            sent_since: f64::from(local_load.in_flight) - f64::from(in_flight_then),
+    /// The estimated load of the engine. With falling certainty, it moves from the last report to local
+    /// load and the mean of external load.
+    #[inline] // each candidate of each decision reads it once
+    pub(super) fn load(&self, local: &LocalLoad, certainty: f64) -> EngineLoad {
+        let blend = |reported: f64, local: f64| certainty * reported + (1.0 - certainty) * local;
+        let (in_flight, pending) = (f64::from(local.in_flight), f64::from(local.pending));
+        let in_flight_then = f64::from(self.local_in_flight.load(Ordering::Relaxed));
+        let pending_then = f64::from(self.local_pending_output_count.load(Ordering::Relaxed));
+        let (waiting, running) = (self.waiting.get(), self.running.get());
+        let external = at_least_0(waiting + running - in_flight_then);
+        EngineLoad {
+            external: blend(external, self.external_requests_mean.get()),
+            // Without a report, all local requests without output may be waiting.
+            waiting: blend(at_least_0(waiting + (pending - pending_then)), pending),
+            kv_usage: self.kv_usage(local, blend),
+            reported: ReportedLoad { waiting, running, sent_since: in_flight - in_flight_then },
         }
     }
 
-    /// Estimated requests at the backend that this gateway did not send. With falling certainty, it
-    /// moves from the last report to the moving average.
-    pub(super) fn external_requests(&self, certainty: f64) -> f64 {
-        let local = f64::from(self.local_in_flight.load(Ordering::Relaxed));
-        let reported = (self.waiting.get() + self.running.get() - local).max(0.0);
-        certainty * reported + (1.0 - certainty) * self.external_requests_mean.get()
-    }
-
-    /// Estimated requests that wait in the engine. Without a report, all local requests without
-    /// output may be waiting.
-    pub(super) fn waiting(&self, local_load: &LocalLoad, certainty: f64) -> f64 {
-        let pending = f64::from(local_load.pending);
-        let sent_since =
-            pending - f64::from(self.local_pending_output_count.load(Ordering::Relaxed));
-        let by_report = (self.waiting.get() + sent_since).max(0.0);
-        certainty * by_report + (1.0 - certainty) * pending
-    }
-
-    /// Estimated KV cache usage. `None`: not reported.
-    pub(super) fn kv_usage(&self, local_load: &LocalLoad, certainty: f64) -> Option<f64> {
+    fn kv_usage(&self, local: &LocalLoad, blend: impl Fn(f64, f64) -> f64) -> Option<f64> {
         let (reported, usage_per_token) = (self.kv_usage.get(), self.usage_per_token.get());
         if reported.is_nan() {
             return None;
@@ -174,11 +175,11 @@ impl LastReport {
         if usage_per_token <= 0.0 {
             return Some(reported);
         }
-        let local_tokens = local_load.tokens as f64;
-        let sent_since = local_tokens - self.local_kv_tokens.load(Ordering::Relaxed) as f64;
-        let by_report = (reported + sent_since * usage_per_token).max(0.0);
+        let tokens = local.tokens as f64;
+        let sent_since = tokens - self.local_kv_tokens.load(Ordering::Relaxed) as f64;
+        let by_report = at_least_0(reported + sent_since * usage_per_token);
         // Requests may share blocks, so the sum may exceed the capacity.
-        let by_local_load = (local_tokens * usage_per_token).min(1.0);
-        Some(certainty * by_report + (1.0 - certainty) * by_local_load)
+        let by_local_load = at_most(tokens * usage_per_token, 1.0);
+        Some(blend(by_report, by_local_load))
     }
 }

@@ -34,9 +34,11 @@ impl SentPrompts {
         prompt: &PromptFingerprint,
         retained: impl FnOnce() -> f64,
     ) -> u32 {
+        if prompt.blocks.is_empty() {
+            return 0;
+        }
         let matched = |table: &PrefixTable| table.matched(&prompt.blocks, retained() as usize);
-        let table = self.0.get().filter(|_| !prompt.blocks.is_empty());
-        table.map_or(0, matched) as u32
+        self.0.get().map_or(0, matched) as u32
     }
 
     /// The age of the table: it grows with each new block.

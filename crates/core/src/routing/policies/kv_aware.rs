@@ -48,7 +48,7 @@
 pub use super::selection::tie_limit;
 use super::selection::{least, longest_idle};
 use super::session;
-use crate::routing::{CachedSource, Candidate, PolicyChoice, RoutingRequest};
+use crate::routing::{CachedSource, Candidate, PolicyChoice, PrefillCost, RoutingRequest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -90,7 +90,7 @@ const ADAPTER_SECONDS: f64 = 1.0;
 /// What all candidates of a decision have in common.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct FleetLoad {
-    /// Mean number of waiting requests per candidate backend.
+    /// Mean number of waiting requests per candidate backend, at most [`MAX_WAITING`].
     waiting: f64,
     /// Mean number of waiting and running requests.
     requests: f64,
@@ -115,6 +115,9 @@ pub struct CostTerms {
     pub overdue: f64,
     /// Half an objective for a late candidate.
     pub late: f64,
+    /// Predicted TTFT. It is no part of the cost.
+    #[serde(skip)]
+    pub ttft: f64,
 }
 
 /// The choice of the candidate with the least cost, and its reason.
@@ -125,14 +128,18 @@ pub(in crate::routing) fn pick(
 ) -> PolicyChoice {
     let home = home(candidates, request);
     let fleet = FleetLoad::new(candidates);
-    let terms: Vec<CostTerms> = candidates
-        .iter()
-        .enumerate()
-        .map(|(index, candidate)| terms(settings, candidate, home == Some(index), &fleet))
-        .collect();
-    let costs = terms.iter().zip(candidates).map(|(terms, candidate)| terms.cost(candidate));
-    let costs = costs.collect();
-    let decision = Decision { settings, candidates, request, home, fleet, terms, costs };
+    let (mut costs, mut sums) = (Vec::with_capacity(candidates.len()), Parts::default());
+    let part = |(index, candidate): (usize, &Candidate)| {
+        let terms = terms(settings, candidate, home == Some(index), &fleet);
+        costs.push(terms.cost(candidate));
+        let CostTerms { overdue, late, pressure, ttft, .. } = terms;
+        sums.overdue += overdue;
+        sums.late += late;
+        sums.pressure += pressure;
+        Parts { overdue, late, pressure, ttft }
+    };
+    let parts = candidates.iter().enumerate().map(part).collect();
+    let decision = Decision { settings, candidates, request, home, fleet, parts, sums, costs };
     let index = decision.choose(&decision.costs, home);
     PolicyChoice { index, reason: decision.reason(index) }
 }
@@ -166,14 +173,17 @@ pub(super) fn terms_with(
     fleet: &FleetLoad,
 ) -> CostTerms {
     let uncached = candidate.prompt - cached;
-    let crowding = (1.0 + requests(candidate)) / (1.0 + fleet.requests);
+    let crowding = (1.0 + candidate.waiting + candidate.running) / (1.0 + fleet.requests);
     let k = match (candidate.kv_usage, candidate.capacity) {
         (Some(usage), Some(capacity)) => usage + (uncached + candidate.output) / capacity as f64,
         (usage, _) => usage.unwrap_or(0.0),
     };
     let k = k.clamp(0.0, MAX_PRESSURE_USAGE);
-    let (base, prefill) = (candidate.prefill.base, uncached * candidate.prefill.per_token);
-    let (queue, adapter) = (queue(candidate), adapter(candidate));
+    let PrefillCost { base, per_token } = candidate.prefill;
+    let (backlog, prefill) = (candidate.backlog * per_token, uncached * per_token);
+    // The engine computes the prompts of the backlog while the request waits for a slot.
+    let queue = if candidate.slot_wait > backlog { candidate.slot_wait } else { backlog };
+    let adapter = if candidate.has_adapter { 0.0 } else { ADAPTER_SECONDS };
     let objective = settings.ttft_objective_seconds;
     let ttft = base + queue + prefill + adapter + candidate.overdue;
     let is_late = objective > 0.0 && ttft > objective;
@@ -181,38 +191,19 @@ pub(super) fn terms_with(
         base: base * crowding,
         queue: queue * crowding,
         prefill: prefill * crowding,
-        charge: prefill * fleet.waiting.min(MAX_WAITING) * crowding,
+        charge: prefill * fleet.waiting * crowding,
         pressure: prefill * k * (EVICTION + settings.pressure / (1.0 - k)),
         adapter,
         overdue: candidate.overdue,
         late: if is_late { LATE_PENALTY * objective } else { 0.0 },
+        ttft,
     }
 }
 
 /// Predicted TTFT of a candidate in seconds: see the [module documentation](self).
 /// `is_session_candidate`: the session of the request is hashed to this candidate.
 pub fn ttft(settings: &KvAwareSettings, candidate: &Candidate, is_session_candidate: bool) -> f64 {
-    let uncached = candidate.prompt - cached(settings, candidate, is_session_candidate);
-    candidate.prefill.base
-        + queue(candidate)
-        + uncached * candidate.prefill.per_token
-        + adapter(candidate)
-        + candidate.overdue
-}
-
-/// Seconds until the engine begins with the prompt. The engine computes the prompts of the backlog
-/// while the request waits for a slot.
-fn queue(candidate: &Candidate) -> f64 {
-    let backlog = candidate.backlog * candidate.prefill.per_token;
-    if candidate.slot_wait > backlog { candidate.slot_wait } else { backlog }
-}
-
-fn adapter(candidate: &Candidate) -> f64 {
-    if candidate.has_adapter { 0.0 } else { ADAPTER_SECONDS }
-}
-
-fn requests(candidate: &Candidate) -> f64 {
-    candidate.waiting + candidate.running
+    terms(settings, candidate, is_session_candidate, &FleetLoad::default()).ttft
 }
 
 /// Tokens of the prompt that probably need not be computed.
@@ -221,14 +212,14 @@ pub(super) fn cached(
     candidate: &Candidate,
     is_session_candidate: bool,
 ) -> f64 {
-    let is_assumed = is_session_candidate && candidate.cached_source == CachedSource::Approximate;
-    let session_cached = if is_assumed { settings.session * candidate.prompt } else { 0.0 };
-    let found = if candidate.is_rendezvous {
-        candidate.rendezvous_hit_share * (candidate.prompt - candidate.cached)
-    } else {
-        0.0
-    };
-    (candidate.cached + found).max(session_cached)
+    let mut cached = candidate.cached;
+    if candidate.is_rendezvous {
+        cached += candidate.rendezvous_hit_share * (candidate.prompt - cached);
+    }
+    if is_session_candidate && candidate.cached_source == CachedSource::Approximate {
+        cached = cached.max(settings.session * candidate.prompt);
+    }
+    cached
 }
 
 // === impl FleetLoad ===
@@ -238,9 +229,9 @@ impl FleetLoad {
     pub fn new(candidates: &[Candidate]) -> Self {
         let count = candidates.len().max(1) as f64;
         let sums = candidates.iter().fold([0.0; 2], |[waiting, all], candidate| {
-            [waiting + candidate.waiting, all + requests(candidate)]
+            [waiting + candidate.waiting, all + candidate.waiting + candidate.running]
         });
-        Self { waiting: sums[0] / count, requests: sums[1] / count }
+        Self { waiting: (sums[0] / count).min(MAX_WAITING), requests: sums[1] / count }
     }
 }
 
@@ -250,7 +241,7 @@ impl CostTerms {
     /// The cost that the policy compares, in seconds per unit of weight.
     #[inline]
     pub fn cost(&self, candidate: &Candidate) -> f64 {
-        let Self { base, queue, prefill, charge, pressure, adapter, overdue, late } = self;
+        let Self { base, queue, prefill, charge, pressure, adapter, overdue, late, .. } = self;
         per_weight(base + queue + prefill + charge + pressure + adapter + overdue + late, candidate)
     }
 }
@@ -269,9 +260,20 @@ pub(super) struct Decision<'a> {
     pub(super) home: Option<usize>,
     pub(super) fleet: FleetLoad,
     /// By index of the candidate.
-    pub(super) terms: Vec<CostTerms>,
+    pub(super) parts: Vec<Parts>,
+    /// A part is a cause only if its sum is positive.
+    pub(super) sums: Parts,
     /// Cost of the candidate, by index.
     pub(super) costs: Vec<f64>,
+}
+
+/// The terms of a cost that a reason can name, and the predicted TTFT.
+#[derive(Default)]
+pub(super) struct Parts {
+    pub(super) overdue: f64,
+    pub(super) late: f64,
+    pub(super) pressure: f64,
+    pub(super) ttft: f64,
 }
 
 // === impl Decision ===
@@ -281,9 +283,8 @@ impl Decision<'_> {
     /// its backend, `home`.
     pub(super) fn choose(&self, costs: &[f64], home: Option<usize>) -> usize {
         let limit = tie_limit(least(costs));
-        let costs = costs.iter().copied();
-        home.filter(|home| costs.clone().nth(*home).is_some_and(|cost| cost <= limit))
-            .unwrap_or_else(|| longest_idle(self.candidates, &costs, limit, self.request.sequence))
+        home.filter(|home| costs.get(*home).is_some_and(|cost| *cost <= limit))
+            .unwrap_or_else(|| longest_idle(self.candidates, costs, limit, self.request.sequence))
     }
 }
 

@@ -8,6 +8,7 @@ use crate::routing::{Candidate, PolicyChoice, RoutingRequest};
 
 pub(in crate::routing) fn pick(candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
     let mean_tokens = mean_tokens(candidates);
-    let loads = candidates.iter().map(|candidate| token_weighted_load(candidate, mean_tokens));
+    let load = |candidate| token_weighted_load(candidate, mean_tokens);
+    let loads: Vec<f64> = candidates.iter().map(load).collect();
     PolicyChoice { index: lowest(candidates, &loads, request.sequence), reason: "fewest_requests" }
 }

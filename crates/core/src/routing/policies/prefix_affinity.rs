@@ -26,10 +26,8 @@ pub(in crate::routing) fn pick(candidates: &[Candidate], request: &RoutingReques
             ..least_requests::pick(candidates, request)
         };
     }
-    let loads = candidates.iter().map(|candidate| match candidate {
-        best if is_best(best) => load(best),
-        _ => f64::INFINITY,
-    });
+    let load_of_best = |candidate| if is_best(candidate) { load(candidate) } else { f64::INFINITY };
+    let loads: Vec<f64> = candidates.iter().map(load_of_best).collect();
     PolicyChoice { index: lowest(candidates, &loads, request.sequence), reason: "cached_prefix" }
 }
 

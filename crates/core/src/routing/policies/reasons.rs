@@ -3,7 +3,7 @@
 //! A reason is a cause if the policy would have chosen another candidate without it. The causes are
 //! tried in a fixed order. A choice without a cause gets a reason that states a fact about it.
 
-use super::kv_aware::{CostTerms, Decision, cached, per_weight, terms, terms_with, ttft};
+use super::kv_aware::{Decision, Parts, cached, per_weight, terms, terms_with};
 use super::selection::{least, tie_limit};
 use crate::routing::Candidate;
 
@@ -16,13 +16,12 @@ impl Decision<'_> {
     /// The first cause of the choice. `None`: it depends on several.
     fn cause(&self, chosen: usize) -> Option<&'static str> {
         let own = &self.candidates[chosen];
-        let any = |part: fn(&CostTerms) -> f64| self.terms.iter().any(|terms| part(terms) > 0.0);
-        if any(|terms| terms.overdue)
+        if self.sums.overdue > 0.0
             && self.choose_with(|candidate| Candidate { overdue: 0.0, ..*candidate }) != chosen
         {
             return Some("avoids_overdue");
         }
-        if any(|terms| terms.late) && self.choose_without(|terms| terms.late) != chosen {
+        if self.sums.late > 0.0 && self.choose_without(|parts| parts.late) != chosen {
             return Some("avoids_late");
         }
         if self.home == Some(chosen) {
@@ -45,8 +44,8 @@ impl Decision<'_> {
         if own.cached > 0.0 && self.choose(&without_cache(), self.home) != chosen {
             return Some("cached_prefix");
         }
-        let has_pressure = any(|terms| terms.pressure);
-        (has_pressure && self.choose_without(|terms| terms.pressure) != chosen)
+        let has_pressure = self.sums.pressure > 0.0;
+        (has_pressure && self.choose_without(|parts| parts.pressure) != chosen)
             .then_some("kv_pressure")
     }
 
@@ -64,10 +63,8 @@ impl Decision<'_> {
         if ties(&self.costs) > 1 {
             return "tie";
         }
-        let ttft =
-            |index: usize| ttft(self.settings, &self.candidates[index], self.home == Some(index));
-        let own = ttft(chosen);
-        let is_lowest = (0..self.candidates.len()).all(|index| own <= ttft(index));
+        let own = self.parts[chosen].ttft;
+        let is_lowest = self.parts.iter().all(|other| own <= other.ttft);
         if is_lowest { "lowest_ttft" } else { "lowest_cost" }
     }
 
@@ -86,8 +83,8 @@ impl Decision<'_> {
     }
 
     /// The choice without a part of each cost.
-    fn choose_without(&self, part: impl Fn(&CostTerms) -> f64) -> usize {
-        let part = |index: usize| per_weight(part(&self.terms[index]), &self.candidates[index]);
+    fn choose_without(&self, part: impl Fn(&Parts) -> f64) -> usize {
+        let part = |index: usize| per_weight(part(&self.parts[index]), &self.candidates[index]);
         self.choose(&self.costs(|index| self.costs[index] - part(index)), self.home)
     }
 

@@ -13,44 +13,42 @@ pub fn tie_limit(least: f64) -> f64 {
 
 /// The lowest of some costs. Infinity: there are none.
 pub(super) fn least(costs: &[f64]) -> f64 {
-    costs.iter().copied().fold(f64::INFINITY, f64::min)
+    costs.iter().fold(f64::INFINITY, |least, cost| if *cost < least { *cost } else { least })
 }
 
 /// Index of a candidate with the lowest cost, see [`longest_idle`].
-pub(super) fn lowest(
-    candidates: &[Candidate],
-    costs: &(impl Iterator<Item = f64> + Clone),
-    turn: u64,
-) -> usize {
-    longest_idle(candidates, costs, costs.clone().fold(f64::INFINITY, f64::min), turn)
+pub(super) fn lowest(candidates: &[Candidate], costs: &[f64], turn: u64) -> usize {
+    longest_idle(candidates, costs, least(costs), turn)
 }
 
-/// Index of a candidate with a cost of at most `limit`.
+/// Index of a candidate with a cost of at most `limit`. `costs`: by index of the candidate.
 ///
 /// Among them, the candidate that has been idle longest wins: an idle fleet then shares the requests
 /// evenly, and every pooled connection is used now and then. Candidates that have been idle equally
 /// long take turns by `turn`.
 pub(super) fn longest_idle(
     candidates: &[Candidate],
-    costs: &(impl Iterator<Item = f64> + Clone),
+    costs: &[f64],
     limit: f64,
     turn: u64,
 ) -> usize {
-    let idle = || {
-        let within = candidates.iter().zip(costs.clone()).enumerate();
-        let within = within.filter(|(_, (_, cost))| *cost <= limit);
-        within.map(|(index, (candidate, _))| (index, candidate.idle_seconds))
-    };
-    let (mut longest, mut count) = (0.0, 0_u64);
-    for (_, seconds) in idle() {
-        if seconds > longest {
-            (longest, count) = (seconds, 0);
+    let (mut longest, mut count, mut first) = (0.0, 0_u64, 0);
+    for (index, (candidate, cost)) in candidates.iter().zip(costs).enumerate() {
+        if *cost <= limit && candidate.idle_seconds >= longest {
+            if count == 0 || candidate.idle_seconds > longest {
+                (longest, count, first) = (candidate.idle_seconds, 0, index);
+            }
+            count += 1;
         }
-        count += u64::from(seconds >= longest);
     }
-    let position = (turn % count.max(1)) as usize;
-    let mut best = idle().filter(|(_, seconds)| *seconds >= longest);
-    best.nth(position).map_or(0, |(index, _)| index)
+    if count < 2 {
+        return first;
+    }
+    let is_best = |(_, (candidate, cost)): &(usize, (&Candidate, &f64))| {
+        **cost <= limit && candidate.idle_seconds >= longest
+    };
+    let mut best = candidates.iter().zip(costs).enumerate().filter(is_best);
+    best.nth((turn % count) as usize).map_or(first, |(index, _)| index)
 }
 
 /// Requests in flight per unit of weight, including the request to be routed.

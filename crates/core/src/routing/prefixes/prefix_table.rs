@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Blocks that were sent to one backend.
 #[derive(Debug)]
 pub struct PrefixTable {
-    slots: Box<[AtomicU64]>,
+    /// Their number is a power of two.
+    sets: Box<[[AtomicU64; WAYS]]>,
     /// New blocks inserted so far.
     age: AtomicU32,
 }
@@ -34,14 +35,14 @@ impl PrefixTable {
     pub fn new(blocks: usize) -> Self {
         let slots = (blocks.saturating_add(blocks / 4))
             .clamp(*SLOT_COUNT_RANGE.start(), *SLOT_COUNT_RANGE.end());
-        let slots = slots.next_power_of_two();
-        let slots = std::iter::repeat_with(AtomicU64::default).take(slots).collect();
-        Self { slots, age: AtomicU32::new(1) }
+        let sets = slots.next_power_of_two() / WAYS;
+        let sets = std::iter::repeat_with(Default::default).take(sets).collect();
+        Self { sets, age: AtomicU32::new(1) }
     }
 
     /// Size of the table in bytes.
     pub fn bytes(&self) -> usize {
-        self.slots.len() * size_of::<AtomicU64>()
+        size_of_val(&*self.sets)
     }
 
     /// Number of leading blocks of a prompt that are probably cached, if the cache holds
@@ -82,7 +83,7 @@ impl PrefixTable {
 
     /// Removes all blocks, after a restart of the backend.
     pub fn clear(&self) {
-        for slot in &self.slots {
+        for slot in self.sets.as_flattened() {
             slot.store(EMPTY, Ordering::Relaxed);
         }
     }
@@ -118,10 +119,8 @@ impl PrefixTable {
         true
     }
 
-    fn set(&self, block: u64) -> &[AtomicU64] {
-        let sets = self.slots.len() / WAYS; // a power of two
-        let first = (block as usize & (sets - 1)) * WAYS;
-        &self.slots[first..first + WAYS]
+    fn set(&self, block: u64) -> &[AtomicU64; WAYS] {
+        &self.sets[block as usize & (self.sets.len() - 1)]
     }
 }
 

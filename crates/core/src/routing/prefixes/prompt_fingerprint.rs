@@ -56,6 +56,9 @@ impl PromptFingerprint {
 
     /// The estimated tokens of the prompt. `tokens_per_byte`: of its text.
     pub fn tokens(&self, tokens_per_byte: f64) -> f64 {
+        if self.media == 0 {
+            return self.bytes as f64 * tokens_per_byte;
+        }
         let text = self.bytes.saturating_sub(self.media) as f64;
         text * tokens_per_byte + self.media as f64 * TOKENS_PER_MEDIA_BYTE
     }

@@ -3,6 +3,7 @@
 
 use super::LoadEstimator;
 use crate::routing::PrefillCost;
+use crate::routing::estimation::atomic_f64::{at_least_0, at_most};
 use crate::routing::estimation::reservation::LocalLoad;
 
 impl LoadEstimator {
@@ -21,7 +22,7 @@ impl LoadEstimator {
     /// that, a backend that was slow once would never get a request again.
     pub(super) fn prefill_freshness(&self, local_load: &LocalLoad, now: f64) -> f64 {
         let idle = if local_load.pending > 0 { 0.0 } else { now - self.prefill_progress_at.get() };
-        self.learned_estimates.freshness(idle.max(0.0))
+        self.learned_estimates.freshness(at_least_0(idle))
     }
 
     /// Prompt tokens that the engine still has to compute: the backlog, less the part of the prompt
@@ -33,14 +34,14 @@ impl LoadEstimator {
         prefill: &PrefillCost,
         now: f64,
     ) -> f64 {
-        let unobserved = (self.unobserved_prefill_until.get() - now).max(0.0);
+        let unobserved = at_least_0(self.unobserved_prefill_until.get() - now);
         if local_load.pending == 0 && unobserved <= 0.0 {
             return 0.0;
         }
         let speed = prefill.per_token.recip();
         let backlog = local_load.backlog as f64;
-        let since = (now - self.prefill_progress_at.get()).max(0.0);
+        let since = at_least_0(now - self.prefill_progress_at.get());
         let mean = backlog / f64::from(local_load.pending.max(1));
-        unobserved * speed + (backlog - (since * speed).min(mean)).max(0.0)
+        unobserved * speed + at_least_0(backlog - at_most(since * speed, mean))
     }
 }
