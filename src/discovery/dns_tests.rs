@@ -1,8 +1,8 @@
 //! Queries to a name server on loopback whose responses are hand-written bytes (RFC 1035).
 
 use super::*;
-use crate::discovery::DiscoverySource;
 use crate::discovery::dns_watcher::DnsWatcher;
+use crate::discovery::{DiscoveryChange, DiscoverySource};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -126,22 +126,31 @@ async fn failures_and_empty_responses_are_errors() {
 }
 
 #[tokio::test]
-async fn only_changed_addresses_are_reported_and_failures_are_retried() {
+async fn only_changed_addresses_and_the_second_failure_in_succession_are_reported() {
     let server = TestNameServer::start(Some(vec![a_record(1), a_record(2)])).await;
     let resolver = DnsResolver::with_name_server(server.addr).unwrap();
     let mut watcher = DnsWatcher::new(resolver, host_query(), Duration::from_millis(5));
-    assert_eq!(watcher.changed().await.len(), 2);
+    assert!(
+        matches!(watcher.changed().await, DiscoveryChange::Backends(found) if found.len() == 2)
+    );
     let query_count = || server.query_count.load(Ordering::Relaxed);
-    let mut changed = std::pin::pin!(watcher.changed());
-    for zone in [Some(vec![a_record(2), a_record(1)]), None, Some(Vec::new())] {
+    for zone in [None, Some(Vec::new())] {
         server.set_zone(zone.clone());
+        let problem = watcher.changed().await;
+        let DiscoveryChange::Problem(Some(problem)) = problem else {
+            panic!("{zone:?} {problem:?}")
+        };
+        assert!(problem.contains("vllm.example"), "{problem}");
+        let mut changed = std::pin::pin!(watcher.changed());
         let target = query_count() + 4;
         while query_count() < target {
             let waited = tokio::time::timeout(Duration::from_millis(5), &mut changed).await;
-            assert!(waited.is_err(), "{zone:?} is not a change");
+            assert!(waited.is_err(), "{zone:?} is reported once");
         }
+        server.set_zone(Some(vec![a_record(2), a_record(1)]));
+        assert!(matches!(changed.await, DiscoveryChange::Problem(None)));
     }
     server.set_zone(Some(vec![a_record(3)]));
-    let addresses = changed.await;
-    assert_eq!(addresses[0].address.to_string(), "http://10.0.0.3:8000");
+    let DiscoveryChange::Backends(found) = watcher.changed().await else { panic!("no backends") };
+    assert_eq!(found[0].address.to_string(), "http://10.0.0.3:8000");
 }

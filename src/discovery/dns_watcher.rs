@@ -1,7 +1,7 @@
 //! Resolves a DNS name at an interval and reports changes of its backends.
 
 use super::dns::{DnsQuery, DnsResolver};
-use super::{DiscoveredBackend, DiscoverySource};
+use super::{DiscoveryChange, DiscoverySource};
 use std::time::Duration;
 use tokenweir_core::address::BackendAddress;
 use tokenweir_core::clock;
@@ -16,8 +16,8 @@ pub struct DnsWatcher {
     last_reported: Vec<BackendAddress>,
     /// Whether the first query has been sent.
     has_queried: bool,
-    /// Whether the last query failed.
-    is_failing: bool,
+    /// Number of queries in succession that failed.
+    failures: u32,
 }
 
 // === impl DnsWatcher ===
@@ -32,24 +32,27 @@ impl DnsWatcher {
             interval,
             last_reported: Vec::new(),
             has_queried: false,
-            is_failing: false,
+            failures: 0,
         }
     }
 }
 
 impl DiscoverySource for DnsWatcher {
-    /// Waits until the name resolves to other addresses than before and returns all new addresses.
-    /// Failures and responses without addresses are logged and retried.
-    async fn changed(&mut self) -> Vec<DiscoveredBackend> {
+    /// A response without addresses is a failure.
+    async fn changed(&mut self) -> DiscoveryChange {
         loop {
             if std::mem::replace(&mut self.has_queried, true) {
                 tokio::time::sleep_until((clock::now() + self.interval).into()).await;
             }
             let result = self.resolver.resolve(&self.query).await;
-            let has_failed = std::mem::replace(&mut self.is_failing, result.is_err());
+            let failed = self.failures;
+            self.failures = if result.is_err() { failed.saturating_add(1) } else { 0 };
             let (name, reported) = (&self.query, self.last_reported.len());
             match result {
-                Err(error) if has_failed => {
+                Err(error) if failed == 1 => {
+                    return DiscoveryChange::Problem(Some(format!("DNS name {name}: {error}")));
+                }
+                Err(error) if failed > 1 => {
                     tracing::debug!(%name, %error, "DNS discovery still fails");
                 }
                 Err(error) => {
@@ -61,12 +64,16 @@ impl DiscoverySource for DnsWatcher {
                     );
                 }
                 Ok(addresses) => {
-                    if has_failed {
+                    if failed > 0 {
                         tracing::info!(%name, "DNS discovery succeeds again");
                     }
                     if addresses != self.last_reported {
                         self.last_reported.clone_from(&addresses);
-                        return addresses.into_iter().map(Into::into).collect();
+                        let backends = addresses.into_iter().map(Into::into).collect();
+                        return DiscoveryChange::Backends(backends);
+                    }
+                    if failed > 1 {
+                        return DiscoveryChange::Problem(None);
                     }
                 }
             }

@@ -29,9 +29,18 @@ impl From<BackendAddress> for DiscoveredBackend {
     }
 }
 
+/// A change of a source.
+#[derive(Debug)]
+pub enum DiscoveryChange {
+    /// The complete new list.
+    Backends(Vec<DiscoveredBackend>),
+    /// Why the source has failed twice in succession. `None`: it has not failed since.
+    Problem(Option<String>),
+}
+
 /// A source of backend addresses.
 pub trait DiscoverySource: Send {
-    /// Waits until the list of addresses differs from the list that was returned last, and returns
-    /// the complete new list. Failures are logged and retried.
-    fn changed(&mut self) -> impl Future<Output = Vec<DiscoveredBackend>> + Send;
+    /// Waits until the list of addresses differs from the list that was returned last, or until the
+    /// source begins or ceases to fail. Failures are logged and retried.
+    fn changed(&mut self) -> impl Future<Output = DiscoveryChange> + Send;
 }

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
-use tokenweir::discovery::DiscoverySource;
 use tokenweir::discovery::kubernetes::{self, KubernetesService, ServiceWatcher};
+use tokenweir::discovery::{DiscoveryChange, DiscoverySource};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -37,7 +37,9 @@ impl AddressUpdates {
         let (sender, received) = mpsc::unbounded_channel();
         let listening = tokio::spawn(async move {
             loop {
-                let addresses = service.changed().await;
+                let DiscoveryChange::Backends(addresses) = service.changed().await else {
+                    continue;
+                };
                 let addresses =
                     addresses.iter().map(|found| found.address.authority().to_owned()).collect();
                 if sender.send(addresses).is_err() {

@@ -1,7 +1,8 @@
 //! Watches a DNS name from its configuration.
 
-use super::result_publisher::{publish_results, retry_until_open};
-use crate::config::{BackendConfig, DiscoveryConfig};
+use super::result_publisher::{publish_changes, retry_until_open};
+use super::task::DiscoveredBackends;
+use crate::config::DiscoveryConfig;
 use crate::discovery::dns::{DnsQuery, DnsResolver};
 use crate::discovery::dns_watcher::DnsWatcher;
 use std::future::ready;
@@ -11,7 +12,7 @@ use std::time::Duration;
 const QUERY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Publishes the backends of the name each time they change, until the future is dropped.
-pub(super) async fn watch(settings: &DiscoveryConfig, publish: impl Fn(Vec<BackendConfig>)) {
+pub(super) async fn watch(settings: &DiscoveryConfig, discovered: &DiscoveredBackends) {
     let query = match (settings.dns_host(), &settings.srv) {
         (Some((name, port)), _) => DnsQuery::Host { name: name.to_owned(), port },
         (_, Some(name)) => DnsQuery::Service { name: name.clone() },
@@ -19,6 +20,7 @@ pub(super) async fn watch(settings: &DiscoveryConfig, publish: impl Fn(Vec<Backe
         _ => return,
     };
     let message = "no DNS name server: no backends discovered, retrying";
-    let resolver = retry_until_open(message, || ready(DnsResolver::from_system_config())).await;
-    publish_results(DnsWatcher::new(resolver, query, QUERY_INTERVAL), publish).await;
+    let open = || ready(DnsResolver::from_system_config());
+    let resolver = retry_until_open(message, discovered, open).await;
+    publish_changes(DnsWatcher::new(resolver, query, QUERY_INTERVAL), discovered).await;
 }

@@ -1,16 +1,17 @@
 //! Watches a Kubernetes Service or an `InferencePool` from its configuration.
 
-use super::result_publisher::{publish_results, retry_until_open};
-use crate::config::{BackendConfig, KubernetesConfig, PodPort};
+use super::result_publisher::{publish_changes, retry_until_open};
+use super::task::DiscoveredBackends;
+use crate::config::{KubernetesConfig, PodPort};
 use crate::discovery::kubernetes::{
     KubernetesClientError, KubernetesService, ServicePort, ServiceWatcher,
 };
 
 /// Publishes its backends each time they change, until the future is dropped.
-pub(super) async fn watch(config: &KubernetesConfig, publish: impl Fn(Vec<BackendConfig>)) {
+pub(super) async fn watch(config: &KubernetesConfig, discovered: &DiscoveredBackends) {
     let message = "cannot use the Kubernetes API server: no backends discovered, retrying";
-    let watcher = retry_until_open(message, || open_watcher(config)).await;
-    publish_results(watcher, publish).await;
+    let watcher = retry_until_open(message, discovered, || open_watcher(config)).await;
+    publish_changes(watcher, discovered).await;
 }
 
 async fn open_watcher(config: &KubernetesConfig) -> Result<ServiceWatcher, KubernetesClientError> {

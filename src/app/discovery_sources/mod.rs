@@ -160,7 +160,7 @@ impl DiscoverySources {
         self.configured.iter().any(|source| source.is_new && !source.has_results())
     }
 
-    /// Why the file of a source cannot be used. `None`: all files can be used.
+    /// Why a source cannot be read now. `None`: all can.
     pub(crate) fn problem(&self) -> Option<String> {
         self.configured.iter().find_map(|source| source.task.discovered.problem())
     }

@@ -1,8 +1,9 @@
 //! Opens the client of a discovery source, and publishes each result of the source.
 
+use super::task::DiscoveredBackends;
 use crate::app::process::environment::ErrorChain;
 use crate::config::BackendConfig;
-use crate::discovery::{DiscoveredBackend, DiscoverySource};
+use crate::discovery::{DiscoveredBackend, DiscoveryChange, DiscoverySource};
 use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
@@ -12,9 +13,10 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Calls `open` every [`RETRY_INTERVAL`] until it succeeds: a file of credentials or of name
 /// servers may appear later. Logs the first failure as an error with the text `message`, and
-/// further failures at debug level.
+/// further failures at debug level. The failure is the problem of the source until it succeeds.
 pub(super) async fn retry_until_open<T, E: Error, F>(
     message: &str,
+    discovered: &DiscoveredBackends,
     mut open: impl FnMut() -> F,
 ) -> T
 where
@@ -23,10 +25,16 @@ where
     let mut has_failed = false;
     loop {
         match open().await {
-            Ok(opened) => return opened,
+            Ok(opened) => {
+                if has_failed {
+                    discovered.set_problem(None);
+                }
+                return opened;
+            }
             Err(error) if has_failed => tracing::debug!(error = %ErrorChain(&error), "{message}"),
             Err(error) => {
                 tracing::error!(error = %ErrorChain(&error), retry = ?RETRY_INTERVAL, "{message}");
+                discovered.set_problem(Some(format!("{message}: {}", ErrorChain(&error))));
             }
         }
         has_failed = true;
@@ -34,13 +42,18 @@ where
     }
 }
 
-/// Publishes each result of a source, until the future is dropped.
-pub(super) async fn publish_results(
+/// Publishes each change of a source, until the future is dropped.
+pub(super) async fn publish_changes(
     mut source: impl DiscoverySource,
-    publish: impl Fn(Vec<BackendConfig>),
+    discovered: &DiscoveredBackends,
 ) {
     loop {
-        publish(source.changed().await.into_iter().map(backend_config).collect());
+        match source.changed().await {
+            DiscoveryChange::Backends(found) => {
+                discovered.set(found.into_iter().map(backend_config).collect());
+            }
+            DiscoveryChange::Problem(problem) => discovered.set_problem(problem),
+        }
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) struct DiscoveryTask {
 pub(super) struct DiscoveredBackends {
     /// The discovered backends. `None`: the source has no result yet.
     backends: Mutex<Option<Vec<BackendConfig>>>,
-    /// Why the file of the source cannot be used. `None`: it can, or the source is no file.
+    /// Why the source cannot be read now. `None`: it can.
     problem: Mutex<Option<String>>,
     /// Notifies [`DiscoverySources`](super::DiscoverySources) of each new result.
     change_sender: watch::Sender<()>,
@@ -57,7 +57,7 @@ impl DiscoveredBackends {
         self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set_problem(&self, problem: Option<String>) {
+    pub(super) fn set_problem(&self, problem: Option<String>) {
         *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
         self.change_sender.send_replace(());
     }
@@ -68,14 +68,12 @@ async fn run(settings: DiscoveryConfig, discovered: Arc<DiscoveredBackends>) {
     if let Some(file) = settings.file.clone() {
         return watch_file(file, &discovered).await;
     }
-    #[cfg(any(feature = "dns", feature = "kubernetes"))]
-    let publish = |backends| discovered.set(backends);
     #[cfg(feature = "kubernetes")]
     if let Some(config) = &settings.kubernetes {
-        return super::kubernetes::watch(config, publish).await;
+        return super::kubernetes::watch(config, &discovered).await;
     }
     #[cfg(feature = "dns")]
-    super::dns::watch(&settings, publish).await;
+    super::dns::watch(&settings, &discovered).await;
 }
 
 /// Watches a file of backends. An invalid or empty file keeps the previous backends.

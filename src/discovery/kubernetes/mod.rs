@@ -8,7 +8,7 @@
 mod inference_pool;
 mod slices;
 
-use super::{DiscoveredBackend, DiscoverySource};
+use super::{DiscoveredBackend, DiscoveryChange, DiscoverySource};
 use futures_util::stream::{BoxStream, StreamExt};
 use http::Uri;
 use http::uri::Scheme;
@@ -52,6 +52,8 @@ pub struct ServiceWatcher {
     last_reported: Option<Vec<DiscoveredBackend>>,
     /// The time of the last failure. `None`: no request has failed since the last event.
     last_failure: Option<Instant>,
+    /// Whether the last reported change is a problem.
+    has_problem: bool,
 }
 
 /// Why no Kubernetes client can be created.
@@ -106,6 +108,7 @@ impl ServiceWatcher {
             slices,
             last_reported: None,
             last_failure: None,
+            has_problem: false,
         })
     }
 
@@ -122,40 +125,62 @@ impl ServiceWatcher {
         Some(backends)
     }
 
-    /// Logs a failure. Starts a new watch if the resource version has expired.
-    fn on_failure(&mut self, error: &watcher::Error) {
+    /// Logs a failure. Starts a new watch if the resource version has expired. Returns the problem of
+    /// the second failure in succession.
+    fn on_failure(&mut self, error: &watcher::Error) -> Option<String> {
         let service = &self.display_name;
         let reported = self.last_reported.as_ref().map_or(0, Vec::len);
         if is_resource_version_expired(error) {
             tracing::debug!(service, "the resource version has expired: listing again");
             self.events = watch(&self.client, &self.namespace, &self.service);
-            return;
+            return None;
         }
         let now = clock::now();
         let previous = self.last_failure.replace(now);
         let is_recent = |previous| now.duration_since(previous) < FAILURE_LOG_INTERVAL;
         if previous.is_some_and(is_recent) {
             tracing::debug!(service, %error, "Kubernetes discovery still fails");
-        } else {
-            let cause = root_cause(error);
-            let message = "Kubernetes discovery failed: keeping the known backends";
-            tracing::warn!(service, %error, %cause, known = reported, "{message}");
+            let is_new = !std::mem::replace(&mut self.has_problem, true);
+            return is_new.then(|| format!("Kubernetes {service}: {}", root_cause(error)));
         }
+        let cause = root_cause(error);
+        let message = "Kubernetes discovery failed: keeping the known backends";
+        tracing::warn!(service, %error, %cause, known = reported, "{message}");
+        None
+    }
+
+    /// Ends when a problem that was reported is over: a watch that goes on after it has no event.
+    async fn recovered(last_failure: Option<Instant>) {
+        let Some(at) = last_failure else { return };
+        tokio::time::sleep_until((at + FAILURE_LOG_INTERVAL).into()).await;
     }
 }
 
 impl DiscoverySource for ServiceWatcher {
-    async fn changed(&mut self) -> Vec<DiscoveredBackend> {
+    async fn changed(&mut self) -> DiscoveryChange {
         loop {
-            match self.events.next().await {
+            let event = tokio::select! {
+                biased;
+                event = self.events.next() => event,
+                () = Self::recovered(self.last_failure), if self.has_problem => {
+                    self.has_problem = false;
+                    return DiscoveryChange::Problem(None);
+                }
+            };
+            match event {
                 Some(Ok(event)) => {
                     if self.slices.apply(event)
                         && let Some(backends) = self.take_changed_backends()
                     {
-                        return backends;
+                        self.has_problem = false;
+                        return DiscoveryChange::Backends(backends);
                     }
                 }
-                Some(Err(error)) => self.on_failure(&error),
+                Some(Err(error)) => {
+                    if let Some(problem) = self.on_failure(&error) {
+                        return DiscoveryChange::Problem(Some(problem));
+                    }
+                }
                 // The watcher retries without end, so its stream does not end.
                 None => std::future::pending().await,
             }

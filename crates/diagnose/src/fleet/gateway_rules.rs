@@ -37,12 +37,13 @@ pub(super) static RELOAD_FAILED: FleetRule = FleetRule {
     scope: VerdictScope::Gateway,
     is_about_state: true,
     severity: "warning",
-    meaning: "The last reload of the configuration, a secret, a certificate, the API keys or a discovery \
-              file failed: the previous content stays active.",
+    meaning: "The last reload of the configuration, a secret, a certificate, the API keys or discovered \
+              backends failed: the previous content stays active.",
     evidence: "The cause is the first line of the problem.",
     excluded: "a later reload succeeded",
     remedy: "Correct the file, test it with tokenweir check, and run tokenweir reload. Changed keys, \
-             certificates and discovery files are read by themselves. A restart with this file would fail.",
+             certificates and discovery files are read by themselves. A restart with this file would fail. A \
+             name server or a Kubernetes API server is asked again until it answers.",
     disproof: "tokenweir check accepts the file, and the log has its successful reload.",
     pages: false,
 };
