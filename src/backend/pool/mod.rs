@@ -314,6 +314,11 @@ impl BackendOffer {
         self.picked.ttft()
     }
 
+    /// Predicted seconds to the first output of an empty prompt at the offered backend.
+    pub(crate) fn base(&self) -> f64 {
+        self.picked.candidate().prefill.base
+    }
+
     /// Number of prompt tokens that the offered backend must compute although another backend that
     /// may serve the request has them in its cache.
     pub fn lost_tokens(&self) -> f64 {

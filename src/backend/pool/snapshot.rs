@@ -386,12 +386,17 @@ impl BackendRequirements<'_> {
 impl PickedBackend {
     /// Predicted seconds to the first output.
     pub(super) fn ttft(&self) -> f64 {
-        self.context.ttft(&self.context.candidates()[self.choice.index])
+        self.context.ttft(self.candidate())
+    }
+
+    /// The estimates for the request at the picked backend.
+    pub(super) fn candidate(&self) -> &Candidate {
+        &self.context.candidates()[self.choice.index]
     }
 
     /// Number of prompt tokens that the picked backend must compute although another eligible
     /// backend, saturated or not, has them in its cache.
     pub(super) fn lost_tokens(&self) -> f64 {
-        self.most_cached - self.context.candidates()[self.choice.index].cached
+        self.most_cached - self.candidate().cached
     }
 }

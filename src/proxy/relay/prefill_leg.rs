@@ -140,7 +140,8 @@ async fn send_legs(
         let (alone, candidate) = (decision.selected().ttft, decision.selected_candidate());
         let estimator = &lease.backend().load.estimator;
         let settings = &pool.policy().kv_aware;
-        let with_leg = offer.ttft() + estimator.decode_leg_ttft(candidate, settings, now);
+        let leg = [offer.ttft(), offer.base()];
+        let with_leg = offer.ttft() + estimator.decode_leg_ttft(candidate, leg, settings, now);
         let legs = record.prefill_legs.get_or_insert_default();
         legs.predicted = Some([with_leg, alone]);
         // A prediction that is no number is not faster.

@@ -2,7 +2,7 @@
 //! teach nothing about its prefill.
 
 use super::LoadEstimator;
-use crate::routing::{Candidate, Reservation, kv_aware};
+use crate::routing::{Candidate, PrefillCost, Reservation, kv_aware};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -32,14 +32,26 @@ impl LoadEstimator {
     }
 
     /// Predicted seconds from sending a decode leg to its first output. `candidate`: the estimates for
-    /// the whole request.
+    /// the whole request. `leg`, `prefill_base`: predicted seconds of the prefill leg, for the prompt and
+    /// for an empty one.
+    ///
+    /// The queue gets shorter during the prefill leg. `base` of a backend with many prefills includes steps
+    /// with prompts of others, which the decode leg does not wait for: the lesser `base` counts.
     pub fn decode_leg_ttft(
         &self,
         candidate: &Candidate,
+        [leg, prefill_base]: [f64; 2],
         settings: &kv_aware::KvAwareSettings,
         now: Instant,
     ) -> f64 {
-        let prefilled = Candidate { cached: candidate.prompt, ..*candidate };
+        let cost = candidate.prefill;
+        let prefilled = Candidate {
+            cached: candidate.prompt,
+            backlog: (candidate.backlog - leg / cost.per_token).max(0.0),
+            slot_wait: (candidate.slot_wait - leg).max(0.0),
+            prefill: PrefillCost { base: cost.base.min(prefill_base), ..cost },
+            ..*candidate
+        };
         let least = kv_aware::ttft(settings, &prefilled, false);
         self.decode_legs.expected(least, self.seconds(now))
     }
@@ -84,12 +96,28 @@ mod tests {
     }
 
     #[test]
+    fn a_decode_leg_waits_for_what_is_left_of_the_queue_after_the_prefill_leg() {
+        let now = start();
+        let load = LoadEstimator::new(now, Duration::from_secs(5));
+        let settings = kv_aware::KvAwareSettings::default();
+        let prefill = PrefillCost { base: 0.5, per_token: 1e-3 };
+        let busy = Candidate { backlog: 2_000.0, prefill, ..load.candidate(&prompt(), now) };
+        let full = Candidate { slot_wait: 3.0, ..busy };
+        let after = |leg, candidate| load.decode_leg_ttft(&candidate, [leg, 0.1], &settings, now);
+        let waits = [after(0.0, busy), after(1.0, busy), after(5.0, busy), after(1.0, full)];
+        for (wait, expected) in waits.into_iter().zip([2.1, 1.1, 0.1, 2.1]) {
+            assert!((wait - expected).abs() < 1e-9, "{waits:?}");
+        }
+    }
+
+    #[test]
     fn slow_decode_legs_are_expected_again_for_a_while() {
         let now = start();
         let load = LoadEstimator::new(now, Duration::from_secs(5));
         let candidate = load.candidate(&prompt(), now);
         let settings = kv_aware::KvAwareSettings::default();
-        let predicted = |at| load.decode_leg_ttft(&candidate, &settings, at);
+        let base = candidate.prefill.base;
+        let predicted = |at| load.decode_leg_ttft(&candidate, [0.0, base], &settings, at);
         let least = predicted(now);
         assert!(least < kv_aware::ttft(&settings, &candidate, false));
         let at = now + Duration::from_secs(1);
