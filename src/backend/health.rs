@@ -63,6 +63,8 @@ struct HealthSignals {
     missing_paths: Mutex<Vec<(&'static str, Instant)>>,
 }
 
+/// What stands among the missing paths of a backend that refuses media in prompts.
+pub(crate) const MEDIA: &str = "media";
 /// Time after which a request tries a path again that the backend did not serve.
 const MISSING_PATH_TIME: Duration = Duration::from_mins(10);
 

@@ -25,6 +25,7 @@ pub mod tasks;
 pub use backend::Backend;
 pub use drain::{Drain, DrainInitiator};
 pub use health::BackendHealth;
+pub(crate) use health::MEDIA;
 pub use health_checker::supervisor::HealthCheckSupervisor;
 pub use identity::BackendIdentity;
 pub use lease::Lease;

@@ -203,7 +203,7 @@ pub struct BackendStatusSnapshot {
     /// Most tokens of prompt and output together, by base model. A model whose length is not known is
     /// missing.
     pub max_model_len: BTreeMap<String, u32>,
-    /// Paths that the backend does not serve although other backends do, as requests have shown.
+    /// Paths, or `media` in prompts, that the backend does not serve although other backends do, as requests have shown.
     pub missing_paths: Vec<&'static str>,
     /// The data-parallel ranks that are targets of routing. Empty: the backend chooses the rank itself.
     pub ranks: Vec<RankStatus>,

@@ -226,6 +226,34 @@ async fn front_ends_with_different_paths_serve_all_requests_together() {
 }
 
 #[tokio::test]
+async fn an_engine_that_refuses_images_gets_no_more_of_them_if_another_serves_them() {
+    let sees = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
+    let reads = ScriptedBackend::start(|seen| {
+        let refused = r#"{"error":{"message":"tiny is not a multimodal model","code":400}}"#;
+        let is_refused = String::from_utf8_lossy(&seen.body).contains("image_url");
+        let (line, text) =
+            if is_refused { ("400 Bad Request", refused) } else { ("200 OK", WHOLE) };
+        vec![Step::Send(scripted_backend::json(line, text))]
+    })
+    .await;
+    let gateway = start_with(&[sees.addr, reads.addr], round_robin()).await;
+    let url = format!("data:image/png;base64,{}", "QUJD".repeat(4_000));
+    let content = serde_json::json!([{ "type": "image_url", "image_url": { "url": url } }]);
+    let message = serde_json::json!([{ "role": "user", "content": content }]);
+    let ask = serde_json::json!({ "model": "tiny", "messages": message }).to_string();
+    for _ in 0..20 {
+        assert_eq!(status(&gateway.post(CHAT, &ask).await), 200);
+        assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+    }
+    let seen = reads.seen();
+    let refused = seen.iter().filter(|seen| seen.body.len() > 9_000).count();
+    assert!(refused == 1 && seen.len() >= 5, "{refused} of {}", seen.len());
+    assert_eq!(backend_status(&gateway, 1).await["missing_paths"], serde_json::json!(["media"]));
+    let records = gateway.take_records().await;
+    assert!(records.iter().any(|record| is_excluded(record, "it does not serve media")));
+}
+
+#[tokio::test]
 async fn an_engine_out_of_service_gets_no_request_and_is_named_by_its_state() {
     for (state, words) in [
         (Availability::Paused, "the engine is paused"),

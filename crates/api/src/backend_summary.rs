@@ -38,7 +38,7 @@ pub struct BackendSummary {
     /// Most tokens of prompt and output together, by base model. A model whose length is not known is
     /// missing.
     pub max_model_len: BTreeMap<String, u32>,
-    /// Paths that the backend does not serve although other backends do.
+    /// Paths, or `media` in prompts, that the backend does not serve although other backends do.
     pub missing_paths: Vec<String>,
     /// Names of the models that the backend serves.
     pub models: Vec<String>,

@@ -2,8 +2,8 @@
 //! record of a routing decision.
 
 use super::snapshot::{BackendRequirements, PoolSnapshot};
-use crate::backend::Backend;
 use crate::backend::routes::ModelRoute;
+use crate::backend::{Backend, MEDIA};
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_core::prefill_leg::Role;
@@ -53,10 +53,14 @@ impl PoolSnapshot {
         (tried, is_sample): (&[Arc<Backend>], bool),
         now: Instant,
     ) {
-        let serves_path =
-            |position: &usize| !self.backends[*position].health.lacks_path(requirements.path, now);
+        let health = |position: &usize| &self.backends[*position].health;
+        let serves_path = |position: &usize| !health(position).lacks_path(requirements.path, now);
+        let serves_media = |position: &usize| !health(position).lacks_path(Some(MEDIA), now);
         if up.iter().any(serves_path) {
             up.retain(serves_path);
+        }
+        if requirements.prompt.media > 0 && up.iter().any(serves_media) {
+            up.retain(serves_media);
         }
         let lengths = &route.lengths;
         if !lengths.is_uneven() && requirements.longer_than.is_none() {
@@ -131,6 +135,11 @@ impl PoolSnapshot {
             let reason = match exclusion_reason(backend, requirements.backend, tried, now) {
                 None if backend.health.lacks_path(requirements.path, now) => {
                     "it does not serve the path"
+                }
+                None if requirements.prompt.media > 0
+                    && backend.health.lacks_path(Some(MEDIA), now) =>
+                {
+                    "it does not serve media"
                 }
                 None if is_too_short => "its context is too short for the request",
                 None if self.has_prefill_backends

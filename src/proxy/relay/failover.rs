@@ -77,7 +77,8 @@ pub(crate) async fn send(
                 Err(failure) => failure,
             };
             let kind = failure.kind;
-            let is_refusal = refusals.record(exchange, &failure, lease.backend(), share);
+            let judged = (share, request.requirements.prompt.media > 0);
+            let is_refusal = refusals.record(exchange, &failure, lease.backend(), judged);
             if kind == FailureKind::UnknownModel {
                 lease.backend().health.mark_models_stale();
             }

@@ -4,7 +4,7 @@
 
 use super::attempt_failure::{AttemptFailure, PrefetchedResponse};
 use super::first_output::contains_any;
-use crate::backend::Backend;
+use crate::backend::{Backend, MEDIA};
 use crate::proxy::retry::peer_answers::{PeerAnswers, RefusalSlot};
 use crate::proxy::retry::{RetryBudgetShare, RetryController};
 use http::StatusCode;
@@ -36,10 +36,13 @@ struct Refusal {
     kind: FailureKind,
     status: u16,
     rest: Option<Duration>,
-    /// Whether the response is about the path, and not about an item that the request names.
-    is_about_path: bool,
+    /// What the backend lacks, according to the response: the path, or media in prompts.
+    lacks: Option<&'static str>,
     slot: RefusalSlot,
 }
+
+/// Texts of vLLM's errors about media: of a model for text, and of `--limit-mm-per-prompt` with 0.
+const MEDIA_MESSAGES: [&[u8]; 2] = [b"not a multimodal model", b"At most 0 "];
 
 // === impl Refusals ===
 
@@ -50,7 +53,7 @@ impl Refusals {
         exchange: &mut Exchange,
         failure: &AttemptFailure,
         backend: &Arc<Backend>,
-        share: RetryBudgetShare,
+        (share, has_media): (RetryBudgetShare, bool),
     ) -> bool {
         let (true, Ok(response)) = (failure.kind.is_judged_by_peers(), &failure.fallback) else {
             return false;
@@ -63,7 +66,11 @@ impl Refusals {
             kind: failure.kind,
             status,
             rest: failure.rest,
-            is_about_path: is_about_path(response, record.route),
+            lacks: if has_media && contains_any(response.body(), &MEDIA_MESSAGES) {
+                Some(MEDIA)
+            } else {
+                record.route.filter(|path| is_about_path(response, path))
+            },
             slot: PeerAnswers::slot(share.index(), backend.identity.id_hash, status),
         });
         true
@@ -121,12 +128,11 @@ impl Refusals {
             self.blame_client(exchange, retry, now);
             return;
         }
-        let path = exchange.record().route;
         for refusal in self.refused {
             retry.peer_answers.learn(refusal.slot, true, now);
             refusal.apply(now);
-            if let Some(path) = path.filter(|_| refusal.is_about_path) {
-                refusal.backend.on_missing_path(path, refusal.status, now);
+            if let Some(lacks) = refusal.lacks {
+                refusal.backend.on_missing_path(lacks, refusal.status, now);
             }
         }
     }
@@ -193,12 +199,10 @@ impl Refusal {
 
 /// Whether a refusal is about the path of the request. A 404 of an API names an item in an error object,
 /// such as an adapter. A 404 of a server without the path has no such object, or names the path.
-fn is_about_path(response: &PrefetchedResponse, path: Option<&str>) -> bool {
+fn is_about_path(response: &PrefetchedResponse, path: &str) -> bool {
     if FailureKind::of_refusal(response.status().as_u16()) != FailureKind::MissingPath {
         return false;
     }
     let has = |text: &[u8]| contains_any(response.body(), &[text]);
-    response.status() != StatusCode::NOT_FOUND
-        || !has(b"\"error\"")
-        || path.is_some_and(|path| has(path.as_bytes()))
+    response.status() != StatusCode::NOT_FOUND || !has(b"\"error\"") || has(path.as_bytes())
 }
