@@ -336,14 +336,21 @@ impl Exchange {
         }
         response.finalize_record(record, termination, now);
         record.timings.ended = Some(now);
-        self.record_refusal();
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let ExchangeState { record, response, receiver, in_flight, abort, forwarded_bytes, .. } =
-            &mut *self.inner;
+        let ExchangeState {
+            record,
+            response,
+            receiver,
+            in_flight,
+            abort,
+            forwarded_bytes,
+            splicer,
+            ..
+        } = &mut *self.inner;
         if let Some(bytes) = forwarded_bytes {
             record.bytes_in = bytes.load(Ordering::Relaxed);
         }
@@ -358,6 +365,7 @@ impl Drop for Exchange {
             record.end = Termination::Shutdown;
             record.outcome = Outcome::Shutdown;
         }
+        continuation::record_refusal(record, splicer.as_deref());
         if std::thread::panicking() {
             record.outcome = Outcome::Rejected;
             record.refusal = Some("internal");
