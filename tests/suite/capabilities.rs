@@ -241,9 +241,10 @@ async fn an_engine_that_refuses_images_gets_no_more_of_them_if_another_serves_th
     let content = serde_json::json!([{ "type": "image_url", "image_url": { "url": url } }]);
     let message = serde_json::json!([{ "role": "user", "content": content }]);
     let ask = serde_json::json!({ "model": "tiny", "messages": message }).to_string();
-    for _ in 0..20 {
-        assert_eq!(status(&gateway.post(CHAT, &ask).await), 200);
-        assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+    for _ in 0..10 {
+        for body in [&*ask, &*ask, ASK] {
+            assert_eq!(status(&gateway.post(CHAT, body).await), 200);
+        }
     }
     let seen = reads.seen();
     let refused = seen.iter().filter(|seen| seen.body.len() > 9_000).count();

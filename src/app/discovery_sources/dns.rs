@@ -1,7 +1,7 @@
 //! Watches a DNS name from its configuration.
 
+use super::discovered_backends::DiscoveredBackends;
 use super::result_publisher::{publish_changes, retry_until_open};
-use super::task::DiscoveredBackends;
 use crate::config::DiscoveryConfig;
 use crate::discovery::dns::{DnsQuery, DnsResolver};
 use crate::discovery::dns_watcher::DnsWatcher;

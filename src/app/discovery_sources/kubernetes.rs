@@ -1,7 +1,7 @@
 //! Watches a Kubernetes Service or an `InferencePool` from its configuration.
 
+use super::discovered_backends::DiscoveredBackends;
 use super::result_publisher::{publish_changes, retry_until_open};
-use super::task::DiscoveredBackends;
 use crate::config::{KubernetesConfig, PodPort};
 use crate::discovery::kubernetes::{
     KubernetesClientError, KubernetesService, ServicePort, ServiceWatcher,

@@ -5,6 +5,7 @@
 //! stay while a source that the same reload adds has no result yet: a slow name server must not
 //! empty the pool.
 
+mod discovered_backends;
 #[cfg(feature = "dns")]
 mod dns;
 #[cfg(feature = "kubernetes")]

@@ -1,6 +1,6 @@
 //! Opens the client of a discovery source, and publishes each result of the source.
 
-use super::task::DiscoveredBackends;
+use super::discovered_backends::DiscoveredBackends;
 use crate::app::process::environment::ErrorChain;
 use crate::config::BackendConfig;
 use crate::discovery::{DiscoveredBackend, DiscoveryChange, DiscoverySource};

@@ -1,8 +1,9 @@
 //! The task of one discovery source: polls or watches its target and publishes the last result.
 
+use super::discovered_backends::DiscoveredBackends;
 use crate::config::{BackendConfig, DiscoveryConfig, backends_in};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::sync::watch;
@@ -14,17 +15,7 @@ pub(super) struct DiscoveryTask {
     _task: SupervisedTask,
 }
 
-/// The last result of a source. The default settings of its `discovery` entry are not applied.
-pub(super) struct DiscoveredBackends {
-    /// The discovered backends. `None`: the source has no result yet.
-    backends: Mutex<Option<Vec<BackendConfig>>>,
-    /// Why the source cannot be read now. `None`: it can.
-    problem: Mutex<Option<String>>,
-    /// Notifies [`DiscoverySources`](super::DiscoverySources) of each new result.
-    change_sender: watch::Sender<()>,
-}
-
-// === impl DiscoveryTask, DiscoveredBackends ===
+// === impl DiscoveryTask ===
 
 impl DiscoveryTask {
     /// Starts the task of a source. `backends`: the result of the task that this task replaces.
@@ -34,32 +25,10 @@ impl DiscoveryTask {
         backends: Option<Vec<BackendConfig>>,
         change_sender: &watch::Sender<()>,
     ) -> Arc<Self> {
-        let (backends, change_sender) = (Mutex::new(backends), change_sender.clone());
-        let problem = Mutex::default();
-        let discovered = Arc::new(DiscoveredBackends { backends, problem, change_sender });
+        let discovered = Arc::new(DiscoveredBackends::new(backends, change_sender.clone()));
         let (settings, results) = (settings.clone(), discovered.clone());
         let run = move || run(settings.clone(), results.clone());
         Arc::new(Self { discovered, _task: supervise::spawn(BackgroundTask::Discovery, run) })
-    }
-}
-
-impl DiscoveredBackends {
-    pub(super) fn get(&self) -> Option<Vec<BackendConfig>> {
-        self.backends.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(super) fn set(&self, backends: Vec<BackendConfig>) {
-        *self.backends.lock().unwrap_or_else(PoisonError::into_inner) = Some(backends);
-        self.set_problem(None);
-    }
-
-    pub(super) fn problem(&self) -> Option<String> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(super) fn set_problem(&self, problem: Option<String>) {
-        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
-        self.change_sender.send_replace(());
     }
 }
 

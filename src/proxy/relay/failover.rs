@@ -47,7 +47,7 @@ pub(crate) async fn send(
     let (mut failed_attempts, mut waits_left) = (0, context.retry.max_attempts());
     // Kept for further attempts: those on shorter backends would be refused again.
     let mut longer_than = None;
-    let (mut refusals, mut legs) = (Refusals::default(), Legs::default());
+    let (mut refusals, mut legs) = (Refusals::new(request.requirements.prompt), Legs::default());
     loop {
         // The values of the attempt take no memory while the request waits.
         let next = {
@@ -77,8 +77,7 @@ pub(crate) async fn send(
                 Err(failure) => failure,
             };
             let kind = failure.kind;
-            let judged = (share, request.requirements.prompt.media > 0);
-            let is_refusal = refusals.record(exchange, &failure, lease.backend(), judged);
+            let is_refusal = refusals.record(exchange, &failure, lease.backend(), share);
             if kind == FailureKind::UnknownModel {
                 lease.backend().health.mark_models_stale();
             }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use tokenweir_core::observe::{AttemptAside, Exchange};
 use tokenweir_core::record::{FailoverDenialReason, RoutingDecision};
 use tokenweir_core::resilience::FailureKind;
+use tokenweir_core::routing::PromptFingerprint;
 
 /// The refusals of one request so far.
 #[derive(Default)]
@@ -20,6 +21,8 @@ pub(super) struct Refusals {
     refused: Vec<Refusal>,
     /// The response that the client gets if no peer answers with success.
     held: Option<Box<HeldResponse>>,
+    /// Whether the prompt has media.
+    has_media: bool,
 }
 
 /// A response that the client may get later.
@@ -47,13 +50,17 @@ const MEDIA_MESSAGES: [&[u8]; 2] = [b"not a multimodal model", b"At most 0 "];
 // === impl Refusals ===
 
 impl Refusals {
+    pub(super) fn new(prompt: &PromptFingerprint) -> Self {
+        Self { has_media: prompt.media > 0, ..Self::default() }
+    }
+
     /// Records the failure of the current attempt if peers must judge it. Returns whether they must.
     pub(super) fn record(
         &mut self,
         exchange: &mut Exchange,
         failure: &AttemptFailure,
         backend: &Arc<Backend>,
-        (share, has_media): (RetryBudgetShare, bool),
+        share: RetryBudgetShare,
     ) -> bool {
         let (true, Ok(response)) = (failure.kind.is_judged_by_peers(), &failure.fallback) else {
             return false;
@@ -66,7 +73,7 @@ impl Refusals {
             kind: failure.kind,
             status,
             rest: failure.rest,
-            lacks: if has_media && contains_any(response.body(), &MEDIA_MESSAGES) {
+            lacks: if self.has_media && contains_any(response.body(), &MEDIA_MESSAGES) {
                 Some(MEDIA)
             } else {
                 record.route.filter(|path| is_about_path(response, path))

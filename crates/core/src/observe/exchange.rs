@@ -365,7 +365,7 @@ impl Drop for Exchange {
             record.end = Termination::Shutdown;
             record.outcome = Outcome::Shutdown;
         }
-        continuation::record_refusal(record, splicer.as_deref());
+        record.refuse_continuation(splicer.as_deref().and_then(StreamSplicer::refusal));
         if std::thread::panicking() {
             record.outcome = Outcome::Rejected;
             record.refusal = Some("internal");

@@ -41,8 +41,10 @@ impl MaybeTlsStream {
     /// Whether ALPN selected HTTP/2.
     pub fn is_http2(&self) -> bool {
         match self {
+            Self::Plain(_) => false,
             Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
-            _ => false,
+            #[cfg(feature = "testing")]
+            Self::Simulated(_) => false,
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::clock;
 use crate::continuation::{ContinuationRefusal, InterruptionCause, StreamSplicer};
 use crate::observe::open_streams::BackendMonitor;
 use crate::observe::stream_end::EarlyEnd;
-use crate::record::{Continuation, Outcome, RequestRecord};
+use crate::record::Continuation;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Instant;
@@ -127,17 +127,5 @@ impl Exchange {
             }
         }
         frame
-    }
-}
-
-/// Records why a stream that ended early could not be continued.
-pub(super) fn record_refusal(record: &mut RequestRecord, splicer: Option<&StreamSplicer>) {
-    let is_broken = matches!(
-        record.outcome,
-        Outcome::Truncated | Outcome::Timeout | Outcome::StreamError | Outcome::Aborted
-    );
-    if is_broken && record.timings.first_output.is_some() {
-        let refusal = splicer.and_then(StreamSplicer::refusal);
-        record.continuations.refusal = record.continuations.refusal.or(refusal);
     }
 }

@@ -1,8 +1,20 @@
-//! The failures of attempts that count against their backends.
+//! The failures of attempts that count against their backends, and of streams that break.
 
-use crate::record::{RequestRecord, Termination};
+use crate::continuation::ContinuationRefusal;
+use crate::record::{Outcome, RequestRecord, Termination};
 
 impl RequestRecord {
+    /// Records why a stream that broke after its first output could not be continued.
+    pub fn refuse_continuation(&mut self, refusal: Option<ContinuationRefusal>) {
+        let is_broken = matches!(
+            self.outcome,
+            Outcome::Truncated | Outcome::Timeout | Outcome::StreamError | Outcome::Aborted
+        );
+        if is_broken && self.timings.first_output.is_some() {
+            self.continuations.refusal = self.continuations.refusal.or(refusal);
+        }
+    }
+
     /// Why the attempt with this index is a failure of its backend: the kind of the failure, or how
     /// its response broke. `None`: it did not fail, or the client or the gateway is the cause.
     pub fn backend_failure(&self, index: usize) -> Option<&'static str> {
@@ -19,7 +31,7 @@ impl RequestRecord {
 
 #[cfg(test)]
 mod tests {
-    use crate::record::Outcome;
+    use super::*;
     use crate::record::fixtures::streamed;
 
     #[test]

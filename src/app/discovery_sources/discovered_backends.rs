@@ -1,0 +1,45 @@
+//! The last result of one discovery source, and its present problem.
+
+use crate::config::BackendConfig;
+use std::sync::{Mutex, PoisonError};
+use tokio::sync::watch;
+
+/// The last result of a source. The default settings of its `discovery` entry are not applied.
+pub(super) struct DiscoveredBackends {
+    /// The discovered backends. `None`: the source has no result yet.
+    backends: Mutex<Option<Vec<BackendConfig>>>,
+    /// Why the source cannot be read now. `None`: it can.
+    problem: Mutex<Option<String>>,
+    /// Notifies [`DiscoverySources`](super::DiscoverySources) of each new result.
+    change_sender: watch::Sender<()>,
+}
+
+// === impl DiscoveredBackends ===
+
+impl DiscoveredBackends {
+    /// `backends`: the result of an earlier task of the source. `None`: no result yet.
+    pub(super) fn new(
+        backends: Option<Vec<BackendConfig>>,
+        change_sender: watch::Sender<()>,
+    ) -> Self {
+        Self { backends: Mutex::new(backends), problem: Mutex::default(), change_sender }
+    }
+
+    pub(super) fn get(&self) -> Option<Vec<BackendConfig>> {
+        self.backends.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set(&self, backends: Vec<BackendConfig>) {
+        *self.backends.lock().unwrap_or_else(PoisonError::into_inner) = Some(backends);
+        self.set_problem(None);
+    }
+
+    pub(super) fn problem(&self) -> Option<String> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_problem(&self, problem: Option<String>) {
+        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+        self.change_sender.send_replace(());
+    }
+}
