@@ -12,6 +12,8 @@ use super::verdict::{
     Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict, VerdictScope,
     VerdictSeverity,
 };
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_core::record::BackendId;
 
@@ -104,7 +106,7 @@ impl Diagnoser {
             let is_healthy = backend.debounces.iter().all(|debounce| debounce.since().is_none());
             backend.history.push(sample, is_healthy);
         }
-        self.expire_evidence();
+        self.expire_evidence(fleet);
         let results: Vec<RuleResults> =
             (0..self.backends.len()).map(|index| self.evaluate_rules(index, fleet)).collect();
         let first_outputs = self.backends.iter().map(|backend| backend.first_outputs().0).sum();
@@ -121,20 +123,32 @@ impl Diagnoser {
     }
 
     /// Ends the verdicts about load at the backends that had no load for [`LOAD_EXPIRY`]. The steps
-    /// in which they had load do not show a condition that holds now.
-    fn expire_evidence(&mut self) {
+    /// in which they had load do not show a condition that holds now. A verdict about requests is held
+    /// while peers get requests for a model of the backend: routing avoids it.
+    fn expire_evidence(&mut self, fleet: &FleetObservation) {
         let is_expired: Vec<bool> = self
             .backends
             .iter()
             .map(|backend| backend.history.has_no_load_for(LOAD_EXPIRY))
             .collect();
         let is_fleet_idle = is_expired.iter().all(|is_expired| *is_expired);
+        let models: HashMap<&BackendId, &[Arc<str>]> =
+            fleet.backends.iter().map(|backend| (&backend.id, &*backend.models)).collect();
+        let with_load =
+            self.backends.iter().zip(&is_expired).filter(|(_, is_expired)| !**is_expired);
+        let requested: HashSet<&Arc<str>> = with_load
+            .filter_map(|(backend, _)| models.get(&backend.id))
+            .flat_map(|models| models.iter())
+            .collect();
         for (backend, is_expired) in self.backends.iter_mut().zip(is_expired) {
+            let models = models.get(&backend.id).copied().unwrap_or_default();
+            let is_unasked = !models.is_empty() && models.iter().all(|it| !requested.contains(it));
             for (index, rule) in RULES.iter().enumerate() {
                 backend.has_expired[index] = match rule.load_dependence() {
                     LoadDependence::None => false,
                     LoadDependence::Backend => is_expired,
-                    LoadDependence::Fleet | LoadDependence::Requests => is_fleet_idle,
+                    LoadDependence::Fleet => is_fleet_idle,
+                    LoadDependence::Requests => is_fleet_idle || is_unasked,
                 };
                 if backend.has_expired[index] {
                     backend.debounces[index] = VerdictDebounce::default();

@@ -240,11 +240,14 @@ fn fleet_backend(current: &BackendAvailability, now: Instant) -> FleetBackend {
             .ends_at
             .map(|ends_at| ends_at.saturating_duration_since(now).as_secs_f64()),
     };
+    let health = backend.health.state();
+    let models = health.models().iter().filter(|model| model.parent.is_none());
     FleetBackend {
         id: backend.identity.id.clone(),
+        models: models.map(|model| model.id.clone()).collect(),
         state: *availability,
         is_up: *is_up,
-        reason: backend.health.state().reason.as_deref().map(Into::into),
+        reason: health.reason.as_deref().map(Into::into),
         drain: backend.health.drain().map(note),
         attempts: AttemptCounts::default(),
         restarts: backend.load.restart_count(),

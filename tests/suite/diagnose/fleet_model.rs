@@ -8,7 +8,7 @@ use tokenweir_core::record::BackendId;
 use tokenweir_diagnose::{
     BackendRequestCounts, Diagnoser, DiagnosisSample, EVERY, GatewayObservations,
 };
-use tokenweir_diagnose::{Diagnosis, SLOW_START};
+use tokenweir_diagnose::{Diagnosis, FleetObservation, SLOW_START};
 
 /// The constant properties of a backend and its traffic.
 #[derive(Debug, Clone, Copy)]
@@ -80,6 +80,8 @@ pub(super) struct FleetBackend {
 pub(super) struct Plant {
     pub(super) backends: Vec<FleetBackend>,
     pub(super) random: fastrand::Rng,
+    /// What the gateway knows of the fleet. Without backends: nothing.
+    pub(super) fleet: FleetObservation,
     watch: Diagnoser,
     now: Instant,
 }
@@ -273,7 +275,13 @@ impl Plant {
         let mut random = fastrand::Rng::with_seed(seed);
         let shape = Shape::healthy(&mut random);
         let backends = (0..backend_count).map(|name| FleetBackend::new(name, shape)).collect();
-        Self { backends, random, watch: Diagnoser::default(), now: start }
+        Self {
+            backends,
+            random,
+            fleet: FleetObservation::default(),
+            watch: Diagnoser::default(),
+            now: start,
+        }
     }
 
     /// Computes one step. `change` modifies the values of each backend.
@@ -288,6 +296,9 @@ impl Plant {
             change(place, &backend.shape, &mut tick, &mut self.random);
             samples.push((backend.id.clone(), backend.sample(&tick, self.now)));
         }
-        self.watch.diagnose(samples, self.now)
+        if self.fleet.backends.is_empty() {
+            return self.watch.diagnose(samples, self.now);
+        }
+        self.watch.diagnose_gateway(samples, &self.fleet, self.now)
     }
 }

@@ -7,9 +7,10 @@ use super::fleet_model::{Plant, Tick};
 use std::time::{Duration, Instant};
 use tokenweir_core::dialect::EngineLoad;
 use tokenweir_core::record::BackendId;
+use tokenweir_core::resilience::Availability;
 use tokenweir_diagnose::{
-    BackendRequestCounts, Diagnoser, Diagnosis, DiagnosisSample, EVERY, GatewayObservations,
-    Verdict, VerdictSeverity,
+    AttemptCounts, BackendRequestCounts, Diagnoser, Diagnosis, DiagnosisSample, EVERY,
+    FleetBackend, GatewayObservations, Verdict, VerdictSeverity,
 };
 use tokenweir_sim::engine::EngineSpec;
 
@@ -84,6 +85,45 @@ fn a_verdict_does_not_end_because_routing_keeps_requests_away_and_ends_when_requ
     let held = run(2.0, 6).expect("two requests a minute show that it lasts");
     assert!(held.is_some_and(|cause| cause.contains("routing avoids it")));
     assert_eq!(run(0.005, 6), None, "these requests show that it is over");
+}
+
+#[test]
+fn a_verdict_ends_when_no_request_comes_for_the_models_of_the_backend() {
+    for (model, is_held) in [("m", true), ("other", false)] {
+        let mut plant = healthy(3, 4);
+        plant.fleet.backends =
+            (0..3).map(|place| listing(place, if place == 0 { model } else { "m" })).collect();
+        let mut last = None;
+        for step in 0..8 * MINUTE_STEPS {
+            let diagnosis = plant.step(|place, _, tick, _| {
+                tick.running = tick.running.max(3.0);
+                tick.requests = tick.requests.max(6.0);
+                if place == 0 && step < MINUTE_STEPS {
+                    tick.lag = 2.0;
+                } else if place == 0 {
+                    (tick.requests, tick.running, tick.waiting, tick.cancelled) =
+                        (0.0, 0.0, 0.0, 0.0);
+                }
+            });
+            last = at_first(&diagnosis, "front_end_gap").map(|it| it.is_held);
+            assert!(step != MINUTE_STEPS || last.is_some());
+        }
+        assert_eq!(last, is_held.then_some(true), "{model}");
+    }
+}
+
+/// An available backend that lists one model.
+fn listing(place: usize, model: &str) -> FleetBackend {
+    FleetBackend {
+        id: BackendId::new(&format!("gpu-{place}")),
+        models: vec![model.into()],
+        state: Availability::Available,
+        is_up: true,
+        reason: None,
+        drain: None,
+        attempts: AttemptCounts::default(),
+        restarts: 0,
+    }
 }
 
 #[test]

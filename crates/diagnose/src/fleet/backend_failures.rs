@@ -280,6 +280,7 @@ mod tests {
     fn backend(name: &str, attempts: AttemptCounts) -> FleetBackend {
         FleetBackend {
             id: BackendId::new(name),
+            models: Vec::new(),
             state: Availability::Available,
             is_up: true,
             reason: None,

@@ -104,6 +104,7 @@ mod tests {
         };
         FleetBackend {
             id: BackendId::new(name),
+            models: Vec::new(),
             state,
             is_up: state == Available,
             reason: (state == Down).then(|| "Connection refused (os error 111)".to_owned()),

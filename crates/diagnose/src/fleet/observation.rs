@@ -1,6 +1,7 @@
 //! The observations of the gateway about all backends, and about itself, at one time.
 
 use crate::harm::is_critical_harm;
+use std::sync::Arc;
 use tokenweir_core::record::BackendId;
 use tokenweir_core::resilience::Availability;
 
@@ -112,6 +113,8 @@ pub struct GatewayConditions {
 pub struct FleetBackend {
     /// The backend.
     pub id: BackendId,
+    /// The base models that the backend lists. Empty: not known.
+    pub models: Vec<Arc<str>>,
     /// The state of the backend.
     pub state: Availability,
     /// Whether the backend gets new requests. In panic mode, an ejected backend does.

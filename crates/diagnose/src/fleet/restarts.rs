@@ -119,6 +119,7 @@ mod tests {
             let (restarts, state) = at(*second);
             let backend = FleetBackend {
                 id: BackendId::new("gpu-0"),
+                models: Vec::new(),
                 state,
                 is_up: state == Availability::Available,
                 reason: None,
