@@ -36,7 +36,7 @@ pub struct ReportedLoad {
 }
 
 /// The estimated load of an engine.
-pub(super) struct EngineLoad {
+pub(super) struct EstimatedLoad {
     /// Requests that this gateway did not send.
     pub(super) external: f64,
     /// Requests that wait in the engine.
@@ -151,14 +151,14 @@ impl LastReport {
     /// The estimated load of the engine. With falling certainty, it moves from the last report to local
     /// load and the mean of external load.
     #[inline] // each candidate of each decision reads it once
-    pub(super) fn load(&self, local: &LocalLoad, certainty: f64) -> EngineLoad {
+    pub(super) fn load(&self, local: &LocalLoad, certainty: f64) -> EstimatedLoad {
         let blend = |reported: f64, local: f64| certainty * reported + (1.0 - certainty) * local;
         let (in_flight, pending) = (f64::from(local.in_flight), f64::from(local.pending));
         let in_flight_then = f64::from(self.local_in_flight.load(Ordering::Relaxed));
         let pending_then = f64::from(self.local_pending_output_count.load(Ordering::Relaxed));
         let (waiting, running) = (self.waiting.get(), self.running.get());
         let external = at_least_0(waiting + running - in_flight_then);
-        EngineLoad {
+        EstimatedLoad {
             external: blend(external, self.external_requests_mean.get()),
             // Without a report, all local requests without output may be waiting.
             waiting: blend(at_least_0(waiting + (pending - pending_then)), pending),
