@@ -518,6 +518,9 @@ fn check_records(
     }
 }
 
+/// Simulated time after which a history that has not ended has a request that never ends.
+const LONGEST_HISTORY: Duration = Duration::from_hours(1);
+
 /// Runs a history. Returns what happened, what the clients got and what the records say, and the panic of
 /// the check that failed.
 fn run(seed: u64) -> (String, Result<(), Box<dyn Any + Send>>) {
@@ -526,7 +529,9 @@ fn run(seed: u64) -> (String, Result<(), Box<dyn Any + Send>>) {
     let result = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-        runtime.unwrap().block_on(history(seed, told.clone()));
+        let ended =
+            async { tokio::time::timeout(LONGEST_HISTORY, history(seed, told.clone())).await };
+        runtime.unwrap().block_on(ended).expect("each request ends");
     }));
     let told = told.lock().unwrap_or_else(PoisonError::into_inner).clone();
     (told, result)
